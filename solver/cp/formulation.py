@@ -23,6 +23,7 @@ load[p], start[p]           time of the stage on p, and when it starts          
 before[b,i]                 ideal i, and nothing else, is before position b        border ideals
 tied[k]                     two identical blocks agree before their k-th unit      identical blocks
 start[j]                    when a job j of a pipeline's step starts               step
+again[u,p], anchor[u,p]     u runs again on p; is kept for what does               recomputation
 ==========================  =====================================================  ===============
 
 ==========================  =====================================================  ===============
@@ -50,6 +51,8 @@ load                        load[p] >= compute + send + receive of class k      
                             if q[p,k]
 latency                     start[r] >= start[p] + load[p] if an edge runs p to r  latency
 step                        start[j] >= start[i] + time[i] if j comes after i      step
+what runs again             rows of :mod:`solver.cp.recompute_choice` and          recomputation
+                            :mod:`solver.cp.recompute_rows`
 ==========================  =====================================================  ===============
 
 The memory rows are exact although they ignore whether an operator runs on p at t; the proof
@@ -71,6 +74,7 @@ from solver.cp.load_rows import LoadRows
 from solver.cp.memory_rows import MemoryRows
 from solver.cp.position_times import PositionTimes
 from solver.cp.pull_rows import PullRows
+from solver.cp.recompute_choice import RecomputeChoice
 from solver.cp.stage_model import StageModel
 from solver.cp.step_rows import StepRows
 from solver.cp.symmetry_rows import add_block_order
@@ -140,10 +144,13 @@ class CpSatFormulation:
         if identical is not None:
             add_block_order(self.stages, identical)
         self._crossings = Crossings(self.stages)
-        self._memory = MemoryRows(self._crossings, weights_only=pulls is not None)
+        choice = None
+        if units.problem.may_recompute and pulls is None:
+            choice = RecomputeChoice(self.stages)
+        self._memory = MemoryRows(self._crossings, choice, weights_only=pulls is not None)
         if pulls is not None:
             pulls.add_to(self._crossings, self._memory)
-        self._loads = LoadRows(self._crossings, largest_load_ns)
+        self._loads = LoadRows(self._crossings, largest_load_ns, choice)
         self._times = PositionTimes(self._crossings, self._loads)
         self._latency = LatencyRows(self._crossings, self._loads, self._times)
         self.step = StepRows(self._latency, self._times)

@@ -9,6 +9,7 @@ from ortools.sat.python import cp_model
 
 from solver.cp.crossings import Crossings
 from solver.cp.linear import LinearSum, Literal
+from solver.cp.recompute_choice import RecomputeChoice
 from solver.cp.stage_model import Place, StageChoice
 from solver.model.devices import Device
 from solver.presolve.transfers import LinkPair, Net, Part
@@ -21,10 +22,18 @@ class LoadRows:
     ----------
     largest_load_ns : int, optional
         An upper bound on the bottleneck of the plans of interest.
+    choice : RecomputeChoice, optional
+        What may run again, in backward passes.
     """
 
-    def __init__(self, crossings: Crossings, largest_load_ns: int | None) -> None:
+    def __init__(
+        self,
+        crossings: Crossings,
+        largest_load_ns: int | None,
+        choice: RecomputeChoice | None = None,
+    ) -> None:
         self.crossings = crossings
+        self._choice = choice
         self.stages = crossings.stages
         self._largest_load_ns = largest_load_ns
         self._latency_cache: dict[tuple[str, Part], list[int]] = {}
@@ -162,6 +171,9 @@ class LoadRows:
         for unit, latency_ns in enumerate(self.latency_ns(device.device_class, part)):
             if latency_ns:
                 self.stages.add_on(total, unit, place, latency_ns)
+        if self._choice is not None and part != "forward":
+            forward, _ = self.stages.problem.arrays.pass_latency_ns(device.device_class)
+            self._choice.add_time(total, place, forward.tolist())
         return total
 
     def _any_kind(self, slot: int, kinds: tuple[int, ...]) -> cp_model.IntVar:

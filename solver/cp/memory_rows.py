@@ -14,9 +14,11 @@ from ortools.sat.python import cp_model
 
 from solver.cp.crossings import Crossings
 from solver.cp.linear import LinearSum
+from solver.cp.recompute_choice import RecomputeChoice
+from solver.cp.recompute_rows import RecomputeRows
 from solver.cp.stage_model import Place, StageChoice
 from solver.model.training import most_in_flight
-from solver.presolve.instance import SharedBytes, Storage
+from solver.presolve.instance import SharedBytes, Storage, condense
 from solver.presolve.live_sets import held_from, maximal_live_sets
 
 
@@ -25,6 +27,8 @@ class MemoryRows:
 
     Parameters
     ----------
+    choice : RecomputeChoice, optional
+        What may run again.
     weights_only : bool
         Whether to leave out all but weights, in a relaxation.
 
@@ -35,9 +39,22 @@ class MemoryRows:
         constant 0 unless the objective ``peak_memory`` asks for it.
     """
 
-    def __init__(self, crossings: Crossings, *, weights_only: bool = False) -> None:
+    def __init__(
+        self,
+        crossings: Crossings,
+        choice: RecomputeChoice | None = None,
+        *,
+        weights_only: bool = False,
+    ) -> None:
         self.crossings = crossings
         self.stages = crossings.stages
+        problem = self.stages.problem
+        # What is held where nothing runs again.
+        self._held = self.stages.units
+        self._recompute: RecomputeRows | None = None
+        if choice is not None:
+            self._held = condense(problem.replace(recompute="none"))
+            self._recompute = RecomputeRows(crossings, choice)
         self.peak_permille = LinearSum()
         self._weights_only = weights_only or self.stages.problem.memory_model == "weights"
         self._capacities = capacities = [entry.device.memory_bytes for entry in self.stages.kinds]
@@ -114,6 +131,10 @@ class MemoryRows:
         weights = self._weights(slot)
         if self._weights_only:
             return [weights]
+        if self._recompute is not None:
+            for position in self.stages.places[slot]:
+                weights.add_sum(self._recomputed_stage(position))
+            return [weights]
         if self.stages.chunks == 1:
             return self._stage_rows(slot, weights)
         total = weights
@@ -154,33 +175,12 @@ class MemoryRows:
 
     def _stage_rows(self, position: int, constant: LinearSum) -> list[LinearSum]:
         """Return the sums of which the largest is `constant` plus the memory of one stage."""
-        problem = self.stages.problem
+        constant.add_sum(self._received(position))
         here: Place = (position,)
-        units = self.stages.units
-        direct = () if units.transfers.hops else units.nets
-        for net in (*direct, *units.input_nets):
-            if net.held_bytes:
-                constant.add(self.crossings.received(net, here), net.held_bytes)
-        for net in units.relays:
-            if net.held_bytes:
-                constant.add_sum(self.crossings.hops(net, position), net.held_bytes)
-            if net.returned_bytes:
-                constant.add_sum(self.crossings.hops(net, position + 1), net.returned_bytes)
-        if problem.is_training:
-            later_chunks, followers = divmod(
-                len(self.stages.positions) - 1 - position, len(self.stages.slots)
-            )
-            count = most_in_flight(
-                problem.schedule,
-                problem.microbatches,
-                chunks=problem.chunks_per_device,
-                devices=len(self.stages.slots),
-                followers=followers,
-                later_chunks=later_chunks,
-            )
+        if self.stages.problem.is_training:
             # Of one microbatch the rows know when it is made.
-            self._add_shared(constant, self.stages.units.saved, here, count - 1)
-        storages = [s for s in self.stages.units.storages if self.stages.may_be_on(s.unit, here)]
+            self._add_shared(constant, self._held.saved, here, self._in_flight(position) - 1)
+        storages = [s for s in self._held.storages if self.stages.may_be_on(s.unit, here)]
         if not storages:
             return [constant]
         base = self.stages.at_least(constant)
@@ -197,6 +197,48 @@ class MemoryRows:
                 self.stages.add_on(row, storage.unit, here, storage.size_bytes)
             rows.append(row)
         return rows
+
+    def _recomputed_stage(self, position: int) -> LinearSum:
+        """Return at least what a stage holds, whatever runs again in it."""
+        assert self._recompute is not None
+        rows = self._recompute.stage_rows(
+            position, self._received(position), self._in_flight(position)
+        )
+        rows += [
+            (row, [(self._recompute.some(position), False)])
+            for row in self._stage_rows(position, LinearSum())
+        ]
+        return self.stages.largest_that_count(rows)
+
+    def _received(self, position: int) -> LinearSum:
+        """Return what a stage holds because it receives it, or relays it."""
+        here: Place = (position,)
+        constant, units = LinearSum(), self.stages.units
+        direct = () if units.transfers.hops else units.nets
+        for net in (*direct, *units.input_nets):
+            if net.held_bytes:
+                constant.add(self.crossings.received(net, here), net.held_bytes)
+        for net in units.relays:
+            if net.held_bytes:
+                constant.add_sum(self.crossings.hops(net, position), net.held_bytes)
+            if net.returned_bytes:
+                constant.add_sum(self.crossings.hops(net, position + 1), net.returned_bytes)
+        return constant
+
+    def _in_flight(self, position: int) -> int:
+        """Return of how many microbatches a stage keeps what backward passes need."""
+        problem = self.stages.problem
+        later_chunks, followers = divmod(
+            len(self.stages.positions) - 1 - position, len(self.stages.slots)
+        )
+        return most_in_flight(
+            problem.schedule,
+            problem.microbatches,
+            chunks=problem.chunks_per_device,
+            devices=len(self.stages.slots),
+            followers=followers,
+            later_chunks=later_chunks,
+        )
 
     def _add_shared(
         self, total: LinearSum, entries: Sequence[SharedBytes], place: Place, factor: int = 1

@@ -22,12 +22,17 @@ Place = tuple[int, ...]
 """Positions that count as one: a single stage, or all stages of one device."""
 
 
+ConditionalRow = tuple[LinearSum, list[tuple[Literal, bool]]]
+"""A sum that counts if all literals have the values beside them."""
+
+
 @dataclass(frozen=True, slots=True)
 class StageChoice:
-    """A plan in the terms of the model: unit to position, slot to kind of device."""
+    """A plan in the terms of the model: unit to position, slot to kind, what runs again."""
 
     position_of: tuple[int, ...]
     kind_at: tuple[int | None, ...]
+    again: frozenset[int] = frozenset()
 
     def on(self, unit: int, place: Place) -> bool:
         """Whether `unit` is on one of the positions of `place`."""
@@ -66,6 +71,8 @@ class StageModel:
         Upper bound of every variable, by index; all lower bounds are 0.
     definitions : list
         Every variable with its value under a plan, in an order in which they can be computed.
+    again : dict of int to list of Literal
+        By operator that may run again, whether it does on each position.
     values : dict of int to int
         Values of the variables under the hint that is being made, by index.
     """
@@ -98,6 +105,7 @@ class StageModel:
         ] = []
         self.upper: dict[int, int] = {}
         self.values: dict[int, int] = {}
+        self.again: dict[int, list[Literal]] = {}
         self._add_stage_variables()
         self._add_devices()
         if all_rounds and chunks > 1:
@@ -141,6 +149,33 @@ class StageModel:
         )
         for row in rows:
             self.model.add(variable >= row.expression)
+        return LinearSum().add(variable)
+
+    def largest_that_count(self, rows: list[ConditionalRow]) -> LinearSum:
+        """Return a variable that is at least every row whose literals have their values."""
+        counting: list[tuple[LinearSum, list[tuple[cp_model.IntVar, bool]]]] = []
+        for row, literals in rows:
+            open_ones = [(lit, wanted) for lit, wanted in literals if not isinstance(lit, bool)]
+            if all(lit == wanted for lit, wanted in literals if isinstance(lit, bool)):
+                counting.append((row, open_ones))
+        values = self.values
+
+        def largest(_: StageChoice) -> int:
+            found = [
+                row.value(values)
+                for row, conditions in counting
+                if all(values[lit.index] == wanted for lit, wanted in conditions)
+            ]
+            return max([0, *found])
+
+        upper = max([0, *(row.largest(self.upper) for row, _ in counting)])
+        variable = self.new_int(upper, largest)
+        for row, conditions in counting:
+            constraint = self.model.add(variable >= row.expression)
+            if conditions:
+                constraint.only_enforce_if(
+                    *(lit if wanted else lit.negated() for lit, wanted in conditions)
+                )
         return LinearSum().add(variable)
 
     @staticmethod
@@ -332,7 +367,8 @@ class StageModel:
             position_of[unit] = position
         if not all(self.may_be_on(unit, (p,)) for unit, p in enumerate(position_of)):
             return None
-        return StageChoice(tuple(position_of), tuple(kind_at))
+        again = frozenset(self.problem.index_of[name] for name in plan.recomputed)
+        return StageChoice(tuple(position_of), tuple(kind_at), again)
 
     def set_hint(self, choice: StageChoice) -> None:
         """Give the model a full hint."""
@@ -374,4 +410,9 @@ class StageModel:
         used = {position % slots for position in position_of}
         device_order = tuple(device_at[slot] for slot in self.slots if slot in used)
         chunks = self.units.lift([position // slots for position in position_of])
-        return PartitionPlan(assignment, device_order, chunks)
+        recomputed = frozenset(
+            self.problem.operators[index].name
+            for index, literals in self.again.items()
+            if any(literal if isinstance(literal, bool) else value(literal) for literal in literals)
+        )
+        return PartitionPlan(assignment, device_order, chunks, recomputed)

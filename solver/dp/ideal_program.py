@@ -177,6 +177,8 @@ def why_declined(problem: PartitionProblem) -> str | None:
     """Return in words what of `problem` the program does not do, or None."""
     if is_hand_made(problem):
         return "cuts and pinned stages tell stages apart by more than what they run"
+    if problem.may_recompute:
+        return "what runs again is chosen within stages"
     for name in ("latency", "step"):
         if name in problem.objective:
             return f"{name} is not a sum or maximum over stages"

@@ -57,6 +57,7 @@ _SETTINGS: Final = (
     "microbatches",
     "chunks_per_device",
     "max_devices",
+    "recompute",
     "cuts",
 )
 _DEFAULTS: Final = Operator(name="defaults")

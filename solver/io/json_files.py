@@ -36,6 +36,7 @@ _SETTINGS: Final = (
     "chunks_per_device",
     "max_devices",
     "cuts",
+    "recompute",
 )
 
 
@@ -84,6 +85,7 @@ class _ProblemFile:
     chunks_per_device: int = 1
     max_devices: int | None = None
     cuts: tuple[str, ...] = ()
+    recompute: str = ""
 
 
 def problem_to_json(problem: PartitionProblem) -> dict[str, Any]:
@@ -96,7 +98,7 @@ def problem_to_json(problem: PartitionProblem) -> dict[str, Any]:
     graph["edges"] = [
         {"source": read, "target": op.name} for op in problem.operators for read in op.reads
     ]
-    return {
+    data = {
         "schema": _PROBLEM_SCHEMA,
         "version": SCHEMA_VERSION,
         "graph": graph,
@@ -118,6 +120,8 @@ def problem_to_json(problem: PartitionProblem) -> dict[str, Any]:
         "max_devices": problem.max_devices,
         "cuts": list(problem.cuts),
     }
+    # Files of problems without it, and their digests, are those of earlier releases.
+    return data if problem.recompute == "none" else {**data, "recompute": problem.recompute}
 
 
 def problem_digest(problem: PartitionProblem) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
-    from solver.model.problem import PartitionProblem
+    from solver.model.problem import Operator, PartitionProblem
 
 ALWAYS: Final = -1
 """A position before all operators: what starts there is held from the beginning of the stage."""
@@ -129,6 +129,54 @@ def gradient_spans(problem: PartitionProblem) -> tuple[GradientSpan, ...]:
         for index, passed in enumerate(_gradient_families(problem))
         if passed and (size_bytes := operators[index].backward.gradient_bytes)
     )
+
+
+def least_saved_bytes(problem: PartitionProblem) -> tuple[int, ...]:
+    """Return by operator what is kept of one microbatch whatever runs again."""
+    return tuple(
+        0 if may_run_again(problem, op) else op.backward.saved_bytes for op in problem.operators
+    )
+
+
+def may_run_again(problem: PartitionProblem, op: Operator) -> bool:
+    """Whether an operator, or that in whose storage its value lives, may run again."""
+    root = problem.index_of.get(problem.root_of[op.name])
+    if root is None or not problem.may_recompute:
+        return False
+    return problem.operators[root].backward.recomputable
+
+
+def least_holdings(problem: PartitionProblem) -> tuple[Holding, ...]:
+    """Return what stages hold at least, whatever runs again.
+
+    Notes
+    -----
+    If nothing may, that is what they hold. Else these are the forward rows of
+    ``docs/definition.md``, "Recomputation", with the least of each summand. A storage is there
+    until it was last read, and after that unless it may be dropped. What others read takes the
+    storage once if all of it is kept, and more if not. Rows of stages in which nothing runs again
+    are no less than their forward rows.
+    """
+    if not problem.may_recompute:
+        return problem.holdings
+    saved_bytes = problem.least_saved_bytes
+    families = _families(problem)
+    found: list[Holding] = []
+    for index, op in enumerate(problem.operators):
+        readers = _readers(problem, families[index])
+        last = readers[-1] if readers else index
+        returned = any(problem.operators[member].is_output for member in families[index])
+        is_kept = not may_run_again(problem, op)
+        released_bytes = op.storage_bytes - is_kept * op.backward.kept_bytes
+        sent_bytes = op.storage_bytes * (problem.microbatches if returned else 1)
+        found += [
+            Holding(index, index, last, (), False, released_bytes, "value"),
+            Holding(index, index, index, (), True, saved_bytes[index], "saved"),
+            Holding(index, index, index, (), False, op.workspace_bytes, "workspace"),
+            Holding(index, ALWAYS, ALWAYS, readers, returned, sent_bytes, "sent"),
+        ]
+    buffers = (h for h in problem.holdings if h.kind == "gradient" and h.first == ALWAYS)
+    return tuple(holding for holding in (*found, *buffers) if holding.size_bytes)
 
 
 def _gradient_span(

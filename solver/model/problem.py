@@ -27,9 +27,9 @@ from solver.model.cut_checks import check_hand_made, ordered_cuts
 from solver.model.cuts import blocks_of
 from solver.model.devices import Device, Interconnect
 from solver.model.errors import PartitionError
-from solver.model.holdings import Holding, holdings_of
+from solver.model.holdings import Holding, holdings_of, least_holdings, least_saved_bytes
 from solver.model.problem_checks import check_colocation, check_devices, check_graph, check_totals
-from solver.model.training import NO_BACKWARD, SCHEDULES, Backward, Schedule
+from solver.model.training import NO_BACKWARD, RECOMPUTE, SCHEDULES, Backward, Recompute, Schedule
 
 MemoryModel = Literal["weights", "inference", "training"]
 ObjectiveName = Literal["devices", "transfer", "bottleneck", "latency", "peak_memory", "step"]
@@ -258,6 +258,9 @@ class PartitionProblem:
         Most devices that a plan may use; None allows all.
     cuts : sequence of str
         Operators after which, in execution order, a stage ends; see :mod:`solver.model.cuts`.
+    recompute : {"none", "auto"}
+        What may run again in training instead of keeping what it made: nothing, or any operators
+        that the plan names (:mod:`solver.model.recomputation`).
 
     Raises
     ------
@@ -278,6 +281,7 @@ class PartitionProblem:
     chunks_per_device: int = 1
     max_devices: int | None = None
     cuts: tuple[str, ...] = ()
+    recompute: Recompute = "none"
 
     def __post_init__(self) -> None:
         for attribute in ("operators", "devices", "inputs", "colocation"):
@@ -353,10 +357,34 @@ class PartitionProblem:
         """What stages hold because of their operators; see :mod:`solver.model.holdings`."""
         return holdings_of(self)
 
+    @cached_property
+    def least_holdings(self) -> tuple[Holding, ...]:
+        """What stages hold whatever runs again; see :mod:`solver.model.holdings`."""
+        return least_holdings(self)
+
+    @cached_property
+    def least_holdings_of(self) -> tuple[tuple[Holding, ...], ...]:
+        """Those of `least_holdings` that each operator is the reason for."""
+        found: list[list[Holding]] = [[] for _ in self.operators]
+        for holding in self.least_holdings:
+            found[holding.operator].append(holding)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def least_saved_bytes(self) -> tuple[int, ...]:
+        """What is kept of one microbatch whatever runs again, by operator."""
+        return least_saved_bytes(self)
+
     @property
     def is_training(self) -> bool:
         """Whether the backward passes of operators count."""
         return self.memory_model == "training"
+
+    @cached_property
+    def may_recompute(self) -> bool:
+        """Whether a plan may let anything run again."""
+        is_allowed = self.is_training and self.recompute != "none"
+        return is_allowed and any(op.backward.recomputable for op in self.operators)
 
     @cached_property
     def units(self) -> tuple[tuple[str, ...], ...]:
@@ -392,6 +420,7 @@ class PartitionProblem:
             raise PartitionError(f"objective {self.objective} names one twice; name each once")
         check_choice(self.memory_model, MEMORY_MODELS, "memory_model")
         check_choice(self.schedule, SCHEDULES, "schedule")
+        check_choice(self.recompute, RECOMPUTE, "recompute")
         check_positive(self.microbatches, "microbatches")
         check_positive(self.chunks_per_device, "chunks_per_device")
         check_positive_or_none(self.max_devices, "max_devices", "no limit")

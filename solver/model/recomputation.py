@@ -131,6 +131,8 @@ class Recomputation:
         """Return one sentence for each operator that cannot run again as it is said to."""
         if self._chosen and not self._problem.is_training:
             return ["operators run again, but the memory model has no backward pass"]
+        if self._chosen and self._problem.recompute == "none":
+            return ["operators run again, but the problem's recompute is 'none'"]
         return [
             f"operator {self._problem.operators[index].name!r} cannot run again: {reason}"
             for index in self._chosen

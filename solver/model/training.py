@@ -12,6 +12,9 @@ from solver.model.errors import PartitionError
 
 Schedule = Literal["gpipe", "1f1b"]
 SCHEDULES: Final[tuple[str, ...]] = ("gpipe", "1f1b")
+Recompute = Literal["none", "auto"]
+RECOMPUTE: Final[tuple[str, ...]] = ("none", "auto")
+"""What may run again in the backward pass: nothing, or whatever a plan names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,6 +153,8 @@ class Simplified:
         plan : PartitionPlan
             Feasible.
         """
+        if not self.merges:
+            return plan
         names = [op.name for op in self.original.problem.operators]
         leader = [names[members[0]] for members in self.original.members]
         assignment = dict(plan.assignment)

@@ -240,6 +240,9 @@ def condense(problem: PartitionProblem) -> Instance:
       they cross the same borders, if neither or both of them are returned by the graph.
     * *Shared bytes*: two weights with the same reading units are held by exactly the same
       devices in every plan, and what the operators of a unit save is kept by the unit's.
+
+    Where operators may run again, `saved` and `storages` are what is held whatever does
+    (:func:`solver.model.holdings.least_holdings`), so that bounds hold for any choice.
     """
     blocks = operator_blocks(problem)
     number_of = {name: unit for unit, block in enumerate(blocks) for name in block}
@@ -325,7 +328,7 @@ def _shared(
 
 
 def _saved(problem: PartitionProblem, members: list[list[int]]) -> tuple[SharedBytes, ...]:
-    sizes = problem.arrays.saved_bytes
+    sizes = np.array(problem.least_saved_bytes, dtype=np.int64)
     totals = [int(sizes[indices].sum()) for indices in members]
     return tuple(SharedBytes((unit,), total) for unit, total in enumerate(totals) if total)
 
@@ -340,5 +343,5 @@ def _storages(problem: PartitionProblem, unit_of: list[int]) -> tuple[Storage, .
             is_output=holding.stays,
             size_bytes=holding.size_bytes,
         )
-        for holding in problem.holdings
+        for holding in problem.least_holdings
     )

@@ -123,7 +123,7 @@ def least_bytes_together(problem: PartitionProblem, unit: Iterable[str]) -> int:
 def _most_held(problem: PartitionProblem, names: list[str]) -> int:
     """Return the largest sum of the holdings of some operators while one of them runs."""
     steps = sorted(problem.index_of[name] for name in names)
-    own = [holding for holding in problem.holdings if holding.operator in set(steps)]
+    own = [holding for step in steps for holding in problem.least_holdings_of[step]]
     return max(
         sum(h.size_bytes for h in own if h.first <= step and (h.stays or step <= h.last))
         for step in steps
@@ -135,8 +135,8 @@ def _least_in_flight(problem: PartitionProblem) -> int:
 
 
 def _saved_bytes(problem: PartitionProblem, names: list[str]) -> int:
-    sizes = problem.arrays.saved_bytes
-    return int(sum(sizes[problem.index_of[name]] for name in names))
+    sizes = problem.least_saved_bytes
+    return sum(sizes[problem.index_of[name]] for name in names)
 
 
 def _live_bytes(problem: PartitionProblem, op: Operator) -> int:

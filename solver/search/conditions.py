@@ -40,6 +40,11 @@ def is_first(state: SearchState) -> bool:
     return state.is_first
 
 
+def may_recompute(state: SearchState) -> bool:
+    """Whether plans may let operators run again."""
+    return state.problem.may_recompute
+
+
 def is_large(state: SearchState) -> bool:
     """Whether the whole model is too large to be asked at once."""
     return state.presolved.is_large

@@ -30,6 +30,7 @@ from solver.search.conditions import (
     is_bottleneck,
     is_first,
     is_large,
+    may_recompute,
     not_,
     not_told_by,
     still_gains,
@@ -335,18 +336,37 @@ def _only(condition: Condition, steps: tuple[Step, ...]) -> tuple[Step, ...]:
     return tuple(replace(step, when=all_of(condition, step.when)) for step in steps)
 
 
+def _steps(names: str) -> tuple[Step, ...]:
+    """Return the rows of the exact search with some names, in its order."""
+    chosen = names.split(", ")
+    return tuple(step for step in EXACT if step.name in chosen)
+
+
+RECOMPUTED: Final = _steps(
+    "contiguous, greedy, averages, positions, borders, least loads, refute orders, "
+    "limits near the bound, branches"
+)
+"""Where operators may run again. Bounds count what is held whatever does; what merges units or
+moves them by what they hold does not know of a choice."""
+
 _LARGE: Final = not_(can_search_exactly)
+_FIXED: Final = not_(may_recompute)
 SCHEDULES: Final[Mapping[str, tuple[Step, ...]]] = MappingProxyType(
     {
         "greedy": (GREEDY,),
         "chain": (CONTIGUOUS,),
         "ideal-dp": (Step("ideals", ideals, when=is_first),),
         "coarse": (PRESOLVE[0], *MULTILEVEL),
-        "cp-sat": (PRESOLVE[0], *EXACT),
+        "cp-sat": (
+            PRESOLVE[0],
+            *_only(may_recompute, RECOMPUTED),
+            *_only(_FIXED, EXACT),
+        ),
         "auto": (
             *PRESOLVE,
-            *_only(_LARGE, MULTILEVEL),
-            *_only(can_search_exactly, (IDEALS, *EXACT)),
+            *_only(may_recompute, RECOMPUTED),
+            *_only(all_of(_FIXED, _LARGE), MULTILEVEL),
+            *_only(all_of(_FIXED, can_search_exactly), (IDEALS, *EXACT)),
         ),
     }
 )

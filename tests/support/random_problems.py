@@ -325,7 +325,7 @@ def with_recomputation(problem: PartitionProblem, seed: int) -> PartitionProblem
         )
         in_place = op.alias_of in problem.index_of and rng.random() < 0.4
         operators.append(dataclasses.replace(op, backward=backward, in_place=in_place))
-    return problem.replace(operators=tuple(operators))
+    return problem.replace(operators=tuple(operators), recompute="auto")
 
 
 def to_instance(problem: PartitionProblem) -> dict[str, Any]:

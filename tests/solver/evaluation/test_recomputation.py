@@ -139,6 +139,7 @@ def small_problem(case, memory_bytes):
         memory_model="training",
         schedule=case["schedule"],
         microbatches=case["microbatches"],
+        recompute="auto",
     )
 
 
@@ -288,6 +289,7 @@ def chain(**changes):
         ],
         [Device("x"), Device("y")],
         memory_model="training",
+        recompute="auto",
     )
 
 

@@ -1,0 +1,225 @@
+"""CP-SAT variables for what runs again in the backward pass, and the rules for it.
+
+The rules are those of ``docs/definition.md``, "Recomputation"; :mod:`solver.model.recomputation`
+tells of one plan what is said here of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+from ortools.sat.python import cp_model
+
+from solver.cp.linear import LinearSum, Literal
+from solver.cp.stage_model import StageChoice, StageModel
+from solver.model.recomputation import Recomputation
+
+
+class RecomputeChoice:
+    """Says of every operator on which position it runs again; adds the rules to a model.
+
+    Attributes
+    ----------
+    structure : Recomputation
+        Families of aliases, readers and savers, of the operators by index.
+    again : list of list of Literal
+        again[u][p]: operator u runs again on position p.
+    """
+
+    def __init__(self, stages: StageModel) -> None:
+        self.stages = stages
+        self.problem = stages.problem
+        self.structure = Recomputation(self.problem, {}, ())
+        self._unit_of = stages.units.unit_of_operator
+        self._on: dict[tuple[int, int], Literal] = {}
+        self._any: dict[tuple[int, ...], cp_model.IntVar] = {}
+        operators = self.problem.operators
+        self.chosen = [i for i, op in enumerate(operators) if op.backward.recomputable]
+        self.again: list[list[Literal]] = [[False for _ in stages.positions] for _ in operators]
+        for index in self.chosen:
+            self.again[index] = [self._new_again(index, p) for p in stages.positions]
+            stages.again[index] = self.again[index]
+            for member in self.structure.family(index):
+                if operators[member].in_place:
+                    self.again[member] = self.again[index]
+        self._add_views()
+        for index in self.chosen:
+            self._add_rules(index)
+
+    # -- sums of 0 or 1 --------------------------------------------------------------------
+
+    def on(self, index: int, position: int) -> Literal:
+        """Return whether an operator is on a position."""
+        key = self._unit_of[index], position
+        if key not in self._on:
+            total = self.stages.on(key[0], (position,))
+            self._on[key] = self._literal(total, [total])
+        return self._on[key]
+
+    def all_of(self, sums: Sequence[LinearSum]) -> Literal:
+        """Return whether all of some sums, each 0 or 1, are 1."""
+        if any(not total.terms and not total.constant for total in sums):
+            return False
+        total = LinearSum(1 - len(sums))
+        for each in sums:
+            total.add_sum(each)
+        return self._literal(total, sums)
+
+    def any_of(self, literals: Iterable[Literal]) -> Literal:
+        """Return whether some of the literals are true."""
+        open_ones: dict[int, cp_model.IntVar] = {}
+        for literal in literals:
+            if literal is True:
+                return True
+            if literal is not False:
+                open_ones[literal.index] = literal
+        if not open_ones:
+            return False
+        if len(open_ones) == 1:
+            return next(iter(open_ones.values()))
+        key = tuple(sorted(open_ones))
+        if key not in self._any:
+            self._any[key] = self._new_any(list(open_ones.values()))
+        return self._any[key]
+
+    def _new_any(self, open_ones: list[cp_model.IntVar]) -> cp_model.IntVar:
+        values = self.stages.values
+        total = self.stages.sum_of(open_ones)
+        result = self.stages.new_bool(lambda _: min(total.value(values), 1))
+        for literal in open_ones:
+            self.stages.imply(literal, result)
+        self.stages.model.add(total.copy().add(result, -1).expression >= 0)
+        return result
+
+    def _literal(self, least: LinearSum, most: Sequence[LinearSum]) -> Literal:
+        """Return a literal that is at least one sum and at most each of others."""
+        if not least.terms:
+            return least.constant > 0
+        if len(least.terms) == 1 and not least.constant:
+            variable, coefficient = next(iter(least.terms.values()))
+            if coefficient == 1:
+                return variable
+        values = self.stages.values
+        result = self.stages.new_bool(lambda _: max(least.value(values), 0))
+        self.stages.model.add(least.copy().add(result, -1).expression <= 0)
+        for total in most:
+            self.stages.model.add(total.copy().add(result, -1).expression >= 0)
+        return result
+
+    # -- what runs again --------------------------------------------------------------------
+
+    def _new_again(self, index: int, position: int) -> Literal:
+        unit = self._unit_of[index]
+        if not self.stages.may_be_on(unit, (position,)):
+            return False
+
+        def is_again(choice: StageChoice) -> int:
+            return index in choice.again and choice.position_of[unit] == position
+
+        again = self.stages.new_bool(is_again)
+        self.stages.imply(again, self.on(index, position))
+        return again
+
+    def _add_views(self) -> None:
+        """Let views of what runs again do so where something reads them that does."""
+        operators, structure = self.problem.operators, self.structure
+        views = [
+            (member, index)
+            for index in self.chosen
+            for member in structure.family(index)
+            if member != index and not operators[member].in_place
+        ]
+        for member, root in sorted(views, reverse=True):
+            is_chosen = LinearSum().add(self.any_of(self.again[root]))
+            readers = [
+                self.problem.index_of[name]
+                for name in self.problem.readers_of[operators[member].name]
+            ]
+            for position in self.stages.positions:
+                read = self.any_of(self.again[reader][position] for reader in readers)
+                here = LinearSum().add(self.on(member, position))
+                self.again[member][position] = self.all_of([here, is_chosen, LinearSum().add(read)])
+
+    @cached_property
+    def some(self) -> list[Literal]:
+        """By position, whether something runs again there."""
+        return [
+            self.any_of(self.again[index][position] for index in self.chosen)
+            for position in self.stages.positions
+        ]
+
+    @cached_property
+    def anchor(self) -> list[list[Literal]]:
+        """anchor[u][p]: the storage of u is kept on p for what runs again there."""
+        return [
+            [self._anchor(index, position) for position in self.stages.positions]
+            for index in range(len(self.problem.operators))
+        ]
+
+    def _anchor(self, index: int, position: int) -> Literal:
+        if self.problem.operators[index].alias_of is not None:
+            return False
+        readers = self.structure.readers(index)
+        read = self.any_of(self.again[reader][position] for reader in readers)
+        return self.all_of([LinearSum().add(read), self.stays(index, position)])
+
+    def stays(self, index: int, position: int) -> LinearSum:
+        """Return whether an operator is on a position and does not run again, as a sum."""
+        total = LinearSum().add(self.on(index, position))
+        return total.add(self.again[index][position], -1)
+
+    # -- rules ----------------------------------------------------------------------------------
+
+    def _add_rules(self, index: int) -> None:
+        operators, structure = self.problem.operators, self.structure
+        region = operators[index].backward.region
+        savers, readers = structure.savers(index), structure.readers(index)
+        for position in self.stages.positions:
+            again = self.again[index][position]
+            if again is False:
+                continue
+            needs = LinearSum(1 if operators[index].backward.residual_bytes else 0)
+            for saver in savers:
+                needs.add(self.on(saver, position))
+                if operators[saver].backward.region != region:
+                    self._exclude(again, self.on(saver, position))
+            for reader in readers:
+                needs.add(self.again[reader][position])
+                if operators[reader].backward.region != region:
+                    self._exclude(again, self.again[reader][position])
+            self.stages.model.add(needs.add(again, -1).expression >= 0)
+            for member in structure.family(index):
+                own = operators[member]
+                if own.in_place:
+                    is_alike = own.backward.region == region and not own.backward.residual_bytes
+                    self.stages.imply(again, is_alike and self.on(member, position))
+                self._read_before_written(member, position)
+
+    def _read_before_written(self, index: int, position: int) -> None:
+        """Let what runs again read nothing that is kept and written into later."""
+        problem = self.problem
+        for read in problem.operators[index].reads:
+            root = problem.index_of.get(problem.root_of[read])
+            if root is None:
+                continue
+            for writer in self.structure.family(root):
+                if problem.operators[writer].in_place and writer > index:
+                    total = LinearSum(-1).add(self.again[index][position])
+                    total.add(self.on(writer, position)).add(self.again[root][position], -1)
+                    total.add(self.on(root, position)).constant -= 1
+                    self.stages.model.add(total.expression <= 0)
+
+    def _exclude(self, first: Literal, second: Literal) -> None:
+        total = LinearSum(-1).add(first).add(second)
+        self.stages.model.add(total.expression <= 0)
+
+    # -- plans ------------------------------------------------------------------------------
+
+    def add_time(
+        self, total: LinearSum, positions: Iterable[int], latency_ns: Sequence[int]
+    ) -> None:
+        """Add what runs again on some positions takes, by the time of every operator."""
+        for position in positions:
+            for index, row in enumerate(self.again):
+                total.add(row[position], latency_ns[index])
