@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from ortools.sat.python import cp_model
 
 from solver.bounds.windows import BorderIdeals
-from solver.cp.stage_model import StageChoice, StageModel
+from solver.cp.hinted_model import StageChoice
+from solver.cp.stage_model import StageModel
 
 
 def add_border_ideals(stages: StageModel, ideals: BorderIdeals) -> None:

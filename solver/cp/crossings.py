@@ -1,6 +1,6 @@
 """CP-SAT variables for what crosses between stages, and for what several units share.
 
-A place is one stage or all stages of one device (:data:`solver.cp.stage_model.Place`); with
+A place is one stage or all stages of one device (:data:`solver.cp.hinted_model.Place`); with
 one chunk per device the two are the same, and so are the variables.
 """
 
@@ -10,8 +10,9 @@ from functools import cached_property
 
 from ortools.sat.python import cp_model
 
+from solver.cp.hinted_model import Place
 from solver.cp.linear import LinearSum, Literal
-from solver.cp.stage_model import Place, StageModel
+from solver.cp.stage_model import StageModel
 from solver.presolve.transfers import Net
 
 

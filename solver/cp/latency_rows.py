@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from functools import cached_property, partial
 
 from solver.cp.crossings import Crossings
+from solver.cp.hinted_model import StageChoice
 from solver.cp.linear import LinearSum, Literal
 from solver.cp.load_rows import LoadRows
 from solver.cp.position_times import PositionTimes
-from solver.cp.stage_model import StageChoice
 from solver.model.devices import Device
 
 

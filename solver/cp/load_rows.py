@@ -8,9 +8,9 @@ from functools import cached_property, partial
 from ortools.sat.python import cp_model
 
 from solver.cp.crossings import Crossings
+from solver.cp.hinted_model import Place, StageChoice
 from solver.cp.linear import LinearSum, Literal
 from solver.cp.recompute_choice import RecomputeChoice
-from solver.cp.stage_model import Place, StageChoice
 from solver.model.devices import Device
 from solver.presolve.transfers import LinkPair, Net, Part
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from ortools.sat.python import cp_model
 
 from solver.cp.crossings import Crossings
+from solver.cp.hinted_model import Place, StageChoice
 from solver.cp.linear import LinearSum
 from solver.cp.recompute_choice import RecomputeChoice
 from solver.cp.recompute_rows import RecomputeRows
-from solver.cp.stage_model import Place, StageChoice
 from solver.model.training import most_in_flight
 from solver.presolve.instance import SharedBytes, Storage, condense
 from solver.presolve.live_sets import held_from, maximal_live_sets

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cached_property
 
 from solver.cp.crossings import Crossings
+from solver.cp.hinted_model import StageChoice
 from solver.cp.linear import LinearSum, Literal
 from solver.cp.load_rows import LoadRows
-from solver.cp.stage_model import StageChoice
 from solver.evaluation.timeline import Task
 from solver.model.devices import Device
 from solver.presolve.transfers import Net, Part

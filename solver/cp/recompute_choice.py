@@ -11,8 +11,9 @@ from functools import cached_property
 
 from ortools.sat.python import cp_model
 
+from solver.cp.hinted_model import StageChoice
 from solver.cp.linear import LinearSum, Literal
-from solver.cp.stage_model import StageChoice, StageModel
+from solver.cp.stage_model import StageModel
 from solver.model.recomputation import Recomputation
 
 

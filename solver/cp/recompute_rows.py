@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from solver.cp.crossings import Crossings
+from solver.cp.hinted_model import ConditionalRow
 from solver.cp.linear import LinearSum, Literal
 from solver.cp.recompute_choice import RecomputeChoice
-from solver.cp.stage_model import ConditionalRow
 from solver.model.holdings import ALWAYS
 
 

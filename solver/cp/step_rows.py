@@ -14,10 +14,10 @@ from typing import Final
 
 import networkx as nx
 
+from solver.cp.hinted_model import StageChoice
 from solver.cp.latency_rows import LatencyRows
 from solver.cp.linear import LinearSum, Literal
 from solver.cp.position_times import PositionTimes
-from solver.cp.stage_model import StageChoice
 from solver.evaluation.timeline import Arc, Job, Task, event_graph
 from solver.model.schedules import PASSES, Pass, action_tables
 

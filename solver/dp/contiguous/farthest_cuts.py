@@ -19,6 +19,7 @@ import numpy as np
 from solver.dp.contiguous.cut_places import CutPlaces
 from solver.dp.contiguous.limit_program import KindCosts, LimitProgram, Stage
 from solver.dp.contiguous.linked_kinds import LinkedKind, linked_kinds
+from solver.dp.contiguous.segment_extras import SegmentExtras
 from solver.dp.contiguous.segment_tables import SegmentTables
 from solver.evaluation.evaluate import evaluate
 from solver.model.arrays import Ints
@@ -27,6 +28,7 @@ from solver.model.cuts import is_hand_made
 from solver.model.plan import PartitionPlan
 from solver.presolve.device_kinds import DeviceSets
 from solver.presolve.instance import Instance
+from solver.stages.recompute_chooser import RecomputeChooser
 
 _FEW_PLACES = 200
 """Places of a first search over segments of all lengths; twice as many if that finds nothing."""
@@ -51,6 +53,7 @@ def farthest_cuts(
     *,
     most_places: int | None = None,
     stretch_permille: int = 1000,
+    chooser: RecomputeChooser | None = None,
     clock: Clock = UNLIMITED,
 ) -> PartitionPlan | None:
     """Return a plan with a small bottleneck that cuts the units' own numbering.
@@ -63,6 +66,8 @@ def farthest_cuts(
         Cut at about this many places only.
     stretch_permille : int
         Capacities to cut by, per thousand of the true ones.
+    chooser : RecomputeChooser, optional
+        Says what runs again in the stages of a plan; the units are in the execution order.
     clock : Clock
         Until it is over the result depends on nothing but the arguments.
 
@@ -83,7 +88,7 @@ def farthest_cuts(
     kinds = linked_kinds(units)
     if kinds is None:
         return None
-    search = _Search(units, kinds, stretch_permille, clock)
+    search = _Search(units, kinds, stretch_permille, chooser, clock)
     search.run(most_places)
     return None if search.best is None else search.best.plan
 
@@ -123,9 +128,11 @@ class _Search:
         units: Instance,
         kinds: tuple[LinkedKind, ...],
         stretch_permille: int,
+        chooser: RecomputeChooser | None,
         clock: Clock,
     ) -> None:
         self._units = units
+        self._chooser = chooser
         self._costs = KindCosts(units, kinds, stretch_permille)
         counts = [len(kind.names) for kind in kinds]
         self._sets = DeviceSets.of(counts, units.problem.max_devices or sum(counts))
@@ -171,12 +178,17 @@ class _Search:
             self._costs.receive_ns,
             None if known is None else known.starts,
         )
-        program = LimitProgram(self._costs, tables, self._sets)
+        extras = None
+        if self._chooser is not None:
+            extras = SegmentExtras(self._units.problem, tables, self._chooser.hulls)
+        program = LimitProgram(self._costs, tables, self._sets, extras)
         high = program.most_ns
         if known is not None:
             high = program.load_ns(program.located(known.kinds, known.starts))
         for stages in self._lower(program, high, precision)[-_JUDGED:]:
             plan = program.plan(stages)
+            if self._chooser is not None:
+                plan = self._chooser.completed(plan)
             evaluation = evaluate(self._units.problem, plan)
             rank = (not evaluation.feasible, evaluation.objective)
             if self.best is None or rank < self.best.rank:

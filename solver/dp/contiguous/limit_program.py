@@ -20,6 +20,7 @@ import numpy as np
 
 from solver.dp.contiguous.kind_costs import banned_before, work_before
 from solver.dp.contiguous.linked_kinds import LinkedKind
+from solver.dp.contiguous.segment_extras import SegmentExtras
 from solver.dp.contiguous.segment_tables import SegmentTables
 from solver.model.arrays import Bools, Ints
 from solver.model.plan import PartitionPlan
@@ -128,6 +129,8 @@ class LimitProgram:
         Of the same order, with the transfer times of `costs`.
     sets : DeviceSets
         Of the kinds of `costs`.
+    extras : SegmentExtras, optional
+        What running operators again adds to segments.
 
     Attributes
     ----------
@@ -135,8 +138,15 @@ class LimitProgram:
         No load is more.
     """
 
-    def __init__(self, costs: KindCosts, tables: SegmentTables, sets: DeviceSets) -> None:
-        self._costs, self._tables, self._sets = costs, tables, sets
+    def __init__(
+        self,
+        costs: KindCosts,
+        tables: SegmentTables,
+        sets: DeviceSets,
+        extras: SegmentExtras | None = None,
+    ) -> None:
+        self._costs, self._tables, self._sets, self._extras = costs, tables, sets, extras
+        self._compute: dict[tuple[object, ...], tuple[Bools, Ints]] = {}
         self._count = len(tables.places)
         self._problem = costs.problem
         self._overlap = costs.problem.interconnect.overlap
@@ -188,12 +198,12 @@ class LimitProgram:
                     profiles,
                 )
                 if key not in known:
-                    fits = self._fits(kind, flying)
+                    fits, compute_ns = self._computes(kind, flying)
                     starts = []
                     for send in profiles:
                         for receive in profiles:
                             room = self._room(rooms, limit_ns, send, receive)
-                            starts.append(self._starts(fits & (self._work_ns[kind] <= room)))
+                            starts.append(self._starts(fits & (compute_ns <= room)))
                     known[key] = np.array(starts).reshape(2, 2, -1)
                 level.append(known[key])
             result.append(level)
@@ -212,16 +222,25 @@ class LimitProgram:
                 rooms[send, receive] = limit_ns - send_ns - receive_ns
         return rooms[send, receive]
 
-    def _fits(self, kind: int, flying: int) -> Bools:
-        """Return which segments a kind may run and has the memory for."""
+    def _computes(self, kind: int, flying: int) -> tuple[Bools, Ints]:
+        """Return which segments a kind may run and has the memory for, and how long it does."""
         allowed: Bools = self._allowed[kind]
-        capacity = self._costs.capacities[kind]
+        work_ns, capacity = self._work_ns[kind], self._costs.capacities[kind]
         if capacity is None:
-            return allowed
+            return allowed, work_ns
+        if self._extras is not None:
+            key = id(work_ns), id(allowed), capacity, flying
+            if key not in self._compute:
+                device = self._costs.kinds[kind].device
+                extra_ns = self._extras.extra_ns(device, capacity, flying)
+                fits = allowed & np.isfinite(extra_ns)
+                added_ns: Ints = np.where(fits, extra_ns, 0.0).astype(np.int64)
+                self._compute[key] = fits, work_ns + added_ns
+            return self._compute[key]
         memory = self._tables.memory_bytes
         if flying > 1:
             memory = memory + (flying - 1) * self._tables.saved_bytes
-        return allowed & (memory <= capacity)
+        return allowed & (memory <= capacity), work_ns
 
     def _starts(self, fits: Bools) -> Ints:
         """Return where the longest segment that fits starts, for each end."""
@@ -294,7 +313,8 @@ class LimitProgram:
         loads: list[int] = []
         for number, stage in enumerate(stages):
             at = stage.end, stage.start - stage.end + self._tables.longest
-            compute = int(self._work_ns[stage.kind][at])
+            flying = in_flight(self._problem, len(stages) - number)
+            compute = int(self._computes(stage.kind, flying)[1][at])
             send = receive = 0
             if number + 1 < len(stages):
                 send = int(self._tables.send_ns[self._profile(stage, stages[number + 1])][at])

@@ -27,8 +27,9 @@ class SegmentTables:
         Operator indices.
     exists : array of bool
         Whether the start is a place; all other arrays have anything where it is none.
-    memory_bytes, saved_bytes : array of int64
-        With one microbatch in flight, and what each further one adds.
+    memory_bytes, saved_bytes, always_bytes : array of int64
+        With one microbatch in flight, and what each further one adds; and of the first what is
+        there all the time: weights, received values, and what waits for others.
     send_ns, receive_ns : list of array of int64
         By profile. What a segment sends peer to peer depends on the segments behind it that read
         it, which are taken from a plan that is known; without one there is one.
@@ -39,6 +40,7 @@ class SegmentTables:
     exists: Bools
     memory_bytes: Ints
     saved_bytes: Ints
+    always_bytes: Ints
     send_ns: list[Ints]
     receive_ns: list[Ints]
 
@@ -76,7 +78,7 @@ class SegmentTables:
         sends = [np.zeros(rows.length + 1, dtype=np.int64) for _ in send_ns]
         if hops:
             sends = [rows.crossing(times) for times in place_times]
-        by_start = np.zeros((2 + 2 * len(send_ns), count, longest), dtype=np.int64)
+        by_start = np.zeros((3 + 2 * len(send_ns), count, longest), dtype=np.int64)
         number_of = {place: number for number, place in enumerate(places.tolist())}
         for start in range(rows.length - 1, -1, -1):
             rows.step()
@@ -92,16 +94,12 @@ class SegmentTables:
             row = rows.row(int(ends[-1]))
             at = ends - start - 1
             part = by_start[:, number, : len(ends)]
-            part[0] = (
-                row.weights_bytes[at]
-                + row.received_bytes[at]
-                + row.live_bytes[at]
-                + row.waiting_bytes[at]
-            )
+            part[2] = row.weights_bytes[at] + row.received_bytes[at] + row.waiting_bytes[at]
+            part[0] = part[2] + row.live_bytes[at]
             part[1] = row.saved_bytes[at]
             for profile, total in enumerate(sends):
-                part[2 + 2 * profile] = total[ends]
-                part[3 + 2 * profile] = row.receive_ns[profile][at]
+                part[3 + 2 * profile] = total[ends]
+                part[4 + 2 * profile] = row.receive_ns[profile][at]
         begin = np.arange(count)[:, None] + np.arange(-longest, 0)[None, :]
         exists: Bools = begin >= 0
         steps = np.broadcast_to(np.arange(longest)[::-1], begin.shape)
@@ -112,8 +110,9 @@ class SegmentTables:
             exists=exists,
             memory_bytes=turned[0],
             saved_bytes=turned[1],
-            send_ns=list(turned[2::2]),
-            receive_ns=list(turned[3::2]),
+            always_bytes=turned[2],
+            send_ns=list(turned[3::2]),
+            receive_ns=list(turned[4::2]),
         )
 
     @property

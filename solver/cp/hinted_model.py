@@ -1,0 +1,152 @@
+"""A CP-SAT model whose variables say what they are under a given plan.
+
+So any plan becomes a full hint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ortools.sat.python import cp_model
+
+from solver.cp.linear import LinearSum, Literal
+
+Place = tuple[int, ...]
+"""Positions that count as one: a single stage, or all stages of one device."""
+ConditionalRow = tuple[LinearSum, list[tuple[Literal, bool]]]
+"""A sum that counts if all literals have the values beside them."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageChoice:
+    """A plan in the terms of the model: unit to position, slot to kind, what runs again."""
+
+    position_of: tuple[int, ...]
+    kind_at: tuple[int | None, ...]
+    again: frozenset[int] = frozenset()
+
+    def on(self, unit: int, place: Place) -> bool:
+        """Whether `unit` is on one of the positions of `place`."""
+        return self.position_of[unit] in place
+
+
+class HintedModel:
+    """Variables with their definitions.
+
+    Attributes
+    ----------
+    model : cp_model.CpModel
+        CP-SAT's, to which rows are added.
+    upper : dict of int to int
+        Upper bound of every variable, by index; all lower bounds are 0.
+    definitions : list
+        Every variable with its value under a plan, in an order in which they can be computed.
+    values : dict of int to int
+        Values of the variables under the hint that is being made, by index.
+    """
+
+    def __init__(self) -> None:
+        self.model = cp_model.CpModel()
+        self.definitions: list[
+            tuple[cp_model.IntVar, Callable[[StageChoice], int] | LinearSum]
+        ] = []
+        self.upper: dict[int, int] = {}
+        self.values: dict[int, int] = {}
+
+    def new_bool(self, definition: Callable[[StageChoice], int]) -> cp_model.IntVar:
+        """Return a new Boolean variable whose value under a plan is `definition`."""
+        variable = self.model.new_bool_var("")
+        self.definitions.append((variable, definition))
+        self.upper[variable.index] = 1
+        return variable
+
+    def new_int(self, upper: int, definition: Callable[[StageChoice], int]) -> cp_model.IntVar:
+        """Return a new variable from 0 to `upper` whose value under a plan is `definition`."""
+        variable = self.model.new_int_var(0, upper, "")
+        self.definitions.append((variable, definition))
+        self.upper[variable.index] = upper
+        return variable
+
+    def at_least(self, total: LinearSum) -> LinearSum:
+        """Return a variable that is at least `total`, or `total` itself if that is short."""
+        if len(total.terms) <= 1:
+            return total
+        upper = max(total.largest(self.upper), 0)
+        variable = self.model.new_int_var(0, upper, "")
+        self.definitions.append((variable, total))
+        self.upper[variable.index] = upper
+        self.model.add(variable >= total.expression)
+        return LinearSum().add(variable)
+
+    def largest_of(self, rows: list[LinearSum]) -> LinearSum:
+        """Return a variable that is at least every row."""
+        values = self.values
+        variable = self.new_int(
+            max(0, *(row.largest(self.upper) for row in rows)),
+            lambda _: max(0, *(row.value(values) for row in rows)),
+        )
+        for row in rows:
+            self.model.add(variable >= row.expression)
+        return LinearSum().add(variable)
+
+    def largest_that_count(self, rows: list[ConditionalRow]) -> LinearSum:
+        """Return a variable that is at least every row whose literals have their values."""
+        counting: list[tuple[LinearSum, list[tuple[cp_model.IntVar, bool]]]] = []
+        for row, literals in rows:
+            open_ones = [(lit, wanted) for lit, wanted in literals if not isinstance(lit, bool)]
+            if all(lit == wanted for lit, wanted in literals if isinstance(lit, bool)):
+                counting.append((row, open_ones))
+        values = self.values
+
+        def largest(_: StageChoice) -> int:
+            found = [
+                row.value(values)
+                for row, conditions in counting
+                if all(values[lit.index] == wanted for lit, wanted in conditions)
+            ]
+            return max([0, *found])
+
+        upper = max([0, *(row.largest(self.upper) for row, _ in counting)])
+        variable = self.new_int(upper, largest)
+        for row, conditions in counting:
+            constraint = self.model.add(variable >= row.expression)
+            if conditions:
+                constraint.only_enforce_if(
+                    *(lit if wanted else lit.negated() for lit, wanted in conditions)
+                )
+        return LinearSum().add(variable)
+
+    @staticmethod
+    def sum_of(literals: Sequence[Literal]) -> LinearSum:
+        """Return the sum of literals."""
+        total = LinearSum()
+        for literal in literals:
+            total.add(literal)
+        return total
+
+    def imply(self, premise: Literal, conclusion: Literal) -> None:
+        """Add premise => conclusion."""
+        if premise is False or conclusion is True:
+            return
+        self.model.add_implication(
+            self.model.new_constant(1) if premise is True else premise,
+            self.model.new_constant(0) if conclusion is False else conclusion,
+        )
+
+    def set_hint(self, choice: StageChoice) -> None:
+        """Give the model a full hint."""
+        self.model.clear_hints()  # type: ignore[no-untyped-call]
+        for index, value in self.hint(choice).items():
+            self.model.add_hint(self.model.get_int_var_from_proto_index(index), value)
+
+    def hint(self, choice: StageChoice) -> dict[int, int]:
+        """Return the value of every variable under `choice`, by index."""
+        values = self.values
+        values.clear()
+        for variable, definition in self.definitions:
+            if isinstance(definition, LinearSum):
+                values[variable.index] = definition.value(values)
+            else:
+                values[variable.index] = int(definition(choice))
+        return dict(values)

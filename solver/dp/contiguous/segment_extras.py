@@ -1,0 +1,191 @@
+"""The time that running operators again adds to segments of an order, so that they fit.
+
+For a price of a byte, what a segment takes and keeps is least part by part; so the largest, over
+prices, of that sum without the price of the room is a lower bound of the time added: the lower hull
+of what the parts allow together (:mod:`solver.stages.recompute_hull`). The best choices come within
+a step of it, which is a small part of what a segment has. Rows of backward passes are counted while
+the last region of a segment, and the one before it, run; that of what runs again is not.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from functools import cached_property
+
+import numpy as np
+
+from solver.dp.contiguous.segment_tables import SegmentTables
+from solver.model.arrays import Floats, Ints
+from solver.model.devices import Device
+from solver.model.problem import PartitionProblem
+from solver.stages.recompute_hull import Choice, Part, RecomputeHulls
+
+_MOST_PRICES = 48
+
+
+class SegmentExtras:
+    """What segments of the execution order add on each class of devices.
+
+    Parameters
+    ----------
+    tables : SegmentTables
+        Of the execution order.
+    hulls : mapping of str to RecomputeHulls
+        By class of devices.
+    """
+
+    def __init__(
+        self, problem: PartitionProblem, tables: SegmentTables, hulls: Mapping[str, RecomputeHulls]
+    ) -> None:
+        self._tables = tables
+        self._by_class = {name: _ClassExtras(problem, tables, own) for name, own in hulls.items()}
+
+    def extra_ns(self, device: Device, capacity: int | None, in_flight: int) -> Floats:
+        """Return the least time added, by end and start; infinite where nothing fits.
+
+        Parameters
+        ----------
+        capacity : int or None
+            Bytes.
+        in_flight : int
+            Microbatches.
+        """
+        tables = self._tables
+        if capacity is None:
+            return np.zeros(tables.memory_bytes.shape)
+        fits = tables.memory_bytes + (in_flight - 1) * tables.saved_bytes <= capacity
+        found = self._by_class[device.device_class].extra_ns(capacity, in_flight)
+        return np.where(fits, 0.0, found)
+
+
+class _ClassExtras:
+    def __init__(
+        self, problem: PartitionProblem, tables: SegmentTables, hulls: RecomputeHulls
+    ) -> None:
+        self._problem, self._tables, self._hulls = problem, tables, hulls
+        regions = np.array(hulls.regions)
+        starts = np.flatnonzero(np.diff(regions, prepend=regions[0] - 1))
+        self._first = np.append(starts, len(regions))
+        places = tables.places
+        # Of the operator at the start of a segment, and of the last one before its end.
+        self._start_region = np.searchsorted(starts, places, side="right") - 1
+        self._end_region = np.searchsorted(starts, np.maximum(places, 1) - 1, side="right") - 1
+        shape = tables.memory_bytes.shape
+        begin = np.arange(shape[0])[:, None] - shape[1] + np.arange(shape[1])[None, :]
+        self._begin = np.maximum(begin, 0)
+
+    # -- parts ------------------------------------------------------------------------------
+
+    def _hull(self, start: int, end: int, *, is_first: bool, is_last: bool) -> tuple[Choice, ...]:
+        if start >= end:
+            return (Choice(0, 0, ()),)
+        return self._hulls.hull(Part(tuple(range(start, end)), is_first, is_last))
+
+    @cached_property
+    def _heads(self) -> list[tuple[Choice, ...]]:
+        """By start of a segment, of its first region."""
+        ends = self._first[self._start_region + 1]
+        return [
+            self._hull(start, end, is_first=True, is_last=False)
+            for start, end in zip(self._tables.places.tolist(), ends.tolist(), strict=True)
+        ]
+
+    @cached_property
+    def _tails(self) -> list[tuple[Choice, ...]]:
+        """By end of a segment, of its last region."""
+        starts = self._first[self._end_region]
+        return [
+            self._hull(start, end, is_first=False, is_last=True)
+            for start, end in zip(starts.tolist(), self._tables.places.tolist(), strict=True)
+        ]
+
+    @cached_property
+    def _wholes(self) -> list[tuple[Choice, ...]]:
+        return [
+            self._hull(start, end, is_first=False, is_last=False)
+            for start, end in zip(self._first[:-1].tolist(), self._first[1:].tolist(), strict=True)
+        ]
+
+    @cached_property
+    def _prices(self) -> Floats:
+        """Prices of a byte of one microbatch at which some part changes, in nanoseconds."""
+        found = {
+            (after.extra_ns - before.extra_ns) / (before.held_bytes - after.held_bytes)
+            for hull in {*self._wholes, *self._heads, *self._tails}
+            for before, after in itertools.pairwise(hull)
+        }
+        prices = np.array(sorted(found | {0.0}))
+        if len(prices) > _MOST_PRICES:
+            chosen = np.unique(np.linspace(0, len(prices) - 1, _MOST_PRICES).astype(np.int64))
+            prices = prices[chosen]
+        return prices
+
+    @cached_property
+    def _peaks(self) -> tuple[Ints, Ints]:
+        """The backward row of the last region of a segment by end, and of whole regions."""
+        problem = self._problem
+        saved = np.cumsum([op.backward.saved_bytes for op in problem.operators])
+        saved = np.append(0, saved)
+        workspaces = np.array(
+            [
+                op.backward.workspace_bytes
+                + (op.backward.weight_gradient_bytes if problem.microbatches > 1 else 0)
+                for op in problem.operators
+            ]
+        )
+        gradients = np.zeros(len(problem.operators) + 1, dtype=np.int64)
+        for span in self._hulls.structure.gradient_spans:
+            gradients[span.operator] += span.size_bytes
+            gradients[span.last + 1] -= span.size_bytes
+        row = workspaces + np.cumsum(gradients)[:-1]
+        peaks = np.zeros(len(row) + 1, dtype=np.int64)
+        for start, end in zip(self._first[:-1].tolist(), self._first[1:].tolist(), strict=True):
+            own = saved[start + 1 : end + 1] - saved[start] + row[start:end]
+            peaks[start + 1 : end + 1] = np.maximum.accumulate(own)
+        return peaks[self._tables.places], peaks[self._first[1:]]
+
+    # -- segments -----------------------------------------------------------------------------
+
+    def extra_ns(self, capacity: int, in_flight: int) -> Floats:
+        """Return the least time added; see :class:`SegmentExtras`."""
+        prices, share = self._prices, (in_flight - 1) / in_flight
+        heads, tails = _least(self._heads, prices), _least(self._tails, prices * share)
+        wholes, last = _least(self._wholes, prices), _least(self._wholes, prices * share)
+        before = np.concatenate([np.zeros((1, len(prices))), np.cumsum(wholes, axis=0)])
+        first, final = self._start_region[self._begin], self._end_region[:, None]
+        tail_peaks, whole_peaks = self._peaks
+        room = self._tables.always_bytes - capacity
+        is_one = first == final
+        inner = final - 1 > first
+        result = np.zeros(room.shape)
+        for number, price in enumerate(prices.tolist()):
+            # Nanoseconds for a byte that is there once.
+            once = price / in_flight
+            until = np.maximum(final, first + 1)
+            middle = before[until, number] - before[first + 1, number]
+            head = np.where(is_one, 0.0, heads[self._begin, number])
+            found = head + middle + tails[:, number][:, None]
+            result = np.maximum(result, found + once * (room + tail_peaks[:, None]))
+            found += last[final - 1, number] - wholes[final - 1, number]
+            found += once * (room + whole_peaks[np.maximum(final - 1, 0)])
+            result = np.maximum(result, np.where(inner, found, 0.0))
+        least = np.array([hull[-1].held_bytes for hull in self._wholes])
+        before_bytes = np.append(0, np.cumsum(least))
+        held = before_bytes[np.maximum(final, first + 1)] - before_bytes[first + 1]
+        ends = np.array([hull[-1].held_bytes for hull in self._heads])
+        held = held + np.where(is_one, 0, ends[self._begin])
+        tails_bytes = np.array([hull[-1].held_bytes for hull in self._tails])[:, None]
+        need = room + in_flight * held + (in_flight - 1) * tails_bytes + tail_peaks[:, None]
+        return np.where(need > 0, np.inf, result)
+
+
+def _least(hulls: list[tuple[Choice, ...]], prices: Floats) -> Floats:
+    """Return the least of time and price of bytes together, by hull and price."""
+    known: dict[tuple[Choice, ...], Floats] = {}
+    for hull in hulls:
+        if hull not in known:
+            extra = np.array([choice.extra_ns for choice in hull], dtype=np.float64)
+            held = np.array([choice.held_bytes for choice in hull], dtype=np.float64)
+            known[hull] = (extra[:, None] + held[:, None] * prices[None, :]).min(axis=0)
+    return np.array([known[hull] for hull in hulls])

@@ -1,0 +1,270 @@
+"""What parts of regions may run again, by a price for each byte that is kept.
+
+For a fixed price the cheapest operators to run again are a minimum cut: u is made again (source
+side) or kept (sink side); what reads u and runs again needs it there, made again or as an anchor.
+The choices that are cheapest for some price are the lower hull of all pairs of bytes kept and time
+added; they are found by bisection over prices (Eisner and Severance, "Mathematical techniques for
+efficient record segmentation in large shared databases", J. ACM 23, 1976). Alike parts, as those of
+identical layers, are solved once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from ortools.graph.python import max_flow
+
+from solver.model.problem import PartitionProblem
+from solver.model.recomputation import Recomputation
+
+_LARGEST = float(1 << 44)
+_UNLIMITED = 1 << 58
+"""Capacities of arcs, at most, and of those that no cut has."""
+
+
+class Choice(NamedTuple):
+    """Operators of a part that run again.
+
+    Attributes
+    ----------
+    extra_ns : int
+        Their time.
+    held_bytes : int
+        What the part keeps of a microbatch.
+    again : tuple of int
+        Their places in the part.
+    """
+
+    extra_ns: int
+    held_bytes: int
+    again: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The operators of one region on one stage.
+
+    Attributes
+    ----------
+    members : tuple of int
+        In the execution order.
+    is_first, is_last : bool
+        The stage begins, or ends, with it.
+    """
+
+    members: tuple[int, ...]
+    is_first: bool
+    is_last: bool
+
+
+class RecomputeHulls:
+    """The hulls of parts on one class of devices.
+
+    Parameters
+    ----------
+    problem : PartitionProblem
+        Of training.
+    device_class : str
+        Whose times count.
+    """
+
+    def __init__(self, problem: PartitionProblem, device_class: str) -> None:
+        self._problem = problem
+        forward, _ = problem.arrays.pass_latency_ns(device_class)
+        self._latency_ns: list[int] = forward.tolist()
+        self.structure = Recomputation(problem, {}, ())
+        self._known: dict[tuple[object, ...], tuple[Choice, ...]] = {}
+        self._numbers: dict[tuple[object, ...], int] = {}
+
+    @cached_property
+    def regions(self) -> list[int]:
+        """The region of every operator."""
+        return [op.backward.region for op in self._problem.operators]
+
+    @cached_property
+    def _roots(self) -> list[int]:
+        """The owner of every operator's storage; -1 for that of a graph input."""
+        problem = self._problem
+        return [problem.index_of.get(problem.root_of[op.name], -1) for op in problem.operators]
+
+    @cached_property
+    def _alike(self) -> list[int]:
+        """Operators by all that matters of them within a part, as numbers."""
+        return [self._number(index) for index in range(len(self._problem.operators))]
+
+    def _number(self, index: int) -> int:
+        op, region = self._problem.operators[index], self.regions[index]
+        backward = op.backward
+
+        def relative(others: list[int]) -> tuple[object, ...]:
+            return tuple(
+                index - other if self.regions[other] == region else self.regions[other] > region
+                for other in others
+            )
+
+        reads = [
+            self._roots[self._problem.index_of[n]] for n in op.reads if n in self._problem.index_of
+        ]
+        outer = tuple(
+            self._released_bytes(root)
+            for root in reads
+            if root >= 0 and self.regions[root] != region
+        )
+        key = (
+            self._latency_ns[index],
+            op.storage_bytes,
+            backward.kept_bytes,
+            backward.residual_bytes,
+            backward.rng_bytes,
+            backward.recomputable,
+            op.in_place,
+            index - self._roots[index] if self._roots[index] >= 0 else -1,
+            relative([root for root in reads if root >= 0]),
+            outer,
+            relative(self.structure.savers(index)),
+            relative(self.structure.readers(index)),
+        )
+        return self._numbers.setdefault(key, len(self._numbers))
+
+    def parts(self, members: Sequence[int]) -> list[Part]:
+        """Return the parts of a stage, given its operators in the execution order."""
+        runs = [tuple(run) for _, run in itertools.groupby(members, self.regions.__getitem__)]
+        last = len(runs) - 1
+        return [Part(run, number == 0, number == last) for number, run in enumerate(runs)]
+
+    def _released_bytes(self, index: int) -> int:
+        op = self._problem.operators[index]
+        return op.storage_bytes - op.backward.kept_bytes
+
+    def hull(self, part: Part) -> tuple[Choice, ...]:
+        """Return the choices that are cheapest for some price, those that keep most first."""
+        first = part.members[0]
+        alike = tuple((index - first, self._alike[index]) for index in part.members)
+        key = (alike, part.is_first, part.is_last)
+        if key not in self._known:
+            self._known[key] = _hull(_Network(self, part))
+        return self._known[key]
+
+
+class _Network:
+    """The minimum cut of a part for any price."""
+
+    def __init__(self, hulls: RecomputeHulls, part: Part) -> None:
+        self._hulls, self._part = hulls, part
+        problem, structure = hulls._problem, hulls.structure
+        operators = problem.operators
+        inside = self._inside = frozenset(part.members)
+        self.candidates = [i for i in part.members if self._may_run_again(i)]
+        number = {index: 2 + place for place, index in enumerate(self.candidates)}
+        # Arcs with their times and bytes; source 0 is what runs again.
+        arcs: list[tuple[int, int, int, int]] = []
+        nodes = 2 + len(self.candidates)
+        self.kept_bytes = sum(operators[i].backward.saved_bytes for i in part.members)
+        latency_ns = hulls._latency_ns
+        for index, node in number.items():
+            backward = operators[index].backward
+            family = [m for m in structure.family(index) if operators[m].in_place]
+            time_ns = latency_ns[index] + sum(latency_ns[m] for m in family)
+            arcs.append((node, 1, time_ns, backward.rng_bytes))
+            arcs.append((0, node, 0, backward.saved_bytes))
+        read_by: dict[int, list[int]] = {}
+        for index in self.candidates:
+            for member in structure.family(index):
+                if member == index or operators[member].in_place:
+                    for read in operators[member].reads:
+                        root = problem.index_of.get(problem.root_of[read], -1)
+                        if root >= 0 and root != index:
+                            read_by.setdefault(root, []).append(index)
+        for root, readers in read_by.items():
+            released_bytes = hulls._released_bytes(root)
+            is_before = not part.is_first and hulls.regions[root] < hulls.regions[part.members[0]]
+            is_held = is_before or root in inside
+            if released_bytes <= 0 or not is_held:
+                continue
+            for reader in set(readers):
+                arcs.append((number[reader], nodes, -1, 0))
+            arcs.append((nodes, number.get(root, 1), 0, released_bytes))
+            nodes += 1
+        self._tails, self._heads, self._times, self._bytes = (
+            np.array(arcs, dtype=np.int64).reshape(-1, 4).T
+        )
+
+    def _may_run_again(self, index: int) -> bool:
+        """Whether the rules let an operator run again whatever else does."""
+        hulls, part = self._hulls, self._part
+        op, region = hulls._problem.operators[index], hulls.regions[index]
+        if not op.backward.recomputable:
+            return False
+        structure = hulls.structure
+        others = [*structure.savers(index), *structure.readers(index)]
+        # What reads it, and is in another part of the stage, could run again as well.
+        if any(hulls.regions[other] != region for other in others) and not part.is_last:
+            return False
+        for member in structure.family(index):
+            other = hulls._problem.operators[member]
+            if other.in_place and (member not in self._inside or other.backward.residual_bytes):
+                return False
+        return True
+
+    def choice(self, time: int, size: int) -> Choice:
+        """Return the cheapest choice if `size` bytes are worth `time` nanoseconds."""
+        solver = max_flow.SimpleMaxFlow()
+        costs = self._times.astype(np.float64) * size + self._bytes.astype(np.float64) * time
+        # Of integers whose sums fit; what is lost makes a choice a little less than the cheapest.
+        costs *= min(1.0, _LARGEST / max(float(costs.max(initial=0.0)), 1.0))
+        capacity = np.where(self._times < 0, _UNLIMITED, costs.astype(np.int64))
+        solver.add_arcs_with_capacity(self._tails, self._heads, capacity)
+        solver.solve(0, 1)
+        again = {int(node) - 2 for node in solver.get_source_side_min_cut()}
+        chosen = [i for place, i in enumerate(self.candidates) if place in again]
+        return self.measured(chosen)
+
+    def measured(self, chosen: list[int]) -> Choice:
+        """Return what a choice takes and keeps, by its cut."""
+        again = {2 + self.candidates.index(index) for index in chosen}
+        reached = {0, *again}
+        for tail, head, time in zip(
+            self._tails.tolist(), self._heads.tolist(), self._times.tolist(), strict=True
+        ):
+            if time < 0 and tail in again:
+                reached.add(head)
+        extra_ns = 0
+        held_bytes = self.kept_bytes - sum(
+            self._hulls._problem.operators[i].backward.saved_bytes for i in self.candidates
+        )
+        for tail, head, time, size in zip(
+            self._tails.tolist(),
+            self._heads.tolist(),
+            self._times.tolist(),
+            self._bytes.tolist(),
+            strict=True,
+        ):
+            if tail in reached and head not in reached and time >= 0:
+                extra_ns += time
+                held_bytes += size
+        places = tuple(self._part.members.index(index) for index in sorted(chosen))
+        return Choice(extra_ns, held_bytes, places)
+
+
+def _hull(network: _Network) -> tuple[Choice, ...]:
+    first = network.measured([])
+    last = network.choice(1 << 20, 1)
+    if last.held_bytes >= first.held_bytes:
+        return (first,)
+    found = [first, *_between(network, first, last), last]
+    return tuple(found)
+
+
+def _between(network: _Network, first: Choice, last: Choice) -> list[Choice]:
+    """Return the choices of the hull between two of them."""
+    time, size = last.extra_ns - first.extra_ns, first.held_bytes - last.held_bytes
+    middle = network.choice(time, size)
+    cost = middle.extra_ns * size + middle.held_bytes * time
+    if cost >= first.extra_ns * size + first.held_bytes * time:
+        return []
+    return [*_between(network, first, middle), middle, *_between(network, middle, last)]
