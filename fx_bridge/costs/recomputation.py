@@ -220,8 +220,9 @@ class _Effects:
     def _reads_changed(self, node: fx.Node, statistics: Set[Storage]) -> bool:
         """Return whether what an operator reads may be another thing when it runs again."""
         keys = set(self._table.weights_read.get(node.name, ()))
-        for storage, writers in self._writers.items():
-            if storage.kind == "weight" and storage.owner in keys and storage not in statistics:
+        for storage in self._writers.keys() - statistics:
+            writers = self._writers[storage]
+            if storage.kind == "weight" and storage.owner in keys:
                 return True
             for read in node.all_input_nodes:
                 if storage not in self._table.storages.get(read.name, ()):
