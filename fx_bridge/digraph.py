@@ -56,8 +56,9 @@ def to_digraph(
     costs : Costs
         Of its fields those about operators: speeds or times, workspaces, and attention.
     training : Training, optional
-        Add what the memory model ``training`` needs: gradients, optimiser state, and the backward
-        pass of every operator (:mod:`fx_bridge.costs.backward`).
+        Add what the memory model ``training`` needs: gradients, optimiser state, the backward
+        pass of every operator (:mod:`fx_bridge.costs.backward`), and what may run again in it
+        (:mod:`fx_bridge.costs.recomputation`).
     keep_whole : sequence of str
         As :class:`fx_bridge.Placement` has it; pins and cuts are put on a problem instead
         (:func:`fx_bridge.split.pins.with_hand_made`).

@@ -51,6 +51,8 @@ def classes_by_kernels(
 ) -> list[ClassCosts]:
     """Return device classes together that run every attention of a graph by the same kernel.
 
+    In training, they also start from states of generators of the same size.
+
     Kernels that `captured` was given hold for all classes.
     """
     wanted: dict[Kernels, dict[str, DeviceSpec]] = {}

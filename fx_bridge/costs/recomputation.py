@@ -262,6 +262,8 @@ def _is_known(node: fx.Node, module: nn.Module) -> bool:
         return str(target).partition(".")[0] in _NAMESPACES
     if isinstance(target, HigherOrderOperator):
         return False
+    if not hasattr(target, "__name__"):
+        return False
     name = _get_qualified_name(target)
     return name.startswith(_FUNCTIONS) and not name.startswith(_NOT_FUNCTIONS)
 
