@@ -353,13 +353,13 @@ RECOMPUTED: Final = (
     CONTIGUOUS,
     GREEDY,
     Step("averages", bounds.averages, is_baseline=True),
+    Step("recomputed cuts", recomputation.recomputed_cuts, share=16.0, when=is_first),
     Step(
-        "memory prices",
-        recomputation.memory_prices,
-        share=8.0,
-        when=all_of(is_first, recomputation.has_memory_prices),
+        "recomputed stages",
+        recomputation.recomputed_stages,
+        share=32.0,
+        when=all_of(is_first, recomputation.has_recomputed_stages),
     ),
-    Step("recomputed cuts", recomputation.recomputed_cuts, cap_s=60.0, when=is_first),
     *_only(
         recomputation.has_few_rows,
         _steps("positions, borders, least loads, refute orders, limits near the bound, branches"),

@@ -203,14 +203,14 @@ class _Network:
 
     def _may_run_again(self, index: int) -> bool:
         """Whether the rules let an operator run again whatever else does."""
-        hulls, part = self._hulls, self._part
-        op, region = hulls._problem.operators[index], hulls.regions[index]
-        if not op.backward.recomputable:
+        hulls = self._hulls
+        if not hulls._problem.operators[index].backward.recomputable:
             return False
         structure = hulls.structure
         others = [*structure.savers(index), *structure.readers(index)]
-        # What reads it, and is in another part of the stage, could run again as well.
-        if any(hulls.regions[other] != region for other in others) and not part.is_last:
+        # What reads it in another part could run again as well; what is sent to another stage takes
+        # more room there if it is not kept.
+        if any(other not in self._inside for other in others):
             return False
         for member in structure.family(index):
             other = hulls._problem.operators[member]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from solver.bounds.memory_prices import MemoryPrices
+from solver.bounds.recomputed.bound import RecomputedStages
 from solver.dp.contiguous.farthest_cuts import farthest_cuts
 from solver.model.clock import Clock
 from solver.presolve.instance import condense
@@ -17,6 +17,8 @@ _STRETCHES: Final = (1000, 985, 970, 940, 900)
 """Capacities to cut by, per thousand: what runs again takes some room that cuts do not count."""
 _MOST_ROWS: Final = 1_000_000
 """Pairs of operators, by position, of which a model is made in seconds."""
+_MANY_UNITS: Final = 30
+"""A model of fewer units is solved sooner than bounded."""
 
 
 def recomputed_cuts(state: SearchState, clock: Clock) -> Iterator[Finding]:
@@ -31,27 +33,22 @@ def recomputed_cuts(state: SearchState, clock: Clock) -> Iterator[Finding]:
             yield PlanFound(plan)
 
 
-def memory_prices(state: SearchState, clock: Clock) -> Iterator[Finding]:
-    """Bound the bottleneck by prices of memory (:mod:`solver.bounds.memory_prices`)."""
-    prices, presolved = MemoryPrices(state.units), state.presolved
-    least: int | None = None
-    for order in presolved.orders(every_length=True) or ():
-        devices = presolved.devices(order)
-        assert devices is not None
-        if clock.is_over:
-            return
-        bound_ns = prices.least_bottleneck_ns(devices)
-        least = bound_ns if least is None else min(least, bound_ns)
-    if least is not None:
-        step = state.objective == "step"
-        yield BoundFound(state.problem.microbatches * least if step else least)
+def recomputed_stages(state: SearchState, clock: Clock) -> Iterator[Finding]:
+    """Bound the bottleneck by ideals of some units (:mod:`solver.bounds.recomputed.bound`)."""
+    bound = RecomputedStages(state.units, state.presolved.kinds)
+    least_ns = bound.least_bottleneck_ns(clock)
+    # Every microbatch takes a device as long as its load says.
+    yield BoundFound(
+        state.problem.microbatches * least_ns if state.objective == "step" else least_ns
+    )
 
 
-def has_memory_prices(state: SearchState) -> bool:
+def has_recomputed_stages(state: SearchState) -> bool:
     """Whether memory is limited, and the objective is one of loads."""
     name = state.objective
     is_timed = name == "bottleneck" or (name == "step" and not state.problem.interconnect.overlap)
-    return is_timed and MemoryPrices.applies(state.problem)
+    is_worth_it = len(state.units) >= _MANY_UNITS and state.has_gap(1)
+    return is_timed and is_worth_it and RecomputedStages.applies(state.problem)
 
 
 def has_few_rows(state: SearchState) -> bool:
