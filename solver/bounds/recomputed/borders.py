@@ -9,7 +9,7 @@ import numpy as np
 from ortools.graph.python import max_flow
 
 from solver.bounds.recomputed.skeleton import Skeleton, bits_of, flags_of
-from solver.model.arrays import Floats, Ints
+from solver.model.arrays import Bools, Floats, Ints
 
 _MANY_READERS = 8
 """Values that as many chosen units read count by themselves."""
@@ -114,7 +114,7 @@ class BorderBytes:
         for family, readers in self._shared_families:
             # Who needs the owner is behind it.
             unit = unit_of[family[0]]
-            behind = np.array(flags_of(skeleton.after[unit], len(chosen)), dtype=np.bool_)
+            behind: Bools = np.array(flags_of(skeleton.after[unit], len(chosen)), dtype=np.bool_)
             behind = behind | np.isin(chosen, [unit])
             made = (skeleton.member & behind[:, None]).any(axis=0)
             read = member[readers].sum(axis=0)
