@@ -25,6 +25,7 @@ from fx_bridge.costs.class_kernels import (
 )
 from fx_bridge.costs.latency import roofline_latency_ns
 from fx_bridge.costs.operators import dtype_name, node_flops, operation_name
+from fx_bridge.costs.recomputation import in_place_operators
 from fx_bridge.memory.profile import forward_workspaces
 from fx_bridge.options import DEFAULT_COSTS, Costs, Latencies, Training, check_group
 from fx_bridge.split.colocation import colocation_groups
@@ -215,6 +216,8 @@ def _operator_costs(
             workspace_bytes=max(entry.workspace_bytes, measured_bytes.get(name, 0)),
         )
         costs[name]["backward"] = _plain(entry)
+    for name in in_place_operators(captured):
+        costs[name]["in_place"] = True
     return costs
 
 
@@ -232,20 +235,15 @@ def _plain(backward: Backward) -> dict[str, Any]:
     fields = {e.name: getattr(backward, e.name) for e in dataclasses.fields(backward)}
     if isinstance(backward.latency_ns, Mapping):
         fields["latency_ns"] = dict(backward.latency_ns)
+    fields["saves"] = list(backward.saves)
     return {name: value for name, value in fields.items() if value}
 
 
 def _placement(node: fx.Node, table: StorageTable) -> dict[str, Any]:
     """Return ``storage_bytes`` and ``alias_of``: whose memory the value of `node` takes."""
-    reads = [read for read in node.all_input_nodes if read.op != "get_attr"]
-    own = table.allocated(node.name)
-    others = {s for s in table.storages[node.name] if s not in own and s.kind != "weight"}
-    if not own and len(others) == 1:
-        # The last such read: after an in-place write it is the value that was written.
-        for read in reversed(reads):
-            if others & set(table.storages[read.name]):
-                return {"storage_bytes": 0, "alias_of": read.name}
-    return {"storage_bytes": sum(s.size_bytes for s in {*own, *others}), "alias_of": None}
+    alias_of = table.alias_of(node)
+    own = [s for s in table.storages[node.name] if s.kind != "weight" and alias_of is None]
+    return {"storage_bytes": sum(s.size_bytes for s in own), "alias_of": alias_of}
 
 
 def _read_several_times(captured: CapturedGraph, table: StorageTable) -> set[str]:

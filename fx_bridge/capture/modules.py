@@ -72,7 +72,7 @@ def module_operators(captured: CapturedGraph) -> dict[str, tuple[str, ...]]:
     calls it.
     """
     calls = module_calls(captured)
-    also = {path: paths for paths in _registered(captured) for path in paths}
+    also = {path: paths for paths in registered_paths(captured) for path in paths}
     found: dict[str, dict[str, None]] = {}
     for name, running in calls.items():
         for call in running:
@@ -156,9 +156,7 @@ def _calls(node: fx.Node, earlier: Counter[str]) -> tuple[ModuleCall, ...]:
     calls = []
     for path, key in told:
         number = _CALL.search(key)
-        calls.append(
-            ModuleCall(_CALL.sub("", _ROOT.sub("", path)), int(number[1]) if number else 0)
-        )
+        calls.append(ModuleCall(_path(path), int(number[1]) if number else 0))
     return tuple(dict.fromkeys(call for call in calls if call.path))
 
 
@@ -178,7 +176,26 @@ def enclosing(path: str) -> Iterator[str]:
     yield path
 
 
-def _registered(captured: CapturedGraph) -> list[tuple[str, ...]]:
+def class_name(cls: object) -> str:
+    """Return the full name of a class, which saved graphs have in its place."""
+    return f"{cls.__module__}.{cls.__qualname__}" if isinstance(cls, type) else str(cls)
+
+
+def called_classes(captured: CapturedGraph) -> dict[str, str]:
+    """Return the class of every module that a graph tells of, by its path."""
+    entries = (
+        entry
+        for node in captured.operators
+        for entry in (node.meta.get("nn_module_stack") or {}).values()
+    )
+    return {_path(str(entry[0])): class_name(entry[1]) for entry in entries}
+
+
+def _path(told: str) -> str:
+    return _CALL.sub("", _ROOT.sub("", told))
+
+
+def registered_paths(captured: CapturedGraph) -> list[tuple[str, ...]]:
     """Return the paths of every registered module, those of one module together."""
     paths: dict[int, list[str]] = {}
     model = captured.module if captured.source is None else captured.source

@@ -21,6 +21,12 @@ from fx_bridge.capture.python.custom_backward import check_backward
 from fx_bridge.costs.device_specs import DEVICE_SPECS, DeviceSpec
 from fx_bridge.costs.kernels import Counting, Kernel, storage_nbytes
 from fx_bridge.costs.operators import dtype_name
+from fx_bridge.costs.recomputation import (
+    recomputable_operators,
+    recomputation_regions,
+    rng_state_bytes,
+    saved_operators,
+)
 from fx_bridge.storages.device_kernels import DeviceKernels
 from fx_bridge.storages.replay import Replay, tensor_leaves, value_bytes
 from fx_bridge.storages.table import Storage, saved_storages
@@ -163,10 +169,13 @@ def backward_passes(
         If there is nothing to train.
     """
     costs = backward_costs(captured)
+    saved = saved_storages(captured)
     kept: dict[str, set[Storage]] = {}
-    for found in saved_storages(captured).values():
+    for found in saved.values():
         for storage in found:
             kept.setdefault(storage.owner, set()).add(storage)
+    may_run_again = recomputable_operators(captured, saved)
+    state_bytes, regions = rng_state_bytes(captured), recomputation_regions(captured)
     passes: dict[str, Backward] = {}
     none = BackwardCost()
     for node in captured.operators:
@@ -182,6 +191,10 @@ def backward_passes(
             residual_bytes=sum(s.size_bytes for s in own if s.kind == "internal"),
             workspace_bytes=cost.workspace_bytes,
             weight_gradient_bytes=cost.weight_gradient_bytes,
+            saves=saved_operators(saved.get(node.name, ())),
+            recomputable=node.name in may_run_again,
+            rng_bytes=state_bytes.get(node.name, 0),
+            region=regions[node.name],
         )
     return passes
 

@@ -18,6 +18,7 @@ from torch import fx
 
 from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.costs.device_specs import DeviceSpec
+from fx_bridge.costs.recomputation import rng_state_bytes
 from fx_bridge.storages.attention import AttentionCall
 from fx_bridge.storages.device_kernels import DeviceKernels
 from fx_bridge.storages.replay import Replay
@@ -67,6 +68,10 @@ def classes_by_kernels(
     for index, (kernels, own_specs) in enumerate(wanted.items()):
         of_node = {name: [c[index] for c in found] for name, found in replay.chosen.items()}
         choices = tuple(choice for found in of_node.values() for choice in found)
+        if training:
+            # What is noted to draw the same random numbers again.
+            given = replace(captured, device_type=kernels[0])
+            choices += tuple(map(str, rng_state_bytes(given).values()))
         if choices in together:
             same = together[choices]
             together[choices] = replace(same, specs={**same.specs, **own_specs})
@@ -84,6 +89,14 @@ def classes_by_kernels(
 
 
 _OTHERS: Final = ("fused", "apart")
+_ABSENT: Final[Mapping[str, Any]] = {
+    "alias_of": None,
+    "in_place": False,
+    "passes_to": None,
+    "saves": [],
+    "recomputable": False,
+}
+"""What an attribute that is left out stands for, where that is not 0."""
 
 
 class _Choosing(DeviceKernels):
@@ -169,8 +182,7 @@ def _changed(first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, An
             if inner:
                 changed[name] = inner
         elif name != "latency_ns" and first.get(name) != other.get(name):
-            empty = None if name in ("alias_of", "passes_to") else 0
-            changed[name] = other.get(name, empty)
+            changed[name] = other.get(name, _ABSENT.get(name, 0))
     return changed
 
 

@@ -94,6 +94,16 @@ class StorageTable:
         """Return the storages of the value of operator `name` that it allocates itself."""
         return tuple(s for s in self.storages[name] if s.kind == "operator" and s.owner == name)
 
+    def alias_of(self, node: fx.Node) -> str | None:
+        """Return the value read by operator `node` in whose storage all of its own value lives."""
+        own = self.allocated(node.name)
+        others = {s for s in self.storages[node.name] if s not in own and s.kind != "weight"}
+        if own or len(others) != 1:
+            return None
+        # The last such read: after an in-place write it is the value that was written.
+        reads = (read.name for read in reversed(node.all_input_nodes) if read.op != "get_attr")
+        return next((read for read in reads if others & set(self.storages[read])), None)
+
     def touched(self, node: fx.Node) -> tuple[Storage, ...]:
         """Return every storage that `node` reads, writes or returns, each once."""
         names = [read.name for read in node.all_input_nodes] + [node.name]

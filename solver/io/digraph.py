@@ -8,8 +8,9 @@ the execution order), the fields of :class:`~solver.model.problem.Operator` othe
 ``reads`` (for an input only ``value_bytes``), and ``info``, a mapping that the solver ignores.
 ``backward`` is a mapping with the fields of :class:`~solver.model.training.Backward`.
 ``by_device_class`` maps device classes to what is otherwise there: ``storage_bytes``, ``alias_of``,
-``workspace_bytes``, and a mapping ``backward`` of such fields. A problem has the most bytes that a
-class of its devices needs, since a plan may put the operator on any of them.
+``in_place``, ``workspace_bytes``, and a mapping ``backward`` of such fields. A problem has the most
+bytes that a class of its devices needs, since a plan may put the operator on any of them; the
+backward pass needs all that it needs on one of them, and what may run again may do so on all.
 Graph attributes: ``weights`` (key to ``{"size_bytes": ..., "training_bytes": ...}``),
 ``colocation`` (list of ``{"operators": [...], "reason": ...}``), and ``info``.
 """
@@ -46,7 +47,15 @@ _OPERATOR_FIELDS: Final = (
     "stage",
     "in_place",
 )
-_BY_CLASS: Final = ("storage_bytes", "alias_of", "workspace_bytes", "backward")
+_BY_CLASS: Final = ("storage_bytes", "alias_of", "in_place", "workspace_bytes", "backward")
+_ABSENT: Final[Mapping[str, Any]] = {
+    "alias_of": None,
+    "in_place": False,
+    "passes_to": None,
+    "saves": (),
+    "recomputable": False,
+}
+"""What an attribute by device class that is left out stands for, where that is not 0."""
 _NODE_ATTRIBUTES: Final = ("kind", "order", "info", "by_device_class", *_OPERATOR_FIELDS)
 _GRAPH_ATTRIBUTES: Final = ("weights", "colocation", "info")
 _SETTINGS: Final = (
@@ -251,14 +260,18 @@ def _most(own: Mapping[str, Any], variants: Sequence[Mapping[str, Any]]) -> dict
     """Return attributes with the most bytes of several variants of them."""
     result = dict(own)
     for name in {name for variant in variants for name in variant}:
-        default = None if name in ("alias_of", "passes_to") else 0
-        found = [variant.get(name, own.get(name, default)) for variant in variants]
+        default = own.get(name, _ABSENT.get(name, 0))
+        found = [variant.get(name, default) for variant in variants]
         if all(isinstance(value, Mapping) for value in found):
             inner = own.get(name)
             changes = [variant.get(name, {}) for variant in variants]
             result[name] = _most(inner if isinstance(inner, Mapping) else {}, changes)
+        elif all(isinstance(value, bool) for value in found):
+            result[name] = all(found)
         elif all(isinstance(value, int) for value in found):
             result[name] = max(found)
+        elif all(isinstance(value, (list, tuple)) for value in found):
+            result[name] = list(itertools.chain.from_iterable(found))
         else:
             # Who has memory of its own on one class has it; what is no number is refused later.
             result[name] = found[0] if len(set(map(repr, found))) == 1 else None

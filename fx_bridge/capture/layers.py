@@ -1,0 +1,135 @@
+"""The layers of a model: the outermost modules that it repeats."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import Final
+
+from torch import fx, nn
+
+from fx_bridge.capture.graph import CapturedGraph
+from fx_bridge.capture.modules import (
+    ModuleCall,
+    called_classes,
+    class_name,
+    enclosing,
+    module_calls,
+    module_operators,
+    registered_paths,
+)
+
+_MODULE_LIST: Final = "torch.nn.modules.container.ModuleList"
+_SEQUENTIAL: Final = "torch.nn.modules.container.Sequential"
+_MODULE_DICT: Final = "torch.nn.modules.container.ModuleDict"
+_UNKNOWN: Final = ("torch.nn.modules.module.Module", "")
+"""Exporters and ``unflatten`` put bare modules in the place of the model's."""
+
+
+def repeated_modules(captured: CapturedGraph) -> tuple[str, ...]:
+    """Return the paths of the outermost modules that a model repeats.
+
+    Returns
+    -------
+    tuple of str
+        In the order in which they are registered; empty for a model that repeats nothing.
+
+    Notes
+    -----
+    Modules repeat that are members of one list (``ModuleList``, ``Sequential``), the only one of it
+    too if it is called several times. So do those of one class under one parent, unless they have
+    no modules of their own, as the embeddings of tokens and of positions, or have a ``ModuleList``,
+    as the stacks of an encoder and of a decoder: then the layers are in it.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fx_bridge.capture.graph import capture
+    >>> model = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(3)))
+    >>> repeated_modules(capture(model, (torch.ones(2, 4),)))
+    ('0', '1', '2')
+    """
+    return tuple(_Modules(captured).repeated(""))
+
+
+def layer_calls(captured: CapturedGraph) -> dict[str, ModuleCall | None]:
+    """Return which call of a module of :func:`repeated_modules` every operator runs in.
+
+    Returns
+    -------
+    dict of str to ModuleCall or None
+        By operator, in execution order; None for those that run in none.
+    """
+    layers = set(repeated_modules(captured))
+    first_path = {path: paths[0] for paths in registered_paths(captured) for path in paths}
+    found: dict[str, ModuleCall | None] = {}
+    for name, running in module_calls(captured).items():
+        numbers = {first_path.get(call.path, call.path): call.number for call in running}
+        around = (first_path.get(path, path) for call in running for path in enclosing(call.path))
+        layer = next((path for path in around if path in layers), None)
+        found[name] = None if layer is None else ModuleCall(layer, numbers.get(layer, 0))
+    return found
+
+
+class _Modules:
+    """The modules of a model that run operators, as a tree of their paths."""
+
+    def __init__(self, captured: CapturedGraph) -> None:
+        also = {path for paths in registered_paths(captured) for path in paths[1:]}
+        self.children: dict[str, list[str]] = defaultdict(list)
+        for path, operators in module_operators(captured).items():
+            if operators and path not in also:
+                self.children[path.rpartition(".")[0]].append(path)
+        self.classes = called_classes(captured) | _classes_of_modules(captured)
+        calls = {call for running in module_calls(captured).values() for call in running}
+        self.calls = Counter(call.path for call in calls)
+
+    def repeated(self, parent: str) -> list[str]:
+        """Return the outermost modules below `parent` that repeat."""
+        children = self.children.get(parent, [])
+        if self._is_list(parent) and sum(max(1, self.calls[path]) for path in children) > 1:
+            return list(children)
+        alike = Counter(self.classes.get(path) for path in children if self._may_be_layer(path))
+        found: list[str] = []
+        for path in children:
+            is_layer = self._may_be_layer(path) and alike[self.classes.get(path)] > 1
+            found += [path] if is_layer else self.repeated(path)
+        return found
+
+    def _may_be_layer(self, path: str) -> bool:
+        own = self.classes.get(path, "")
+        is_container = own in (_MODULE_LIST, _SEQUENTIAL, _MODULE_DICT, *_UNKNOWN)
+        has_modules = bool(self.children.get(path))
+        return has_modules and not is_container and not self._has_module_list(path)
+
+    def _has_module_list(self, path: str) -> bool:
+        return any(
+            (self._is_list(child) and self.classes.get(child) != _SEQUENTIAL)
+            or self._has_module_list(child)
+            for child in self.children.get(path, ())
+        )
+
+    def _is_list(self, path: str) -> bool:
+        own = self.classes.get(path, "")
+        if own not in _UNKNOWN:
+            return own in (_MODULE_LIST, _SEQUENTIAL)
+        # Graphs that were saved do not tell of a list, which itself is never called.
+        names = [child.rpartition(".")[2] for child in self.children.get(path, ())]
+        return bool(names) and all(name.isdigit() for name in names)
+
+
+def _classes_of_modules(captured: CapturedGraph) -> dict[str, str]:
+    """Return the classes of the modules that are there, with those of lists for their kinds."""
+    model = captured.module if captured.source is None else captured.source
+    return {
+        path: _class_of(module)
+        for path, module in model.named_modules(remove_duplicate=False)
+        if not isinstance(module, fx.GraphModule) and _class_of(module) not in _UNKNOWN
+    }
+
+
+def _class_of(module: nn.Module) -> str:
+    if isinstance(module, nn.ModuleList):
+        return _MODULE_LIST
+    if isinstance(module, nn.Sequential):
+        return _SEQUENTIAL
+    return class_name(type(module))

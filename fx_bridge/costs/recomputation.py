@@ -1,0 +1,283 @@
+"""What recomputation has to know of the operators of a graph.
+
+In the backward pass a stage may run operators again instead of keeping what they made
+(:mod:`solver.model.recomputation`). Here is said which may: those that make the same again, and
+change nothing that is there afterwards. What is not known to be so may not.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence, Set
+from typing import Final
+
+import torch
+from torch import fx, nn
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch.fx.node import _get_qualified_name
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fx_bridge.capture.attributes import attribute_at
+from fx_bridge.capture.graph import CapturedGraph
+from fx_bridge.capture.layers import layer_calls
+from fx_bridge.capture.random_numbers import random_operators
+from fx_bridge.storages.replay import tensor_leaves
+from fx_bridge.storages.table import Storage
+from fx_bridge.storages.tensor_subclasses import is_wrapper
+
+_CPU_STATE_BYTES: Final = 5_056
+_STATE_BYTES: Final[Mapping[str, int]] = {"cuda": 16}
+"""Of the state of a random number generator, by device type: ``get_rng_state().nbytes``."""
+
+_NAMESPACES: Final = ("aten", "prims")
+"""Operators of others may keep a state or draw random numbers, and need not say so."""
+_FUNCTIONS: Final = ("torch.", "_operator.", "math.", "builtins.", "fx_bridge.")
+_NOT_FUNCTIONS: Final = ("torch.distributed.", "torch.utils.", "torch.autograd.")
+_BATCH_NORMS: Final = frozenset(
+    {
+        "batch_norm",
+        "native_batch_norm",
+        "cudnn_batch_norm",
+        "miopen_batch_norm",
+        "_native_batch_norm_legit",
+        "_batch_norm_with_update",
+    }
+)
+
+
+def saved_operators(saved: Sequence[Storage]) -> tuple[str, ...]:
+    """Return the operators whose storages are among those that a backward pass needs."""
+    owners = (s.owner for s in saved if s.kind == "operator" and s.size_bytes)
+    return tuple(dict.fromkeys(owners))
+
+
+def in_place_operators(captured: CapturedGraph) -> frozenset[str]:
+    """Return the operators that write into the storage of what they are an alias of."""
+    table = captured.storage_table
+    return frozenset(
+        node.name
+        for node in captured.operators
+        if table.alias_of(node) is not None
+        and any(
+            storage.kind != "weight" and storage in table.storages[node.name]
+            for storage in table.writes.get(node.name, ())
+        )
+    )
+
+
+def rng_state_bytes(captured: CapturedGraph) -> dict[str, int]:
+    """Return the bytes of the generator's state that operators with random numbers start from.
+
+    Returns
+    -------
+    dict of str to int
+        By operator; those that draw no random numbers are left out.
+
+    Examples
+    --------
+    >>> from fx_bridge.capture.graph import capture
+    >>> captured = capture(nn.Dropout(), (torch.ones(4),))
+    >>> rng_state_bytes(captured), rng_state_bytes(captured.with_kernels("cuda"))
+    ({'dropout': 5056}, {'dropout': 16})
+    """
+    return {
+        node.name: _STATE_BYTES.get(_device_type(captured, node), _CPU_STATE_BYTES)
+        for node in random_operators(captured)
+    }
+
+
+def _device_type(captured: CapturedGraph, node: fx.Node) -> str:
+    if captured.device_type is not None:
+        return captured.device_type
+    devices = (tensor.device.type for tensor in tensor_leaves(node.meta.get("val")))
+    actual = next(devices, "cpu")
+    # As kernels are chosen: see DeviceKernels.
+    return "cuda" if actual == "meta" else actual
+
+
+def recomputation_regions(captured: CapturedGraph) -> dict[str, int]:
+    """Return the number of the region that each operator belongs to.
+
+    Notes
+    -----
+    A region begins at the first operator of each call of a layer
+    (:func:`~fx_bridge.capture.layers.layer_calls`) and ends where the next one begins, so that what
+    lies between layers belongs to the one before. Where layers interleave, regions still follow one
+    another; a model that repeats nothing is one region.
+    """
+    regions: dict[str, int] = {}
+    begun = set()
+    region = 0
+    for name, call in layer_calls(captured).items():
+        if call is not None and call not in begun:
+            begun.add(call)
+            region += bool(regions)
+        regions[name] = region
+    return regions
+
+
+def recomputable_operators(
+    captured: CapturedGraph, saved: Mapping[str, Sequence[Storage]]
+) -> frozenset[str]:
+    """Return the operators that may run again in the backward pass.
+
+    Parameters
+    ----------
+    saved : mapping of str to sequence of Storage
+        What :func:`~fx_bridge.storages.table.saved_storages` found.
+
+    Notes
+    -----
+    An operator may if its value is all in storages that it allocates, and it and all whose values
+    live there
+
+    * are known to compute the same from the same: ATen operators, functions and modules of torch.
+      Operators and Functions of others, collectives, bodies of conditions and loops, calls with a
+      generator of their own and what does not run on fake tensors are not;
+    * write nowhere but there. Batch normalisation may update its statistics, for what it computes
+      in training does not depend on them: who runs it again gives it a copy;
+    * read no weight, buffer or graph input that any operator writes, and no other value that is
+      written later, unless by what :class:`~solver.model.recomputation.Recomputation` sees as a
+      write in place;
+    * do not lie between switches of the grad mode or of autocast, which would not run again.
+
+    Examples
+    --------
+    >>> from fx_bridge.capture.graph import capture
+    >>> from fx_bridge.storages.table import saved_storages
+    >>> class Counts(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.register_buffer("calls", torch.zeros(()))
+    ...
+    ...     def forward(self, x):
+    ...         self.calls += 1
+    ...         return x.sin() * self.calls
+    >>> captured = capture(Counts(), (torch.ones(4, requires_grad=True),))
+    >>> sorted(recomputable_operators(captured, saved_storages(captured)))
+    ['sin']
+    """
+    # A residual is made for one backward pass; one that others need too stays.
+    shared = {
+        storage.owner
+        for name, own in saved.items()
+        for storage in own
+        if storage.kind == "internal" and storage.owner != name
+    }
+    graph = _Effects(captured)
+    return frozenset(
+        node.name
+        for node in captured.operators
+        if node.name not in shared and graph.may_run_again(node)
+    )
+
+
+class _Effects:
+    """What the operators of a graph write, and who sees it."""
+
+    def __init__(self, captured: CapturedGraph) -> None:
+        self._captured, self._table = captured, captured.storage_table
+        self._place = {node.name: at for at, node in enumerate(captured.operators)}
+        self._root: dict[str, str] = {}
+        self._homes: dict[Storage, list[fx.Node]] = defaultdict(list)
+        self._writers: dict[Storage, list[fx.Node]] = defaultdict(list)
+        for node in captured.operators:
+            alias_of = self._table.alias_of(node)
+            self._root[node.name] = (
+                node.name if alias_of is None else self._root.get(alias_of, alias_of)
+            )
+            for storage in self._table.storages[node.name]:
+                self._homes[storage].append(node)
+            for storage in self._table.writes.get(node.name, ()):
+                self._writers[storage].append(node)
+        switches = [at for at, node in enumerate(captured.operators) if _is_switch(node)]
+        self._switched = range(switches[0], switches[-1] + 1) if switches else range(0)
+
+    def may_run_again(self, node: fx.Node) -> bool:
+        """Return whether an operator, and all that lives in its storages, may run again."""
+        own = set(self._table.allocated(node.name))
+        if not own or own != set(self._table.storages[node.name]):
+            return False
+        if not all(map(_is_plain, tensor_leaves(node.meta.get("val")))):
+            return False
+        family = dict.fromkeys(other for s in own for other in (*self._homes[s], *self._writers[s]))
+        return all(
+            self._root[member.name] == node.name and self._repeats(member, own) for member in family
+        )
+
+    def _repeats(self, node: fx.Node, own: Set[Storage]) -> bool:
+        """Return whether an operator does the same again and writes into `own` alone."""
+        if node.name in self._table.made_up or self._place[node.name] in self._switched:
+            return False
+        if not _is_known(node, self._captured.module):
+            return False
+        written = set(self._table.writes.get(node.name, ())) - own
+        statistics: set[Storage] = set()
+        if written and _is_batch_norm(node, self._captured.module):
+            statistics = {storage for storage in written if storage.kind == "weight"}
+        return written == statistics and not self._reads_changed(node, statistics)
+
+    def _reads_changed(self, node: fx.Node, statistics: Set[Storage]) -> bool:
+        """Return whether what an operator reads may be another thing when it runs again."""
+        keys = set(self._table.weights_read.get(node.name, ()))
+        for storage in self._writers.keys() - statistics:
+            writers = self._writers[storage]
+            if storage.kind == "weight" and storage.owner in keys:
+                return True
+            for read in node.all_input_nodes:
+                if storage not in self._table.storages.get(read.name, ()):
+                    continue
+                if storage.kind in ("weight", "input"):
+                    return True
+                root = self._root[read.name]
+                unseen = (w for w in writers if self._root[w.name] != root)
+                if any(self._place[w.name] > self._place[node.name] for w in unseen):
+                    return True
+        return False
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and not is_wrapper(tensor)
+
+
+def _is_switch(node: fx.Node) -> bool:
+    """Return whether an operator changes the grad mode, autocast or another global state."""
+    name = getattr(node.target, "__name__", "")
+    return node.op == "call_function" and (
+        node.target is torch._C._set_grad_enabled or name.startswith(("_enter_", "_exit_"))
+    )
+
+
+def _is_known(node: fx.Node, module: nn.Module) -> bool:
+    """Return whether an operator computes the same from the same, random numbers apart."""
+    target = node.target
+    if node.op == "call_module":
+        called = attribute_at(module, str(target))
+        return all(map(_is_known_module, called.modules()))
+    if node.kwargs.get("generator") is not None:
+        return False
+    if isinstance(target, str):
+        return True
+    if isinstance(target, (OpOverload, OpOverloadPacket)):
+        return str(target).partition(".")[0] in _NAMESPACES
+    if isinstance(target, HigherOrderOperator):
+        return False
+    name = _get_qualified_name(target)
+    return name.startswith(_FUNCTIONS) and not name.startswith(_NOT_FUNCTIONS)
+
+
+def _is_known_module(module: nn.Module) -> bool:
+    hooks = module._forward_hooks, module._forward_pre_hooks
+    backward_hooks = module._backward_hooks, module._backward_pre_hooks
+    return (
+        type(module).__module__.startswith("torch.nn.modules.")
+        and not isinstance(module, nn.SyncBatchNorm)
+        and not any((*hooks, *backward_hooks))
+    )
+
+
+def _is_batch_norm(node: fx.Node, module: nn.Module) -> bool:
+    if node.op == "call_module":
+        return isinstance(attribute_at(module, str(node.target)), _BatchNorm)
+    name = str(getattr(node.target, "__name__", node.target))
+    return name.partition(".")[0] in _BATCH_NORMS

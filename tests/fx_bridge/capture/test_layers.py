@@ -1,0 +1,127 @@
+"""Which modules of a model are its layers, and which call of one an operator runs in."""
+
+import pytest
+import torch
+from torch import nn
+
+from fx_bridge.capture.graph import capture
+from fx_bridge.capture.layers import layer_calls, repeated_modules
+from fx_bridge.capture.modules import ModuleCall, operators_of
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        # A list inside of a layer is none of the model's layers.
+        self.inner = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+
+    def forward(self, x):
+        return x + self.inner(x)
+
+
+class Stack(nn.Module):
+    def __init__(self, count):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(count))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+class TwoStacks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.decoder = Stack(2), Stack(2)
+
+    def forward(self, x):
+        return self.decoder(self.encoder(x))
+
+
+class Attributes(nn.Module):
+    """Blocks that are in no list, beside modules of one class that are no layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(8, 4), nn.Embedding(8, 4)
+        self.first, self.second, self.head = Block(), Block(), nn.Linear(4, 2)
+
+    def forward(self, x):
+        x = self.tokens(x) + self.positions(x)
+        return self.head(self.second(self.first(x)))
+
+
+class Looped(nn.Module):
+    """One layer that runs three times."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block()])
+
+    def forward(self, x):
+        for _ in range(3):
+            x = self.blocks[0](x).sin()
+        return x
+
+
+class Plain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+X = torch.ones(2, 4)
+CASES = {
+    "list": (Stack(3), (X,), ["blocks.0", "blocks.1", "blocks.2"]),
+    "sequential": (nn.Sequential(Block(), Block(), nn.Linear(4, 2)), (X,), ["0", "1", "2"]),
+    "stacks": (
+        TwoStacks(),
+        (X,),
+        ["encoder.blocks.0", "encoder.blocks.1", "decoder.blocks.0", "decoder.blocks.1"],
+    ),
+    "attributes": (Attributes(), (torch.zeros(2, dtype=torch.long),), ["first", "second"]),
+    "looped": (Looped(), (X,), ["blocks.0"]),
+    "plain": (Plain(), (X,), []),
+    "one operator": (nn.Linear(4, 4), (X,), []),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_outermost_modules_that_repeat(name):
+    model, args, expected = CASES[name]
+    captured = capture(model, args)
+    assert sorted(repeated_modules(captured)) == sorted(expected)
+    for operator, call in layer_calls(captured).items():
+        around = [path for path in expected if operator in operators_of(captured, path)]
+        assert ([] if call is None else [call.path]) == around
+
+
+@pytest.mark.parametrize("name", ["list", "stacks", "attributes", "plain"])
+def test_a_graph_without_its_model_has_the_same_layers(name):
+    model, args, expected = CASES[name]
+    saved = capture(torch.export.export(model, args))
+    traced = capture(torch.fx.symbolic_trace(model), args)
+    assert saved.source is None
+    assert traced.source is None
+    assert sorted(repeated_modules(saved)) == sorted(expected)
+    assert sorted(repeated_modules(traced)) == sorted(expected)
+
+
+def test_every_call_of_a_layer_counts():
+    model, args, _ = CASES["looped"]
+    calls = layer_calls(capture(model, args))
+    numbers = dict.fromkeys(call for call in calls.values() if call is not None)
+    assert list(numbers) == [ModuleCall("blocks.0", number) for number in range(3)]
+    # What is done between is in none of them.
+    assert [name for name, call in calls.items() if call is None] == ["sin", "sin_1", "sin_2"]
+
+
+def test_a_layer_that_has_several_names_is_one():
+    block = Block()
+    model = nn.Sequential(block, block, Block())
+    calls = layer_calls(capture(model, (X,)))
+    assert len(set(calls.values())) == 3
