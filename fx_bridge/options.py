@@ -29,6 +29,7 @@ from solver import (
 )
 from solver.model.checks import check_choice, check_natural, only_given, remake
 from solver.model.devices import check_interconnect
+from solver.model.training import RECOMPUTE, Recompute
 
 HeldMemory = Literal["inference", "weights"]
 Latencies = Mapping[str, int | Mapping[str, int]]
@@ -48,6 +49,10 @@ class Training:
     tied_weights : {"colocate", "sum"}
         What happens to a parameter that several operators read: all of them run on one device,
         or every device with a reader holds a copy, and the gradients of the copies are summed.
+    recompute : {"none", "auto"}
+        What may run again in the backward pass instead of keeping what it made: nothing, or the
+        operators for which that pays, decided with the plan
+        (:mod:`solver.model.recomputation`).
 
     Raises
     ------
@@ -66,12 +71,14 @@ class Training:
     optimizer: Optimizer = "adamw"
     master_weights: bool = True
     tied_weights: TiedReaders = "colocate"
+    recompute: Recompute = "none"
 
     def __post_init__(self) -> None:
         check_optimizer(self.optimizer)
         if not isinstance(self.master_weights, bool):
             raise PartitionError(f"master_weights is {self.master_weights!r}; write True or False")
         check_choice(self.tied_weights, get_args(TiedReaders), "tied_weights")
+        check_choice(self.recompute, RECOMPUTE, "recompute")
 
     def __repr__(self) -> str:
         return only_given(self)

@@ -215,10 +215,10 @@ class Request:
     @property
     def settings(self) -> dict[str, Any]:
         """Of :class:`solver.PartitionProblem`."""
-        return {
-            **self.pipeline.settings(self.objective, self.costs.interconnect),
-            "memory_model": self.costs.memory_model if self.training is None else "training",
-        }
+        settings = self.pipeline.settings(self.objective, self.costs.interconnect)
+        if self.training is None:
+            return {**settings, "memory_model": self.costs.memory_model}
+        return {**settings, "memory_model": "training", "recompute": self.training.recompute}
 
     def plan(self, captured: CapturedGraph) -> PartitionResult:
         """Plan a captured graph; see :func:`partition_module`."""

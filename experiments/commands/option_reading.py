@@ -45,6 +45,7 @@ def read_request(options: ProblemOptions) -> ProblemRequest:
         else parse_objective(options.objective, "--objective"),
         memory_model=options.memory_model,
         training=_read_training(options),
+        recompute=options.recompute,
         pipeline=Pipeline(
             options.schedule, options.microbatches, options.chunks, options.max_devices
         ),

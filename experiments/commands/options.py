@@ -21,7 +21,7 @@ from experiments.commands.completions import (
 from solver import OBJECTIVES, SOLVERS
 from solver.model.problem import MemoryModel
 from solver.model.problem_checks import MOST_CHUNKS
-from solver.model.training import Schedule
+from solver.model.training import Recompute, Schedule
 
 OUTPUT_PANEL: Final = "Output"
 _PROBLEM, _PIPELINE, _PLACEMENT, _SEARCH = "Problem", "Pipeline", "Placement", "Search"
@@ -123,6 +123,15 @@ class ProblemOptions:
     optimizer: Annotated[
         Optimizer | None,
         _option("Training", None, "Of training, whose state needs memory; adamw if left out."),
+    ] = None
+    recompute: Annotated[
+        Recompute | None,
+        _option(
+            "Training",
+            None,
+            "What may run again in the backward pass instead of keeping what it made: nothing, or "
+            "whatever pays (auto); none if left out.",
+        ),
     ] = None
     schedule: Annotated[
         Schedule | None,

@@ -38,13 +38,22 @@ class LinearSum:
     def add_sum(self, other: LinearSum, factor: int = 1) -> LinearSum:
         """Add `factor` times another sum; return self."""
         self.constant += factor * other.constant
-        for variable, coefficient in other.terms.values():
-            self.add(variable, factor * coefficient)
+        terms = self.terms
+        for index, (variable, coefficient) in other.terms.items() if factor else ():
+            coefficient *= factor
+            if index in terms:
+                coefficient += terms[index][1]
+            if coefficient:
+                terms[index] = (variable, coefficient)
+            else:
+                del terms[index]
         return self
 
     def copy(self) -> LinearSum:
         """Return an independent copy."""
-        return LinearSum().add_sum(self)
+        result = LinearSum(self.constant)
+        result.terms = dict(self.terms)
+        return result
 
     @property
     def expression(self) -> cp_model.LinearExprT:

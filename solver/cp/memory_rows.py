@@ -18,7 +18,7 @@ from solver.cp.linear import LinearSum
 from solver.cp.recompute_choice import RecomputeChoice
 from solver.cp.recompute_rows import RecomputeRows
 from solver.model.training import most_in_flight
-from solver.presolve.instance import SharedBytes, Storage, condense
+from solver.presolve.instance import SharedBytes, Storage
 from solver.presolve.live_sets import held_from, maximal_live_sets
 
 
@@ -48,12 +48,11 @@ class MemoryRows:
     ) -> None:
         self.crossings = crossings
         self.stages = crossings.stages
-        problem = self.stages.problem
         # What is held where nothing runs again.
         self._held = self.stages.units
         self._recompute: RecomputeRows | None = None
         if choice is not None:
-            self._held = condense(problem.replace(recompute="none"))
+            self._held = self.stages.units.without_recomputation
             self._recompute = RecomputeRows(crossings, choice)
         self.peak_permille = LinearSum()
         self._weights_only = weights_only or self.stages.problem.memory_model == "weights"

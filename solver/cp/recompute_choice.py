@@ -35,6 +35,7 @@ class RecomputeChoice:
         self._unit_of = stages.units.unit_of_operator
         self._on: dict[tuple[int, int], Literal] = {}
         self._any: dict[tuple[int, ...], cp_model.IntVar] = {}
+        self._all: dict[tuple[tuple[tuple[int, int], ...], ...], Literal] = {}
         operators = self.problem.operators
         self.chosen = [i for i, op in enumerate(operators) if op.backward.recomputable]
         self.again: list[list[Literal]] = [[False for _ in stages.positions] for _ in operators]
@@ -62,10 +63,18 @@ class RecomputeChoice:
         """Return whether all of some sums, each 0 or 1, are 1."""
         if any(not total.terms and not total.constant for total in sums):
             return False
-        total = LinearSum(1 - len(sums))
-        for each in sums:
-            total.add_sum(each)
-        return self._literal(total, sums)
+        open_ones = {
+            tuple((index, factor) for index, (_, factor) in total.terms.items()): total
+            for total in sums
+            if total.terms
+        }
+        key = tuple(sorted(open_ones))
+        if key not in self._all:
+            least = LinearSum(1 - len(key))
+            for total in open_ones.values():
+                least.add_sum(total)
+            self._all[key] = self._literal(least, list(open_ones.values()))
+        return self._all[key]
 
     def any_of(self, literals: Iterable[Literal]) -> Literal:
         """Return whether some of the literals are true."""

@@ -27,6 +27,9 @@ class RecomputeRows:
         self._operators = self._problem.operators
         self._indices = range(len(self._operators))
         self._regions = [op.backward.region for op in self._operators]
+        self._held_of: dict[tuple[int, int], LinearSum] = {}
+        self._present_of: dict[tuple[int, int], LinearSum] = {}
+        self._gradients_of: dict[tuple[int, int], LinearSum] = {}
 
     def some(self, position: int) -> Literal:
         """Return whether something runs again on a position."""
@@ -60,7 +63,8 @@ class RecomputeRows:
                 continue
             for row in (self._forward(index, position), self._backward(index, position)):
                 rows.append((row.add_sum(base), [(some, True), (here, True)]))
-            rows += self._rerun(base, index, position)
+            if (again := self._choice.again[index][position]) is not False:
+                rows.append((self._rerun(index, position).add_sum(base), [(again, True)]))
         return rows
 
     # -- what is held of an operator --------------------------------------------------------
@@ -74,16 +78,24 @@ class RecomputeRows:
         return kept.add(self._choice.anchor[index][position], released_bytes)
 
     def _held(self, index: int, position: int) -> LinearSum:
-        backward = self._operators[index].backward
-        held = self._kept_storage(index, position)
-        held.add(self._choice.again[index][position], backward.rng_bytes)
-        return held.add_sum(self._choice.stays(index, position), backward.residual_bytes)
+        if (index, position) not in self._held_of:
+            held = self._kept_storage(index, position)
+            self._held_of[index, position] = held.add_sum(self._besides(index, position))
+        return self._held_of[index, position]
 
-    def _released(self, index: int, position: int) -> LinearSum:
-        released = LinearSum().add(
-            self._choice.on(index, position), self._operators[index].storage_bytes
-        )
-        return released.add_sum(self._kept_storage(index, position), -1)
+    def _present(self, index: int, position: int) -> LinearSum:
+        """Return what is there of an operator until its storage was last read."""
+        if (index, position) not in self._present_of:
+            storage_bytes = self._operators[index].storage_bytes
+            present = LinearSum().add(self._choice.on(index, position), storage_bytes)
+            self._present_of[index, position] = present.add_sum(self._besides(index, position))
+        return self._present_of[index, position]
+
+    def _besides(self, index: int, position: int) -> LinearSum:
+        """Return what is held besides the storage."""
+        backward = self._operators[index].backward
+        held = LinearSum().add(self._choice.again[index][position], backward.rng_bytes)
+        return held.add_sum(self._choice.stays(index, position), backward.residual_bytes)
 
     def _sent(self, index: int, position: int) -> LinearSum:
         """Return what others read, or the graph returns, of all microbatches."""
@@ -128,9 +140,8 @@ class RecomputeRows:
     def _forward(self, at: int, position: int) -> LinearSum:
         row = LinearSum().add(self._choice.on(at, position), self._operators[at].workspace_bytes)
         for index in range(at + 1):
-            row.add_sum(self._held(index, position))
-            if at <= max([index, *self._choice.structure.readers(index)]):
-                row.add_sum(self._released(index, position))
+            is_read = at <= max([index, *self._choice.structure.readers(index)])
+            row.add_sum((self._present if is_read else self._held)(index, position))
         return row
 
     def _backward(self, at: int, position: int) -> LinearSum:
@@ -156,28 +167,30 @@ class RecomputeRows:
                 total.add(self._choice.on(span.operator, position), span.size_bytes)
         return total
 
-    def _rerun(self, base: LinearSum, at: int, position: int) -> list[ConditionalRow]:
+    def _rerun(self, at: int, position: int) -> LinearSum:
         """Return what is held while an operator runs again."""
-        again = self._choice.again[at][position]
-        if again is False:
-            return []
-        row = base.copy()
-        row.add(again, self._operators[at].workspace_bytes)
+        region = self._regions[at]
+        row = self._gradients_at_miss(region, position).copy()
+        row.add(self._choice.again[at][position], self._operators[at].workspace_bytes)
         for index in self._indices:
-            if self._regions[index] < self._regions[at]:
+            if self._regions[index] < region:
                 row.add_sum(self._held(index, position))
-            elif self._regions[index] == self._regions[at]:
+            elif self._regions[index] == region:
                 row.add_sum(self._made_again(index, at, position))
-        rows: list[ConditionalRow] = [(row, [(again, True)])]
-        missing = self._missing[position]
-        others = [i for i in self._indices if self._regions[i] == self._regions[at]]
-        for place, miss in enumerate(others):
-            if missing[miss] is False:
-                continue
-            later = self._choice.any_of(missing[other] for other in others[place + 1 :])
-            total = row.copy().add_sum(self._gradients(miss, position))
-            rows.append((total, [(again, True), (missing[miss], True), (later, False)]))
-        return rows
+        return row
+
+    def _gradients_at_miss(self, region: int, position: int) -> LinearSum:
+        """Return the gradients at the last operator of a region that misses something."""
+        if (region, position) not in self._gradients_of:
+            missing = self._missing[position]
+            places = [i for i in self._indices if self._regions[i] == region]
+            rows: list[ConditionalRow] = []
+            for place, miss in enumerate(places):
+                later = self._choice.any_of(missing[other] for other in places[place + 1 :])
+                conditions = [(missing[miss], True), (later, False)]
+                rows.append((self._gradients(miss, position), conditions))
+            self._gradients_of[region, position] = self._stages.largest_that_count(rows)
+        return self._gradients_of[region, position]
 
     def _made_again(self, index: int, at: int, position: int) -> LinearSum:
         """Return what is held of an operator while `at`, of its region, runs again."""

@@ -331,6 +331,12 @@ def _granularity(problem: PartitionProblem, names: tuple[str, ...]) -> int:
     sizes += problem.arrays.saved_bytes.tolist()
     sizes += problem.arrays.returned_bytes.tolist()
     sizes += [holding.size_bytes for holding in problem.holdings]
+    for op in problem.operators if problem.may_recompute else ():
+        # Each is added on its own where something runs again.
+        backward = op.backward
+        sizes += [op.storage_bytes, op.workspace_bytes, backward.workspace_bytes]
+        sizes += [backward.kept_bytes, backward.residual_bytes, backward.rng_bytes]
+        sizes += [backward.gradient_bytes, backward.weight_gradient_bytes]
     rooms = [problem.device_of[name].memory_bytes or 0 for name in names]
     return math.gcd(*sizes, *(room - rooms[0] for room in rooms)) or 1
 

@@ -131,6 +131,32 @@ def gradient_spans(problem: PartitionProblem) -> tuple[GradientSpan, ...]:
     )
 
 
+class StorageGraph:
+    """Who makes, reads and saves what lives in each storage, by operator.
+
+    Attributes
+    ----------
+    families : list of list of int
+        An operator and, if it owns a storage, all whose values live there, in order.
+    readers : list of list of int
+        Who reads the values of a family.
+    savers : list of list of int
+        Whose backward passes need an owner's storage; empty for others.
+    gradient_spans : tuple of GradientSpan
+        While which operators gradients are held.
+    """
+
+    def __init__(self, problem: PartitionProblem) -> None:
+        self.families = _families(problem)
+        self.readers = [list(_readers(problem, family)) for family in self.families]
+        self.savers: list[list[int]] = [[] for _ in problem.operators]
+        for index, op in enumerate(problem.operators):
+            for root in {problem.root_of[name] for name in op.backward.saves}:
+                if root in problem.index_of:
+                    self.savers[problem.index_of[root]].append(index)
+        self.gradient_spans = gradient_spans(problem)
+
+
 def least_saved_bytes(problem: PartitionProblem) -> tuple[int, ...]:
     """Return by operator what is kept of one microbatch whatever runs again."""
     return tuple(

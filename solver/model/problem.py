@@ -27,7 +27,13 @@ from solver.model.cut_checks import check_hand_made, ordered_cuts
 from solver.model.cuts import blocks_of
 from solver.model.devices import Device, Interconnect
 from solver.model.errors import PartitionError
-from solver.model.holdings import Holding, holdings_of, least_holdings, least_saved_bytes
+from solver.model.holdings import (
+    Holding,
+    StorageGraph,
+    holdings_of,
+    least_holdings,
+    least_saved_bytes,
+)
 from solver.model.problem_checks import check_colocation, check_devices, check_graph, check_totals
 from solver.model.training import NO_BACKWARD, RECOMPUTE, SCHEDULES, Backward, Recompute, Schedule
 
@@ -356,6 +362,11 @@ class PartitionProblem:
     def holdings(self) -> tuple[Holding, ...]:
         """What stages hold because of their operators; see :mod:`solver.model.holdings`."""
         return holdings_of(self)
+
+    @cached_property
+    def storage_graph(self) -> StorageGraph:
+        """Who makes, reads and saves what lives in each storage."""
+        return StorageGraph(self)
 
     @cached_property
     def least_holdings(self) -> tuple[Holding, ...]:

@@ -13,14 +13,12 @@ recomputation in large transformer models", MLSys 2023) and of any operators are
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping
-from functools import cached_property
 
 import numpy as np
 
 from solver.model.arrays import Bools
-from solver.model.holdings import GradientSpan, gradient_spans
+from solver.model.holdings import GradientSpan
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 
@@ -57,7 +55,7 @@ class Recomputation:
         stage_of: Mapping[str, int],
         recomputed: Collection[str],
     ) -> None:
-        self._problem, self._stage_of = problem, stage_of
+        self._problem, self._stage_of, self._graph = problem, stage_of, problem.storage_graph
         operators, index_of = problem.operators, problem.index_of
         self._chosen = sorted(index_of[name] for name in recomputed)
         chosen = {operators[index].name for index in self._chosen}
@@ -87,43 +85,22 @@ class Recomputation:
         other = self._problem.index_of[name]
         return bool(self.again[other]) and self._together(index, name)
 
-    @cached_property
-    def _families(self) -> dict[str, list[int]]:
-        families: dict[str, list[int]] = defaultdict(list)
-        for index, op in enumerate(self._problem.operators):
-            families[self._problem.root_of[op.name]].append(index)
-        return families
-
     def family(self, index: int) -> list[int]:
         """Return an operator and all operators whose values live in its storage, in order."""
-        return self._families[self._problem.operators[index].name]
+        return self._graph.families[index]
 
-    @cached_property
+    @property
     def gradient_spans(self) -> tuple[GradientSpan, ...]:
         """While which operators gradients are held."""
-        return gradient_spans(self._problem)
-
-    @cached_property
-    def _savers(self) -> dict[str, list[int]]:
-        savers: dict[str, list[int]] = defaultdict(list)
-        for index, op in enumerate(self._problem.operators):
-            for root in {self._problem.root_of[name] for name in op.backward.saves}:
-                savers[root].append(index)
-        return savers
+        return self._graph.gradient_spans
 
     def savers(self, index: int) -> list[int]:
         """Return the operators whose backward passes need the storage of an operator."""
-        return self._savers[self._problem.operators[index].name]
+        return self._graph.savers[index]
 
     def readers(self, index: int) -> list[int]:
         """Return the operators that read what lives in the storage of an operator."""
-        problem = self._problem
-        names = {
-            name
-            for member in self.family(index)
-            for name in problem.readers_of[problem.operators[member].name]
-        }
-        return sorted(problem.index_of[name] for name in names)
+        return self._graph.readers[index]
 
     # -- rules ----------------------------------------------------------------------------
 

@@ -116,6 +116,11 @@ class Instance:
         return neighbours(len(self), pairs)
 
     @cached_property
+    def without_recomputation(self) -> Instance:
+        """The same units where nothing runs again."""
+        return condense(self.problem.replace(recompute="none"))
+
+    @cached_property
     def classes(self) -> tuple[str, ...]:
         """The classes of all devices, sorted."""
         return tuple(sorted({device.device_class for device in self.problem.devices}))

@@ -37,7 +37,14 @@ from solver.search.conditions import (
 )
 from solver.search.findings import Finding
 from solver.search.state import SearchState
-from solver.search.steps import bounds, branch_and_bound, heuristics, multilevel, presolve
+from solver.search.steps import (
+    bounds,
+    branch_and_bound,
+    heuristics,
+    multilevel,
+    presolve,
+    recomputation,
+)
 from solver.search.steps.ideals import ideals
 
 UNIT_S: Final = 0.5
@@ -342,9 +349,21 @@ def _steps(names: str) -> tuple[Step, ...]:
     return tuple(step for step in EXACT if step.name in chosen)
 
 
-RECOMPUTED: Final = _steps(
-    "contiguous, greedy, averages, positions, borders, least loads, refute orders, "
-    "limits near the bound, branches"
+RECOMPUTED: Final = (
+    CONTIGUOUS,
+    GREEDY,
+    Step("averages", bounds.averages, is_baseline=True),
+    Step("recomputed cuts", recomputation.recomputed_cuts, share=16.0, when=is_first),
+    Step(
+        "recomputed stages",
+        recomputation.recomputed_stages,
+        share=32.0,
+        when=all_of(is_first, recomputation.has_recomputed_stages),
+    ),
+    *_only(
+        recomputation.has_few_rows,
+        _steps("positions, borders, least loads, refute orders, limits near the bound, branches"),
+    ),
 )
 """Where operators may run again. Bounds count what is held whatever does; what merges units or
 moves them by what they hold does not know of a choice."""

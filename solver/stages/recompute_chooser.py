@@ -10,7 +10,8 @@ the evaluator's rows say.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -30,6 +31,7 @@ class _Step(NamedTuple):
     price: float
     part: int
     choice: int
+    freed_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +85,11 @@ class RecomputeChooser:
                 if stage.device == usage.device
             ]
             device_class = self._problem.device_of[usage.device].device_class
+            excess_bytes = usage.memory_bytes - room_bytes
             room_bytes -= usage.weights_bytes + usage.received_bytes
             key = (device_class, tuple(own), room_bytes)
             if key not in self._found:
-                self._found[key] = self._cheapest(device_class, own, room_bytes)
+                self._found[key] = self._cheapest(device_class, own, room_bytes, excess_bytes)
             again |= self._found[key] or frozenset()
         return replace(plan, recomputed=again)
 
@@ -107,25 +110,39 @@ class RecomputeChooser:
         return int(stage.live_bytes.max()), stage.saved_bytes
 
     def _cheapest(
-        self, device_class: str, stages: list[tuple[tuple[int, ...], int]], room_bytes: int
+        self,
+        device_class: str,
+        stages: list[tuple[tuple[int, ...], int]],
+        room_bytes: int,
+        excess_bytes: int,
     ) -> frozenset[str] | None:
-        """Return what runs again so that the stages of a device fit, or None."""
+        """Return what runs again so that the stages of a device fit, or None.
+
+        Parameters
+        ----------
+        stages : list of (tuple of int, int)
+            Operators and microbatches in flight of each.
+        room_bytes : int
+            For them.
+        excess_bytes : int
+            How much more they need if nothing runs again.
+        """
         parts = [
             _OwnedPart(number, part, hull)
             for number, (members, _) in enumerate(stages)
             for part in self.hulls[device_class].parts(members)
             if len(hull := self.hulls[device_class].hull(part)) > 1
         ]
-        steps = sorted(
-            _Step(
-                (after.extra_ns - before.extra_ns)
-                / ((before.held_bytes - after.held_bytes) * stages[own.stage][1]),
-                number,
-                choice,
-            )
-            for number, own in enumerate(parts)
-            for choice, (before, after) in enumerate(itertools.pairwise(own.hull), start=1)
-        )
+        steps: list[_Step] = []
+        for number, own in enumerate(parts):
+            # The last region is there as a whole while its own backward pass runs.
+            times = stages[own.stage][1] - own.part.is_last
+            for choice, (before, after) in enumerate(itertools.pairwise(own.hull), start=1):
+                freed_bytes = (before.held_bytes - after.held_bytes) * times
+                taken_ns = after.extra_ns - before.extra_ns
+                price = taken_ns / freed_bytes if freed_bytes else math.inf
+                steps.append(_Step(price, number, choice, freed_bytes))
+        steps.sort()
 
         def fits(count: int) -> bool:
             chosen = self._chosen(parts, steps[:count])
@@ -134,16 +151,36 @@ class RecomputeChooser:
             )
             return held <= room_bytes
 
-        low, high = 0, len(steps)
-        if not steps or not fits(high):
+        freed = itertools.accumulate(step.freed_bytes for step in steps)
+        guess = sum(1 for bytes_ in freed if bytes_ < excess_bytes) + 1
+        high = self._first_fitting(len(steps), min(guess, len(steps)), fits) if steps else None
+        if high is None:
             return None
+        return frozenset().union(*self._chosen(parts, steps[:high]).values())
+
+    def _first_fitting(self, count: int, guess: int, fits: Callable[[int], bool]) -> int | None:
+        """Return a small number of steps, of so many, that fit; None if none is found.
+
+        What runs again takes room while it does, so that more steps may take more. So numbers are
+        tried from a guess on, at growing distances.
+        """
+        low, width = max(guess - 1, 0), 1
+        if fits(high := max(guess, 1)):
+            while low and fits(low):
+                low, high, width = max(low - width, 0), low, 2 * width
+        else:
+            low = high
+            while not fits(high := min(low + width, count)):
+                if high == count:
+                    return None
+                low, width = high, 2 * width
         while high - low > 1:
             middle = (low + high) // 2
             if fits(middle):
                 high = middle
             else:
                 low = middle
-        return frozenset().union(*self._chosen(parts, steps[:high]).values())
+        return high
 
     def _chosen(self, parts: list[_OwnedPart], steps: list[_Step]) -> dict[int, frozenset[str]]:
         """Return by stage what runs again after some steps."""

@@ -99,7 +99,7 @@ class RecomputeHulls:
 
     def _number(self, index: int) -> int:
         op, region = self._problem.operators[index], self.regions[index]
-        backward = op.backward
+        backward, problem_index = op.backward, self._problem.index_of
 
         def relative(others: list[int]) -> tuple[object, ...]:
             return tuple(
@@ -107,14 +107,8 @@ class RecomputeHulls:
                 for other in others
             )
 
-        reads = [
-            self._roots[self._problem.index_of[n]] for n in op.reads if n in self._problem.index_of
-        ]
-        outer = tuple(
-            self._released_bytes(root)
-            for root in reads
-            if root >= 0 and self.regions[root] != region
-        )
+        reads = [self._roots[problem_index[name]] for name in op.reads if name in problem_index]
+        outer = tuple(self.anchor_bytes(root, region) for root in reads if root >= 0)
         key = (
             self._latency_ns[index],
             op.storage_bytes,
@@ -123,7 +117,7 @@ class RecomputeHulls:
             backward.rng_bytes,
             backward.recomputable,
             op.in_place,
-            index - self._roots[index] if self._roots[index] >= 0 else -1,
+            relative([root for root in self._roots[index : index + 1] if root >= 0]),
             relative([root for root in reads if root >= 0]),
             outer,
             relative(self.structure.savers(index)),
@@ -137,8 +131,16 @@ class RecomputeHulls:
         last = len(runs) - 1
         return [Part(run, number == 0, number == last) for number, run in enumerate(runs)]
 
-    def _released_bytes(self, index: int) -> int:
-        op = self._problem.operators[index]
+    def anchor_bytes(self, root: int, region: int) -> int:
+        """Return what an owner takes besides as an anchor of a region; of the first one behind it.
+
+        What several regions read is kept once.
+        """
+        op, own = self._problem.operators[root], self.regions[root]
+        if region != own:
+            later = (self.regions[reader] for reader in self.structure.readers(root))
+            if region != min((other for other in later if other > own), default=region):
+                return 0
         return op.storage_bytes - op.backward.kept_bytes
 
     def hull(self, part: Part) -> tuple[Choice, ...]:
@@ -160,7 +162,7 @@ class _Network:
         operators = problem.operators
         inside = self._inside = frozenset(part.members)
         self.candidates = [i for i in part.members if self._may_run_again(i)]
-        number = {index: 2 + place for place, index in enumerate(self.candidates)}
+        number = self._number = {index: 2 + place for place, index in enumerate(self.candidates)}
         # Arcs with their times and bytes; source 0 is what runs again.
         arcs: list[tuple[int, int, int, int]] = []
         nodes = 2 + len(self.candidates)
@@ -171,7 +173,11 @@ class _Network:
             family = [m for m in structure.family(index) if operators[m].in_place]
             time_ns = latency_ns[index] + sum(latency_ns[m] for m in family)
             arcs.append((node, 1, time_ns, backward.rng_bytes))
-            arcs.append((0, node, 0, backward.saved_bytes))
+            # Nothing drops what is saved elsewhere alone.
+            is_needed = backward.residual_bytes or any(
+                saver in inside for saver in structure.savers(index)
+            )
+            arcs.append((0, node, 0, backward.saved_bytes if is_needed else 0))
         read_by: dict[int, list[int]] = {}
         for index in self.candidates:
             for member in structure.family(index):
@@ -181,7 +187,7 @@ class _Network:
                         if root >= 0 and root != index:
                             read_by.setdefault(root, []).append(index)
         for root, readers in read_by.items():
-            released_bytes = hulls._released_bytes(root)
+            released_bytes = hulls.anchor_bytes(root, hulls.regions[part.members[0]])
             is_before = not part.is_first and hulls.regions[root] < hulls.regions[part.members[0]]
             is_held = is_before or root in inside
             if released_bytes <= 0 or not is_held:
@@ -190,20 +196,21 @@ class _Network:
                 arcs.append((number[reader], nodes, -1, 0))
             arcs.append((nodes, number.get(root, 1), 0, released_bytes))
             nodes += 1
+        self._nodes = nodes
         self._tails, self._heads, self._times, self._bytes = (
             np.array(arcs, dtype=np.int64).reshape(-1, 4).T
         )
 
     def _may_run_again(self, index: int) -> bool:
         """Whether the rules let an operator run again whatever else does."""
-        hulls, part = self._hulls, self._part
-        op, region = hulls._problem.operators[index], hulls.regions[index]
-        if not op.backward.recomputable:
+        hulls = self._hulls
+        if not hulls._problem.operators[index].backward.recomputable:
             return False
         structure = hulls.structure
         others = [*structure.savers(index), *structure.readers(index)]
-        # What reads it, and is in another part of the stage, could run again as well.
-        if any(hulls.regions[other] != region for other in others) and not part.is_last:
+        # What reads it in another part could run again as well; what is sent to another stage takes
+        # more room there if it is not kept.
+        if any(other not in self._inside for other in others):
             return False
         for member in structure.family(index):
             other = hulls._problem.operators[member]
@@ -226,27 +233,16 @@ class _Network:
 
     def measured(self, chosen: list[int]) -> Choice:
         """Return what a choice takes and keeps, by its cut."""
-        again = {2 + self.candidates.index(index) for index in chosen}
-        reached = {0, *again}
-        for tail, head, time in zip(
-            self._tails.tolist(), self._heads.tolist(), self._times.tolist(), strict=True
-        ):
-            if time < 0 and tail in again:
-                reached.add(head)
-        extra_ns = 0
-        held_bytes = self.kept_bytes - sum(
-            self._hulls._problem.operators[i].backward.saved_bytes for i in self.candidates
-        )
-        for tail, head, time, size in zip(
-            self._tails.tolist(),
-            self._heads.tolist(),
-            self._times.tolist(),
-            self._bytes.tolist(),
-            strict=True,
-        ):
-            if tail in reached and head not in reached and time >= 0:
-                extra_ns += time
-                held_bytes += size
+        is_source = np.zeros(self._nodes, dtype=np.bool_)
+        is_source[0] = True
+        is_source[[self._number[index] for index in chosen]] = True
+        # Anchors are there with what reads them.
+        free = self._times < 0
+        is_source[self._heads[free & is_source[self._tails]]] = True
+        cut = is_source[self._tails] & ~is_source[self._heads] & ~free
+        extra_ns = int(self._times[cut].sum())
+        held_bytes = self.kept_bytes - int(self._bytes[self._tails == 0].sum())
+        held_bytes += int(self._bytes[cut].sum())
         places = tuple(self._part.members.index(index) for index in sorted(chosen))
         return Choice(extra_ns, held_bytes, places)
 

@@ -5,8 +5,10 @@ An instance is plain data, as JSON could hold it::
     {"operators": [{"name", "latency_ns" (int, or dict by device class), "reads", "storage_bytes",
                     "workspace_bytes", "value_bytes", "alias_of", "weights", "is_output",
                     "allowed_devices" (list or None), "transfer_ns", "is_backward", "stage",
+                    "in_place",
                     "backward": {"latency_ns", "gradient_bytes", "passes_to", "kept_bytes",
-                                 "residual_bytes", "workspace_bytes", "weight_gradient_bytes"}},
+                                 "residual_bytes", "workspace_bytes", "weight_gradient_bytes",
+                                 "saves", "recomputable", "rng_bytes", "region"}},
                    ...],
      "inputs": {name: bytes}, "weights": {key: {"size_bytes", "training_bytes"}},
      "colocation": [[operator, ...], ...],
@@ -14,12 +16,14 @@ An instance is plain data, as JSON could hold it::
      "interconnect": {"charging", "overlap", "default": {"bandwidth_bytes_per_s", "latency_ns"},
                       "links": [{"source", "target", "bandwidth_bytes_per_s", "latency_ns"}, ...]},
      "objective": [...], "memory_model", "schedule", "microbatches",
-     "chunks_per_device", "max_devices", "cuts": [operator, ...]}
+     "chunks_per_device", "max_devices", "cuts": [operator, ...], "recompute"}
 
 A stage is a pair (chunk, device number). Under relayed charging values are carried from stage to
 stage one step at a time. Memory is found by playing a stage step by step with a
 set of live storages; orders of devices and paths by listing all of them. Nothing is pruned but
-pins and colocation, so that a wrong bound in a solver cannot be repeated here.
+pins and colocation, so that a wrong bound in a solver cannot be repeated here. What runs again in
+the backward pass is a bit mask over all operators that are named; :mod:`tests.support.
+recompute_oracle` says which may be, and what that costs.
 
 What a stage holds depends only on the set of operators that it runs, so results of playing it
 are remembered by that set (a bit mask); this makes the enumeration fast enough. Many tests ask for
@@ -30,6 +34,7 @@ import functools
 import itertools
 import json
 
+from tests.support.recompute_oracle import Recomputing
 from tests.support.step_oracle import step_ns
 
 HOST = "host"
@@ -63,6 +68,7 @@ class Oracle:
         self._path_memo = {}
         self._time_memo = {}
         self._flight_memo = {}
+        self.recomputing = Recomputing(self)
 
     # -- memory: play one stage -----------------------------------------------------------------
 
@@ -72,12 +78,20 @@ class Oracle:
             name = self.ops[self.number[name]]["alias_of"]
         return name
 
-    def stage_bytes(self, mask):
+    def members(self, mask):
+        return [i for i in range(len(self.ops)) if mask >> i & 1]
+
+    def stage_bytes(self, mask, again=0):
         """(weight keys, other bytes, bytes per microbatch in flight) of those in mask."""
-        if mask not in self._stage_memo:
-            members = [i for i in range(len(self.ops)) if mask >> i & 1]
-            self._stage_memo[mask] = self._play(members)
-        return self._stage_memo[mask]
+        again &= mask
+        if (mask, again) not in self._stage_memo:
+            members = self.members(mask)
+            if again:
+                found = self.recomputing.stage_bytes(members, set(self.members(again)))
+                self._stage_memo[mask, again] = (self.stage_bytes(mask)[0], *found)
+            else:
+                self._stage_memo[mask, again] = self._play(members)
+        return self._stage_memo[mask, again]
 
     def _play(self, members):
         model = self.instance["memory_model"]
@@ -247,23 +261,25 @@ class Oracle:
     def device_bytes(self, stages):
         """(bytes whatever the schedule, [(chunk, bytes per microbatch in flight)]) of a device.
 
-        `stages` are the chunks of the device and the operators of each (a bit mask).
+        `stages` are the chunks of the device and of each what it runs, and what of it runs again.
         """
         if stages not in self._device_memo:
-            played = [(chunk, *self.stage_bytes(mask)) for chunk, mask in stages]
+            played = [(chunk, *self.stage_bytes(mask, again)) for chunk, mask, again in stages]
             keys = set().union(*(held_weights for _, held_weights, _, _ in played))
             fixed = self.weight_bytes(keys) + sum(other for _, _, other, _ in played)
             self._device_memo[stages] = fixed, [(chunk, saved) for chunk, _, _, saved in played]
         return self._device_memo[stages]
 
-    def memory(self, masks, device_order):
+    def memory(self, masks, device_order, again=0):
         """Bytes held by each device, given the operators of each stage (bit masks)."""
         # The last of the plan's chunks is the last round of the schedule.
         first = max(masks)[0] + 1 - self.instance["chunks_per_device"]
         held = [0] * len(self.devices)
         for rank, d in enumerate(device_order):
             own = tuple(
-                (chunk - first, masks[chunk, device]) for chunk, device in masks if device == d
+                (chunk - first, mask, again & mask)
+                for (chunk, device), mask in masks.items()
+                if device == d
             )
             fixed, saved = self.device_bytes(own)
             held[d] = fixed + sum(
@@ -319,12 +335,12 @@ class Oracle:
                 held[taker] = held.get(taker, 0) + batches * value
         return held
 
-    def relay_times(self, masks, device_order, *, with_latency=True):
+    def relay_times(self, masks, device_order, again=0, *, with_latency=True):
         """As `times`, of a plan that runs as a pipeline."""
         chain = self.chain(masks, device_order)
         send = dict.fromkeys(chain, 0)
         receive = dict.fromkeys(chain, 0)
-        compute = {stage: self.compute_ns(stage[1], masks.get(stage, 0)) for stage in chain}
+        compute = {stage: self.compute_ns(stage[1], masks.get(stage, 0), again) for stage in chain}
         moved_bytes = 0
         joined = set()
         for i, giver, taker in self.carried(masks, device_order):
@@ -468,21 +484,26 @@ class Oracle:
         whole, rest = divmod(size_bytes * NS_PER_S, bandwidth)
         return chosen["latency_ns"] + whole + (rest > 0)
 
-    def compute_ns(self, d, mask):
-        key = (d, mask)
+    def compute_ns(self, d, mask, again=0):
+        key = (d, mask, again & mask)
         if key not in self._compute_memo:
-            total = 0
-            for i, op in enumerate(self.ops):
-                if mask >> i & 1:
-                    latencies = [op["latency_ns"]]
-                    if self.instance["memory_model"] == "training":
-                        latencies.append(op["backward"]["latency_ns"])
-                    for latency in latencies:
-                        if isinstance(latency, dict):
-                            latency = latency[self.devices[d]["device_class"]]
-                        total += latency
-            self._compute_memo[key] = total
+            self._compute_memo[key] = sum(self.pass_ns(*key))
         return self._compute_memo[key]
+
+    def pass_ns(self, d, mask, again=0):
+        """Time of the forward pass and of the backward pass of what is in mask on a device."""
+
+        def time_of(latencies):
+            own_class = self.devices[d]["device_class"]
+            return sum(t[own_class] if isinstance(t, dict) else t for t in latencies)
+
+        members = self.members(mask)
+        forward = time_of(self.ops[i]["latency_ns"] for i in members)
+        if self.instance["memory_model"] != "training":
+            return forward, 0
+        every = self.recomputing.all_again(members, set(self.members(again & mask)))
+        rerun = time_of(self.ops[i]["latency_ns"] for i in every)
+        return forward, rerun + time_of(self.ops[i]["backward"]["latency_ns"] for i in members)
 
     def traffic(self, places):
         """(send time by stage, receive time by stage, bytes sent in all)."""
@@ -531,10 +552,10 @@ class Oracle:
             masks[stage] = masks.get(stage, 0) | 1 << i
         return masks
 
-    def times(self, places, masks, *, with_latency=True):
+    def times(self, places, masks, again=0, *, with_latency=True):
         """Everything about time and transfers, whatever the order of the devices."""
         send, receive, moved_bytes = self.traffic(places)
-        compute = {stage: self.compute_ns(stage[1], mask) for stage, mask in masks.items()}
+        compute = {stage: self.compute_ns(stage[1], mask, again) for stage, mask in masks.items()}
         totals = [self.by_device(times) for times in (compute, send, receive)]
         latency = None
         paths = self.paths(tuple(sorted(masks)), self.arcs(places)) if with_latency else None
@@ -551,14 +572,24 @@ class Oracle:
         }
 
 
-def cost(instance, assignment, device_order, chunks=None, oracle=None, *, with_step=False):
+def cost(
+    instance,
+    assignment,
+    device_order,
+    chunks=None,
+    oracle=None,
+    *,
+    recomputed=(),
+    with_step=False,
+):
     """Everything about one plan; `latency` is None when the stages form a cycle.
 
     `step` is found if `with_step` asks for it, and None when something would travel to an earlier
     stage.
 
-    `chunks` names the chunk of each operator that is not in chunk 0. `violations` is a set of
-    kinds: "order", "memory", "pin", "colocation", "chunks", "devices", "cut", "stage".
+    `chunks` names the chunk of each operator that is not in chunk 0, and `recomputed` what runs
+    again. `violations` is a set of kinds: "order", "memory", "pin", "colocation", "chunks",
+    "devices", "cut", "stage", "again".
     """
     oracle = oracle or Oracle(instance)
     index = {device["name"]: d for d, device in enumerate(oracle.devices)}
@@ -568,9 +599,17 @@ def cost(instance, assignment, device_order, chunks=None, oracle=None, *, with_s
     used = tuple(sorted({d for _, d in places}))
     assert sorted(order) == sorted(used)
     masks = oracle.masks(places)
-    held = oracle.memory(masks, order)
-    values = oracle.relay_times(masks, order) if oracle.relays else oracle.times(places, masks)
+    again = sum(1 << oracle.number[name] for name in set(recomputed))
+    held = oracle.memory(masks, order, again)
+    if oracle.relays:
+        values = oracle.relay_times(masks, order, again)
+    else:
+        values = oracle.times(places, masks, again)
     violations = oracle.broken_by_hand(places, order)
+    if again and (instance["memory_model"] != "training" or instance["recompute"] == "none"):
+        violations.add("again")
+    if not all(oracle.recomputing.may_run_again(mask, again & mask) for mask in masks.values()):
+        violations.add("again")
     if order not in oracle.device_orders(used, oracle.arcs(places)):
         violations.add("order")
     if not oracle.memory_fits(held):
@@ -595,7 +634,7 @@ def cost(instance, assignment, device_order, chunks=None, oracle=None, *, with_s
         "devices": len(used),
         "bottleneck": max(values["load"]),
         "peak_memory": oracle.permille(held),
-        "step": step_ns(oracle, places, masks, order) if with_step else None,
+        "step": step_ns(oracle, places, masks, order, again) if with_step else None,
         "violations": violations,
     }
 
@@ -688,9 +727,6 @@ def _plans(oracle):
         )
         unit_numbers.append([oracle.number[name] for name in unit])
     most_devices = instance["max_devices"] or len(number_of)
-    steps = "step" in instance["objective"]
-    order_matters = instance["memory_model"] == "training" and instance["schedule"] == "1f1b"
-    needs_time = bool({"bottleneck", "latency", "transfer"} & set(instance["objective"]))
     for places in orderly_places(oracle, unit_numbers, choices):
         used = tuple(sorted({d for _, d in places}))
         if len(used) > most_devices:
@@ -703,33 +739,40 @@ def _plans(oracle):
         if not orders:
             continue
         masks = oracle.masks(places)
-        if oracle.relays or steps:
-            for order in orders:
-                held = oracle.memory(masks, order)
-                if not oracle.memory_fits(held):
-                    continue
-                values = {"devices": len(used), "peak_memory": oracle.permille(held)}
-                if needs_time:
-                    with_latency = "latency" in instance["objective"]
-                    if oracle.relays:
-                        values.update(oracle.relay_times(masks, order, with_latency=with_latency))
-                    else:
-                        values.update(oracle.times(places, masks, with_latency=with_latency))
-                    values["bottleneck"] = max(values["load"])
-                if steps:
-                    values["step"] = step_ns(oracle, places, masks, order)
+        for again in oracle.recomputing.sets_of_plan(masks):
+            for values in _values(oracle, places, masks, orders, again):
                 yield tuple(values[name] for name in instance["objective"]), list(places)
-            continue
-        permilles = []
-        for order in orders if order_matters else orders[:1]:
-            held = oracle.memory(masks, order)
-            if oracle.memory_fits(held):
-                permilles.append(oracle.permille(held))
-        if not permilles:
-            continue
-        values = {"devices": len(used), "peak_memory": min(permilles)}
+
+
+def _values(oracle, places, masks, orders, again):
+    """What each objective is with some of the orders of devices, of those that fit."""
+    objective = oracle.instance["objective"]
+    needs_time = bool({"bottleneck", "latency", "transfer"} & set(objective))
+    with_latency = "latency" in objective
+    fitting = []
+    is_1f1b = (oracle.instance["memory_model"], oracle.instance["schedule"]) == ("training", "1f1b")
+    if not (oracle.relays or "step" in objective or is_1f1b):
+        orders = orders[:1]
+    for order in orders:
+        held = oracle.memory(masks, order, again)
+        if oracle.memory_fits(held):
+            fitting.append((oracle.permille(held), order))
+    used = len(orders[0])
+    if oracle.relays or "step" in objective:
+        for permille, order in fitting:
+            values = {"devices": used, "peak_memory": permille}
+            if needs_time and oracle.relays:
+                values |= oracle.relay_times(masks, order, again, with_latency=with_latency)
+            elif needs_time:
+                values |= oracle.times(places, masks, again, with_latency=with_latency)
+            if needs_time:
+                values["bottleneck"] = max(values["load"])
+            if "step" in objective:
+                values["step"] = step_ns(oracle, places, masks, order, again)
+            yield values
+    elif fitting:
+        values = {"devices": used, "peak_memory": min(fitting)[0]}
         if needs_time:
-            with_latency = "latency" in instance["objective"]
-            values.update(oracle.times(places, masks, with_latency=with_latency))
+            values |= oracle.times(places, masks, again, with_latency=with_latency)
             values["bottleneck"] = max(values["load"])
-        yield tuple(values[name] for name in instance["objective"]), list(places)
+        yield values

@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from solver.evaluation.evaluate import evaluate
 from solver.model.devices import STAGING_HOST, Device, Interconnect, Link
 from solver.model.errors import PartitionError
 from solver.model.plan import PartitionPlan
@@ -35,6 +36,7 @@ def random_problem(
     draw_chunks: bool = False,
     relayed: bool = False,
     steps: bool = False,
+    training: bool = False,
     **replaced: Any,
 ) -> PartitionProblem:
     """Return the problem of `seed`; the same seed gives the same problem.
@@ -42,8 +44,8 @@ def random_problem(
     With `draw_chunks` it gets a number of chunks per device and perhaps a limit on devices; the
     rest is as without. With `relayed` values are relayed, and no operator is a backward one;
     without, they never are. With `steps` no operator is a backward one, and the first or only
-    objective is the time of a step. `replaced` are fields to set afterwards (they must stay
-    consistent).
+    objective is the time of a step. With `training` the memory model is that. `replaced` are
+    fields to set afterwards (they must stay consistent).
     """
     rng = random.Random(seed)
     count = max(rng.randint(min_operators, max_operators) for _ in range(2))
@@ -52,6 +54,8 @@ def random_problem(
     byte_scale = rng.choice((1, 1, 1, 1, 3, 1_048_573))
     time_scale = rng.choice((1, 1, 1, 7, 1_000_003))
     memory_model = rng.choice(MEMORY_MODELS)
+    if training:
+        memory_model = "training"
     classes = ("fast", "slow")[: rng.choice((1, 1, 2))]
 
     def some_bytes(most: int = 9) -> int:
@@ -300,15 +304,22 @@ def random_plan(
     return plan
 
 
-def with_recomputation(problem: PartitionProblem, seed: int) -> PartitionProblem:
-    """Return a training problem with operators that may run again; the rest stays as it is."""
+def with_recomputation(
+    problem: PartitionProblem, seed: int, *, saving: float = 0.4
+) -> PartitionProblem:
+    """Return a training problem with operators that may run again; the rest stays as it is.
+
+    `saving` is how likely a backward pass needs what its operator reads, or itself.
+    """
     rng = random.Random(f"recomputation {seed}")
     region, saved = 0, set[str]()
     drafts: list[tuple[Operator, tuple[str, ...], int]] = []
     for op in problem.operators:
         region += rng.random() < 0.25
         saves = tuple(
-            name for name in (*op.reads, op.name) if name in problem.index_of and rng.random() < 0.4
+            name
+            for name in (*op.reads, op.name)
+            if name in problem.index_of and rng.random() < saving
         )
         saved.update(problem.root_of[name] for name in saves)
         drafts.append((op, saves, region))
@@ -326,6 +337,77 @@ def with_recomputation(problem: PartitionProblem, seed: int) -> PartitionProblem
         in_place = op.alias_of in problem.index_of and rng.random() < 0.4
         operators.append(dataclasses.replace(op, backward=backward, in_place=in_place))
     return problem.replace(operators=tuple(operators), recompute="auto")
+
+
+def recomputed_problem(seed: int, **settings: Any) -> PartitionProblem:
+    """Return a random problem in which it matters what runs again.
+
+    Each device can hold about what the best of some random plans needs of it in which operators run
+    again; of half of the problems also what a plan needs in which nothing does. So most have a
+    plan, many only because of what runs again, and many a better one. Some have cuts or operators
+    that are pinned to a stage. `settings` are those of :func:`random_problem`.
+    """
+    rng = random.Random(f"recomputed {seed}")
+    problem = random_problem(seed, training=True, **settings)
+    if rng.random() < 0.2 and not any(op.allowed_devices for op in problem.operators):
+        problem = _on_one_device(problem)
+    weights = {key: Weight(weight.size_bytes // 3) for key, weight in problem.weights.items()}
+    problem = _cut_by_hand(problem.replace(weights=weights), rng)
+    problem = with_recomputation(problem, seed, saving=0.7)
+    free = problem.replace(
+        devices=[dataclasses.replace(device, memory_bytes=None) for device in problem.devices]
+    )
+    names = [op.name for op in problem.operators if op.backward.recomputable]
+    # By whether something runs again: values of objectives and bytes by device.
+    found: dict[bool, list[tuple[tuple[int, ...], dict[str, int]]]] = {False: [], True: []}
+    is_small = rng.random() < 0.5
+    for _ in range(12):
+        plan = random_plan(free, rng.randrange(1 << 30), draw_chunks=problem.chunks_per_device > 1)
+        for share in (0.0, 0.3, 0.6):
+            chosen = frozenset(name for name in names if rng.random() < share)
+            result = evaluate(free, dataclasses.replace(plan, recomputed=chosen))
+            if result.feasible:
+                held = {entry.device: entry.memory_bytes for entry in result.usage}
+                values = (sum(held.values()),)
+                values = values if is_small else result.objective + values
+                found[bool(chosen)].append((values, held))
+    drawn = [min(found[True], key=lambda pair: pair[0])[1]] if found[True] else []
+    if found[False] and rng.random() < 0.5:
+        drawn.append(min((held for _, held in found[False]), key=lambda held: sum(held.values())))
+    room = rng.choice((0.95, 1.0, 1.0, 1.0, 1.1))
+    devices = []
+    for device in problem.devices:
+        memory_bytes = max((held.get(device.name, 1) for held in drawn), default=1)
+        devices.append(dataclasses.replace(device, memory_bytes=max(1, int(memory_bytes * room))))
+    return problem.replace(devices=tuple(devices))
+
+
+def _on_one_device(problem: PartitionProblem) -> PartitionProblem:
+    """Return the problem with the first of its devices alone; nothing may be pinned."""
+    device = problem.devices[0]
+    links = {
+        pair: link
+        for pair, link in problem.interconnect.links.items()
+        if set(pair) <= {STAGING_HOST, device.name}
+    }
+    interconnect = dataclasses.replace(problem.interconnect, links=links)
+    return problem.replace(devices=(device,), interconnect=interconnect, max_devices=None)
+
+
+def _cut_by_hand(problem: PartitionProblem, rng: random.Random) -> PartitionProblem:
+    """Return the problem with a cut or a pinned stage, or, more often, as it is."""
+    kind = rng.random()
+    index = rng.randrange(len(problem.operators) - 1)
+    operators = list(problem.operators)
+    try:
+        if kind < 0.1:
+            return problem.replace(cuts=(operators[index].name,))
+        if kind < 0.2:
+            operators[index] = dataclasses.replace(operators[index], stage=rng.choice((0, 0, 1)))
+            return problem.replace(operators=tuple(operators))
+    except PartitionError:
+        pass  # colocation, pins and cuts contradict each other
+    return problem
 
 
 def to_instance(problem: PartitionProblem) -> dict[str, Any]:
@@ -400,6 +482,7 @@ def to_instance(problem: PartitionProblem) -> dict[str, Any]:
         "chunks_per_device": problem.chunks_per_device,
         "max_devices": problem.max_devices,
         "cuts": list(problem.cuts),
+        "recompute": problem.recompute,
     }
 
 

@@ -3,6 +3,8 @@
 Works on the plain data of :mod:`tests.support.oracle` and imports nothing that it checks.
 """
 
+import itertools
+
 
 class Recomputing:
     """Costs of one stage of an :class:`tests.support.oracle.Oracle` by its operators' numbers."""
@@ -12,6 +14,7 @@ class Recomputing:
         self.ops = oracle.ops
         self.numbers = range(len(self.ops))
         self.root = [oracle.number.get(oracle.owner(name), None) for name in oracle.names]
+        self._sets_memo = {}
 
     def backward(self, i):
         return self.ops[i]["backward"]
@@ -72,6 +75,49 @@ class Recomputing:
             and any(v < w and self.reads(v, self.root[w]) for v in again if v in members)
             for w in self.numbers
         )
+
+    # -- all that may run again -------------------------------------------------------------------
+
+    def may_run_again(self, mask, again):
+        """Whether the operators of a bit mask may run again in the stage of another one."""
+        return not again or self.allowed(self.oracle.members(mask), set(self.oracle.members(again)))
+
+    def sets_of_plan(self, masks):
+        """Bit masks of what may run again in a plan; masks has the operators of each stage."""
+        instance = self.oracle.instance
+        if instance["memory_model"] != "training" or instance.get("recompute", "none") == "none":
+            return [0]
+        return map(sum, itertools.product(*map(self.sets_of_stage, masks.values())))
+
+    def sets_of_stage(self, mask):
+        """What may run again in a stage: all sets, less those for which there is a better one.
+
+        Better is what takes no more bytes, of both kinds, and no more time on any device: no
+        objective and no limit of memory looks at anything else.
+        """
+        if mask not in self._sets_memo:
+            own = [i for i in self.oracle.members(mask) if self.backward(i)["recomputable"]]
+            found = []
+            for size in range(len(own) + 1):
+                for chosen in itertools.combinations(own, size):
+                    again = sum(1 << i for i in chosen)
+                    if not self.may_run_again(mask, again):
+                        continue
+                    times = [
+                        self.oracle.compute_ns(d, mask, again)
+                        for d in range(len(self.oracle.devices))
+                    ]
+                    found.append(([*self.oracle.stage_bytes(mask, again)[1:], *times], again))
+            self._sets_memo[mask] = [
+                again
+                for number, (values, again) in enumerate(found)
+                if not any(
+                    all(a <= b for a, b in zip(others, values, strict=True))
+                    and (others != values or other < number)
+                    for other, (others, _) in enumerate(found)
+                )
+            ]
+        return self._sets_memo[mask]
 
     def region(self, i):
         return self.backward(i)["region"]

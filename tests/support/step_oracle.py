@@ -3,7 +3,7 @@
 from tests.support.pipeline_simulator import HOST, pipeline_tables, simulate_step
 
 
-def step_ns(oracle, places, masks, device_order):
+def step_ns(oracle, places, masks, device_order, again=0):
     """The time of one step; None where something would travel to an earlier stage.
 
     Parameters
@@ -14,6 +14,8 @@ def step_ns(oracle, places, masks, device_order):
     masks : dict of (chunk, device) to int
         The operators of each stage, as bit masks.
     device_order : tuple of int
+    again : int
+        The operators that run again, as a bit mask.
     """
     instance = oracle.instance
     trains = instance["memory_model"] == "training"
@@ -24,13 +26,7 @@ def step_ns(oracle, places, masks, device_order):
         return None
     compute = {}
     for stage, p in position.items():
-        members = [i for i in range(len(oracle.ops)) if masks.get(stage, 0) >> i & 1]
-        passes = [[oracle.ops[i]["latency_ns"] for i in members]]
-        passes.append([oracle.ops[i]["backward"]["latency_ns"] for i in members if trains])
-        for k, latencies in enumerate(passes):
-            own_class = oracle.devices[stage[1]]["device_class"]
-            times = [t[own_class] if isinstance(t, dict) else t for t in latencies]
-            compute[p, k] = sum(times)
+        compute[p, 0], compute[p, 1] = oracle.pass_ns(stage[1], masks.get(stage, 0), again)
     messages, staged = {}, None
     if instance["interconnect"]["charging"] == "host_staged":
         staged = _staged(oracle, places, position, messages)

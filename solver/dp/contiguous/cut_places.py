@@ -22,14 +22,14 @@ class CutPlaces:
                 share += amount / amount.sum()
         self._position = np.concatenate([[0.0], np.cumsum(share)])
         # Floats: sums of times may not fit 64 bits, and only say which cut is crossed least.
-        crossing = np.zeros(len(units) + 1)
+        crossing = np.zeros((2, len(units) + 1))
         for net, time_ns in zip(units.nets, units.transfers.default_ns(units.nets), strict=True):
             if net.consumers:
                 first, last = sorted((net.producer, *net.consumers))[:: len(net.consumers)]
-                crossing[first + 1] += time_ns
-                crossing[last + 1] -= time_ns
+                crossing[:, first + 1] += time_ns, net.value_bytes
+                crossing[:, last + 1] -= time_ns, net.value_bytes
         # What has been made before a cut and is read behind it.
-        self._crossing_ns = np.cumsum(crossing)
+        self._crossing_ns, self._crossing_bytes = np.cumsum(crossing, axis=1)
         self._certain = [0, *block_starts(units), int(self._all[-1])]
 
     def __len__(self) -> int:
@@ -45,7 +45,7 @@ class CutPlaces:
         ends = np.searchsorted(self._position, np.linspace(0.0, self._position[-1], most))
         # Of each stretch the cut that least crosses; lexsort puts it first.
         stretch = np.searchsorted(ends, np.arange(len(self._all)), side="right")
-        order = np.lexsort((self._crossing_ns, stretch))
+        order = np.lexsort((self._crossing_bytes, self._crossing_ns, stretch))
         chosen = order[np.flatnonzero(np.diff(stretch[order], prepend=-1))]
         picked: Ints = np.union1d(self._all[chosen], self._certain)
         return picked

@@ -9,28 +9,24 @@ import pytest
 
 from solver import (
     Device,
-    GraphInput,
     Operator,
     PartitionError,
     PartitionPlan,
     PartitionProblem,
-    Weight,
 )
 from solver.evaluation.alive import alive_at_peak
 from solver.evaluation.evaluate import evaluate, stage_memory_bytes
 from solver.io.json_files import plan_from_json, plan_to_json, problem_from_json, problem_to_json
 from solver.model.training import Backward
 from tests.support.oracle import Oracle
-from tests.support.paths import ROOT
 from tests.support.random_problems import (
     random_plan,
     random_problem,
     to_instance,
     with_recomputation,
 )
+from tests.support.recompute_cases import SMALL, small_problem
 from tests.support.recompute_oracle import Recomputing
-
-SMALL = json.loads((ROOT / "tests/data/recompute_small.json").read_text())
 
 
 def training_problems(count, **settings):
@@ -103,44 +99,6 @@ def classes(problem):
 def stages_between(problem, borders):
     names = [op.name for op in problem.operators]
     return [names[low:high] for low, high in itertools.pairwise(borders)]
-
-
-def small_problem(case, memory_bytes):
-    weights = {f"w {op['name']}": Weight(op["weights"]) for op in case["operators"]}
-    operators = [
-        Operator(
-            op["name"],
-            op["latency"],
-            op["reads"],
-            storage_bytes=op["storage"],
-            workspace_bytes=op["workspace"],
-            value_bytes=op["storage"],
-            weights=(f"w {op['name']}",),
-            is_output=op["is_output"],
-            backward=Backward(
-                latency_ns=op["backward"],
-                gradient_bytes=op["gradient"],
-                kept_bytes=op["kept"],
-                residual_bytes=op["residual"],
-                workspace_bytes=op["backward_workspace"],
-                weight_gradient_bytes=op["weight_gradient"],
-                saves=op["saves"],
-                recomputable=True,
-                region=op["region"],
-            ),
-        )
-        for op in case["operators"]
-    ]
-    return PartitionProblem(
-        operators,
-        [Device(f"d{rank}", memory_bytes) for rank in range(case["devices"])],
-        (GraphInput("x", case["input_bytes"]),),
-        weights,
-        memory_model="training",
-        schedule=case["schedule"],
-        microbatches=case["microbatches"],
-        recompute="auto",
-    )
 
 
 def least_times(problem, borders, *, again):

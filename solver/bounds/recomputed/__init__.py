@@ -1,0 +1,1 @@
+"""Bounds where operators may run again."""

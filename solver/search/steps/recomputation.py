@@ -1,0 +1,57 @@
+"""Steps for problems in which operators may run again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from solver.bounds.recomputed.bound import RecomputedStages
+from solver.dp.contiguous.farthest_cuts import farthest_cuts
+from solver.model.clock import Clock
+from solver.presolve.instance import condense
+from solver.search.findings import BoundFound, Finding, PlanFound
+from solver.search.state import SearchState
+from solver.stages.recompute_chooser import RecomputeChooser
+
+_STRETCHES: Final = (1000, 985, 970, 940, 900)
+"""Capacities to cut by, per thousand: what runs again takes some room that cuts do not count."""
+_MOST_ROWS: Final = 1_000_000
+"""Pairs of operators, by position, of which a model is made in seconds."""
+_MANY_UNITS: Final = 30
+"""A model of fewer units is solved sooner than bounded."""
+
+
+def recomputed_cuts(state: SearchState, clock: Clock) -> Iterator[Finding]:
+    """Offer cuts of the execution order in whose stages operators run again."""
+    problem = state.problem.replace(objective="bottleneck", chunks_per_device=1)
+    units, chooser = condense(problem), RecomputeChooser(problem)
+    for stretch in _STRETCHES:
+        if clock.is_over:
+            return
+        plan = farthest_cuts(units, stretch_permille=stretch, chooser=chooser, clock=clock)
+        if plan is not None:
+            yield PlanFound(plan)
+
+
+def recomputed_stages(state: SearchState, clock: Clock) -> Iterator[Finding]:
+    """Bound the bottleneck by ideals of some units (:mod:`solver.bounds.recomputed.bound`)."""
+    bound = RecomputedStages(state.units, state.presolved.kinds)
+    least_ns = bound.least_bottleneck_ns(clock)
+    # Every microbatch takes a device as long as its load says.
+    yield BoundFound(
+        state.problem.microbatches * least_ns if state.objective == "step" else least_ns
+    )
+
+
+def has_recomputed_stages(state: SearchState) -> bool:
+    """Whether memory is limited, and the objective is one of loads."""
+    name = state.objective
+    is_timed = name == "bottleneck" or (name == "step" and not state.problem.interconnect.overlap)
+    is_worth_it = len(state.units) >= _MANY_UNITS and state.has_gap(1)
+    return is_timed and is_worth_it and RecomputedStages.applies(state.problem)
+
+
+def has_few_rows(state: SearchState) -> bool:
+    """Whether a model of what runs again is made in time."""
+    positions = state.presolved.slots * state.presolved.chunks
+    return len(state.problem.operators) ** 2 * positions <= _MOST_ROWS

@@ -1,0 +1,284 @@
+"""What runs again, decided together with the partition, against brute force over all sets."""
+
+import itertools
+import json
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from solver import (
+    SOLVERS,
+    Device,
+    Operator,
+    PartitionProblem,
+    SolveLimits,
+    SolveStatus,
+    evaluate,
+    solve,
+)
+from solver.diagnosis.answer import MoreMemory
+from solver.diagnosis.diagnose import diagnose
+from solver.io.json_files import plan_from_json, plan_to_json, problem_from_json, problem_to_json
+from solver.model.training import Backward
+from tests.support.oracle import brute_force, cost, has_plan
+from tests.support.random_problems import recomputed_problem, to_instance
+from tests.support.recompute_cases import SMALL, small_problem
+
+# Nothing is asked of the clock: what is left open would be no answer.
+LIMITS = SolveLimits(workers=1, time_limit_s=None)
+BLOCK = 40
+SMALL_SIZE = {"min_operators": 3, "max_operators": 4}
+# Brute force has to pay for chunks with fewer operators.
+LEAST_SIZE = {"min_operators": 3, "max_operators": 3}
+SETTINGS = {
+    "any": {"min_operators": 3, "max_operators": 5},
+    "relayed": {"relayed": True, **SMALL_SIZE},
+    "steps": {"steps": True, **SMALL_SIZE},
+    "chunks": {"draw_chunks": True, **LEAST_SIZE},
+    "relayed chunks": {"relayed": True, "draw_chunks": True, **LEAST_SIZE},
+}
+LARGER = {"min_operators": 6, "max_operators": 7, "objective": ("bottleneck",)}
+# The default run looks at block 0.
+NIGHTLY_BLOCKS = range(1_000, 1_100)
+
+
+def check_exact(problem, label, solver="cp-sat"):
+    """Tests that a solver answers as brute force does; returns what became of running again."""
+    best = brute_force(to_instance(problem))
+    without = brute_force(to_instance(problem.replace(recompute="none")))
+    result = solve(problem, LIMITS, solver=solver)
+    if best is None:
+        assert result.status is SolveStatus.INFEASIBLE, f"{label}: {result}"
+        assert without is None
+        return "infeasible"
+    assert result.status is SolveStatus.OPTIMAL, f"{label}: the optimum is {best}, not {result}"
+    assert result.objective_values == best[0], f"{label}: the optimum is {best}, not {result}"
+    assert result.objective_bounds == best[0], label
+    check_plan(problem, result.plan, label)
+    if without is None:
+        assert result.plan.recomputed, label
+        return "only with"
+    return "better with" if best[0] < without[0] else "no better"
+
+
+def check_plan(problem, plan, label):
+    """Tests that the independent evaluation of a plan is that of the solver."""
+    expected = cost(
+        to_instance(problem),
+        plan.assignment,
+        plan.device_order,
+        plan.chunks,
+        recomputed=plan.recomputed,
+        with_step=True,
+    )
+    found = evaluate(problem, plan)
+    assert not expected["violations"], label
+    assert [usage.memory_bytes for usage in found.usage] == expected["memory"], label
+    assert {name: found.value(name) for name in problem.objective} == {
+        name: expected[name] for name in problem.objective
+    }, label
+
+
+def check_block(settings, block):
+    seen = Counter()
+    for seed in range(block * BLOCK, (block + 1) * BLOCK):
+        problem = recomputed_problem(seed, **settings)
+        seen[check_exact(problem, f"seed {seed}, {settings}", ("cp-sat", "auto")[seed % 2])] += 1
+    return seen
+
+
+@pytest.mark.parametrize("kind", SETTINGS)
+def test_optima_are_those_of_brute_force_over_all_sets(kind):
+    seen = check_block(SETTINGS[kind], 0)
+    assert seen["infeasible"] >= 4, seen
+    assert seen["only with"] >= 3, seen
+    # Where plans fit without, a step is seldom shorter for what runs again.
+    assert seen["better with"] >= (kind != "steps"), seen
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("kind", "block"), list(itertools.product(SETTINGS, NIGHTLY_BLOCKS)))
+def test_optima_of_more_problems_are_those_of_brute_force(kind, block):
+    check_block(SETTINGS[kind], block)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("block", NIGHTLY_BLOCKS)
+def test_optima_of_larger_problems_are_those_of_brute_force(block):
+    check_block(LARGER, block)
+
+
+@pytest.mark.parametrize("case", SMALL, ids=lambda case: f"seed {case['seed']}")
+def test_published_optima_are_proven(case):
+    """Tests optima over contiguous cuts on all devices; other plans can only be better."""
+    values = []
+    for answer in case["answers"]:
+        problem = small_problem(case, answer["memory"])
+        result = solve(problem, LIMITS)
+        assert result.status is SolveStatus.OPTIMAL
+        assert result.objective_bounds == result.objective_values
+        assert result.objective <= answer["optimum"]
+        check_plan(problem, result.plan, answer)
+        values.append(result.objective)
+        fixed = solve(problem.replace(recompute="none"), LIMITS)
+        if answer["without"] is not None:
+            assert fixed.objective <= answer["without"]
+        assert fixed.plan is None or result.objective <= fixed.objective
+    assert values == sorted(values, reverse=True)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("case", [case for case in SMALL if case["devices"] == 2])
+def test_published_problems_have_no_better_plan_of_any_shape(case):
+    answer = case["answers"][0]
+    problem = small_problem(case, answer["memory"])
+    assert solve(problem, LIMITS).objective_values == brute_force(to_instance(problem))[0]
+
+
+# -- just enough memory --------------------------------------------------------------------
+
+
+def with_memory(problem, memory_bytes):
+    devices = [replace(device, memory_bytes=memory_bytes) for device in problem.devices]
+    return problem.replace(devices=devices)
+
+
+def least_memory(problem):
+    """The least capacity of all devices with which brute force finds a plan; None if none does."""
+
+    def is_enough(memory_bytes):
+        return has_plan(to_instance(with_memory(problem, memory_bytes)))
+
+    low, high = 0, 1
+    while not is_enough(high):
+        low, high = high, 2 * high
+        if high > 1 << 40:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return high
+
+
+def decided_by_sets(count, *, first=0):
+    """Random problems that need less memory if something runs again, and the two capacities."""
+    settings = {"min_operators": 3, "max_operators": 5, "objective": ("bottleneck",)}
+    found = []
+    for seed in itertools.count(first):
+        problem = recomputed_problem(seed, **settings)
+        without = least_memory(problem.replace(recompute="none"))
+        least = without and least_memory(problem)
+        if least and least < without:
+            found.append((problem, least, without))
+        if len(found) == count:
+            return found
+    raise AssertionError("unreachable")
+
+
+def check_capacities(count, first):
+    seen = Counter()
+    for number, (problem, least, without) in enumerate(decided_by_sets(count, first=first)):
+        assert check_exact(with_memory(problem, least), (first, number)) == "only with"
+        too_little = solve(with_memory(problem, least - 1), LIMITS)
+        assert too_little.status is SolveStatus.INFEASIBLE
+        # More memory never costs time; nor does it to be allowed what need not be.
+        values = [
+            solve(with_memory(problem, memory_bytes), LIMITS).objective
+            for memory_bytes in (least, (least + without) // 2, without)
+        ]
+        assert values == sorted(values, reverse=True)
+        seen[check_exact(with_memory(problem, without), (first, number))] += 1
+        fixed = solve(with_memory(problem, without).replace(recompute="none"), LIMITS)
+        assert values[-1] <= fixed.objective
+    return seen
+
+
+def test_the_least_memory_is_enough_and_one_byte_less_is_not():
+    assert check_capacities(4, 0)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("block", range(40))
+def test_the_least_memory_of_more_problems_is_enough(block):
+    assert check_capacities(12, 1_000 + 500 * block)
+
+
+# -- what else solvers promise ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_solvers_claim_no_more_than_they_know(solver):
+    for seed in range(10):
+        problem = recomputed_problem(seed, **SETTINGS["any"])
+        best = brute_force(to_instance(problem))
+        result = solve(problem, LIMITS, solver=solver)
+        if result.status in (SolveStatus.OPTIMAL, SolveStatus.FEASIBLE):
+            assert best is not None and result.objective_values >= best[0], (solver, seed)
+            check_plan(problem, result.plan, (solver, seed))
+        if result.status is SolveStatus.OPTIMAL:
+            assert result.objective_values == best[0], (solver, seed)
+        if result.status is SolveStatus.INFEASIBLE:
+            assert best is None, (solver, seed)
+        bounds = result.objective_bounds or ()
+        assert best is None or bounds <= best[0][: len(bounds)], (solver, seed)
+
+
+def test_deterministic_searches_answer_alike():
+    limits = SolveLimits(workers=1, time_limit_s=20, deterministic=True)
+    for seed in range(3):
+        problem = recomputed_problem(seed, **SETTINGS["any"])
+        first, second = (solve(problem, limits) for _ in range(2))
+        assert first.status in (SolveStatus.OPTIMAL, SolveStatus.INFEASIBLE)
+        assert (first.status, first.plan, first.log) == (second.status, second.plan, second.log)
+
+
+def test_files_keep_problems_and_what_was_decided():
+    case = SMALL[0]
+    problem = small_problem(case, case["least_memory"])
+    read = problem_from_json(json.loads(json.dumps(problem_to_json(problem))))
+    assert read == problem
+    plan = solve(read, LIMITS).plan
+    assert plan.recomputed
+    assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
+
+
+# -- why nothing fits -------------------------------------------------------------------------
+
+
+def test_what_is_too_little_is_told_to_the_byte():
+    told = 0
+    for problem, least, _ in decided_by_sets(4):
+        diagnosis = diagnose(with_memory(problem, least - 1), SolveLimits(workers=1))
+        assert diagnosis.status is SolveStatus.INFEASIBLE
+        for shortfall in diagnosis.shortfalls:
+            assert shortfall.missing_bytes == 1
+        for remedy in diagnosis.remedies:
+            assert evaluate(remedy.problem, remedy.plan).feasible
+            if not isinstance(remedy.change, MoreMemory):
+                continue
+            told += 1
+            assert remedy.change.is_least
+            if len(remedy.change.devices) == len(problem.devices):
+                assert remedy.change.extra_bytes == 1
+    assert told >= 4
+
+
+def test_states_of_generators_count_among_the_bytes_that_may_be_missing():
+    """Tests sizes that are multiples of eight but for what is noted to run again."""
+    again = Backward(kept_bytes=8, saves=("a",), recomputable=True, rng_bytes=5)
+    problem = PartitionProblem(
+        [
+            Operator("a", 1, storage_bytes=8, value_bytes=8, backward=again),
+            Operator("b", 1, ("a",), storage_bytes=64, value_bytes=64, is_output=True),
+        ],
+        [Device("x", 60)],
+        memory_model="training",
+        schedule="gpipe",
+        microbatches=4,
+        recompute="auto",
+    )
+    least, without = least_memory(problem), least_memory(problem.replace(recompute="none"))
+    assert without - 8 < least < without
+    changes = [remedy.change for remedy in diagnose(problem, SolveLimits(workers=1)).remedies]
+    assert MoreMemory(("x",), least - 60, least - 61) in changes
