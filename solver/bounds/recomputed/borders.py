@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from ortools.graph.python import max_flow
 
-from solver.bounds.recomputed.skeleton import Skeleton, bits_of, flags_of
+from solver.bounds.recomputed.skeleton import Skeleton, bits_of
 from solver.model.arrays import Bools, Floats, Ints
 
 _MANY_READERS = 8
@@ -114,9 +114,11 @@ class BorderBytes:
         for family, readers in self._shared_families:
             # Who needs the owner is behind it.
             unit = unit_of[family[0]]
-            behind: Bools = np.array(flags_of(skeleton.after[unit], len(chosen)), dtype=np.bool_)
-            behind = behind | np.isin(chosen, [unit])
-            made = (skeleton.member & behind[:, None]).any(axis=0)
+            behind = {
+                *bits_of(skeleton.after[unit]),
+                *(n for n, u in enumerate(chosen) if u == unit),
+            }
+            made: Bools = skeleton.member[sorted(behind)].any(axis=0)
             read = member[readers].sum(axis=0)
             size = min(int(value_bytes[index]) for index in family)
             result += size * (made[:, None] & (read[None, :] > read[:, None]))
