@@ -44,7 +44,7 @@ def training_problem(captured, devices, **settings):
         costs=Costs(specs={}, latency_ns=times),
     )
     problem = problem_from_digraph(
-        graph, [Device(d) for d in devices], memory_model="training", **settings
+        graph, [*map(Device, devices)], memory_model="training", recompute="auto", **settings
     )
     saved = saved_storages(captured)
     writes = captured.storage_table.writes
