@@ -68,7 +68,6 @@ def decisions_of(
     for violation in recomputation.violations():
         raise PartitionError(f"{violation}; leave it out of recomputed")
     again = {problem.operators[index].name for index in np.flatnonzero(recomputation.again)}
-    _check_unwritten(captured, again)
     region_of = {op.name: op.backward.region for op in problem.operators}
     stage_of = plan.stage_index
     regions = {(stage_of[name], region_of[name]) for name in again}
@@ -93,27 +92,3 @@ def _written_by(captured: CapturedGraph, node: fx.Node) -> frozenset[str]:
         for read in node.all_input_nodes
         if read.op == "get_attr" and not written.isdisjoint(table.storages[read.name])
     )
-
-
-def _check_unwritten(captured: CapturedGraph, again: set[str]) -> None:
-    """Raise if an operator that runs again reads what may have been changed until then.
-
-    A batch norm in training does not: it writes its statistics, and computes nothing from them.
-    """
-    table = captured.storage_table
-    writer = {
-        storage: name
-        for name, storages in table.writes.items()
-        for storage in storages
-        if storage.kind in ("weight", "input")
-    }
-    for node in captured.operators:
-        if node.name not in again:
-            continue
-        own = table.writes.get(node.name, ())
-        for storage in table.touched(node):
-            if storage in writer and storage not in own:
-                raise PartitionError(
-                    f"operator {node.name!r} cannot run again: it reads {storage.owner!r}, into "
-                    f"which {writer[storage]!r} writes; leave it out of recomputed"
-                )

@@ -12,7 +12,6 @@ from torch.utils import _pytree as pytree
 
 from fx_bridge import Costs, Training
 from fx_bridge.capture.attributes import stage_results
-from fx_bridge.capture.random_numbers import random_operators
 from fx_bridge.digraph import to_digraph
 from fx_bridge.recomputation.region_run import RegionRun
 from fx_bridge.split.by_plan import split_by_plan
@@ -24,46 +23,17 @@ from tests.support.storage_tracker import StorageTracker
 from tests.support.training_peaks import Recording, peak_of_stage
 
 
-def region_of(captured):
-    """The region of every operator: its layer, or that of the operator before."""
-    found, region = {}, 0
-    for node in captured.operators:
-        stack = (node.meta.get("nn_module_stack") or {}).values()
-        layers = [re.search(r"(?:^|\.)(\d+)(?:\.|$)", str(path)) for path, _ in stack]
-        region = max([region, *(1 + int(layer[1]) for layer in [*filter(None, layers)][:1])])
-        found[node.name] = region
-    return found
-
-
 def training_problem(captured, devices, **settings):
-    """The problem of a captured graph with all that may run again."""
+    """The problem of a captured graph, of which operators may run again."""
     times = dict.fromkeys((node.name for node in captured.operators), 1)
     graph = to_digraph(
         captured,
         training=Training(optimizer="sgd", master_weights=False),
         costs=Costs(specs={}, latency_ns=times),
     )
-    problem = problem_from_digraph(
+    return problem_from_digraph(
         graph, [*map(Device, devices)], memory_model="training", recompute="auto", **settings
     )
-    saved = saved_storages(captured)
-    writes = captured.storage_table.writes
-    regions = region_of(captured)
-    drawn = {node.name for node in random_operators(captured)}
-    operators = []
-    for op in problem.operators:
-        owners = [s.owner for s in saved.get(op.name, ()) if s.kind == "operator"]
-        may = op.name not in writes or "batch_norm" in op.name
-        backward = replace(
-            op.backward,
-            saves=tuple(dict.fromkeys(owners)),
-            recomputable=op.alias_of is None and op.storage_bytes > 0 and may,
-            rng_bytes=5056 if op.name in drawn else 0,
-            region=regions[op.name],
-        )
-        in_place = op.alias_of is not None and op.name in writes
-        operators.append(replace(op, in_place=in_place, backward=backward))
-    return problem.replace(operators=operators)
 
 
 def plan_between(problem, starts):
