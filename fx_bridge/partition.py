@@ -126,7 +126,7 @@ class PartitionResult:
         PartitionError
             If there is no feasible plan.
         """
-        return split_by_plan(self.captured, self.plan)
+        return split_by_plan(self.captured, self.plan, problem=self.problem)
 
     def place(
         self,

@@ -50,6 +50,7 @@ def hand_over(
 
     A plan that cannot be said in modules is refused, and why.
     """
+    from experiments.problems.recomputed_plans import problem_of_plan
     from experiments.zoo.building import build_model, capture_model
     from experiments.zoo.models import resolve_built
 
@@ -71,7 +72,8 @@ def hand_over(
     say_note(captured)
     answer: dict[str, object] = {"to": to, "file": out}
     if to == "programs":
-        programs = save_stage_programs(split_by_plan(captured, plan), out)
+        problem = problem_of_plan(captured, plan)
+        programs = save_stage_programs(split_by_plan(captured, plan, problem=problem), out)
         answer["programs"] = [stage.file for stage in programs.stages]
         told = counted(len(programs.stages), "program")
     else:

@@ -56,6 +56,7 @@ def split(
 
     The exit code is 4 if the split computes something else.
     """
+    from experiments.problems.recomputed_plans import problem_of_plan
     from experiments.zoo.building import build_model, capture_model, others_code
     from experiments.zoo.models import resolve_built
 
@@ -78,7 +79,7 @@ def split(
         check_folder(out)
     captured = capture_model(loaded, constant or ())
     say_note(captured)
-    parts = split_by_plan(captured, chosen)
+    parts = split_by_plan(captured, chosen, problem=problem_of_plan(captured, chosen))
     report = None
     if loaded.has_weights:
         with others_code(f"model {model!r}"):

@@ -29,6 +29,7 @@ from experiments.planners.registry import PLANNERS, check_planner
 from experiments.planners.steps import check_step
 from experiments.planners.task import PlanningTask
 from experiments.problems.devices import DeviceSet
+from experiments.problems.recomputed_plans import problem_of_plan
 from experiments.problems.request import (
     ProblemRequest,
     check_model_request,
@@ -261,7 +262,7 @@ def _check_split(loaded: LoadedModel, captured: CapturedGraph, row: PlannerRow) 
     assert row.plan is not None
     clock = _Clock()
     try:
-        split = split_by_plan(captured, row.plan)
+        split = split_by_plan(captured, row.plan, problem=problem_of_plan(captured, row.plan))
         split_s = clock.lap_s()
         report = check_equivalence(loaded.module, split, loaded.args, loaded.kwargs)
     except Exception as error:

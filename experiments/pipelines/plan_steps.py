@@ -11,6 +11,7 @@ import torch
 from torch import distributed
 
 from experiments.pipelines.inputs import Inputs, microbatch_inputs
+from experiments.problems.recomputed_plans import problem_of_plan
 from fx_bridge.batch.microbatches import pipeline_specs
 from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.costs.allocations import record_allocations
@@ -119,9 +120,10 @@ class PlanSteps:
         """Build the stages of this rank, and the batch if it reads one."""
         if self._rank >= len(self._plan.device_order):
             return None
+        problem = problem_of_plan(self._captured, self._plan)
         settings: dict[str, Any] = {"loss_fn": _any_loss} if self._training else {}
         self._pipeline = build_pipeline_stage(
-            split_by_plan(self._captured, self._plan),
+            split_by_plan(self._captured, self._plan, problem=problem),
             self._rank,
             microbatches=self._microbatches,
             schedule=self._schedule,

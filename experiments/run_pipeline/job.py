@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from experiments.pipelines.inputs import Inputs, microbatch_inputs
+from experiments.problems.recomputed_plans import problem_of_plan
 from experiments.run_pipeline.launch import JobOptions, Launch
 from experiments.run_pipeline.weightless import build_weightless
 from experiments.zoo.building import ModelSpec, build_model, capture_model
@@ -84,7 +85,7 @@ def prepare(options: JobOptions, launch: Launch) -> Job:
         check_plan(manifest, plan)
         _check_files(manifest, options.weights, launch.rank)
     captured, note = _captured(spec, manifest, options.weights)
-    split = split_by_plan(captured, plan)
+    split = split_by_plan(captured, plan, problem=problem_of_plan(captured, plan))
     microbatches = options.microbatches or len(plan.device_order)
     check_pipeline(
         split,

@@ -118,8 +118,8 @@ def save_stage_programs(split: fx.GraphModule, folder: str | os.PathLike[str]) -
     Raises
     ------
     PartitionError
-        In one line: a stage cannot be exported, the model returns a parameter as it is, or the
-        folder cannot be written.
+        In one line: a stage cannot be exported or has operators that run again, the model returns a
+        parameter as it is, or the folder cannot be written.
 
     Notes
     -----
@@ -140,6 +140,11 @@ def save_stage_programs(split: fx.GraphModule, folder: str | os.PathLike[str]) -
     if not isinstance(split, fx.GraphModule) or "plan" not in split.meta:
         raise PartitionError(
             "the module has no stages; give what split_by_plan or result.split() returned"
+        )
+    if again := split.meta["plan"].recomputed:
+        raise PartitionError(
+            f"the plan lets {min(again)!r} run again in the backward pass, which a program cannot "
+            "say; use save_stages, or leave recomputed out of the plan"
         )
     values, outputs = _named_values(split)
     target = _made(folder)

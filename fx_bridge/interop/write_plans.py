@@ -66,7 +66,7 @@ def device_map(
     {'0': 0, '1': 0, '2': 1}
     """
     check_captured(captured, "map", "device_map(capture(model, args), plan)")
-    check_total(captured, plan)
+    _check_sayable(captured, plan)
     if tied not in get_args(Tied):
         raise PartitionError(f"tied is {tied!r}; write 'refuse' or 'first'")
     names = _device_names(plan.device_order)
@@ -125,7 +125,7 @@ def split_spec(captured: CapturedGraph, plan: PartitionPlan) -> dict[str, SplitP
     from torch.distributed.pipelining import SplitPoint
 
     check_captured(captured, "split", "split_spec(capture(model, args), plan)")
-    check_total(captured, plan)
+    _check_sayable(captured, plan)
     cuts = _cuts(captured, plan)
     cut_of: dict[str, int] = {}
     for number, cut in enumerate(cuts):
@@ -138,6 +138,15 @@ def split_spec(captured: CapturedGraph, plan: PartitionPlan) -> dict[str, SplitP
             )
     chosen = sorted(cut_of.items(), key=lambda item: item[1])
     return {path: SplitPoint[cuts[number].points[path]] for path, number in chosen}
+
+
+def _check_sayable(captured: CapturedGraph, plan: PartitionPlan) -> None:
+    check_total(captured, plan)
+    if plan.recomputed:
+        raise PartitionError(
+            f"the plan lets {min(plan.recomputed)!r} run again in the backward pass, which those "
+            "who read this do not; use split_by_plan, or leave recomputed out of the plan"
+        )
 
 
 # -- device maps ---------------------------------------------------------------------------

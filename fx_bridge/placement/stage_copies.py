@@ -16,6 +16,7 @@ from torch import fx, nn
 from torch.fx.node import map_aggregate
 
 from fx_bridge.capture.attributes import adopt, attribute_at, paths_read_by
+from fx_bridge.recomputation.stage import RecomputingStage
 
 
 def copied_stage(
@@ -65,7 +66,8 @@ def adopt_copies(
 
 def _copied(module: fx.GraphModule, memo: dict[int, Any]) -> fx.GraphModule:
     # A constructor that is given the graph copies attributes in its own way.
-    made = fx.GraphModule(nn.Module(), fx.Graph(), type(module).__name__)
+    kind = RecomputingStage if isinstance(module, RecomputingStage) else fx.GraphModule
+    made = kind(nn.Module(), fx.Graph(), type(module).__name__)
     # Bodies of regions, and stages of a split that was split again; the innermost first.
     inner = [part for part in module.modules() if isinstance(part, fx.GraphModule)][1:]
     for part in reversed(inner):

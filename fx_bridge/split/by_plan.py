@@ -8,13 +8,15 @@ names, parameters, metadata, flags and the calling convention of the captured mo
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from torch import fx, nn
 
 from fx_bridge.capture.attributes import adopt, paths_read_by, stage_results
 from fx_bridge.capture.graph import CapturedGraph, check_captured
+from fx_bridge.recomputation.decisions import Decisions, decisions_of
+from fx_bridge.recomputation.stage import recomputing
 from fx_bridge.split.checks import check_splittable
 from fx_bridge.split.guards import CheckedModel, check_calls
 from fx_bridge.split.name_map import name_map, shared_tensors
@@ -26,11 +28,15 @@ from fx_bridge.split.scratch_graph import (
     run_backend,
     scratch_graph,
 )
-from solver import PartitionError, PartitionPlan
+from solver import PartitionError, PartitionPlan, PartitionProblem
 
 
 def split_by_plan(
-    captured: CapturedGraph, plan: PartitionPlan, *, backend: Backend = "split_module"
+    captured: CapturedGraph,
+    plan: PartitionPlan,
+    *,
+    backend: Backend = "split_module",
+    problem: PartitionProblem | None = None,
 ) -> fx.GraphModule:
     """Split a captured model into one submodule per stage.
 
@@ -44,6 +50,9 @@ def split_by_plan(
     backend : {"split_module", "tags"}
         Which of ``torch.fx.passes`` does the work, ``split_module`` or ``split_by_tags``. The
         results agree in all that is said here, and each checks the other in the tests.
+    problem : PartitionProblem, optional
+        Which `plan` is a plan of. Needed where operators run again in the backward pass: it has the
+        regions in which they do (:class:`~fx_bridge.recomputation.stage.RecomputingStage`).
 
     Returns
     -------
@@ -68,8 +77,8 @@ def split_by_plan(
     ------
     PartitionError
         In one line: the plan is not total, its stages form a cycle or are out of order, or it
-        separates operators whose order or common storage the result depends on; or the backend
-        is unknown.
+        separates operators whose order or common storage the result depends on; an operator cannot
+        run again; or the backend is unknown.
 
     Notes
     -----
@@ -106,10 +115,11 @@ def split_by_plan(
             f"backend is {backend!r}; write one of {', '.join(map(repr, get_args(Backend)))}"
         )
     check_splittable(captured, plan)
+    decisions = decisions_of(captured, plan, problem)
     names = _stage_names(captured.module, len(plan.stages))
     scratch = scratch_graph(captured, plan)
     split = CheckedModel(made := run_backend(backend, scratch, names), made.graph, "SplitModel")
-    _finish(split, captured.module, plan, scratch, names)
+    _finish(split, captured.module, plan, scratch, names, decisions)
     split.meta["written_inputs"] = _written_inputs(captured)
     check_calls(split, captured)
     return split
@@ -124,14 +134,17 @@ def _finish(
     plan: PartitionPlan,
     scratch: Scratch,
     names: Sequence[str],
+    decisions: Mapping[int, Decisions],
 ) -> None:
     stages: list[fx.GraphModule] = []
     for position, name in enumerate(names):
         stage = split.get_submodule(name)
         assert isinstance(stage, fx.GraphModule)
-        stages.append(stage)
         call = next(node for node in split.graph.nodes if node.target == name)
         call.args = _restore_stage(stage, call.args, source, scratch)
+        if position in decisions:
+            stage = split._modules[name] = recomputing(stage, decisions[position])
+        stages.append(stage)
         call.meta["val"] = _output_value(stage)
         stage.meta.update(
             stage=position,

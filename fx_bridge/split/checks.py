@@ -73,12 +73,7 @@ def check_effects(captured: CapturedGraph, plan: PartitionPlan, unit: str) -> No
 
 
 def check_total(captured: CapturedGraph, plan: PartitionPlan) -> None:
-    """Raise unless `plan` places exactly the operators of `captured`, each to run once a pass."""
-    if plan.recomputed:
-        raise PartitionError(
-            f"the plan lets {min(plan.recomputed)!r} run again in the backward pass, which no "
-            "split does yet; leave recomputed out of the plan, and the stages keep what they made"
-        )
+    """Raise PartitionError unless `plan` places exactly the operators of `captured`."""
     names = [node.name for node in captured.operators]
     missing = [name for name in names if name not in plan.assignment]
     unknown = sorted(plan.assignment.keys() - set(names))

@@ -27,7 +27,7 @@ LAYERS = {
         < diagnosis
     """,
     "fx_bridge": """
-        storages < capture < costs, checkpoint, equivalence, memory < batch, split
+        storages < capture < costs, checkpoint, equivalence, memory, recomputation < batch, split
         < options < interop, placement, digraph < partition < pipeline, dynamo
     """,
     "experiments": """

@@ -1,7 +1,7 @@
 """Models with plans, run by the workers of ``test_processes.py`` and in one process beside them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -9,7 +9,8 @@ from torch import nn
 from torch.nn import functional
 
 from fx_bridge.capture.graph import CapturedGraph, capture
-from solver import PartitionPlan
+from solver import Interconnect, PartitionPlan, PartitionProblem
+from tests.support.recomputed_stages import random_decisions, training_problem
 
 BATCH = 2
 """Samples of a microbatch."""
@@ -35,6 +36,8 @@ class Case:
         Gradients are those of the model itself on the whole batch.
     autocast : bool
         Capture the model and run the steps under autocast; the model is in float32.
+    recompute : bool
+        Let all operators run again in the backward pass that may.
     """
 
     model: Callable[[], nn.Module]
@@ -48,6 +51,7 @@ class Case:
     tied_weights: str = "colocate"
     same_as_whole_batch: bool = True
     autocast: bool = False
+    recompute: bool = False
 
     def precision(self) -> torch.autocast:
         return torch.autocast("cpu", torch.bfloat16, enabled=self.autocast)
@@ -68,6 +72,20 @@ class Case:
             tuple(d for r, d in enumerate(devices) if any(p % self.ranks == r for p in place)),
             {name: p // self.ranks for name, p in zip(names, place, strict=True)},
         )
+
+    def recomputed(
+        self, captured: CapturedGraph, plan: PartitionPlan
+    ) -> tuple[PartitionProblem, PartitionPlan]:
+        """Return the problem of a pipeline, and the plan with what runs again."""
+        problem = training_problem(
+            captured,
+            plan.device_order,
+            microbatches=self.microbatches,
+            schedule=self.schedule,
+            chunks_per_device=self.rounds,
+            interconnect=Interconnect(charging="relayed"),
+        )
+        return problem, replace(plan, recomputed=random_decisions(problem, plan, 0, 1.0))
 
     def batch(self) -> tuple[tuple[Any, ...], dict[str, Any], torch.Tensor]:
         torch.manual_seed(1)
@@ -92,6 +110,21 @@ def mixed() -> nn.Module:
 class Upcast(nn.Module):
     def forward(self, x):
         return x.to(torch.float32).softmax(-1).to(x.dtype)
+
+
+def layers(count: int) -> Callable[[], nn.Module]:
+    """Return what makes layers with views, writers in place, and statistics."""
+    return lambda: nn.Sequential(*(Layer() for _ in range(count)))
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.norm, self.down = nn.Linear(4, 16), nn.BatchNorm1d(8), nn.Linear(8, 4)
+
+    def forward(self, x):
+        left, right = self.up(x).chunk(2, -1)
+        return x + self.down(self.norm(left.tanh() * right).relu_()).sigmoid()
 
 
 class Skips(nn.Module):
@@ -252,6 +285,15 @@ CASES = {
         Integers, rows, (0.2, 0.5, 0.7), rounds=2, schedule="gpipe", loss=None
     ),
     "outputs, 1f1b": Case(Outputs, keywords, (0.3, 0.6), ranks=3, loss=_loss_of_outputs),
+    "run again, gpipe": Case(
+        layers(2), rows, (0.52,), schedule="gpipe", same_as_whole_batch=False, recompute=True
+    ),
+    "run again, 1f1b": Case(
+        layers(2), rows, (0.4,), microbatches=5, same_as_whole_batch=False, recompute=True
+    ),
+    "run again, interleaved": Case(
+        layers(4), rows, (0.25, 0.5, 0.75), rounds=2, same_as_whole_batch=False, recompute=True
+    ),
     "outputs, interleaved": Case(
         Outputs, keywords, (0.2, 0.4, 0.7), rounds=2, loss=_loss_of_outputs
     ),

@@ -8,6 +8,7 @@ import datetime
 import json
 import sys
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -19,6 +20,8 @@ from fx_bridge.pipeline.build import build_pipeline_stage
 from fx_bridge.pipeline.rank import PipelineRank
 from fx_bridge.split.by_plan import split_by_plan
 from tests.support.pipeline_cases import BATCH, CASES, Case
+from tests.support.recomputed_stages import counted_again
+from tests.support.training_peaks import Tracker
 
 STEPS = 2
 
@@ -99,11 +102,8 @@ class Traffic:
         setattr(stage, name, counted)
 
 
-def run(case: Case, rank: int, group) -> dict:
-    captured = case.captured()
-    model = copy.deepcopy(captured.module)
-    split = split_by_plan(captured, case.plan(captured))
-    pipeline = build_pipeline_stage(
+def build(case: Case, split, rank: int, group) -> PipelineRank:
+    return build_pipeline_stage(
         split,
         rank,
         microbatches=case.microbatches,
@@ -112,6 +112,40 @@ def run(case: Case, rank: int, group) -> dict:
         tied_weights=case.tied_weights,
         group=group,
     )
+
+
+def run_again(case: Case, problem, plan, captured, rank: int, group) -> dict:
+    """Run two steps, with and without operators that run again; nothing else may differ."""
+    args, kwargs, target = case.batch()
+    found, peaks = [], []
+    for each in (replace(plan, recomputed=()), plan):
+        split = copy.deepcopy(split_by_plan(captured, each, problem=problem))
+        pipeline = build(case, split, rank, group)
+        buffers = [b for stage in pipeline.stages for b in stage.submod.buffers()]
+        own = list(dict(pipeline.named_parameters()).values())
+        tracker = Tracker()
+        tracker.hold([*own, *buffers])
+        inputs = (args, kwargs) if pipeline.inputs else ((), {})
+        target = target if pipeline.is_last else None
+        with counted_again() as names, tracker:
+            for _ in range(STEPS):
+                pipeline.step(*inputs[0], target=target, **inputs[1])
+        found.append([p.grad for p in own] + buffers + list(pipeline.losses))
+        peaks.append(tracker.peak)
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+    return {"again": names, "peaks_bytes": peaks}
+
+
+def run(case: Case, rank: int, group) -> dict:
+    captured = case.captured()
+    model = copy.deepcopy(captured.module)
+    problem, plan = None, case.plan(captured)
+    again = {}
+    if case.recompute:
+        problem, plan = case.recomputed(captured, plan)
+        again = run_again(case, problem, plan, captured, rank, group)
+    split = split_by_plan(captured, plan, problem=problem)
+    pipeline = build(case, split, rank, group)
     traffic = Traffic(pipeline)
     theirs = dict(model.named_parameters(remove_duplicate=False))
     own = dict(pipeline.named_parameters())
@@ -155,6 +189,7 @@ def run(case: Case, rank: int, group) -> dict:
         "sent": traffic.forward,
         "returned": traffic.backward,
         "losses": [loss.item() for loss in pipeline.losses],
+        **again,
     }
 
 

@@ -80,7 +80,8 @@ def move_non_tensors(
     Returns
     -------
     NonTensorMoves
-        Split with ``split_by_plan(moves.captured, moves.plan)``.
+        Split with ``split_by_plan(moves.captured, moves.plan)``; where operators run again, give
+        ``problem=moves.problem`` too.
 
     Raises
     ------
@@ -164,6 +165,7 @@ def _moves(
         {name: stage.device for name, stage in stages.items()},
         tuple(device for device in plan.device_order if device in used),
         {name: stage.chunk for name, stage in stages.items()},
+        plan.recomputed,
     )
     try:
         check_splittable(made.captured, changed)

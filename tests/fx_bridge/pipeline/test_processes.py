@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -34,8 +35,9 @@ from solver import (
     problem_from_digraph,
 )
 from tests.support.paths import ROOT
-from tests.support.pipeline_cases import CASES
+from tests.support.pipeline_cases import BATCH, CASES
 from tests.support.pipeline_worker import STEPS
+from tests.support.recomputed_stages import names_again
 
 WORLD = 3
 
@@ -124,6 +126,30 @@ def test_every_hop_carries_what_the_evaluator_charges(results, name):
     )
     total = sum(sent.values()) + sum(returned.values())
     assert evaluate(problem, plan).transfer_bytes * times == total
+
+
+@pytest.mark.usefixtures("_double")
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.recompute])
+def test_ranks_run_again_what_is_planned_and_hold_no_more_than_promised(results, name):
+    case = CASES[name]
+    captured = case.captured()
+    problem, plan = case.recomputed(captured, case.plan(captured))
+    names = names_again(problem, plan)
+    assert {plan.assignment[again] for again in names} == {*plan.device_order}
+    plans = replace(plan, recomputed=()), plan
+    promised = [[u.memory_bytes for u in evaluate(problem, each).usage] for each in plans]
+    for rank, device in enumerate(plan.device_order):
+        own = [again for again in names if plan.assignment[again] == device]
+        assert sorted(results[rank][name]["again"]) == sorted(STEPS * case.microbatches * own)
+        plain, found = results[rank][name]["peaks_bytes"]
+        # The numbers of microbatches, targets and losses are no parts of the model.
+        others_bytes = max(plain - promised[0][rank], 0)
+        if case.schedule == "gpipe" and rank:
+            # torch holds the gradients that it sends to the end of the step, which shows where
+            # little else is held.
+            others_bytes += (case.microbatches - 1) * BATCH * 4 * 8
+        assert found - promised[1][rank] <= others_bytes
+        assert found < plain or case.rounds > 1
 
 
 # -- what is refused -----------------------------------------------------------------------

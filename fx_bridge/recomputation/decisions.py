@@ -1,0 +1,94 @@
+"""What of each stage of a plan runs again, in the words of the graph that is split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from torch import fx
+
+from fx_bridge.capture.graph import CapturedGraph
+from fx_bridge.capture.random_numbers import random_operators
+from solver import PartitionError, PartitionPlan, PartitionProblem
+from solver.model.recomputation import Recomputation
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """What runs again of one stage, by the names of its operators.
+
+    Attributes
+    ----------
+    regions : mapping of str to int
+        The region of each operator of regions in which something runs again.
+    again : frozenset of str
+        Operators.
+    random : frozenset of str
+        Those of `again` that draw random numbers.
+    written : mapping of str to frozenset of str
+        The buffers, by node, that some of `again` write: they run again on copies of these.
+    """
+
+    regions: Mapping[str, int]
+    again: frozenset[str]
+    random: frozenset[str]
+    written: Mapping[str, frozenset[str]]
+
+
+def decisions_of(
+    captured: CapturedGraph, plan: PartitionPlan, problem: PartitionProblem | None
+) -> dict[int, Decisions]:
+    """Return the decisions for each stage in which something runs again, by its position.
+
+    Parameters
+    ----------
+    plan : PartitionPlan
+        Of all operators of `captured`.
+    problem : PartitionProblem, optional
+        Which the plan is a plan of: it has the regions. Needed only if something runs again.
+
+    Raises
+    ------
+    PartitionError
+        In one line: there is no problem or it is another one's, or something cannot run again.
+    """
+    if not plan.recomputed:
+        return {}
+    if problem is None:
+        raise PartitionError(
+            f"the plan lets {min(plan.recomputed)!r} run again in the backward pass, by regions "
+            "that only its problem has; give problem=, such as result.problem"
+        )
+    if [op.name for op in problem.operators] != [node.name for node in captured.operators]:
+        raise PartitionError(
+            "the problem has other operators than the graph; give the one that the plan is for"
+        )
+    recomputation = Recomputation(problem, plan.stage_index, plan.recomputed)
+    for violation in recomputation.violations():
+        raise PartitionError(f"{violation}; leave it out of recomputed")
+    again = {problem.operators[index].name for index in np.flatnonzero(recomputation.again)}
+    region_of = {op.name: op.backward.region for op in problem.operators}
+    stage_of = plan.stage_index
+    regions = {(stage_of[name], region_of[name]) for name in again}
+    random = {node.name for node in random_operators(captured)}
+    found: dict[int, Decisions] = {}
+    for stage in sorted({stage for stage, _ in regions}):
+        own = frozenset(name for name in again if stage_of[name] == stage)
+        found[stage] = Decisions(
+            {n: r for n, r in region_of.items() if stage_of[n] == stage and (stage, r) in regions},
+            own,
+            own & random,
+            {n.name: _written_by(captured, n) for n in captured.operators if n.name in own},
+        )
+    return found
+
+
+def _written_by(captured: CapturedGraph, node: fx.Node) -> frozenset[str]:
+    table = captured.storage_table
+    written = {storage for storage in table.writes.get(node.name, ()) if storage.kind == "weight"}
+    return frozenset(
+        read.name
+        for read in node.all_input_nodes
+        if read.op == "get_attr" and not written.isdisjoint(table.storages[read.name])
+    )

@@ -1,0 +1,302 @@
+"""One region of a stage for one microbatch: what is kept of it, and how it runs again.
+
+Autograd is given handles in place of the tensors that run again (``saved_tensors_hooks``). A handle
+leads to a slot, one for each storage, and the slot to the region's run until the storage has been
+made again. Nothing leads back: autograd alone holds handles, so all goes when it is done, without
+the garbage collector.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.fx.node import map_arg
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils import _pytree as pytree
+
+from fx_bridge.recomputation.random_state import NotedState, drawing_again, noted_state
+from fx_bridge.recomputation.steps import Step, call
+from fx_bridge.storages.autocast import autocast_dtypes, precision, types_here
+from fx_bridge.storages.replay import tensor_leaves
+from solver import PartitionError
+
+
+class Slot:
+    """A storage that is made again when autograd first asks for it."""
+
+    __slots__ = ("__weakref__", "run", "storage")
+
+    def __init__(self, run: RegionRun) -> None:
+        self.run: RegionRun | None = run
+        self.storage: torch.UntypedStorage | None = None
+
+    def fill(self, storage: torch.UntypedStorage) -> None:
+        """Take the storage, and let go of what makes it."""
+        self.storage, self.run = storage, None
+
+
+class Handle:
+    """What autograd holds in place of a tensor that is made again."""
+
+    __slots__ = ("dtype", "offset", "size", "slot", "stride")
+
+    def __init__(self, slot: Slot, tensor: torch.Tensor) -> None:
+        self.slot, self.dtype = slot, tensor.dtype
+        self.offset, self.size = tensor.storage_offset(), tensor.size()
+        self.stride = tensor.stride()
+
+    def tensor(self) -> torch.Tensor:
+        """Return the tensor, for which its region runs again if it has not done so yet."""
+        run = self.slot.run
+        if run is not None:
+            run.run_again()
+        storage = self.slot.storage
+        if storage is None:
+            raise PartitionError(
+                "an operator that ran again kept other tensors for its backward pass than before; "
+                "leave the operators of its region out of recomputed"
+            )
+        with torch.no_grad():
+            empty = torch.empty(0, dtype=self.dtype, device=storage.device)
+            return empty.set_(storage, self.offset, self.size, self.stride)
+
+
+def unpacked(packed: torch.Tensor | Handle) -> torch.Tensor:
+    """Return a saved tensor."""
+    return packed.tensor() if isinstance(packed, Handle) else packed
+
+
+@dataclass(slots=True)
+class Noted:
+    """What is kept of the first run of an operator, so that the second one is like it."""
+
+    requires_grad: tuple[bool, ...] = ()
+    precision: dict[str, torch.dtype] = field(default_factory=dict)
+    random_state: NotedState | None = None
+    weights: dict[str, torch.Tensor] = field(default_factory=dict)
+    values: dict[int, weakref.ref[Slot]] = field(default_factory=dict)
+    """Slots of its results, by their place."""
+    residuals: dict[int, weakref.ref[Slot]] = field(default_factory=dict)
+    """Slots of what it saves of its own, by how many tensors it saves before."""
+
+
+class RegionRun:
+    """What a microbatch keeps of a region until its backward pass.
+
+    Parameters
+    ----------
+    steps : sequence of Step
+        What runs again, in order.
+    """
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self._steps = steps
+        self._lock = threading.Lock()
+        self.kept: dict[fx.Node, Any] = {}
+        self.noted: dict[fx.Node, Noted] = {step.node: Noted() for step in steps}
+
+    def slot_of(self, node: fx.Node, place: int) -> Slot:
+        """Return the slot of a result."""
+        values = self.noted[node].values
+        reference = values.get(place)
+        slot = reference() if reference is not None else None
+        if slot is None:
+            slot = Slot(self)
+            values[place] = weakref.ref(slot)
+        return slot
+
+    def run_again(self) -> None:
+        """Run everything that is to run again, and fill the slots to which handles lead."""
+        # Autograd has a thread for each device.
+        with self._lock:
+            values, self.kept = self.kept, {}
+            for step in self._steps:
+                if step.node in self.noted:
+                    self._run_step(step, values, self.noted.pop(step.node))
+                    for read in step.dropped_again:
+                        del values[read]
+
+    def _run_step(self, step: Step, values: dict[fx.Node, Any], noted: Noted) -> None:
+        def argument(read: fx.Node) -> Any:
+            return values[read].clone() if read.name in step.written else values[read]
+
+        residuals = _alive(noted.residuals)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(precision(noted.precision))
+            if noted.random_state is not None:
+                stack.enter_context(drawing_again(noted.random_state))
+            if residuals:
+                stack.enter_context(torch.enable_grad())
+                stack.enter_context(_catching(residuals))
+            else:
+                stack.enter_context(torch.no_grad())
+            node = step.node
+            args, kwargs = map_arg((node.args, node.kwargs), argument)
+            target: Any = node.target
+            if node.op == "call_module":
+                target = values[node]
+                weights = noted.weights
+                buffers = {name for name, _ in target.named_buffers(remove_duplicate=False)}
+                weights = {n: t.clone() if n in buffers else t for n, t in weights.items()}
+                value = torch.func.functional_call(target, weights, args, kwargs)
+            else:
+                value = call(node.op, target, args, kwargs)
+        leaves = tensor_leaves(value)
+        for place, slot in _alive(noted.values).items():
+            slot.fill(leaves[place].untyped_storage())
+        values[step.node] = detached(value, noted.requires_grad)
+
+
+def _alive(slots: dict[int, weakref.ref[Slot]]) -> dict[int, Slot]:
+    found = ((place, reference()) for place, reference in slots.items())
+    return {place: slot for place, slot in found if slot is not None}
+
+
+@contextlib.contextmanager
+def _catching(slots: dict[int, Slot]) -> Iterator[None]:
+    """Fill slots with what autograd saves, by its order; let it keep nothing."""
+    count = 0
+
+    def caught(tensor: torch.Tensor) -> None:
+        nonlocal count
+        if count in slots:
+            slots[count].fill(tensor.untyped_storage())
+        count += 1
+
+    def never(_: None) -> torch.Tensor:
+        raise AssertionError("no backward pass goes through what ran again")
+
+    with saved_tensors_hooks(caught, never):
+        yield
+
+
+def detached(value: Any, requires_grad: Sequence[bool] | None = None) -> Any:
+    """Return a value apart from autograd's graph, with the same or the given flags."""
+    flags = None if requires_grad is None else iter(requires_grad)
+
+    def one(tensor: torch.Tensor) -> torch.Tensor:
+        flag = tensor.requires_grad if flags is None else next(flags)
+        return tensor.detach().requires_grad_(flag)
+
+    return pytree.tree_map_only(torch.Tensor, one, value)
+
+
+# -- the first run -------------------------------------------------------------------------
+
+Made = dict[int, tuple[StorageWeakRef, RegionRun, fx.Node, int]]
+"""By address, the storages of values that run again: whose they are, and which result.
+
+A weak reference keeps the address, and not the memory, so that no other storage has it.
+"""
+
+
+class Recording:
+    """Watches the first run of a region, and says what autograd keeps of it.
+
+    Parameters
+    ----------
+    run : RegionRun
+        Is told what it needs to run again.
+    made : Made
+        Shared by the regions of a call of the stage.
+    """
+
+    def __init__(self, run: RegionRun, made: Made) -> None:
+        self._run, self._made = run, made
+        self._again = False
+        self._read: set[int] = set()
+        self._pending: dict[int, tuple[StorageWeakRef, Slot, int]] = {}
+        self._count = 0
+
+    def hooks(self) -> saved_tensors_hooks:
+        """Return what to enter around the region."""
+        return saved_tensors_hooks(self._packed, unpacked)
+
+    def _packed(self, tensor: torch.Tensor) -> torch.Tensor | Handle:
+        place = self._count
+        self._count += 1
+        if has_storage(tensor):
+            storage = tensor.untyped_storage()
+            address = storage._cdata
+            if address in self._made:
+                _, run, node, result = self._made[address]
+                return Handle(run.slot_of(node, result), tensor)
+            if self._again and address not in self._read:
+                # A result of the operator that runs, or something of its own.
+                if address not in self._pending:
+                    self._pending[address] = StorageWeakRef(storage), Slot(self._run), place  # type: ignore[no-untyped-call]
+                return Handle(self._pending[address][1], tensor)
+        # Not the tensor itself: what an operator saves of its own result would hold itself.
+        return tensor.detach()
+
+    def before(self, step: Step, module: nn.Module, env: dict[fx.Node, Any]) -> None:
+        """Note what an operator needs to run again as it is about to run."""
+        self._again, self._count = step.again, 0
+        if not step.again:
+            return
+        noted = self._run.noted[step.node]
+        reads = step.node.all_input_nodes
+        for read in reads:
+            if read not in self._run.noted and read not in self._run.kept:
+                self._run.kept[read] = detached(env[read])
+        read_values: list[Any] = [env[read] for read in reads]
+        if step.node.op == "call_module":
+            target = module.get_submodule(str(step.node.target))
+            self._run.kept[step.node] = target
+            weights = _weights(target)
+            noted.weights = detached(weights)
+            read_values.append(weights)
+        read_values += [_weights(v) for v in read_values if isinstance(v, nn.Module)]
+        tensors = tensor_leaves(read_values)
+        self._read = {t.untyped_storage()._cdata for t in tensors if has_storage(t)}
+        noted.precision = autocast_dtypes(types_here())
+        if step.random:
+            noted.random_state = noted_state(step.node, tensors)
+
+    def after(self, step: Step, value: Any) -> None:
+        """Find out which of the saved tensors are results of an operator that has run."""
+        if not step.again:
+            return
+        noted = self._run.noted[step.node]
+        leaves = tensor_leaves(value)
+        noted.requires_grad = tuple(leaf.requires_grad for leaf in leaves)
+        for place, leaf in enumerate(leaves):
+            if not has_storage(leaf):
+                continue
+            storage = leaf.untyped_storage()
+            address = storage._cdata
+            if address in self._read or address in self._made:
+                continue
+            self._made[address] = StorageWeakRef(storage), self._run, step.node, place  # type: ignore[no-untyped-call]
+            if address in self._pending:
+                _, slot, _ = self._pending.pop(address)
+                noted.values[place] = weakref.ref(slot)
+        noted.residuals = {n: weakref.ref(slot) for _, slot, n in self._pending.values()}
+        self._pending.clear()
+        self._again = False
+
+
+def _weights(module: nn.Module) -> dict[str, torch.Tensor]:
+    return {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
+
+
+def has_storage(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is its storage, sizes and strides, and no more than that."""
+    return (
+        type(tensor) in (torch.Tensor, nn.Parameter)
+        and tensor.layout is torch.strided
+        and not tensor.is_quantized
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+    )

@@ -1,0 +1,109 @@
+"""The graph of a stage as a list of operators to run, region by region."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from torch import fx, nn
+from torch.fx.node import map_arg
+
+from fx_bridge.capture.attributes import attribute_at
+from fx_bridge.recomputation.decisions import Decisions
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """A node of the graph, and what is dropped when it has run.
+
+    Attributes
+    ----------
+    again, random : bool
+        It runs again, and draws random numbers then.
+    written : frozenset of str
+        The nodes whose values it reads, writes, and must not write twice.
+    dropped : tuple of torch.fx.Node
+        Values that nothing reads any more after it.
+    dropped_again : tuple of torch.fx.Node
+        Values that nothing reads any more of what runs again in its region.
+    """
+
+    node: fx.Node
+    again: bool
+    random: bool
+    written: frozenset[str]
+    dropped: tuple[fx.Node, ...]
+    dropped_again: tuple[fx.Node, ...]
+
+    def run(self, module: nn.Module, env: dict[fx.Node, Any]) -> Any:
+        """Return the value of the node."""
+        node = self.node
+        if node.op == "get_attr":
+            return attribute_at(module, str(node.target))
+        args, kwargs = map_arg((node.args, node.kwargs), env.__getitem__)
+        target: Any = node.target
+        if node.op == "call_module":
+            target = module.get_submodule(str(target))
+        return call(node.op, target, args, kwargs)
+
+
+def call(op: str, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Call what a node calls."""
+    if op == "call_method":
+        return getattr(args[0], target)(*args[1:], **kwargs)
+    return target(*args, **kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Consecutive steps of one region in which something runs again, or of none such.
+
+    Attributes
+    ----------
+    again : tuple of Step
+        Those of `steps` that run again.
+    """
+
+    steps: tuple[Step, ...]
+    again: tuple[Step, ...]
+
+
+def segments_of(graph: fx.Graph, decisions: Decisions) -> tuple[Segment, ...]:
+    """Return the steps of a stage."""
+    nodes = [node for node in graph.nodes if node.op not in ("placeholder", "output")]
+    # A placeholder or attribute may have the name of an operator of another stage.
+    called = {node for node in nodes if node.op != "get_attr"}
+    regions = {n: decisions.regions[n.name] for n in called if n.name in decisions.regions}
+    again = {node for node in called if node.name in decisions.again}
+    last = _last_reads([*nodes, graph.output_node()])
+    found: list[Segment] = []
+    for _, group in groupby(nodes, regions.get):
+        members = list(group)
+        rerun = [node for node in members if node in again]
+        last_again = _last_reads(rerun)
+        steps = tuple(
+            Step(
+                node,
+                node in again,
+                node in again and node.name in decisions.random,
+                decisions.written.get(node.name, frozenset()),
+                tuple(last[node]),
+                tuple(last_again.get(node, ())),
+            )
+            for node in members
+        )
+        found.append(Segment(steps, tuple(step for step in steps if step.again)))
+    return tuple(found)
+
+
+def _last_reads(nodes: Sequence[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
+    """Return the values that are dropped after each node; what nothing reads goes at once."""
+    last: dict[fx.Node, list[fx.Node]] = {}
+    seen: set[fx.Node] = set()
+    for node in reversed(nodes):
+        dropped = [read for read in (*node.all_input_nodes, node) if read not in seen]
+        seen.update(dropped)
+        last[node] = dropped
+    return last
