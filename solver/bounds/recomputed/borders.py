@@ -109,16 +109,13 @@ class BorderBytes:
         """What a stage receives of a microbatch of values that many units read."""
         result = np.zeros((self._count, self._count))
         skeleton, chosen = self._skeleton, self._skeleton.chosen
-        member = skeleton.member.astype(np.int64)
+        member, places = skeleton.member.astype(np.int64), list(enumerate(chosen))
         value_bytes, unit_of = self._problem.arrays.value_bytes, self._units.unit_of_operator
         for family, readers in self._shared_families:
             # Who needs the owner is behind it.
             unit = unit_of[family[0]]
-            behind = {
-                *bits_of(skeleton.after[unit]),
-                *(n for n, u in enumerate(chosen) if u == unit),
-            }
-            made: Bools = skeleton.member[sorted(behind)].any(axis=0)
+            behind = [*bits_of(skeleton.after[unit]), *(n for n, own in places if own == unit)]
+            made: Bools = np.asarray(skeleton.member[behind].any(axis=0))
             read = member[readers].sum(axis=0)
             size = min(int(value_bytes[index]) for index in family)
             result += size * (made[:, None] & (read[None, :] > read[:, None]))
