@@ -20,6 +20,7 @@ from solver.model.quantities import (
     format_value,
     printable,
 )
+from solver.model.recomputation import recomputation_of
 
 STEP_HEADER: Final = ("step", "round", "from", "seconds", "incumbent", "bound")
 """What :func:`step_cells` returns of a step."""
@@ -42,6 +43,7 @@ def summary(problem: PartitionProblem, results: Sequence[SolveResult]) -> str:
     """
     devices = [(device.name, device.memory_bytes) for device in problem.devices]
     lines = _table(devices, problem.objective, results)
+    lines += [line for result in results for line in _again(problem, result)]
     if len(results) > 1:
         lines += _gain(problem, results[0], results[-1])
     return "\n".join(lines)
@@ -186,6 +188,28 @@ def _sentence(objectives: Sequence[str], result: SolveResult) -> str:
         bound = f", bound {format_value(objectives[0], result.objective_bound)}"
         bound += f", gap {format_gap(result.gap)}"
     return f"{start} in {result.wall_time_s:.2f} s{bound}"
+
+
+def _again(problem: PartitionProblem, result: SolveResult) -> list[str]:
+    """Say what runs again under a plan, what that takes, and what it saves."""
+    recomputation = None if result.plan is None else recomputation_of(problem, result.plan)
+    if result.plan is None or recomputation is None:
+        return []
+    time_ns = kept_bytes = 0
+    for op, again, anchor in zip(
+        problem.operators, recomputation.again, recomputation.anchor, strict=True
+    ):
+        device = problem.device_of[result.plan.assignment[op.name]]
+        if again:
+            time_ns += op.latency_on(device.device_class)
+            kept_bytes += op.backward.saved_bytes - op.backward.rng_bytes
+        elif anchor:
+            kept_bytes -= op.storage_bytes - op.backward.kept_bytes
+    count = int(recomputation.again.sum())
+    return [
+        f"{result.solver}: {count} operators run again in {format_ns(time_ns)}; "
+        f"{format_bytes(kept_bytes)} less kept of each microbatch"
+    ]
 
 
 def _gain(problem: PartitionProblem, baseline: SolveResult, result: SolveResult) -> list[str]:

@@ -11,6 +11,7 @@ from solver.model.limits import SolveLimits
 from solver.model.problem import PartitionProblem
 from solver.search.schedule import (
     GROWTH,
+    PRESOLVE,
     SCHEDULES,
     TIMES,
     UNIT_S,
@@ -142,6 +143,9 @@ def _answering(solver: str, state: SearchState) -> str:
         return solver
     if state.is_proven_by("ideals"):
         return "ideal-dp"
+    if state.problem.may_recompute:
+        early = {step.name for step in PRESOLVE}
+        return solver if all(record.step in early for record in state.log) else "cp-sat"
     if state.searches_exactly is None:
         return solver
     return "cp-sat" if state.searches_exactly else "coarse"
