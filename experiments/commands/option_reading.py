@@ -17,6 +17,7 @@ from solver import (
     SolveLimits,
     check_solver,
 )
+from solver.model.quantities import parse_memory
 
 if TYPE_CHECKING:
     from experiments.problems.devices import DeviceSet
@@ -53,6 +54,8 @@ def read_request(options: ProblemOptions) -> ProblemRequest:
         attention=options.attention,
         communication_scale=options.communication_scale,
         with_host=not options.no_host,
+        with_replicas=not options.no_replicas,
+        device_memory_bytes=_read_device_memory(options.device_memory),
         constants=tuple(options.constant or ()),
     )
     if options.profile is None:
@@ -61,6 +64,16 @@ def read_request(options: ProblemOptions) -> ProblemRequest:
     from experiments.problems.profile import Profile
 
     return replace(request, profile=Profile.load(options.profile))
+
+
+def _read_device_memory(text: str | None) -> int | None:
+    if text is None:
+        return None
+    example = "write for example 8GiB"
+    size_bytes = parse_memory(text, f"--device-memory {text!r}", example)
+    if size_bytes is None:
+        raise PartitionError(f"--device-memory is {text}; {example}")
+    return size_bytes
 
 
 def _read_training(options: ProblemOptions) -> Training | None:

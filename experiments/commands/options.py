@@ -239,6 +239,24 @@ class ProblemOptions:
             rich_help_panel=_COSTS,
         ),
     ] = False
+    device_memory: Annotated[
+        str | None,
+        _option(
+            _COSTS,
+            "MEMORY",
+            "Such as 8GiB, of each of the --max-devices equal devices of a workload of Piper; that "
+            "of the file if left out.",
+        ),
+    ] = None
+    no_replicas: Annotated[
+        bool,
+        typer.Option(
+            "--no-replicas",
+            help="One device runs a stage of a workload of Piper, which must be said as long as "
+            "replicas are not planned.",
+            rich_help_panel=_COSTS,
+        ),
+    ] = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,8 +66,8 @@ def solve(
         str,
         typer.Argument(
             metavar="FILE.json",
-            help="A saved problem, a workload in the format of msr-fiddle/dnn-partitioning, or "
-            "published:NAME, one that comes with the package.",
+            help="A saved problem, a workload in the format of msr-fiddle/dnn-partitioning or of "
+            "msr-fiddle/piper, or published:NAME, one that comes with the package.",
             autocompletion=complete_published,
         ),
     ],

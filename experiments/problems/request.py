@@ -59,6 +59,10 @@ class ProblemRequest:
         Multiplies the communication times of a published workload.
     with_host : bool
         Keep the host among the devices of a published workload.
+    with_replicas : bool
+        Let several devices share a stage's work, in a workload of Piper.
+    device_memory_bytes : int or None
+        Of each of the devices of a workload of Piper.
     constants : tuple of str
         Input tensors that the model reads as numbers.
     """
@@ -75,6 +79,8 @@ class ProblemRequest:
     profile: Profile | None = None
     communication_scale: float | None = None
     with_host: bool = True
+    with_replicas: bool = True
+    device_memory_bytes: int | None = None
     constants: tuple[str, ...] = ()
 
     @property
@@ -141,6 +147,11 @@ def check_model_request(model: str, request: ProblemRequest) -> None:
             f"{model} is a model; --communication-scale and --no-host are for published "
             "workloads, so leave them out"
         )
+    if request.device_memory_bytes is not None or not request.with_replicas:
+        raise PartitionError(
+            f"{model} is a model; --device-memory and --no-replicas are for workloads of Piper, so "
+            "leave them out, and name devices by --devices"
+        )
     counted = request.memory_model or "inference"
     if request.training is not None and counted != "training":
         raise PartitionError(
@@ -167,7 +178,7 @@ def _check_recompute(request: ProblemRequest, memory_model: str) -> None:
 
 def read_saved_problem(path: Path, request: ProblemRequest) -> PartitionProblem:
     """Load a problem or a published workload, changed where the options say so."""
-    from experiments.workloads.reader import load_instance
+    from experiments.workloads.reader import InstanceSettings, load_instance
 
     for option, value, why in (
         ("--keep-whole", request.keep_whole, "knows no modules"),
@@ -178,9 +189,19 @@ def read_saved_problem(path: Path, request: ProblemRequest) -> PartitionProblem:
     ):
         if value or value == "":
             raise PartitionError(f"{path} is a saved problem, which {why}; {option} needs a model")
-    problem = load_instance(
-        path, communication_scale=request.communication_scale, with_host=request.with_host
+    if request.devices is not None and request.device_memory_bytes is not None:
+        raise PartitionError(
+            "--devices says how much memory devices have, and so does --device-memory; leave one "
+            "out"
+        )
+    settings = InstanceSettings(
+        request.communication_scale,
+        request.with_host,
+        request.with_replicas,
+        request.pipeline.max_devices,
+        request.device_memory_bytes,
     )
+    problem = load_instance(path, settings)
     try:
         return change_problem(problem, request)
     except PartitionError as error:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from experiments.problems.generators import GeneratorSettings, generate_problem
 from experiments.workloads.catalogue import PREFIX, workload_path
-from experiments.workloads.reader import instance_from_json
+from experiments.workloads.reader import InstanceSettings, instance_from_json
 from experiments.zoo.models import ZOO
 from solver import PartitionError, PartitionProblem
 from solver.io.files import read_json
@@ -131,12 +131,15 @@ class _FileTable:
     name: Name | None = None
     communication_scale: Any = None
     no_host: bool = False
+    no_replicas: bool = False
 
 
 def _read_file(table: dict[str, Any], where: str, folder: Path) -> ModelSource:
     asked: _FileTable = read_as(_FileTable, table, where)
     path = asked.file
     settings = {"communication_scale": asked.communication_scale, "with_host": not asked.no_host}
+    if asked.no_replicas:
+        settings["with_replicas"] = False
     try:
         data = read_json(workload_path(path) if path.startswith(PREFIX) else folder / path)
     except PartitionError as error:
@@ -148,7 +151,7 @@ def _read_file(table: dict[str, Any], where: str, folder: Path) -> ModelSource:
 
 
 def _file_source(name: str, settings: Mapping[str, Any], text: str) -> ModelSource:
-    own = instance_from_json(json.loads(text), **settings)
+    own = instance_from_json(json.loads(text), InstanceSettings(**settings))
     return ModelSource(name, "file", settings, text, own)
 
 

@@ -52,9 +52,9 @@ class Node:
 
 def read_devices(data: Mapping[str, Any], with_host: bool) -> tuple[Device, ...]:
     """Return the accelerators, and the CPUs unless `with_host` is false."""
-    accelerators = _count(data, "maxFPGAs")
-    cpus = _count(data, "maxCPUs")
-    size = _field(data, "maxSizePerFPGA", "")
+    accelerators = read_count(data, "maxFPGAs")
+    cpus = read_count(data, "maxCPUs")
+    size = read_field(data, "maxSizePerFPGA", "")
     if isinstance(size, float) and size == math.inf:
         size = MAX_TOTAL
     # What is above the most that all sizes may add up to never binds.
@@ -78,7 +78,7 @@ def read_nodes(data: Mapping[str, Any], *, has_cpus: bool) -> dict[str, Node]:
         If there is none, two share an id, or one needs a CPU and `has_cpus` is false.
     """
     nodes: dict[str, Node] = {}
-    for index, entry in enumerate(_list(data, "nodes")):
+    for index, entry in enumerate(read_list(data, "nodes")):
         node = _node(entry, f"nodes[{index}]")
         if node.name in nodes:
             raise PartitionError(f"two nodes have the id {node.name}; ids must be unique")
@@ -95,18 +95,18 @@ def read_nodes(data: Mapping[str, Any], *, has_cpus: bool) -> dict[str, Node]:
 
 def _node(entry: object, where: str) -> Node:
     entry = as_object(entry, where)
-    identity = _integer(_field(entry, "id", where), f"{where}: id")
+    identity = read_integer(read_field(entry, "id", where), f"{where}: id")
     where = f"node {identity}"
     colour = ("node", identity)
     if "colorClass" in entry:
-        colour = ("class", _integer(entry["colorClass"], f"{where}: colorClass"))
+        colour = ("class", read_integer(entry["colorClass"], f"{where}: colorClass"))
     return Node(
         name=str(identity),
         colour=colour,
         accelerator_ns=_nanoseconds(entry, "fpgaLatency", where),
         cpu_ns=_nanoseconds(entry, "cpuLatency", where),
         size_bytes=math.ceil(
-            read_number(_field(entry, "size", where), f"{where}: size", MAX_TOTAL)
+            read_number(read_field(entry, "size", where), f"{where}: size", MAX_TOTAL)
         ),
         on_accelerator=_flag(entry, "supportedOnFpga", where),
         is_backward=_flag(entry, "isBackwardNode", where),
@@ -119,17 +119,17 @@ def read_edges(
     """Return what each node reads, in the order of the file, and the transfer time of sources."""
     reads: dict[str, dict[str, None]] = {name: {} for name in node_of}
     cost_of: dict[str, float] = {}
-    for index, entry in enumerate(_list(data, "edges")):
+    for index, entry in enumerate(read_list(data, "edges")):
         where = f"edges[{index}]"
         entry = as_object(entry, where)
         ends: list[str] = []
         for field in ("sourceId", "destId"):
-            ends.append(str(_integer(_field(entry, field, where), f"{where}: {field}")))
+            ends.append(str(read_integer(read_field(entry, field, where), f"{where}: {field}")))
             if ends[-1] not in node_of:
                 raise PartitionError(f"{where}: {field} is {ends[-1]}, which is no node's id")
         source, target = ends
         where = f"{where} ({source} -> {target})"
-        cost = read_number(_field(entry, "cost", where), f"{where}: cost", _MAX_MS)
+        cost = read_number(read_field(entry, "cost", where), f"{where}: cost", _MAX_MS)
         if source == target:
             raise PartitionError(f"{where} joins a node to itself; leave it out")
         if node_of[source].is_backward and not node_of[target].is_backward:
@@ -153,27 +153,31 @@ def read_edges(
     return reads, transfer_ns
 
 
-def _field(entry: Mapping[str, Any], field: str, where: str) -> Any:
+def read_field(entry: Mapping[str, Any], field: str, where: str) -> Any:
+    """Return a field that must be there."""
     if field not in entry:
         raise PartitionError(f"{where}: {field} is missing" if where else f"{field} is missing")
     return entry[field]
 
 
-def _list(data: Mapping[str, Any], field: str) -> list[object]:
-    value = _field(data, field, "")
+def read_list(data: Mapping[str, Any], field: str) -> list[object]:
+    """Return a field that is a list."""
+    value = read_field(data, field, "")
     if not isinstance(value, list):
         raise PartitionError(f"{field} is not a list")
     return value
 
 
-def _integer(value: object, what: str) -> int:
+def read_integer(value: object, what: str) -> int:
+    """Return a value that is an integer and not too large."""
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) > MAX_TOTAL:
         raise PartitionError(f"{what} is {_short(value)}; write an integer")
     return value
 
 
-def _count(data: Mapping[str, Any], field: str) -> int:
-    value = _integer(_field(data, field, ""), field)
+def read_count(data: Mapping[str, Any], field: str) -> int:
+    """Return a field that is a number of devices."""
+    value = read_integer(read_field(data, field, ""), field)
     if not 0 <= value <= _MAX_DEVICES:
         raise PartitionError(f"{field} is {value}; write a number from 0 to {_MAX_DEVICES}")
     return value
@@ -191,12 +195,12 @@ def read_number(value: object, what: str, most: float) -> float:
 def _nanoseconds(entry: Mapping[str, Any], field: str, where: str) -> int:
     """Return a time in milliseconds as nanoseconds: off by at most half of one."""
     return round(
-        read_number(_field(entry, field, where), f"{where}: {field}", _MAX_MS) * _NS_PER_MS
+        read_number(read_field(entry, field, where), f"{where}: {field}", _MAX_MS) * _NS_PER_MS
     )
 
 
 def _flag(entry: Mapping[str, Any], field: str, where: str) -> bool:
-    value = _field(entry, field, where)
+    value = read_field(entry, field, where)
     if not isinstance(value, (bool, int)) or value not in (0, 1):
         raise PartitionError(f"{where}: {field} is {_short(value)}; write true, false, 1 or 0")
     return bool(value)

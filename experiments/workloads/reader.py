@@ -1,6 +1,6 @@
-"""Published workloads in the JSON format of Tarnawski et al., read exactly.
+"""Published workloads, read exactly: those of Tarnawski et al. here, Piper's in ``piper.py``.
 
-Format and semantics: J. Tarnawski, A. Phanishayee, N. Devanur, D. Mahajan, F. Nina Paravecino,
+Format and semantics here: J. Tarnawski, A. Phanishayee, N. Devanur, D. Mahajan, F. Nina Paravecino,
 "Efficient Algorithms for Device Placement of DNN Graph Operators", NeurIPS 2020, section 3
 (computational model) and appendix B (training), and the README of the repository
 msr-fiddle/dnn-partitioning.
@@ -18,7 +18,9 @@ Operators are named by the node's id, as the authors' programs do in their answe
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from experiments.workloads.catalogue import workload_path
 from experiments.workloads.classes import colour_classes, mirrored_forward, topological_order
@@ -30,6 +32,7 @@ from experiments.workloads.fields import (
     read_nodes,
     read_number,
 )
+from experiments.workloads.piper import is_piper, piper_from_json
 from solver import Interconnect, Operator, PartitionError, PartitionProblem, Weight
 from solver.io.files import load_json
 from solver.io.json_files import problem_from_json
@@ -44,7 +47,7 @@ def is_workload(data: object) -> bool:
 def load_workload(
     path: str | os.PathLike[str], *, communication_scale: float = 1, with_host: bool = True
 ) -> PartitionProblem:
-    """Read a published workload.
+    """Read a workload in the format of Tarnawski et al.
 
     Parameters
     ----------
@@ -67,37 +70,82 @@ def load_workload(
     return load_json(workload_path(path), build)
 
 
+@dataclass(frozen=True, slots=True)
+class InstanceSettings:
+    """What options say of a file's instance, each of some formats alone; the others refuse it.
+
+    Attributes
+    ----------
+    communication_scale : float or None
+        Factor of a workload's communication costs; None is 1.
+    with_host : bool
+        False leaves out the CPUs of a workload of Tarnawski et al.
+    with_replicas : bool
+        False says that one device runs a stage, as a workload of Piper must.
+    max_devices : int or None
+        How many devices a workload of Piper has; None leaves it to the file. In all other files
+        this is no more than a limit.
+    device_memory_bytes : int or None
+        Of the devices of a workload of Piper; None leaves it to the file.
+    """
+
+    communication_scale: float | None = None
+    with_host: bool = True
+    with_replicas: bool = True
+    max_devices: int | None = None
+    device_memory_bytes: int | None = None
+
+    @property
+    def scale(self) -> float:
+        """The factor of communication costs."""
+        return 1 if self.communication_scale is None else self.communication_scale
+
+
 def load_instance(
-    path: str | os.PathLike[str],
-    *,
-    communication_scale: float | None = None,
-    with_host: bool = True,
+    path: str | os.PathLike[str], settings: InstanceSettings | None = None
 ) -> PartitionProblem:
     """Read a published workload or a saved problem, whichever the file's content is.
 
-    `path` may be ``published:NAME``. `communication_scale` None is 1; a saved problem knows
-    neither it nor `with_host`.
+    `path` may be ``published:NAME``.
     """
-    build = partial(
-        instance_from_json, communication_scale=communication_scale, with_host=with_host
-    )
-    return load_json(workload_path(path), build)
+    return load_json(workload_path(path), partial(instance_from_json, settings=settings))
 
 
-def instance_from_json(
-    data: object, *, communication_scale: float | None = None, with_host: bool = True
-) -> PartitionProblem:
+def instance_from_json(data: object, settings: InstanceSettings | None = None) -> PartitionProblem:
     """Build the problem of a workload or of a saved problem; see :func:`load_instance`."""
+    asked = InstanceSettings() if settings is None else settings
+    if is_piper(data):
+        return _of_piper(data, asked)
+    if asked.device_memory_bytes is not None or not asked.with_replicas:
+        raise PartitionError(
+            "this is no workload of Piper, which --device-memory and --no-replicas are for; leave "
+            "them out, and name devices by --devices"
+        )
     if is_workload(data):
-        scale = 1 if communication_scale is None else communication_scale
-        return workload_from_json(data, communication_scale=scale, with_host=with_host)
+        return workload_from_json(data, communication_scale=asked.scale, with_host=asked.with_host)
     problem = problem_from_json(data)
-    if communication_scale is not None or not with_host:
+    if asked.communication_scale is not None or not asked.with_host:
         raise PartitionError(
             "this is a saved problem; --communication-scale and --no-host are for "
             "published workloads, so leave them out"
         )
     return problem
+
+
+def _of_piper(data: dict[str, Any], asked: InstanceSettings) -> PartitionProblem:
+    if asked.with_replicas:
+        raise PartitionError(
+            "this is a workload of Piper, and replicas of stages are not planned yet; write "
+            "--no-replicas for one device a stage"
+        )
+    if not asked.with_host:
+        raise PartitionError("this is a workload of Piper, without a host; leave --no-host out")
+    return piper_from_json(
+        data,
+        communication_scale=asked.scale,
+        max_devices=asked.max_devices,
+        device_memory_bytes=asked.device_memory_bytes,
+    )
 
 
 def workload_from_json(

@@ -38,6 +38,8 @@ def test_every_option_is_read():
         optimizer="sgd",
         communication_scale=2.5,
         no_host=True,
+        device_memory="2KiB",
+        no_replicas=True,
     )
     request = read_request(options)
     assert request.devices.devices == (Device("cuda:0", 1000), Device("cuda:1", 1000))
@@ -53,6 +55,8 @@ def test_every_option_is_read():
         ),
         communication_scale=2.5,
         with_host=False,
+        with_replicas=False,
+        device_memory_bytes=2048,
     )
     limits = LimitOptions(time_limit=2.5, workers=3, seed=4, deterministic=True)
     assert read_limits(limits) == SolveLimits(2.5, 3, 4, True)

@@ -90,6 +90,12 @@ def test_what_is_left_out_has_defaults(folder):
     )
 
 
+def test_a_workload_of_piper_is_one_device_a_stage(folder):
+    file = '{file = "published:piper.gnmt", no_replicas = true, communication_scale = 1000}'
+    (source,) = read(folder, f"models = [{file}]\n").models
+    assert source.own.recompute == "auto" and len(source.own.devices) == 10
+
+
 def test_work_that_is_counted_and_not_timed_may_take_longer(folder):
     text = 'models = ["mlp"]\n[limits]\ntime_limit_s = 10\n'
     assert read(folder, text).limits.clock_limit_s == 35
@@ -130,6 +136,7 @@ def test_models_of_the_command_line_come_last(folder):
         ('models = [{file = "saved.json", name = ""}]', "models[0]: name is ''"),
         ('models = [{file = "saved.json", no_host = 1}]', "models[0]: no_host is 1"),
         ('models = [{file = "saved.json", no_host = true}]', "models[0]: saved.json: this is a"),
+        ('models = ["published:piper.gnmt"]', "replicas of stages are not planned yet"),
         (
             'models = [{file = "published:layer.gnmt"}]',
             "workload 'layer.gnmt' is unknown",
