@@ -23,6 +23,7 @@ from solver.model.devices import (
 )
 from solver.model.errors import PartitionError
 from solver.model.limits import Progress, SolveLimits
+from solver.model.operators import Operator
 from solver.model.pipeline import Pipeline
 from solver.model.plan import PartitionPlan, Stage
 from solver.model.problem import (
@@ -30,7 +31,6 @@ from solver.model.problem import (
     OBJECTIVES,
     ColocationGroup,
     GraphInput,
-    Operator,
     PartitionProblem,
     Weight,
 )

@@ -20,7 +20,8 @@ from solver.diagnosis.answer import (
     Without,
 )
 from solver.model.devices import DEFAULT_DEVICE_CLASS, Device, Link
-from solver.model.problem import Operator, PartitionProblem
+from solver.model.operators import Operator
+from solver.model.problem import PartitionProblem
 from solver.model.problem_checks import MAX_TOTAL
 
 

@@ -49,8 +49,9 @@ import networkx as nx
 from solver.evaluation.evaluate import stage_memory_bytes
 from solver.model.cuts import without_hand_made
 from solver.model.devices import Device, Link
+from solver.model.operators import Operator
 from solver.model.plan import PartitionPlan
-from solver.model.problem import Operator, PartitionProblem
+from solver.model.problem import PartitionProblem
 from solver.model.training import most_in_flight
 from solver.presolve.operator_blocks import forward_arcs, operator_blocks
 
@@ -86,7 +87,8 @@ def greedy_plan(problem: PartitionProblem) -> PartitionPlan:
 
     Examples
     --------
-    >>> from solver.model.problem import Device, Operator, Weight
+    >>> from solver.model.operators import Operator
+    from solver.model.problem import Device, Weight
     >>> problem = PartitionProblem(
     ...     operators=(
     ...         Operator("a", weights=("w",)),

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from solver.model.devices import Device
 from solver.model.errors import PartitionError
-from solver.model.problem import ColocationGroup, GraphInput, Operator, PartitionProblem, Weight
+from solver.model.operators import Operator
+from solver.model.problem import ColocationGroup, GraphInput, PartitionProblem, Weight
 from solver.model.training import NO_BACKWARD, Backward
 
 if TYPE_CHECKING:

@@ -132,7 +132,7 @@ def problem_digest(problem: PartitionProblem) -> str:
 
     Examples
     --------
-    >>> from solver.model.problem import Operator
+    >>> from solver.model.operators import Operator
     >>> operators = (Operator("a", {"fast": 1, "slow": 2}),)
     >>> again = (Operator("a", {"slow": 2, "fast": 1}),)
     >>> devices = (Device("d", device_class="fast"),)

@@ -15,7 +15,8 @@ from solver.model.errors import PartitionError
 from solver.model.quantities import counted
 
 if TYPE_CHECKING:
-    from solver.model.problem import Operator, PartitionProblem
+    from solver.model.operators import Operator
+    from solver.model.problem import PartitionProblem
 
 
 def ordered_cuts(operators: Sequence[Operator], cuts: Iterable[str]) -> tuple[str, ...]:

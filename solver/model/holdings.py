@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
-    from solver.model.problem import Operator, PartitionProblem
+    from solver.model.operators import Operator
+    from solver.model.problem import PartitionProblem
 
 ALWAYS: Final = -1
 """A position before all operators: what starts there is held from the beginning of the stage."""

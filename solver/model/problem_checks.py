@@ -11,7 +11,8 @@ from solver.model.errors import PartitionError
 from solver.model.training import NO_BACKWARD
 
 if TYPE_CHECKING:
-    from solver.model.problem import Operator, PartitionProblem
+    from solver.model.operators import Operator
+    from solver.model.problem import PartitionProblem
 
 MOST_CHUNKS: Final = 1000
 """Stages of one device."""

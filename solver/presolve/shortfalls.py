@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from solver.model.problem import Operator, PartitionProblem
+from solver.model.operators import Operator
+from solver.model.problem import PartitionProblem
 from solver.model.quantities import exact_bytes, listed, quoted
 from solver.presolve.instance import condense
 

@@ -17,7 +17,6 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from ortools.graph.python import max_flow
 
 from solver.model.problem import PartitionProblem
 from solver.model.recomputation import Recomputation
@@ -220,6 +219,9 @@ class _Network:
 
     def choice(self, time: int, size: int) -> Choice:
         """Return the cheapest choice if `size` bytes are worth `time` nanoseconds."""
+        # It takes a second to load, which plans without this are spared.
+        from ortools.graph.python import max_flow
+
         solver = max_flow.SimpleMaxFlow()
         costs = self._times.astype(np.float64) * size + self._bytes.astype(np.float64) * time
         # Of integers whose sums fit; what is lost makes a choice a little less than the cheapest.

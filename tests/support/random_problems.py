@@ -11,6 +11,7 @@ from typing import Any
 from solver.evaluation.evaluate import evaluate
 from solver.model.devices import STAGING_HOST, Device, Interconnect, Link
 from solver.model.errors import PartitionError
+from solver.model.operators import Operator
 from solver.model.plan import PartitionPlan
 from solver.model.problem import (
     MEMORY_MODELS,
@@ -18,7 +19,6 @@ from solver.model.problem import (
     SCHEDULES,
     ColocationGroup,
     GraphInput,
-    Operator,
     PartitionProblem,
     Weight,
 )

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from solver.model.devices import Device, Interconnect, Link
-from solver.model.problem import Operator, PartitionProblem, Weight
+from solver.model.operators import Operator
+from solver.model.problem import PartitionProblem, Weight
 from tests.support.random_problems import random_problem
 
 

@@ -17,8 +17,9 @@ from solver.heuristics import local_search
 from solver.model.clock import Clock
 from solver.model.devices import Device, Interconnect
 from solver.model.limits import SolveLimits
+from solver.model.operators import Operator
 from solver.model.plan import PartitionPlan
-from solver.model.problem import ColocationGroup, Operator, PartitionProblem
+from solver.model.problem import ColocationGroup, PartitionProblem
 from solver.presolve import presolved
 from solver.search.findings import Finding
 from solver.search.schedule import SCHEDULES, Step

@@ -6,7 +6,8 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from solver.model.cuts import is_hand_made
-from solver.model.problem import ColocationGroup, Operator, PartitionProblem
+from solver.model.operators import Operator
+from solver.model.problem import ColocationGroup, PartitionProblem
 from solver.model.training import NO_BACKWARD
 from solver.presolve.transfers import Transfers
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
-from ortools.graph.python import max_flow
 
 from solver.bounds.recomputed.skeleton import Skeleton, bits_of
 from solver.model.arrays import Bools, Floats, Ints
@@ -131,6 +130,8 @@ def _least_cut(
     chosen: set[int],
 ) -> float:
     """Return the least sum of sizes of values on all paths from a unit to another next to it."""
+    from ortools.graph.python import max_flow
+
     number = {unit: 0, target: 1}
     queue = [unit]
     arcs: list[tuple[int, int, int]] = [(0, 2, sizes[unit])]

@@ -5,7 +5,8 @@ import pytest
 from solver.bounds.direct import direct, direct_problem
 from solver.evaluation.evaluate import evaluate
 from solver.model.devices import Device, Interconnect, Link
-from solver.model.problem import OBJECTIVES, Operator, PartitionProblem
+from solver.model.operators import Operator
+from solver.model.problem import OBJECTIVES, PartitionProblem
 from solver.presolve.instance import condense
 from tests.support.random_problems import random_plan, random_problem
 

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from solver.evaluation.evaluate import evaluate, stage_memory_bytes
 from solver.model.devices import Device, Interconnect, Link
 from solver.model.errors import PartitionError
+from solver.model.operators import Operator
 from solver.model.plan import PartitionPlan
-from solver.model.problem import ColocationGroup, GraphInput, Operator, PartitionProblem, Weight
+from solver.model.problem import ColocationGroup, GraphInput, PartitionProblem, Weight
 from solver.model.training import Backward
 from tests.support import graphs
 from tests.support.random_problems import random_plan, random_problem

@@ -9,8 +9,9 @@ from solver.evaluation.evaluate import evaluate
 from solver.evaluation.relays import positions_of, relay_hops
 from solver.model.devices import Device, Interconnect, Link
 from solver.model.errors import PartitionError
+from solver.model.operators import Operator
 from solver.model.plan import PartitionPlan
-from solver.model.problem import Operator, PartitionProblem
+from solver.model.problem import PartitionProblem
 from solver.model.training import Backward
 from tests.support.random_problems import random_plan, random_problem
 

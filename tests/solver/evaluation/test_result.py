@@ -7,8 +7,9 @@ from solver.evaluation.result import SolveResult, SolveStatus
 from solver.model.devices import Device
 from solver.model.errors import PartitionError
 from solver.model.limits import SolveLimits
+from solver.model.operators import Operator
 from solver.model.plan import PartitionPlan
-from solver.model.problem import Operator, PartitionProblem, Weight
+from solver.model.problem import PartitionProblem, Weight
 from solver.search import rounds
 from solver.search.schedule import SCHEDULES
 from solver.search.solve import SOLVERS, solve

@@ -11,7 +11,8 @@ from solver.evaluation.evaluate import evaluate
 from solver.evaluation.result import SolveStatus
 from solver.model.devices import Device
 from solver.model.limits import SolveLimits
-from solver.model.problem import ColocationGroup, GraphInput, Operator, PartitionProblem, Weight
+from solver.model.operators import Operator
+from solver.model.problem import ColocationGroup, GraphInput, PartitionProblem, Weight
 from solver.model.training import Backward
 from solver.search.solve import solve
 from tests.support.graphs import weighted_chain

@@ -29,8 +29,9 @@ from solver.io.json_files import (
 )
 from solver.model.devices import Device, Interconnect, Link
 from solver.model.errors import PartitionError
+from solver.model.operators import Operator
 from solver.model.plan import PartitionPlan
-from solver.model.problem import Operator, PartitionProblem
+from solver.model.problem import PartitionProblem
 from tests.support.paths import ROOT
 from tests.support.random_problems import hand_made_problem, random_plan, random_problem
 

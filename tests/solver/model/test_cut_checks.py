@@ -6,7 +6,8 @@ import pytest
 
 from solver.model.devices import Device
 from solver.model.errors import PartitionError
-from solver.model.problem import ColocationGroup, Operator, PartitionProblem
+from solver.model.operators import Operator
+from solver.model.problem import ColocationGroup, PartitionProblem
 from tests.support import graphs
 
 TWO = (Device("gpu0"), Device("gpu1"))

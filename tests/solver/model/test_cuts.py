@@ -7,7 +7,8 @@ from solver.evaluation.result import SolveStatus
 from solver.model.cuts import NO_BLOCK, is_hand_made, positions_of_blocks, without_hand_made
 from solver.model.devices import Device, Interconnect
 from solver.model.limits import SolveLimits
-from solver.model.problem import ColocationGroup, Operator, PartitionProblem, Weight
+from solver.model.operators import Operator
+from solver.model.problem import ColocationGroup, PartitionProblem, Weight
 from solver.presolve.instance import condense
 from solver.presolve.unit_cuts import block_starts, by_block, unit_blocks, unit_stages
 from tests.support import graphs

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solver.model.errors import PartitionError
+from solver.model.operators import Operator
 from solver.model.plan import PartitionPlan, Stage, check_assignment, quotient_arcs
-from solver.model.problem import Operator
 
 
 def raises(*parts):

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from solver import SOLVERS, SolveLimits, solve
 from solver.model.devices import Device, Interconnect, Link
 from solver.model.errors import PartitionError
-from solver.model.problem import ColocationGroup, GraphInput, Operator, PartitionProblem, Weight
+from solver.model.operators import Operator
+from solver.model.problem import ColocationGroup, GraphInput, PartitionProblem, Weight
 from solver.model.training import Backward
 
 A, B = Operator("a"), Operator("b", reads=("a",))

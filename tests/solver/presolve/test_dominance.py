@@ -11,8 +11,9 @@ import pytest
 from solver.evaluation.evaluate import evaluate
 from solver.model.devices import STAGING_HOST, Device, Interconnect, Link
 from solver.model.errors import PartitionError
+from solver.model.operators import Operator
 from solver.model.plan import PartitionPlan
-from solver.model.problem import ColocationGroup, GraphInput, Operator, PartitionProblem, Weight
+from solver.model.problem import ColocationGroup, GraphInput, PartitionProblem, Weight
 from solver.model.training import Backward
 from solver.presolve.dominance import simplify
 from solver.presolve.instance import condense

@@ -1,0 +1,138 @@
+"""The nodes of an operator graph.
+
+The semantics of every field are those of ``docs/definition.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from solver.model.checks import check_name, check_natural, remake, several
+from solver.model.errors import PartitionError
+from solver.model.training import NO_BACKWARD, Backward
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One schedulable node of the operator graph.
+
+    Parameters
+    ----------
+    name : str
+        Unique among operators and graph inputs.
+    latency_ns : int or mapping of str to int
+        Time of one execution: one number for all devices, or one per device class.
+    reads : tuple of str
+        Operators and graph inputs whose values it reads.
+    storage_bytes : int
+        Bytes that it allocates; 0 for a view.
+    workspace_bytes : int
+        Bytes that it allocates besides, and releases before it is done.
+    value_bytes : int
+        Bytes that travel when its value is needed on another device.
+    alias_of : str, optional
+        The operator or graph input, one of `reads`, in whose storage its value lives.
+    weights : tuple of str
+        Keys of the weights that it reads.
+    backward : Backward
+        Its backward pass (memory model ``training``).
+    is_output : bool
+        Its value is returned by the graph.
+    allowed_devices : frozenset of str, optional
+        Names of the devices that may run it; None allows all.
+    transfer_ns : int, optional
+        Time of one send or receive of its value on any link, instead of the link's
+        own latency and bandwidth; in training with the way back of its gradient.
+    is_backward : bool
+        It belongs to the backward pass: its edges cost transfers, but do not order stages.
+    stage : int, optional
+        The stage that must run it, as an index in ``PartitionPlan.stages``; None allows all.
+    in_place : bool
+        It writes into the storage of what it is an alias of.
+    """
+
+    name: str
+    latency_ns: int | Mapping[str, int] = 0
+    reads: tuple[str, ...] = ()
+    storage_bytes: int = 0
+    workspace_bytes: int = 0
+    value_bytes: int = 0
+    alias_of: str | None = None
+    weights: tuple[str, ...] = ()
+    backward: Backward = NO_BACKWARD
+    is_output: bool = False
+    allowed_devices: frozenset[str] | None = None
+    transfer_ns: int | None = None
+    is_backward: bool = False
+    stage: int | None = None
+    in_place: bool = False
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "operator name")
+        where = f"operator {self.name!r}: "
+        if isinstance(self.latency_ns, Mapping):
+            for device_class, latency_ns in self.latency_ns.items():
+                check_natural(latency_ns, f"{where}latency_ns[{device_class!r}]")
+            object.__setattr__(self, "latency_ns", MappingProxyType(dict(self.latency_ns)))
+        else:
+            check_natural(self.latency_ns, f"{where}latency_ns")
+        check_natural(self.storage_bytes, f"{where}storage_bytes")
+        check_natural(self.workspace_bytes, f"{where}workspace_bytes")
+        check_natural(self.value_bytes, f"{where}value_bytes")
+        if self.transfer_ns is not None:
+            check_natural(self.transfer_ns, f"{where}transfer_ns")
+        if self.stage is not None:
+            check_natural(self.stage, f"{where}stage")
+        for attribute in ("reads", "weights"):
+            names = several(getattr(self, attribute), f"{where}{attribute}")
+            for item in names:
+                check_name(item, f"{where}an entry of {attribute}")
+            object.__setattr__(self, attribute, tuple(dict.fromkeys(names)))
+        if self.alias_of is not None:
+            if self.alias_of not in self.reads:
+                raise PartitionError(
+                    f"{where}alias_of is {self.alias_of!r}, which it does not read; "
+                    "add it to reads, or leave alias_of out"
+                )
+            if self.storage_bytes:
+                raise PartitionError(
+                    f"{where}storage_bytes is {self.storage_bytes} though it is an alias of "
+                    f"{self.alias_of!r}; an alias allocates 0 bytes"
+                )
+        elif self.in_place:
+            raise PartitionError(f"{where}in_place is set, but it is an alias of nothing")
+        if not isinstance(self.backward, Backward):
+            raise PartitionError(
+                f"{where}backward is {self.backward!r}; write Backward(...), or leave it out"
+            )
+        if self.backward.passes_to is not None and self.backward.passes_to not in self.reads:
+            raise PartitionError(
+                f"{where}backward passes its gradient to {self.backward.passes_to!r}, which the "
+                "operator does not read; name one of reads, or leave passes_to out"
+            )
+        if self.backward.kept_bytes > self.storage_bytes:
+            raise PartitionError(
+                f"{where}backward passes keep {self.backward.kept_bytes} bytes of a storage of "
+                f"{self.storage_bytes}; write residual_bytes for what is no part of it"
+            )
+        if self.allowed_devices is not None:
+            devices = several(self.allowed_devices, f"{where}allowed_devices")
+            for item in devices:
+                check_name(item, f"{where}an entry of allowed_devices")
+            object.__setattr__(self, "allowed_devices", frozenset(devices))
+            if not self.allowed_devices:
+                raise PartitionError(
+                    f"{where}allowed_devices is empty; name a device, or leave it out to allow all"
+                )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return remake(self)
+
+    def latency_on(self, device_class: str) -> int:
+        """Return the execution time in nanoseconds on a device of `device_class`."""
+        if isinstance(self.latency_ns, Mapping):
+            return self.latency_ns[device_class]
+        return self.latency_ns
