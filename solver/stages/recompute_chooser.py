@@ -159,7 +159,7 @@ class RecomputeChooser:
         return frozenset().union(*self._chosen(parts, steps[:high]).values())
 
     def _first_fitting(self, count: int, guess: int, fits: Callable[[int], bool]) -> int | None:
-        """Return a small number of steps, of so many, that fit; None if none is found.
+        """Return a small number of steps, at most `count`, that fit; None if none is found.
 
         What runs again takes room while it does, so that more steps may take more. So numbers are
         tried from a guess on, at growing distances.

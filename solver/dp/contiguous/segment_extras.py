@@ -2,8 +2,9 @@
 
 For a price of a byte, what a segment takes and keeps is least part by part; so the largest, over
 prices, of that sum without the price of the room is a lower bound of the time added: the lower hull
-of what the parts allow together (:mod:`solver.stages.recompute_hull`). The best choices come within
-a step of it, which is a small part of what a segment has. Rows of backward passes are counted while
+of what the parts allow together (:mod:`solver.stages.recompute_hull`). Of segments within one
+region it is the difference of two parts, which is an estimate. The best choices come within a step
+of it, which is a small part of what a segment has. Rows of backward passes are counted while
 the last region of a segment, and the one before it, run; that of what runs again is not.
 """
 
@@ -122,11 +123,15 @@ class _ClassExtras:
         return prices
 
     @cached_property
+    def _saved_bytes(self) -> Ints:
+        """What the operators before each place keep if nothing runs again."""
+        saved = [op.backward.saved_bytes for op in self._problem.operators]
+        return np.append(0, np.cumsum(saved, dtype=np.int64))
+
+    @cached_property
     def _peaks(self) -> tuple[Ints, Ints]:
         """The backward row of the last region of a segment by end, and of whole regions."""
-        problem = self._problem
-        saved = np.cumsum([op.backward.saved_bytes for op in problem.operators])
-        saved = np.append(0, saved)
+        problem, saved = self._problem, self._saved_bytes
         workspaces = np.array(
             [
                 op.backward.workspace_bytes
@@ -157,6 +162,11 @@ class _ClassExtras:
         tail_peaks, whole_peaks = self._peaks
         room = self._tables.always_bytes - capacity
         is_one = first == final
+        # A segment within a region has less of it by what is before the segment.
+        is_within = is_one & (self._end_region[self._begin] == final)
+        kept = self._saved_bytes[self._tables.places[self._begin]]
+        kept = kept - self._saved_bytes[self._first[final]]
+        tail_peaks = tail_peaks[:, None] - np.where(is_within, kept, 0)
         inner = final - 1 > first
         result = np.zeros(room.shape)
         for number, price in enumerate(prices.tolist()):
@@ -166,7 +176,8 @@ class _ClassExtras:
             middle = before[until, number] - before[first + 1, number]
             head = np.where(is_one, 0.0, heads[self._begin, number])
             found = head + middle + tails[:, number][:, None]
-            result = np.maximum(result, found + once * (room + tail_peaks[:, None]))
+            found -= np.where(is_within, tails[self._begin, number], 0.0)
+            result = np.maximum(result, found + once * (room + tail_peaks))
             found += last[final - 1, number] - wholes[final - 1, number]
             found += once * (room + whole_peaks[np.maximum(final - 1, 0)])
             result = np.maximum(result, np.where(inner, found, 0.0))
@@ -175,8 +186,9 @@ class _ClassExtras:
         held = before_bytes[np.maximum(final, first + 1)] - before_bytes[first + 1]
         ends = np.array([hull[-1].held_bytes for hull in self._heads])
         held = held + np.where(is_one, 0, ends[self._begin])
-        tails_bytes = np.array([hull[-1].held_bytes for hull in self._tails])[:, None]
-        need = room + in_flight * held + (in_flight - 1) * tails_bytes + tail_peaks[:, None]
+        last_bytes = np.array([hull[-1].held_bytes for hull in self._tails])
+        tail = last_bytes[:, None] - np.where(is_within, last_bytes[self._begin], 0)
+        need = room + in_flight * held + (in_flight - 1) * tail + tail_peaks
         return np.where(need > 0, np.inf, result)
 
 
