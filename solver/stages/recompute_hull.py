@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+import networkx as nx
 import numpy as np
 
 from solver.model.problem import PartitionProblem
@@ -248,6 +249,25 @@ class _Network:
         places = tuple(self._part.members.index(index) for index in sorted(chosen))
         return Choice(extra_ns, held_bytes, places)
 
+    def between(self, first: Choice, last: Choice) -> list[Choice]:
+        """Return choices on the line between two, if these differ in independent operators."""
+        more = set(last.again) - set(first.again)
+        if len(more) < 2 or not set(first.again) < set(last.again):
+            return []
+        links = nx.Graph()
+        links.add_nodes_from(self._number[self._part.members[place]] for place in more)
+        arcs = zip(self._tails.tolist(), self._heads.tolist(), strict=True)
+        links.add_edges_from(arc for arc in arcs if not {0, 1} & {*arc})
+        chosen = [self._part.members[place] for place in first.again]
+        found: list[Choice] = []
+        for component in nx.connected_components(links):
+            own = [i for i in self.candidates if self._number[i] in component]
+            own = [i for i in own if self._part.members.index(i) in more]
+            if own:
+                chosen = chosen + own
+                found.append(self.measured(chosen))
+        return found[:-1]
+
 
 def _hull(network: _Network) -> tuple[Choice, ...]:
     first = network.measured([])
@@ -264,5 +284,5 @@ def _between(network: _Network, first: Choice, last: Choice) -> list[Choice]:
     middle = network.choice(time, size)
     cost = middle.extra_ns * size + middle.held_bytes * time
     if cost >= first.extra_ns * size + first.held_bytes * time:
-        return []
+        return network.between(first, last)
     return [*_between(network, first, middle), middle, *_between(network, middle, last)]

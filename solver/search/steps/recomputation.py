@@ -15,7 +15,7 @@ from solver.stages.recompute_chooser import RecomputeChooser
 
 _STRETCHES: Final = (1000, 985, 970, 940, 900)
 """Capacities to cut by, per thousand: what runs again takes some room that cuts do not count."""
-_MOST_ROWS: Final = 1_000_000
+_MOST_ROWS: Final = 200_000
 """Pairs of operators, by position, of which a model is made in seconds."""
 _MANY_UNITS: Final = 30
 """A model of fewer units is solved sooner than bounded."""
