@@ -167,11 +167,10 @@ def check_stages(captured, problem, plan, args):
     recording = Recording(split)
     recording.run(*pytree.tree_leaves(args), enable_io_processing=False)
     ratios = []
-    for index, entry in enumerate(evaluation.stages):
-        stage, inputs = (
-            split.get_submodule(f"submod_{index}"),
-            recording.inputs[f"submod_{index}"],
-        )
+    for index, (name, entry) in enumerate(
+        zip(split.meta["stages"], evaluation.stages, strict=True)
+    ):
+        stage, inputs = split.get_submodule(name), recording.inputs[name]
         members = [i for n, i in problem.index_of.items() if plan.stage_index[n] == index]
         saved_bytes = RecomputedStage(problem, members, recomputation).saved_bytes
         assert held_bytes(stage, inputs, problem, plan, saved) == (saved_bytes, 0)

@@ -147,7 +147,7 @@ def with_regions(problem, regions):
 def decided(captured, stages=1, seed=0, share=0.7):
     problem, plan = plan_of(captured, stages)
     plan = replace(plan, recomputed=random_decisions(problem, plan, seed, share))
-    assert plan.recomputed
+    assert plan.recomputed or share < 0.5
     return problem, plan
 
 
