@@ -215,11 +215,6 @@ class StageBounds:
             bound = BorderBound(self._units, len(self._devices))
             self._borders = bound if bound.is_known else None
 
-    @property
-    def borders(self) -> BorderBound | None:
-        """What borders that exist say of the bottleneck; None if they are not known."""
-        return self._borders
-
     def least_bottleneck_ns(
         self,
         slots: int,
@@ -247,8 +242,8 @@ class StageBounds:
         least = max(at_least, self._largest_work, int(self._total_work / rate * (1 - 1e-12)))
         for positions, _ in self._positions:
             least = max(least, positions.least_bottleneck_ns(least, order, at_most))
-        if self.borders is not None:
-            least = max(least, self.borders.least_bottleneck_ns(least, order, at_most))
+        if self._borders is not None:
+            least = max(least, self._borders.least_bottleneck_ns(least, order, at_most))
         return least
 
     def narrow_by(self, source: WindowSource) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from solver.model.clock import Clock
-from solver.presolve.device_kinds import Order
 from solver.search.branch_models import BranchSearch
 from solver.search.limit_refutation import LimitRefutation, LimitStatus
-from solver.search.order_neighbours import OrderNeighbours
 from solver.search.order_refutation import refute_orders
 from solver.search.state import SearchState
 
@@ -34,7 +32,6 @@ class BranchAndBound:
         self.branches = state.begin_branches()
         self.search = BranchSearch(state)
         self.limits = LimitRefutation(state)
-        self.neighbours = OrderNeighbours(state)
         self._wide: tuple[int | None, bool] | None = None
         self._declined: tuple[int, int | None] | None = None
         self._times = times = state.times
@@ -98,17 +95,6 @@ class BranchAndBound:
                 if not (branch.closed or clock.is_over):
                     self.search.search(branch, clock, within=limit, beyond=True)
                 return
-
-    def search_neighbours(self, clock: Clock) -> None:
-        """Search single orders, the incumbent's first, where all of them are too many."""
-        passed: set[Order] = set()
-        while (guess := self.neighbours.next(passed)) is not None and not clock.is_over:
-            before = self.branches.best
-            self.search.search(guess, clock)
-            if self.branches.best == before:
-                assert guess.order is not None
-                passed.add(guess.order)
-        self.branches.close_covered()
 
     def search_branches(self, clock: Clock) -> None:
         """Search the open branches, each for a slice of time that grows from turn to turn.

@@ -95,8 +95,7 @@ class Branches:
         The incumbent's value in the objective under way.
     all : list of Branch
         In the order in which they are searched. The free ones cover all plans, and so do the
-        single orders if there are any: guesses, which do not, are kept elsewhere
-        (:mod:`solver.search.order_neighbours`).
+        single orders if there are any.
     """
 
     def __init__(self, presolved: Presolved, plan: PartitionPlan | None, least: int) -> None:

@@ -164,12 +164,6 @@ EXACT: Final = (
         when=all_of(is_bottleneck, gap_above(10), bounds.has_least_loads),
     ),
     Step(
-        "along borders",
-        heuristics.along_borders,
-        share=2.0,
-        when=all_of(is_bottleneck, lambda state: state.stage_bounds.borders is not None),
-    ),
-    Step(
         "without host",
         heuristics.without_host,
         share=20.0,
@@ -273,15 +267,8 @@ EXACT: Final = (
             is_large,
             gap_above(30),
             still_gains("slow annealing"),
-            either(branch_and_bound.has_order_neighbours, branch_and_bound.is_wide_open),
+            branch_and_bound.is_wide_open,
         ),
-        repeats=True,
-    ),
-    Step(
-        "order neighbours",
-        branch_and_bound.order_neighbours,
-        share=4.0,
-        when=all_of(is_large, gap_above(10), branch_and_bound.has_order_neighbours),
         repeats=True,
     ),
     # A search begins anew in each round, so its first slice is long.
@@ -303,13 +290,6 @@ EXACT: Final = (
             still_gains("slow annealing"),
             branch_and_bound.orders_do_not_close,
         ),
-        repeats=True,
-    ),
-    Step(
-        "order neighbours",
-        branch_and_bound.order_neighbours,
-        share=4.0,
-        when=branch_and_bound.has_order_neighbours,
         repeats=True,
     ),
 )

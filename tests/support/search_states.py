@@ -14,7 +14,7 @@ from solver.model.problem import PartitionProblem
 from solver.search import rounds
 from solver.search.conditions import Condition
 from solver.search.findings import Finding
-from solver.search.schedule import SCHEDULES, TIMES
+from solver.search.schedule import EXACT, SCHEDULES, TIMES
 from solver.search.state import SearchState
 from solver.search.steps import presolve
 
@@ -58,18 +58,19 @@ def take(state: SearchState, run: Run, clock: Clock | None = None) -> list[Findi
 def move_step(
     monkeypatch: pytest.MonkeyPatch, name: str, after: str, when: Condition | None = None
 ) -> None:
-    """Let a step of the schedule `cp-sat` come after another one, on a condition of its own."""
+    """Let a step of the exact search come after another one, on a condition of its own."""
     steps = [step for step in SCHEDULES["cp-sat"] if step.name != name]
     moved = next(step for step in SCHEDULES["cp-sat"] if step.name == name)
     if when is not None:
         moved = replace(moved, when=when)
-    place = next(place for place, step in enumerate(steps) if step.name == after)
+    # Rows of the same name before are for problems in which operators may run again.
+    place = max(place for place, step in enumerate(steps) if step.name == after)
     schedule = (*steps[: place + 1], moved, *steps[place + 1 :])
     monkeypatch.setattr(rounds, "SCHEDULES", {**SCHEDULES, "cp-sat": schedule})
 
 
 def steps_after(name: str) -> tuple[str, ...]:
-    """Return the names of the steps of `cp-sat` that come after a step, and not before too."""
-    names = [step.name for step in SCHEDULES["cp-sat"]]
+    """Return the names of the exact steps that come after a step, and not before too."""
+    names = [step.name for step in EXACT]
     place = names.index(name) + 1
     return tuple(dict.fromkeys(each for each in names[place:] if each not in names[:place]))

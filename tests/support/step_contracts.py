@@ -51,7 +51,6 @@ BOUNDS: Final[Mapping[str, tuple[str, ...]]] = {
 HEURISTICS: Final[Mapping[str, tuple[str, ...]]] = {
     "contiguous": ("any", "hand made", "chunks", "relayed"),
     "greedy": ("any", "hand made", "chunks", "relayed"),
-    "along borders": ("bottleneck", "layers"),
     "without host": ("bottleneck", "streams"),
     "cuts of orders": ("bottleneck", "layers", "decoder"),
     "cheap borders": ("bottleneck", "layers", "decoder"),
@@ -71,22 +70,15 @@ EXACT: Final[Mapping[str, tuple[str, ...]]] = {
     "refute orders": ("bottleneck", "chain"),
     "refute limits": ("decoder", "layers"),
     "limits near the bound": ("decoder", "layers"),
-    "order neighbours": ("any", "chain"),
     "branches": ("any", "hand made", "relayed", "chunks", "interleaved"),
 }
 """Steps that find plans and bound too."""
 PREPARED_BY: Final[Mapping[str, tuple[str, ...]]] = {
-    "along borders": ("positions", "borders"),
     "refute limits": ("state space",),
     "limits near the bound": ("state space",),
 }
 """What a step needs to know from others."""
-OF_MANY_ORDERS: Final = (
-    "state space",
-    "refute limits",
-    "limits near the bound",
-    "order neighbours",
-)
+OF_MANY_ORDERS: Final = ("state space", "refute limits", "limits near the bound")
 """Steps for device orders that are too many to be listed."""
 
 

@@ -38,9 +38,6 @@ class Front:
     held_bytes: int
     region: int
 
-    def __contains__(self, border: int) -> bool:
-        return any((stairs == border).any() for stairs in self.borders)
-
 
 class BorderSteps:
     """Steps from front to front.
@@ -49,8 +46,6 @@ class BorderSteps:
     ----------
     bottleneck_ns : int
         The most time of any stage.
-    first_ns : int
-        What the first stage takes besides.
 
     Notes
     -----
@@ -68,10 +63,9 @@ class BorderSteps:
     that are worse at every level than one of the front need not be looked at.
     """
 
-    def __init__(self, borders: Borders, bottleneck_ns: int, first_ns: int = 0) -> None:
+    def __init__(self, borders: Borders, bottleneck_ns: int) -> None:
         self.borders = borders
         self._bottleneck_ns = bottleneck_ns
-        self._first_ns = first_ns
         self._levels = range(len(borders.need_ns))
         self._least_gain_ns = np.min(borders.gain_ns, axis=0)
         self._least_gain_bytes = np.min(borders.gain_bytes, axis=0)
@@ -85,7 +79,7 @@ class BorderSteps:
         levels = self._levels
         return Front(
             borders=tuple(none for _ in levels),
-            gain_ns=tuple(none - self._first_ns for _ in levels),
+            gain_ns=tuple(none for _ in levels),
             gain_bytes=tuple(row[:1] for row in self.borders.gain_bytes),
             work=0,
             held_bytes=0,
@@ -169,28 +163,6 @@ class BorderSteps:
         )
         # Regions without work may come behind the own one at the same amount.
         return int(np.minimum(first, self._after_region[borders.region[own] + 1]).max())
-
-    def stages_before(self, border: int, front: Front, kind: StageKind) -> list[int]:
-        """Return the borders of a front from which one stage gets to `border`, by all we know."""
-        borders = self.borders
-        sources = np.unique(np.concatenate(front.borders))
-        before = borders.region[sources]
-        sources, before = (values[before < borders.region[border]] for values in (sources, before))
-        if not len(sources):
-            return []
-        # Of the levels for which the ends are not too near, the last one knows most.
-        gain_ns, gain_bytes = borders.gain_ns[0][sources], borders.gain_bytes[0][sources]
-        need_ns = np.full(len(sources), borders.need_ns[0][border])
-        for level in self._levels:
-            far = borders.region[border] > borders.near[level][before + 1]
-            gain_ns = np.where(far, borders.gain_ns[level][sources], gain_ns)
-            gain_bytes = np.where(far, borders.gain_bytes[level][sources], gain_bytes)
-            need_ns = np.where(far, borders.need_ns[level][border], need_ns)
-        time_ns = need_ns - gain_ns + np.where(before < 0, self._first_ns, 0)
-        held = borders.held_bytes[border] - gain_bytes
-        fits = (time_ns <= self._room_ns(kind)) & (held <= capacity_bytes(kind))
-        result: list[int] = sources[fits].tolist()
-        return result
 
 
 def capacity_bytes(kind: StageKind) -> int:

@@ -65,17 +65,9 @@ class Borders:
     near: tuple[Ints, ...]
     ideals: tuple[tuple[int, int], ...]
     places: Regions
-    side: tuple[SideValue, ...]
 
     def __len__(self) -> int:
         return len(self.work)
-
-    def units_of(self, border: int) -> list[int]:
-        """Return the units of the spine that are before a border."""
-        region, mask = self.ideals[border]
-        whole = np.flatnonzero(self.places.coordinate <= 2 * region).tolist()
-        own = self.places.members.get(region, [])
-        return whole + [unit for place, unit in enumerate(own) if mask >> place & 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +154,9 @@ class BorderList:
         lives = LiveBytes(units, kept, self.places) if counts_live else None
         average_ns = max(int(work.sum()) // max(slots, 1), 1)
         self._levels = Horizons(self.places, average_ns, lives, relayed=hops)
-        self.side: tuple[SideValue, ...] = ()
+        self._side: tuple[SideValue, ...] = ()
         if not hops:
-            self.side = side_values(units, kept)
+            self._side = side_values(units, kept)
         self._set_nets()
         self._live = [
             np.zeros(self.places.count, dtype=np.int64) if lives is None else lives.behind(ahead)
@@ -182,7 +174,7 @@ class BorderList:
         ]
         rows += [
             (value.first, value.readers, value.time_ns, self._held(value.held_bytes), False, False)
-            for value in self.side
+            for value in self._side
         ]
         self._rows = rows
         self._readers = [
@@ -364,7 +356,6 @@ class BorderList:
             near=tuple(self._levels.near),
             ideals=((-1, 0), *(ideals[number] for number in order), (count, 0)),
             places=self.places,
-            side=self.side,
         )
 
 

@@ -86,49 +86,6 @@ def improve_borders(
     return plan
 
 
-def plan_near(
-    units: Instance,
-    start: PartitionPlan,
-    *,
-    below_ns: int | None = None,
-    clock: Clock = UNLIMITED,
-    workers: int = 1,
-    seed: int = 0,
-) -> PartitionPlan | None:
-    """Return a plan with borders near those of `start`, which need not be feasible itself.
-
-    Parameters
-    ----------
-    units : Instance
-        Of a problem whose goal is the bottleneck, without hand-made cuts.
-    start : PartitionPlan
-        Of one chunk.
-    below_ns : int, optional
-        Only plans with a smaller bottleneck are of interest; without it, those that are no worse
-        than `start`.
-    clock, workers, seed
-        As for :func:`improve_borders`.
-
-    Returns
-    -------
-    PartitionPlan or None
-        A feasible one; None if none was found.
-    """
-    count = len(start.device_order)
-    limit_ns = evaluate(units.problem, start).objective[0] if below_ns is None else below_ns - 1
-    rng = random.Random(seed)
-    solver = SubSolver(units, workers, seed, clock, _MOST_WORK_S)
-    for path in long_paths(units):
-        near = BorderClusters(units, SideGroups.of(units, path), rng)
-        neighbourhood = near.around(_stages(units, start), count, _PIECES[0])
-        if neighbourhood.windows.places > _MOST_PLACES or clock.is_over:
-            continue
-        found = solver.lower(start, limit_ns, neighbourhood, range(count))
-        if found is not None and evaluate(units.problem, found).feasible:
-            return found
-    return None
-
-
 def _stages(units: Instance, plan: PartitionPlan) -> list[int]:
     operators = units.problem.operators
     return [plan.stage_index[operators[own[0]].name] for own in units.members]

@@ -54,17 +54,6 @@ def is_wide_open(state: SearchState) -> bool:
     return _own(state).is_wide
 
 
-def order_neighbours(state: SearchState, clock: Clock) -> Iterator[Finding]:
-    """Search orders that differ from the incumbent's by one device or two."""
-    _own(state).search_neighbours(clock)
-    yield from _closed(state)
-
-
-def has_order_neighbours(state: SearchState) -> bool:
-    """Whether orders are too many to list, and one of them is worth a search."""
-    return _own(state).neighbours.next() is not None
-
-
 def branch_and_bound(state: SearchState, clock: Clock) -> Iterator[Finding]:
     """Search the branches, each of which is a device order or all of them."""
     _own(state).search_branches(clock)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from solver.bounds.borders.bound import BorderBound
 from solver.dp.contiguous.solver import contiguous_plan
 from solver.dp.ideal_program import IdealAnswer, SolveIdeals, solve_ideals
 from solver.heuristics.cheap_borders import plan_at_cheap_borders
@@ -26,8 +25,6 @@ from solver.model.problem import PartitionProblem
 from solver.search.findings import Finding, NothingFound, PlanFound
 from solver.search.state import SearchState
 
-_ABOVE_PERMYRIAD: Final = (5, 20, 80, 320)
-"""How far above the bound on borders its own plans are looked for, until they keep to that."""
 _MOVES_PER_UNIT: Final = 100
 """Moves of local search on smaller graphs, which a model often solves at once."""
 MOST_SUB_SOLVES: Final = 40
@@ -52,48 +49,6 @@ def contiguous(state: SearchState, clock: Clock) -> Iterator[Finding]:
         yield NothingFound("operators that must share a device are pinned apart")
     else:
         yield NothingFound("no contiguous cut of the execution order fits")
-
-
-def along_borders(state: SearchState, clock: Clock) -> Iterator[Finding]:
-    """Offer the plans behind the bound on borders (:mod:`solver.bounds.borders.bound`).
-
-    Where these do not fit, exact sub-solves look for plans near them.
-    """
-    borders = state.stage_bounds.borders
-    assert borders is not None
-    least_ns = state.bound
-    for place, permyriad in enumerate(_ABOVE_PERMYRIAD):
-        limit_ns = least_ns + least_ns * permyriad // 10_000
-        if state.best is not None and state.best <= limit_ns:
-            break
-        plan = borders.plan(limit_ns)
-        if plan is not None:
-            yield PlanFound(plan)
-        part = clock.slice(clock.left_s / (len(_ABOVE_PERMYRIAD) - place))
-        yield from _near_borders(state, borders, limit_ns, part)
-
-
-def _near_borders(
-    state: SearchState, borders: BorderBound, limit_ns: int, clock: Clock
-) -> Iterator[Finding]:
-    """Offer the best plan near a way along borders that leaves out what is beside them."""
-    if (state.best is not None and state.best <= limit_ns) or not state.presolved.is_large:
-        return
-    start = borders.plan(limit_ns, sends_sides=False)
-    if start is None or len(start.device_order) < 2 or is_hand_made(state.problem):
-        return
-    from solver.heuristics.neighbourhoods.border_search import plan_near
-
-    plan = plan_near(
-        state.presolved.units,
-        start,
-        below_ns=state.best,
-        clock=clock,
-        workers=state.workers,
-        seed=state.limits.seed,
-    )
-    if plan is not None:
-        yield PlanFound(plan)
 
 
 def without_host(state: SearchState, clock: Clock) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Bounds by borders that exist, and the plans on the way to them, against brute force."""
+"""Bounds by borders that exist, against brute force."""
 
 import itertools
 
@@ -86,14 +86,9 @@ def test_weights_come_in_lumps():
         weights={f"w{i}": Weight(4) for i in range(6)},
         memory_model="weights",
     )
-    bound = border_bound(problem)
     assert older_bound(problem) == 20
-    assert bound.least_bottleneck_ns() == brute_force(to_instance(problem))[0][0] == 40
-    plan = bound.plan(40)
-    evaluation = evaluate(problem, plan)
-    assert evaluation.feasible
-    assert evaluation.objective == (40,)
-    assert bound.plan(39) is None
+    best = brute_force(to_instance(problem))
+    assert border_bound(problem).least_bottleneck_ns() == best[0][0] == 40
 
 
 def test_a_stage_holds_what_it_receives_and_what_is_live():
@@ -118,26 +113,7 @@ def test_a_stage_holds_what_it_receives_and_what_is_live():
     assert border_bound(tight).least_bottleneck_ns() > 20
 
 
-def test_plans_of_the_bound_are_judged_and_often_the_best():
-    judged = best_found = 0
-    for seed in range(100):
-        problem = layers(seed)
-        best = brute_force(to_instance(problem))
-        if best is None:
-            continue
-        bound = border_bound(problem)
-        plan = bound.plan(best[0][0])
-        if plan is None or not evaluate(problem, plan).feasible:
-            continue
-        judged += 1
-        value = evaluate(problem, plan).objective[0]
-        assert value >= best[0][0]
-        best_found += value == best[0][0]
-    assert judged >= 20
-    assert best_found >= 10
-
-
-def test_kinds_that_count_as_one_promise_too_much_for_a_plan():
+def test_the_bound_is_true_where_kinds_count_as_one():
     names = [f"op{i}" for i in range(12)]
     problem = PartitionProblem(
         operators=[
@@ -149,10 +125,7 @@ def test_kinds_that_count_as_one_promise_too_much_for_a_plan():
         weights={f"w{i}": Weight(4) for i in range(12)},
         memory_model="weights",
     )
-    bound = border_bound(problem)
-    assert bound.least_bottleneck_ns() == 10
-    plan = bound.plan(10)
-    assert plan is None or evaluate(problem, plan).objective == (10,)
+    assert border_bound(problem).least_bottleneck_ns() == 10
 
 
 def test_what_cannot_be_listed_has_no_bound():
@@ -162,7 +135,6 @@ def test_what_cannot_be_listed_has_no_bound():
     bound = border_bound(problem)
     assert not bound.is_known
     assert bound.least_bottleneck_ns(7) == 7
-    assert bound.plan(1000) is None
     staged = problem.replace(
         operators=wide[:2],
         devices=(Device("p"), Device("q", is_host=True)),

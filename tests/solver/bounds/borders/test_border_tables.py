@@ -37,6 +37,14 @@ def stages_at_random(rng, units, count):
     return stages
 
 
+def units_of(listed, border):
+    """Return the units of the spine that are before a border."""
+    region, mask = listed.ideals[border]
+    whole = np.flatnonzero(listed.places.coordinate <= 2 * region).tolist()
+    own = listed.places.members.get(region, [])
+    return whole + [unit for place, unit in enumerate(own) if mask >> place & 1]
+
+
 def border_of(listed, kept, stages, last):
     """Return the border of what the stages up to `last` run of the spine."""
     inside = [place for place, unit in enumerate(kept) if stages[unit] <= last]
@@ -44,7 +52,7 @@ def border_of(listed, kept, stages, last):
         return 0
     if len(inside) == len(kept):
         return len(listed) - 1
-    found = [n for n in range(1, len(listed) - 1) if listed.units_of(n) == inside]
+    found = [n for n in range(1, len(listed) - 1) if units_of(listed, n) == inside]
     # Of an articulation unit and the whole region before it there is one each.
     return found[0]
 
@@ -121,8 +129,8 @@ def _rows(listed):
 
 def test_the_first_border_is_empty_and_the_last_one_is_everything():
     _, kept, listed = borders_of(layers(3))
-    assert listed.units_of(0) == []
-    assert listed.units_of(len(listed) - 1) == list(range(len(kept)))
+    assert units_of(listed, 0) == []
+    assert units_of(listed, len(listed) - 1) == list(range(len(kept)))
     assert (np.diff(listed.work) >= 0).all()
 
 
@@ -159,7 +167,7 @@ def _is_possible(listed, start, end, limit_ns, capacity):
     """Whether a stage between two borders may keep within limits, as far as is known."""
     before, after = listed.region[start], listed.region[end]
     if before == after:
-        own, more = set(listed.units_of(start)), set(listed.units_of(end))
+        own, more = set(units_of(listed, start)), set(units_of(listed, end))
         return own <= more and (
             listed.work[end] - listed.work[start] <= limit_ns
             and listed.held_bytes[end] - listed.held_bytes[start] <= capacity

@@ -8,7 +8,7 @@ from solver import Device, Interconnect, Link, Operator, PartitionPlan, Partitio
 from solver.bounds.spine import longest_path
 from solver.evaluation.evaluate import evaluate
 from solver.heuristics.neighbourhoods.border_clusters import BorderClusters
-from solver.heuristics.neighbourhoods.border_search import improve_borders, plan_near
+from solver.heuristics.neighbourhoods.border_search import improve_borders
 from solver.heuristics.side_groups import SideGroups, movable_groups
 from solver.model.clock import Clock
 from solver.model.limits import SolveLimits
@@ -145,28 +145,3 @@ def test_it_returns_plans_that_it_does_not_search():
     reached = evaluate(shared, start).objective[0]
     assert improve_borders(condense(shared), start, target=reached) is start
     assert improve_borders(condense(shared), start, clock=Clock(0.0)) is start
-
-
-def test_plans_near_a_start_that_does_not_fit_fit_and_are_below_the_limit():
-    found = possible = 0
-    for seed in range(40):
-        problem = _layers_that_share(seed, layers=6)
-        start = _thirds(problem)
-        most = max(usage.memory_bytes for usage in evaluate(problem, start).usage)
-        tight = problem.replace(devices=tuple(Device(f"d{i}", most - 1) for i in range(3)))
-        assert not evaluate(tight, start).feasible
-        best = solve(tight, SolveLimits(workers=1)).objective
-        if best is None:
-            continue
-        possible += 1
-        units = condense(tight)
-        plan = plan_near(units, start)
-        if plan is not None:
-            found += 1
-            evaluation = evaluate(tight, plan)
-            assert evaluation.feasible, seed
-            assert evaluation.objective[0] >= best, seed
-        assert plan_near(units, start, below_ns=best) is None, seed
-    assert possible >= 30
-    # Cuts at thirds are often far from any plan that fits.
-    assert found >= 15
