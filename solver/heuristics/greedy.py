@@ -88,7 +88,7 @@ def greedy_plan(problem: PartitionProblem) -> PartitionPlan:
     Examples
     --------
     >>> from solver.model.operators import Operator
-    from solver.model.problem import Device, Weight
+    >>> from solver.model.problem import Device, Weight
     >>> problem = PartitionProblem(
     ...     operators=(
     ...         Operator("a", weights=("w",)),
