@@ -4,8 +4,8 @@ This is the seam between ``fx_bridge``, which builds such graphs, and ``solver``
 them. Nodes are named by strings; an edge runs from a producer to each of its readers.
 
 Node attributes, all optional: ``kind`` (``"operator"`` or ``"input"``), ``order`` (position in
-the execution order), the fields of :class:`~solver.model.operators.Operator` other than ``name`` and
-``reads`` (for an input only ``value_bytes``), and ``info``, a mapping that the solver ignores.
+the execution order), the fields of :class:`~solver.model.operators.Operator` other than ``name``
+and ``reads`` (for an input only ``value_bytes``), and ``info``, a mapping that the solver ignores.
 ``backward`` is a mapping with the fields of :class:`~solver.model.training.Backward`.
 ``by_device_class`` maps device classes to what is otherwise there: ``storage_bytes``, ``alias_of``,
 ``in_place``, ``workspace_bytes``, and a mapping ``backward`` of such fields. A problem has the most

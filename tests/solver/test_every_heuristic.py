@@ -81,6 +81,7 @@ def test_plans_are_what_the_evaluator_says_and_the_incumbent_never_gets_worse(na
                 plan.device_order,
                 plan.chunks,
                 with_step="step" in state.problem.objective,
+                recomputed=plan.recomputed,
             )
             # A feasible plan keeps pins, colocation, cuts and memory.
             assert evaluation.feasible == (not oracle["violations"]), seed

@@ -30,6 +30,7 @@ from tests.support.random_problems import (
     hand_made_problem,
     random_plan,
     random_problem,
+    recomputed_problem,
     to_instance,
 )
 from tests.support.repeated_blocks import problem_with_blocks
@@ -46,6 +47,7 @@ BOUNDS: Final[Mapping[str, tuple[str, ...]]] = {
     "around the load": ("bottleneck", "decoder"),
     "lagrangian": ("bottleneck", "chain", "decoder"),
     "state space": ("bottleneck", "decoder", "layers"),
+    "recomputed stages": ("recomputed", "recomputed relayed"),
 }
 """Steps that bound, and the shapes of the problems to try them on."""
 HEURISTICS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -63,6 +65,7 @@ HEURISTICS: Final[Mapping[str, tuple[str, ...]]] = {
     "unit cuts": ("any",),
     "clusters annealed": ("any", "hand made", "chain"),
     "cluster boundaries": ("any", "hand made", "decoder"),
+    "recomputed cuts": ("recomputed", "recomputed relayed"),
 }
 """Steps that find plans or improve them."""
 EXACT: Final[Mapping[str, tuple[str, ...]]] = {
@@ -117,6 +120,10 @@ SHAPES: Final[Mapping[str, Callable[[int], PartitionProblem]]] = {
     "layers": layers,
     "streams": streams,
     "chain": unequal_chain,
+    "recomputed": lambda seed: recomputed_problem(seed, max_operators=5, objective=("bottleneck",)),
+    "recomputed relayed": lambda seed: recomputed_problem(
+        seed, max_operators=5, relayed=True, objective=("bottleneck",)
+    ),
 }
 """Small problems by their shape, drawn from a seed."""
 
@@ -217,6 +224,7 @@ class Renaming:
                     passes_to=None
                     if op.backward.passes_to is None
                     else name_of[op.backward.passes_to],
+                    saves=self._all(op.backward.saves),
                 ),
             )
             for op in problem.operators
@@ -251,4 +259,5 @@ class Renaming:
             {name_of[name]: name_of[device] for name, device in plan.assignment.items()},
             tuple(self._all(plan.device_order)),
             {name_of[name]: chunk for name, chunk in plan.chunks.items()},
+            frozenset(self._all(plan.recomputed)),
         )

@@ -17,8 +17,6 @@ _STRETCHES: Final = (1000, 985, 970, 940, 900)
 """Capacities to cut by, per thousand: what runs again takes some room that cuts do not count."""
 _MOST_ROWS: Final = 200_000
 """Pairs of operators, by position, of which a model is made in seconds."""
-_MANY_UNITS: Final = 30
-"""A model of fewer units is solved sooner than bounded."""
 
 
 def recomputed_cuts(state: SearchState, clock: Clock) -> Iterator[Finding]:
@@ -47,8 +45,7 @@ def has_recomputed_stages(state: SearchState) -> bool:
     """Whether memory is limited, and the objective is one of loads."""
     name = state.objective
     is_timed = name == "bottleneck" or (name == "step" and not state.problem.interconnect.overlap)
-    is_worth_it = len(state.units) >= _MANY_UNITS and state.has_gap(1)
-    return is_timed and is_worth_it and RecomputedStages.applies(state.problem)
+    return is_timed and state.has_gap(1) and RecomputedStages.applies(state.problem)
 
 
 def has_few_rows(state: SearchState) -> bool:
