@@ -98,7 +98,10 @@ class RecomputedStages:
         return problem.may_recompute and problem.chunks_per_device == 1 and is_limited
 
     def least_bottleneck_ns(self, clock: Clock) -> int:
-        """Return a lower bound on the bottleneck; 0 if there is no time for it."""
+        """Return a lower bound on the bottleneck; 0 if sets of devices are too many.
+
+        When the clock is over, from what is known of memory by then.
+        """
         limits = [len(kind.devices) for kind in self._kinds]
         most = min(sum(limits), self._problem.max_devices or sum(limits))
         if math.prod(limit + 1 for limit in limits) > _MOST_SETS:
@@ -109,8 +112,6 @@ class RecomputedStages:
         loads: dict[tuple[int, int], Floats] = {}
         for size, steps in enumerate(sets.steps):
             for kind, targets, rests in steps:
-                if clock.is_over:
-                    return 0
                 flying = in_flight(self._problem, size)
                 if (kind, flying) not in loads:
                     loads[kind, flying] = self._loads(kind, flying, clock)
