@@ -129,6 +129,7 @@ def result_json(problem: PartitionProblem, result: SolveResult) -> dict[str, Any
         "log": [asdict(step) for step in result.log],
         "device_order": [] if plan is None else list(plan.device_order),
         "chunks": None if plan is None else dict(plan.chunks),
+        "recomputed": None if plan is None else sorted(plan.recomputed),
         "assignment": None if plan is None else dict(plan.assignment),
         "devices": [
             {

@@ -192,6 +192,7 @@ def _to_json(
         },
         "devices": result_json(problem, given)["devices"],
         "chunks": dict(found.plan.chunks),
+        "recomputed": sorted(found.plan.recomputed),
         "device_order": list(found.plan.device_order),
         "assignment": dict(found.plan.assignment),
         "best": result_json(problem, best),

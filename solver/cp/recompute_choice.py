@@ -14,7 +14,6 @@ from ortools.sat.python import cp_model
 from solver.cp.hinted_model import StageChoice
 from solver.cp.linear import LinearSum, Literal
 from solver.cp.stage_model import StageModel
-from solver.model.recomputation import Recomputation
 
 
 class RecomputeChoice:
@@ -22,7 +21,7 @@ class RecomputeChoice:
 
     Attributes
     ----------
-    structure : Recomputation
+    structure : StorageGraph
         Families of aliases, readers and savers, of the operators by index.
     again : list of list of Literal
         again[u][p]: operator u runs again on position p.
@@ -31,7 +30,7 @@ class RecomputeChoice:
     def __init__(self, stages: StageModel) -> None:
         self.stages = stages
         self.problem = stages.problem
-        self.structure = Recomputation(self.problem, {}, ())
+        self.structure = self.problem.storage_graph
         self._unit_of = stages.units.unit_of_operator
         self._on: dict[tuple[int, int], Literal] = {}
         self._any: dict[tuple[int, ...], cp_model.IntVar] = {}
@@ -42,7 +41,7 @@ class RecomputeChoice:
         for index in self.chosen:
             self.again[index] = [self._new_again(index, p) for p in stages.positions]
             stages.again[index] = self.again[index]
-            for member in self.structure.family(index):
+            for member in self.structure.families[index]:
                 if operators[member].in_place:
                     self.again[member] = self.again[index]
         self._add_views()
@@ -137,7 +136,7 @@ class RecomputeChoice:
         views = [
             (member, index)
             for index in self.chosen
-            for member in structure.family(index)
+            for member in structure.families[index]
             if member != index and not operators[member].in_place
         ]
         for member, root in sorted(views, reverse=True):
@@ -170,7 +169,7 @@ class RecomputeChoice:
     def _anchor(self, index: int, position: int) -> Literal:
         if self.problem.operators[index].alias_of is not None:
             return False
-        readers = self.structure.readers(index)
+        readers = self.structure.readers[index]
         read = self.any_of(self.again[reader][position] for reader in readers)
         return self.all_of([LinearSum().add(read), self.stays(index, position)])
 
@@ -184,7 +183,7 @@ class RecomputeChoice:
     def _add_rules(self, index: int) -> None:
         operators, structure = self.problem.operators, self.structure
         region = operators[index].backward.region
-        savers, readers = structure.savers(index), structure.readers(index)
+        savers, readers = structure.savers[index], structure.readers[index]
         for position in self.stages.positions:
             again = self.again[index][position]
             if again is False:
@@ -199,7 +198,7 @@ class RecomputeChoice:
                 if operators[reader].backward.region != region:
                     self._exclude(again, self.again[reader][position])
             self.stages.model.add(needs.add(again, -1).expression >= 0)
-            for member in structure.family(index):
+            for member in structure.families[index]:
                 own = operators[member]
                 if own.in_place:
                     is_alike = own.backward.region == region and not own.backward.residual_bytes
@@ -213,7 +212,7 @@ class RecomputeChoice:
             root = problem.index_of.get(problem.root_of[read])
             if root is None:
                 continue
-            for writer in self.structure.family(root):
+            for writer in self.structure.families[root]:
                 if problem.operators[writer].in_place and writer > index:
                     total = LinearSum(-1).add(self.again[index][position])
                     total.add(self.on(writer, position)).add(self.again[root][position], -1)

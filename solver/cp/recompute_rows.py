@@ -103,11 +103,11 @@ class RecomputeRows:
         sent = LinearSum()
         if op.alias_of is not None or not op.storage_bytes:
             return sent
-        family = self._choice.structure.family(index)
+        family = self._choice.structure.families[index]
         here = self._choice.on(index, position)
         if any(self._operators[member].is_output for member in family):
             return sent.add(here, batches * op.storage_bytes)
-        away = self._leaves(index, self._choice.structure.readers(index), position)
+        away = self._leaves(index, self._choice.structure.readers[index], position)
         if away is False:
             return sent
         away_sum = LinearSum().add(away)
@@ -140,7 +140,7 @@ class RecomputeRows:
     def _forward(self, at: int, position: int) -> LinearSum:
         row = LinearSum().add(self._choice.on(at, position), self._operators[at].workspace_bytes)
         for index in range(at + 1):
-            is_read = at <= max([index, *self._choice.structure.readers(index)])
+            is_read = at <= max([index, *self._choice.structure.readers[index]])
             row.add_sum((self._present if is_read else self._held)(index, position))
         return row
 
@@ -206,7 +206,7 @@ class RecomputeRows:
         total.add(again, backward.saved_bytes)
         if index == at:
             return total.add(again, released_bytes)
-        readers = self._choice.structure.readers(index)
+        readers = self._choice.structure.readers[index]
         read = self._choice.any_of(
             self._choice.again[reader][position] for reader in readers if reader >= at
         )
@@ -219,7 +219,7 @@ class RecomputeRows:
         structure, choice = self._choice.structure, self._choice
         saved_by: list[list[int]] = [[] for _ in self._operators]
         for index in self._choice.chosen:
-            for saver in structure.savers(index):
+            for saver in structure.savers[index]:
                 saved_by[saver].append(index)
         found: list[list[Literal]] = []
         for position in self._stages.positions:

@@ -20,7 +20,6 @@ import networkx as nx
 import numpy as np
 
 from solver.model.problem import PartitionProblem
-from solver.model.recomputation import Recomputation
 
 _LARGEST = float(1 << 44)
 _UNLIMITED = 1 << 58
@@ -77,7 +76,7 @@ class RecomputeHulls:
         self._problem = problem
         forward, _ = problem.arrays.pass_latency_ns(device_class)
         self._latency_ns: list[int] = forward.tolist()
-        self.structure = Recomputation(problem, {}, ())
+        self.structure = problem.storage_graph
         self._known: dict[tuple[object, ...], tuple[Choice, ...]] = {}
         self._numbers: dict[tuple[object, ...], int] = {}
 
@@ -120,8 +119,8 @@ class RecomputeHulls:
             relative([root for root in self._roots[index : index + 1] if root >= 0]),
             relative([root for root in reads if root >= 0]),
             outer,
-            relative(self.structure.savers(index)),
-            relative(self.structure.readers(index)),
+            relative(self.structure.savers[index]),
+            relative(self.structure.readers[index]),
         )
         return self._numbers.setdefault(key, len(self._numbers))
 
@@ -138,7 +137,7 @@ class RecomputeHulls:
         """
         op, own = self._problem.operators[root], self.regions[root]
         if region != own:
-            later = (self.regions[reader] for reader in self.structure.readers(root))
+            later = (self.regions[reader] for reader in self.structure.readers[root])
             if region != min((other for other in later if other > own), default=region):
                 return 0
         return op.storage_bytes - op.backward.kept_bytes
@@ -170,17 +169,17 @@ class _Network:
         latency_ns = hulls._latency_ns
         for index, node in number.items():
             backward = operators[index].backward
-            family = [m for m in structure.family(index) if operators[m].in_place]
+            family = [m for m in structure.families[index] if operators[m].in_place]
             time_ns = latency_ns[index] + sum(latency_ns[m] for m in family)
             arcs.append((node, 1, time_ns, backward.rng_bytes))
             # Nothing drops what is saved elsewhere alone.
             is_needed = backward.residual_bytes or any(
-                saver in inside for saver in structure.savers(index)
+                saver in inside for saver in structure.savers[index]
             )
             arcs.append((0, node, 0, backward.saved_bytes if is_needed else 0))
         read_by: dict[int, list[int]] = {}
         for index in self.candidates:
-            for member in structure.family(index):
+            for member in structure.families[index]:
                 if member == index or operators[member].in_place:
                     for read in operators[member].reads:
                         root = problem.index_of.get(problem.root_of[read], -1)
@@ -207,12 +206,12 @@ class _Network:
         if not hulls._problem.operators[index].backward.recomputable:
             return False
         structure = hulls.structure
-        others = [*structure.savers(index), *structure.readers(index)]
+        others = [*structure.savers[index], *structure.readers[index]]
         # What reads it in another part could run again as well; what is sent to another stage takes
         # more room there if it is not kept.
         if any(other not in self._inside for other in others):
             return False
-        for member in structure.family(index):
+        for member in structure.families[index]:
             other = hulls._problem.operators[member]
             if other.in_place and (member not in self._inside or other.backward.residual_bytes):
                 return False

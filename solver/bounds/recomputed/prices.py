@@ -24,8 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from solver.model.arrays import Floats, Ints
+from solver.model.holdings import StorageGraph
 from solver.model.problem import PartitionProblem
-from solver.model.recomputation import Recomputation
 from solver.presolve.instance import Instance
 
 _PRICES = 12
@@ -120,7 +120,7 @@ class _Network:
 
     def __init__(self, problem: PartitionProblem, device_class: str) -> None:
         self._regions = [op.backward.region for op in problem.operators]
-        structure = Recomputation(problem, {}, ())
+        structure = problem.storage_graph
         forward, _ = problem.arrays.pass_latency_ns(device_class)
         operators, index_of = problem.operators, problem.index_of
         roots = [index_of.get(problem.root_of[op.name], -1) for op in operators]
@@ -145,12 +145,12 @@ class _Network:
             if roots[index] != index:
                 continue
             arcs.append((node, 1, float(forward[index]), float(backward.rng_bytes), False))
-            others = structure.savers(index)
+            others = structure.savers[index]
             if any(operators[i].backward.region != backward.region for i in others):
                 self.kept_bytes[index] = min(backward.saved_bytes, op.storage_bytes)
                 continue
             starting.append((index, float(backward.saved_bytes)))
-            family = [operators[i] for i in structure.family(index) if operators[i].in_place]
+            family = [operators[i] for i in structure.families[index] if operators[i].in_place]
             for read in {read for own in (op, *family) for read in own.reads}:
                 root = roots[index_of[read]] if read in index_of else -1
                 if root not in (-1, index) and self._pays(structure, root) == backward.region:
@@ -165,9 +165,9 @@ class _Network:
         self.bytes: Floats = np.array(columns[3], dtype=np.float64)
         self.free = np.array(columns[4], dtype=np.bool_)
 
-    def _pays(self, structure: Recomputation, root: int) -> int:
+    def _pays(self, structure: StorageGraph, root: int) -> int:
         """Return the one region whose paths may go through a storage.
 
         So flows of different regions have no arc in common, and may be for different prices.
         """
-        return min(self._regions[reader] for reader in structure.readers(root))
+        return min(self._regions[reader] for reader in structure.readers[root])
