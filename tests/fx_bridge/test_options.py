@@ -31,6 +31,7 @@ REFUSED = [
     (Training, {"optimizer": ["sgd"]}, "write one of sgd"),
     (Training, {"master_weights": 1}, "master_weights is 1; write True or False"),
     (Training, {"tied_weights": "both"}, "tied_weights is 'both'; write one of colocate, sum"),
+    (Training, {"recompute": "some"}, "recompute is 'some'; write one of none, auto"),
     (Pipeline, {"schedule": "zero-bubble"}, "write one of gpipe, 1f1b"),
     (Pipeline, {"microbatches": 0}, "microbatches is 0; write at least 1"),
     (Pipeline, {"microbatches": 2.0}, "microbatches is 2.0; write a whole number"),
@@ -99,7 +100,7 @@ def test_a_group_is_frozen_and_shows_what_was_given(group):
 @pytest.mark.parametrize(
     "made",
     [
-        Training("sgd", master_weights=False, tied_weights="sum"),
+        Training("sgd", master_weights=False, tied_weights="sum", recompute="auto"),
         Pipeline("gpipe", microbatches=4, chunks_per_device=2, max_devices=3),
         Placement({"head": ["a", "b"], "tail": 2}, ["body"], ["h.*"]),
         Costs(Interconnect(charging="relayed"), "weights", latency_ns={"a": {"t4": 3}, "b": 1}),

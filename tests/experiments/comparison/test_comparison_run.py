@@ -208,7 +208,7 @@ def test_peers_are_asked_and_those_that_read_the_model_only_where_there_is_one(
 def test_a_split_that_raises_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     from fx_bridge.split import by_plan as splitting
 
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise PartitionError("cannot split")
 
     monkeypatch.setattr(splitting, "split_by_plan", fail)
