@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
 
-from solver.bounds.recomputed.skeleton import Skeleton, bits_of
+from solver.bounds.recomputed.skeleton import Pairs, Skeleton, bits_of
 from solver.model.arrays import Bools, Floats, Ints
+from solver.model.clock import Clock
 
 _MANY_READERS = 8
 """Values that as many chosen units read count by themselves."""
+_NEAREST = 8
+"""Chosen units that are next to a border, at most, between which cuts are looked for."""
 _UNLIMITED = 1 << 50
+_Sides = tuple[int, int]
+_CutOfPairs = tuple["_Cut", Ints]
+"""And the numbers of the pairs that have it."""
 
 
 class BorderBytes:
-    """Bytes by pair of ideals: a stage runs what is in the second and not in the first."""
+    """What stages receive and send, by pair of ideals.
 
-    def __init__(self, skeleton: Skeleton) -> None:
-        self._skeleton, self._units = skeleton, skeleton.units
-        self._problem = skeleton.units.problem
-        self._count = len(skeleton)
+    Parameters
+    ----------
+    clock : Clock
+        When it is over, nothing of borders that were not looked at counts.
+    """
+
+    def __init__(self, pairs: Pairs, clock: Clock) -> None:
+        self._pairs, self._skeleton, self._clock = pairs, pairs.skeleton, clock
+        self._units = pairs.skeleton.units
+        self._problem = self._units.problem
 
     @cached_property
     def received(self) -> tuple[Floats, Floats]:
@@ -29,56 +42,130 @@ class BorderBytes:
         arrays, batches = self._problem.arrays, self._problem.microbatches
         value_bytes = arrays.value_bytes[: len(self._problem.operators)]
         held_bytes = arrays.held_bytes[: len(value_bytes)] - batches * value_bytes
-        return self._crossing(value_bytes, sends=False), self._crossing(held_bytes, sends=False)
+        starts = self._starts
+        return self._crossing(value_bytes, starts), self._crossing(held_bytes, starts)
 
     @cached_property
     def sent(self) -> Floats:
         """Buffers for gradients of what the stage of each pair sends."""
         if self._units.transfers.hops:
-            return np.zeros((self._count, self._count))
+            return np.zeros(len(self._pairs))
         gradients = [op.backward.gradient_bytes for op in self._problem.operators]
-        return self._crossing(self._problem.microbatches * np.array(gradients), sends=True)
+        return self._crossing(self._problem.microbatches * np.array(gradients), self._ends)
 
     @cached_property
     def stored(self) -> Floats:
-        """Storages of what the stage of each pair sends."""
-        sizes = np.array([op.storage_bytes for op in self._problem.operators])
-        return self._crossing(sizes, sends=True)
+        """Storages of what the stage of each pair sends.
 
-    def _crossing(self, by_operator: Ints, *, sends: bool) -> Floats:
-        """Return the most that crosses a border between two chosen units that are next.
-
-        Parameters
-        ----------
-        sends : bool
-            The border at the end of stages that have the first of the two; else that at the start
-            of those that have the second.
+        Of what no operator of the stage reads again, those of all microbatches.
         """
-        sizes, chosen, member = (
-            self._least(by_operator),
-            set(self._skeleton.chosen),
-            self._skeleton.member,
-        )
-        result = np.zeros((self._count, self._count))
-        for place, unit in enumerate(self._skeleton.chosen):
-            for other in bits_of(self._skeleton.after[unit]):
-                size = _least_cut(
-                    unit,
-                    self._skeleton.chosen[other],
-                    self._units.successors,
-                    self._skeleton.after,
-                    sizes,
-                    chosen,
-                )
-                inside, outside = member[place], ~member[other]
-                if sends:
-                    at = np.flatnonzero(~inside), np.flatnonzero(inside & outside)
-                else:
-                    at = np.flatnonzero(inside & outside), np.flatnonzero(~outside)
-                if size:
-                    grid = np.ix_(*at)
-                    result[grid] = np.maximum(result[grid], size)
+        sizes = np.array([op.storage_bytes for op in self._problem.operators])
+        return self._crossing(sizes, self._ends, self._unread_bytes)
+
+    def _crossing(
+        self, by_operator: Ints, cuts: list[_CutOfPairs], unread: Ints | None = None
+    ) -> Floats:
+        """Return the least that crosses the borders of stages."""
+        sizes = np.array(self._least(by_operator))
+        result = np.zeros(len(self._pairs))
+        for cut, pairs in cuts:
+            if not self._clock.is_over:
+                result[pairs] = cut.least(sizes, unread)
         return result
+
+    @cached_property
+    def _unread_bytes(self) -> Ints:
+        """What units hold besides of a value that is sent, if its first reader is elsewhere.
+
+        Then no operator of the stage keeps it for what runs again. Nothing of values without a
+        reader that all others are behind.
+        """
+        problem, graph = self._problem, self._problem.storage_graph
+        found = np.zeros(len(self._units), dtype=np.int64)
+        for unit, own in enumerate(self._units.members):
+            op = problem.operators[own[0]]
+            saver_regions = {problem.operators[v].backward.region for v in graph.savers[own[0]]}
+            is_alone = len(own) == 1 and saver_regions <= {op.backward.region}
+            if is_alone and op.alias_of is None and self._first_reader[unit] >= 0:
+                unkept_bytes = op.storage_bytes - op.backward.kept_bytes
+                found[unit] = (problem.microbatches - 1) * unkept_bytes
+        shared = {unit for family, _ in self._shared_families for unit in self._units_of(family)}
+        found[list(shared)] = 0
+        return found
+
+    def _units_of(self, family: list[int]) -> set[int]:
+        return {self._units.unit_of_operator[index] for index in family}
+
+    @cached_property
+    def _first_reader(self) -> list[int]:
+        """The reader of every unit that all others that may run again are behind, or -1."""
+        units, operators = self._units, self._problem.operators
+        behind = [0] * len(units)
+        for unit in reversed(range(len(units))):
+            for other in units.successors[unit]:
+                behind[unit] |= behind[other] | 1 << other
+        may = [
+            any(operators[i].backward.recomputable or operators[i].alias_of for i in own)
+            for own in units.members
+        ]
+        result = [-1] * len(units)
+        for unit, every in enumerate(units.successors):
+            readers = {reader for reader in every if may[reader]}
+            mask = sum(1 << reader for reader in readers)
+            for reader in readers:
+                if mask & ~(behind[reader] | 1 << reader) == 0:
+                    result[unit] = reader
+        return result
+
+    @cached_property
+    def _starts(self) -> list[_CutOfPairs]:
+        """What is between units of the first ideal and those of the stage that are next to it."""
+        skeleton = self._skeleton
+        masks, all_before, all_after = skeleton.masks, skeleton.before, skeleton.after
+        known: dict[tuple[int, int], _Sides] = {}
+        fronts: dict[int, int] = {}
+        found: dict[_Sides, list[int]] = defaultdict(list)
+        for pair, start, end in self._numbered():
+            inside = masks[start]
+            if start not in fronts:
+                fronts[start] = _first_bits(skeleton.union(all_after, inside) & ~inside)
+            sinks = fronts[start] & masks[end]
+            if (start, sinks) not in known:
+                back = skeleton.union(all_before, sinks)
+                known[start, sinks] = back & inside, sinks | back & ~inside
+            found[known[start, sinks]].append(pair)
+        return self._cuts(found)
+
+    @cached_property
+    def _ends(self) -> list[_CutOfPairs]:
+        """What is between units of the stage and those outside the second ideal."""
+        skeleton = self._skeleton
+        masks, all_before, all_after = skeleton.masks, skeleton.before, skeleton.after
+        known: dict[tuple[int, int], _Sides] = {}
+        backs: dict[int, int] = {}
+        found: dict[_Sides, list[int]] = defaultdict(list)
+        for pair, start, end in self._numbered():
+            outside = masks[-1] & ~masks[end]
+            if end not in backs:
+                backs[end] = _last_bits(skeleton.union(all_before, outside) & masks[end])
+            sources = backs[end] & ~masks[start]
+            if (end, sources) not in known:
+                known[end, sources] = sources, skeleton.union(all_after, sources) & outside
+            found[known[end, sources]].append(pair)
+        return self._cuts(found)
+
+    def _numbered(self) -> Iterator[tuple[int, int, int]]:
+        starts, ends = self._pairs.starts.tolist(), self._pairs.ends.tolist()
+        yield from zip(range(len(self._pairs)), starts, ends, strict=True)
+
+    def _cuts(self, found: dict[_Sides, list[int]]) -> list[_CutOfPairs]:
+        cuts: list[_CutOfPairs] = []
+        for sides, pairs in found.items():
+            if self._clock.is_over:
+                break
+            if all(sides):
+                cuts.append((_Cut(self._skeleton, self._first_reader, *sides), np.array(pairs)))
+        return cuts
 
     def _least(self, sizes: Ints) -> list[int]:
         """Return the least size among the operators of each unit; nothing of shared values."""
@@ -106,10 +193,11 @@ class BorderBytes:
     @cached_property
     def shared(self) -> Floats:
         """What a stage receives of a microbatch of values that many units read."""
-        result = np.zeros((self._count, self._count))
+        result = np.zeros(len(self._pairs))
         skeleton, chosen = self._skeleton, self._skeleton.chosen
         member, places = skeleton.member.astype(np.int64), list(enumerate(chosen))
         value_bytes, unit_of = self._problem.arrays.value_bytes, self._units.unit_of_operator
+        starts, ends = self._pairs.starts, self._pairs.ends
         for family, readers in self._shared_families:
             # Who needs the owner is behind it.
             unit = unit_of[family[0]]
@@ -117,39 +205,102 @@ class BorderBytes:
             made: Bools = np.asarray(skeleton.member[behind].any(axis=0))
             read = member[readers].sum(axis=0)
             size = min(int(value_bytes[index]) for index in family)
-            result += size * (made[:, None] & (read[None, :] > read[:, None]))
+            result += size * (made[starts] & (read[ends] > read[starts]))
         return result
 
 
-def _least_cut(
-    unit: int,
-    target: int,
-    successors: Sequence[Sequence[int]],
-    after: Sequence[int],
-    sizes: Sequence[int],
-    chosen: set[int],
-) -> float:
-    """Return the least sum of sizes of values on all paths from a unit to another next to it."""
-    from ortools.graph.python import max_flow
+def _first_bits(mask: int) -> int:
+    """Return the first bits of a mask."""
+    found = 0
+    for _ in range(_NEAREST):
+        found |= mask & -mask
+        mask &= mask - 1
+    return found
 
-    number = {unit: 0, target: 1}
-    queue = [unit]
-    arcs: list[tuple[int, int, int]] = [(0, 2, sizes[unit])]
-    while queue:
-        here = queue.pop()
-        tail = 2 if here == unit else 2 * number[here] + 1
-        for other in successors[here]:
-            if other == target:
-                arcs.append((tail, 1, _UNLIMITED))
-            elif other not in chosen and after[other]:
-                if other not in number:
-                    number[other] = len(number)
-                    queue.append(other)
-                    own = 2 * number[other]
-                    arcs.append((own, own + 1, sizes[other]))
-                arcs.append((tail, 2 * number[other], _UNLIMITED))
-    tails, heads, capacity = np.array(arcs, dtype=np.int64).T
-    solver = max_flow.SimpleMaxFlow()
-    solver.add_arcs_with_capacity(tails, heads, capacity)
-    solver.solve(0, 1)
-    return float(min(solver.optimal_flow(), _UNLIMITED))
+
+def _last_bits(mask: int) -> int:
+    """Return the last bits of a mask."""
+    found = 0
+    for _ in range(_NEAREST):
+        if mask:
+            last = 1 << mask.bit_length() - 1
+            found, mask = found | last, mask ^ last
+    return found
+
+
+class _Cut:
+    """The least that crosses a border between some chosen units and others behind them.
+
+    Units on paths between the two are on either side of the border, but never behind what needs
+    them; a value that is read on the other side crosses once.
+
+    Parameters
+    ----------
+    first_reader : sequence of int
+        By unit, the reader that all others are behind, or -1.
+    before, behind : int
+        Chosen units on both sides, as bits.
+    """
+
+    def __init__(
+        self, skeleton: Skeleton, first_reader: Sequence[int], before: int, behind: int
+    ) -> None:
+        units, chosen = skeleton.units, skeleton.chosen
+        last = {chosen[place] for place in bits_of(behind)}
+        sources = [chosen[place] for place in bits_of(before)]
+        # Nodes 0 and 1 are the sides; a unit has a node, its value the next one.
+        number: dict[int, int] = {}
+        queue = list(sources)
+        self._owners: list[int] = []
+        arcs: list[tuple[int, int]] = []
+        free: list[tuple[int, int]] = []
+        is_source = set(sources)
+
+        def node_of(unit: int) -> int:
+            if unit not in number:
+                number[unit] = 2 + 2 * len(number)
+            return number[unit]
+
+        while queue:
+            unit = queue.pop()
+            node = node_of(unit)
+            self._owners.append(unit)
+            arcs.append((0 if unit in is_source else node, node + 1))
+            for reader in units.successors[unit]:
+                if reader in last:
+                    free.append((node + 1, 1))
+                elif reader not in skeleton.place and skeleton.after[reader] & behind:
+                    if reader not in number:
+                        queue.append(reader)
+                    free += [(node + 1, node_of(reader)), (node_of(reader), node)]
+            if unit not in is_source and last.intersection(units.predecessors[unit]):
+                free.append((node, 1))
+        unread = {
+            unit: 1 if first_reader[unit] in last else number[first_reader[unit]]
+            for unit in self._owners
+            if first_reader[unit] in last or first_reader[unit] in number
+        }
+        self._unread = [*unread]
+        arcs += [(0 if unit in is_source else number[unit], unread[unit]) for unit in unread]
+        tails, heads = np.array(arcs + free, dtype=np.int32).T
+        self._tails, self._heads, self._free = tails, heads, len(free)
+
+    def least(self, sizes: Ints, unread: Ints | None) -> float:
+        """Return the least sum of sizes, by unit.
+
+        Parameters
+        ----------
+        unread : array of int, optional
+            What counts besides for units whose first reader is behind the border.
+        """
+        from ortools.graph.python import max_flow
+
+        more = np.zeros(len(self._unread), dtype=np.int64)
+        if unread is not None:
+            more = unread[self._unread]
+        free = np.full(self._free, _UNLIMITED)
+        capacity = np.concatenate([sizes[self._owners], more, free])
+        solver = max_flow.SimpleMaxFlow()
+        solver.add_arcs_with_capacity(self._tails, self._heads, capacity)
+        solver.solve(0, 1)
+        return float(min(solver.optimal_flow(), _UNLIMITED))

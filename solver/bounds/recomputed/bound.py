@@ -12,7 +12,8 @@ What any such stage holds besides:
 
 * It receives what separates the first of its chosen units from those of I: a minimum cut of values,
   of which f microbatches may be those that pay for paths.
-* It holds buffers for gradients of what separates those that need it behind J from one of its last.
+* It sends what separates its last chosen units from those behind J: buffers for gradients, and of
+  what no operator of the stage may need again, which it so does not keep, all microbatches.
 * While its last chosen unit runs backward, all of that unit's region that it runs is there.
 """
 
@@ -26,9 +27,9 @@ import numpy as np
 
 from solver.bounds.recomputed.borders import BorderBytes
 from solver.bounds.recomputed.prices import MemoryPrices
-from solver.bounds.recomputed.skeleton import Skeleton
+from solver.bounds.recomputed.skeleton import Pairs, Skeleton
 from solver.model.arrays import Bools, Floats, Ints
-from solver.model.clock import Clock
+from solver.model.clock import UNLIMITED, Clock
 from solver.model.problem import PartitionProblem
 from solver.presolve.device_kinds import DeviceKind, DeviceSets
 from solver.presolve.instance import Instance
@@ -40,12 +41,17 @@ _ROUNDING = 1e-9
 
 
 class _Peak:
-    """What stages hold while one of their units runs backward, by pair of ideals.
+    """What stages hold while one of their units runs backward.
+
+    Parameters
+    ----------
+    place : array of int
+        By pair of ideals, a chosen unit.
+    counts : array of bool
+        Whether the stage has it.
 
     Attributes
     ----------
-    counts : array of bool
-        Whether the stage has the unit.
     held_bytes : array of float
         What is there once.
     """
@@ -53,25 +59,26 @@ class _Peak:
     def __init__(self, stages: RecomputedStages, place: Ints, counts: Bools) -> None:
         self._stages, self.counts = stages, counts
         self._region = stages.regions[np.array(stages.skeleton.chosen)[place]]
-        self._known: dict[tuple[str, int], Floats] = {}
+        self._known: dict[str, Floats] = {}
         self.held_bytes = np.zeros(counts.shape)
         for at in np.unique(place).tolist():
-            ends = np.flatnonzero(place == at)
+            own = np.flatnonzero(place == at)
             held = stages.held_at(stages.skeleton.chosen[at])
-            self.held_bytes[:, ends] = stages.skeleton.between(held, ends)
+            self.held_bytes[own] = stages.pairs.sums(held, own)
 
-    def costs(self, device_class: str, number: int) -> Floats:
-        """Return what the stage's units of its region and later ones cost at a price."""
-        key = device_class, number
-        if key not in self._known:
+    def costs_ns(self, device_class: str) -> Floats:
+        """Return what the stage's units of its region and later ones cost, by price and pair."""
+        if device_class not in self._known:
             stages = self._stages
-            costs = stages.prices.costs(device_class)[number]
-            found = self._known[key] = np.zeros(self.counts.shape)
+            costs_ns = stages.prices(device_class).costs_ns
+            found = np.zeros((len(costs_ns), len(self._region)))
             for region in np.unique(self._region).tolist():
-                ends = np.flatnonzero(self._region == region)
-                own = np.where(stages.regions >= region, costs, 0.0)
-                found[:, ends] = stages.skeleton.between(own, ends)
-        return self._known[key]
+                own = np.flatnonzero(self._region == region)
+                for number, values in enumerate(costs_ns):
+                    later = np.where(stages.regions >= region, values, 0.0)
+                    found[number, own] = stages.pairs.sums(later, own)
+            self._known[device_class] = found
+        return self._known[device_class]
 
 
 class RecomputedStages:
@@ -83,13 +90,26 @@ class RecomputedStages:
         Of a problem in which operators may run again.
     kinds : sequence of DeviceKind
         Its devices.
+    limit_ns : int, optional
+        Stages with more work are left out.
+    clock : Clock
+        When it is over, what is known of memory by then is what counts.
     """
 
-    def __init__(self, units: Instance, kinds: Sequence[DeviceKind]) -> None:
+    def __init__(
+        self,
+        units: Instance,
+        kinds: Sequence[DeviceKind],
+        *,
+        limit_ns: int | None = None,
+        clock: Clock = UNLIMITED,
+    ) -> None:
         self._units, self._kinds, self._problem = units, kinds, units.problem
-        self.prices = MemoryPrices(units)
+        self._limit_ns, self._clock = limit_ns, clock
         self.skeleton = Skeleton(units)
-        self._borders = BorderBytes(self.skeleton)
+        self.pairs = Pairs.of(self.skeleton, limit_ns)
+        self._borders = BorderBytes(self.pairs, clock)
+        self._prices: dict[str, MemoryPrices] = {}
 
     @staticmethod
     def applies(problem: PartitionProblem) -> bool:
@@ -97,10 +117,16 @@ class RecomputedStages:
         is_limited = any(device.memory_bytes is not None for device in problem.devices)
         return problem.may_recompute and problem.chunks_per_device == 1 and is_limited
 
-    def least_bottleneck_ns(self, clock: Clock) -> int:
+    def prices(self, device_class: str) -> MemoryPrices:
+        """Return what units of a class of devices cost by price."""
+        if device_class not in self._prices:
+            self._prices[device_class] = MemoryPrices.of(self._units, device_class)
+        return self._prices[device_class]
+
+    def least_bottleneck_ns(self) -> int:
         """Return a lower bound on the bottleneck; 0 if sets of devices are too many.
 
-        When the clock is over, from what is known of memory by then.
+        It is no more than the limit, if there is one.
         """
         limits = [len(kind.devices) for kind in self._kinds]
         most = min(sum(limits), self._problem.max_devices or sum(limits))
@@ -109,84 +135,89 @@ class RecomputedStages:
         sets = DeviceSets.of(limits, most)
         least = np.full((len(sets), len(self.skeleton)), np.inf)
         least[0, -1] = 0.0
+        starts, first = np.unique(self.pairs.starts, return_index=True)
         loads: dict[tuple[int, int], Floats] = {}
         for size, steps in enumerate(sets.steps):
             for kind, targets, rests in steps:
                 flying = in_flight(self._problem, size)
                 if (kind, flying) not in loads:
-                    loads[kind, flying] = self._loads(kind, flying, clock)
+                    loads[kind, flying] = self._loads_ns(kind, flying)
                 for target, rest in zip(targets.tolist(), rests.tolist(), strict=True):
-                    value = np.maximum(loads[kind, flying], least[rest][None, :]).min(axis=1)
-                    least[target] = np.minimum(least[target], value)
+                    value = np.maximum(loads[kind, flying], least[rest, self.pairs.ends])
+                    of_starts = np.minimum.reduceat(value, first)
+                    least[target, starts] = np.minimum(least[target, starts], of_starts)
         best = float(least[:, 0].min())
-        return 0 if not math.isfinite(best) else math.ceil(best * (1 - _ROUNDING) - 1e-6)
+        if not math.isfinite(best):
+            return self._limit_ns or 0
+        bound_ns = math.ceil(best * (1 - _ROUNDING) - 1e-6)
+        return bound_ns if self._limit_ns is None else min(bound_ns, self._limit_ns)
 
     # -- loads ----------------------------------------------------------------------------------
 
-    def _loads(self, kind: int, flying: int, clock: Clock) -> Floats:
-        """Return at least the load of the stage between each pair of ideals.
-
-        When the clock is over, with the prices looked at so far.
-        """
+    def _loads_ns(self, kind: int, flying: int) -> Floats:
+        """Return at least the load of the stage of each pair of ideals."""
         device = self._kinds[kind].device
-        prices = self.prices.prices
-        loads = self._table(device.device_class, 0)
-        if device.memory_bytes is not None:
-            room = self._fixed(flying) - device.memory_bytes
-            for number, price in enumerate(prices.tolist()):
-                if not price or clock.is_over:
-                    continue
-                found = self._table(device.device_class, number) + price / flying * room
-                # What is there once at most costs as with a flow for a price that is no larger.
-                share = price * (flying - 1) / flying
-                lower = int(np.searchsorted(prices, share, side="right")) - 1
-                gained = np.zeros(found.shape)
-                for peak in self._peaks:
-                    more = peak.costs(device.device_class, lower)
-                    more = more - peak.costs(device.device_class, number)
-                    more += price / flying * peak.held_bytes
-                    gained = np.maximum(gained, np.where(peak.counts, more, 0.0))
-                loads = np.maximum(loads, found + gained)
-        return np.where(self.skeleton.nested, loads, np.inf)
+        prices = self.prices(device.device_class)
+        loads_ns: Floats = self._totals_ns(device.device_class)[0]
+        if device.memory_bytes is None:
+            return loads_ns
+        missing_bytes = self._fixed_bytes(flying) - device.memory_bytes
+        for number, price in enumerate(prices.prices.tolist()):
+            if not price or self._clock.is_over:
+                continue
+            found = self._totals_ns(device.device_class)[number] + price / flying * missing_bytes
+            # What is there once at most costs as with a flow for what it costs the others.
+            lower, share = prices.mixture(price * (flying - 1) / flying)
+            gained = np.zeros(found.shape)
+            for peak in self._peaks:
+                costs_ns = peak.costs_ns(device.device_class)
+                more = (1 - share) * costs_ns[lower] - costs_ns[number]
+                if share:
+                    more += share * costs_ns[lower + 1]
+                more += price / flying * peak.held_bytes
+                gained = np.maximum(gained, np.where(peak.counts, more, 0.0))
+            loads_ns = np.maximum(loads_ns, found + gained)
+        return loads_ns
 
-    def _table(self, device_class: str, number: int) -> Floats:
-        key = device_class, number
-        if key not in self._tables:
-            self._tables[key] = self.skeleton.between(self.prices.costs(device_class)[number])
-        return self._tables[key]
+    def _totals_ns(self, device_class: str) -> Floats:
+        """Return what all units of stages cost, by price and pair."""
+        if device_class not in self._totals:
+            costs_ns = self.prices(device_class).costs_ns
+            self._totals[device_class] = np.array([self.pairs.sums(own) for own in costs_ns])
+        return self._totals[device_class]
 
     @cached_property
-    def _tables(self) -> dict[tuple[str, int], Floats]:
+    def _totals(self) -> dict[str, Floats]:
         return {}
 
     @cached_property
-    def _weights(self) -> Floats:
-        return self.skeleton.between(self._units.first_weights.astype(np.float64))
+    def _weights_bytes(self) -> Floats:
+        return self.pairs.sums(self._units.first_weights.astype(np.float64))
 
-    def _fixed(self, flying: int) -> Floats:
-        """Return what stages hold besides what has a price, in bytes."""
+    def _fixed_bytes(self, flying: int) -> Floats:
+        """Return what stages hold besides what has a price."""
         batches = self._problem.microbatches
         value_bytes, gradient_bytes = self._borders.received
         received = (batches - flying) * value_bytes + gradient_bytes
         sent = self._borders.sent + (self._borders.stored if flying < batches else 0.0)
         shared = (batches - flying) * self._borders.shared
-        return self._weights + received + sent + shared
+        return self._weights_bytes + received + sent + shared
 
     # -- peaks ----------------------------------------------------------------------------------
 
     @cached_property
     def _peaks(self) -> list[_Peak]:
         """While a unit of the last region of a stage, or of the one before, runs backward."""
-        regions, rows = self.regions, self._rows
+        regions, rows, pairs = self.regions, self._rows, self.pairs
         own = regions[self.skeleton.chosen]
         last = np.where(self.skeleton.member, own[:, None], -1).max(axis=0)
-        found = []
+        found: list[_Peak] = []
         for back in (0, 1):
             eligible = self.skeleton.member & (own[:, None] == last[None, :] - back)
             values = np.where(eligible, rows[self.skeleton.chosen][:, None], -1.0)
-            place = values.argmax(axis=0)
-            exists = eligible.any(axis=0)
-            counts = exists[None, :] & ~self.skeleton.member[place].T
+            place = values.argmax(axis=0)[pairs.ends]
+            exists = eligible.any(axis=0)[pairs.ends]
+            counts = exists & ~self.skeleton.member[place, pairs.starts]
             found.append(_Peak(self, place, counts))
         return found
 

@@ -20,6 +20,9 @@ regions may have costs for one price, and others for another.
 
 from __future__ import annotations
 
+import heapq
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
@@ -28,79 +31,91 @@ from solver.model.holdings import StorageGraph
 from solver.model.problem import PartitionProblem
 from solver.presolve.instance import Instance
 
-_PRICES = 12
+_MOST_PRICES = 24
+_FLAT = 1e-6
+"""Choices whose costs differ by no more than this part of them are equal."""
 _LARGEST = float(1 << 44)
 """Of capacities, so that their sums are integers of 64 bits."""
 
 
+@dataclass(frozen=True, slots=True)
 class MemoryPrices:
-    """Costs of units by price.
+    """What units cost on a class of devices at some prices, but for weights.
 
-    Parameters
-    ----------
-    units : Instance
-        Of a problem in which operators may run again.
+    Between two prices the same mixture of two flows is one, so that costs may be interpolated.
 
     Attributes
     ----------
     prices : array of float
         Nanoseconds for a byte of each microbatch; ascending, from 0.
+    costs_ns : Floats, shape (prices, units)
+        Work, and the flows that start at operators.
     """
 
-    def __init__(self, units: Instance) -> None:
-        self._units, self._problem = units, units.problem
-        self.prices = _prices(self._problem)
-        self._flows: dict[str, Floats] = {}
+    prices: Floats
+    costs_ns: Floats
 
-    def costs(self, name: str) -> Floats:
-        """Return what units of a class of devices cost, by price and unit, but for weights."""
-        if name not in self._flows:
-            flows = _flows(self._problem, name, self.prices)
-            work_ns = self._units.work_ns[name]
-            by_unit = [self._by_unit(flow) + work_ns for flow in flows]
-            self._flows[name] = np.array(by_unit)
-        return self._flows[name]
+    @classmethod
+    def of(cls, units: Instance, device_class: str) -> MemoryPrices:
+        """Return the costs at the prices where most is gained by looking closer.
 
-    def _by_unit(self, values: Floats) -> Floats:
-        unit_of = np.array(self._units.unit_of_operator)
-        sums = np.bincount(unit_of, weights=values, minlength=len(self._units))
-        return sums.astype(np.float64)
+        Parameters
+        ----------
+        units : Instance
+            Of a problem in which operators may run again.
+        """
+        network = _Network(units.problem, device_class)
+        prices = np.append(0.0, _breakpoints(network))
+        unit_of = np.array(units.unit_of_operator)
+        costs_ns = np.array(
+            [
+                np.bincount(unit_of, network.flows(price), len(units)) + units.work_ns[device_class]
+                for price in prices.tolist()
+            ]
+        )
+        return cls(prices, costs_ns)
+
+    def mixture(self, price: float) -> tuple[int, float]:
+        """Return the last price that is no larger than another, and the share of the next one."""
+        if price <= 0:
+            return 0, 0.0
+        lower = int(np.searchsorted(self.prices, price, side="right")) - 1
+        if lower + 1 == len(self.prices):
+            return lower, 0.0
+        low, high = self.prices[lower : lower + 2].tolist()
+        return lower, (price - low) / (high - low)
 
 
-def _prices(problem: PartitionProblem) -> Floats:
-    """Return prices from nothing to more than any operator takes for what it keeps."""
-    ratios = [
-        op.latency_on(device_class) / op.backward.saved_bytes
-        for op in problem.operators
-        for device_class in {device.device_class for device in problem.devices}
-        if op.backward.saved_bytes and op.latency_on(device_class)
-    ]
-    if not ratios:
-        return np.zeros(1)
-    return np.append(0.0, np.geomspace(min(ratios) / 2, max(ratios) * 4, _PRICES))
+def _breakpoints(network: _Network) -> list[float]:
+    """Return prices at which the cheapest choice changes: all, or those that change most.
 
+    Source: Eisner and Severance, "Mathematical techniques for efficient record segmentation in
+    large shared databases", J. ACM 23, 1976.
+    """
+    first, last = network.choice(0.0), network.choice(network.largest_price)
+    # The largest error of what is known between two choices comes first.
+    gaps: list[tuple[float, float, tuple[float, float], tuple[float, float]]] = []
+    found: list[float] = []
 
-def _flows(problem: PartitionProblem, device_class: str, prices: Floats) -> list[Floats]:
-    """Return by price the flow that starts at every operator, no more than it is."""
-    from ortools.graph.python import max_flow
+    def look(before: tuple[float, float], after: tuple[float, float]) -> None:
+        if before[1] > after[1]:
+            price = (after[0] - before[0]) / (before[1] - after[1])
+            value = before[0] + price * before[1]
+            middle = network.choice(price)
+            error = value - (middle[0] + price * middle[1])
+            if error <= _FLAT * value:
+                found.append(price)
+            else:
+                heapq.heappush(gaps, (-error, price, before, after))
+                between[price] = middle
 
-    network = _Network(problem, device_class)
-    found: list[Floats] = []
-    for price in prices.tolist():
-        costs = network.times + network.bytes * price
-        scale = min(1.0, _LARGEST / max(float(costs.max(initial=0.0)) * len(costs), 1.0))
-        # Whole parts of a nanosecond, as fine as they can be.
-        scale *= 1 if scale < 1 else min(1024.0, _LARGEST / max(float(costs.sum()), 1.0))
-        capacity: Ints = np.floor(costs * scale).astype(np.int64)
-        capacity[network.free] = 1 << 58
-        solver = max_flow.SimpleMaxFlow()
-        arcs = solver.add_arcs_with_capacity(network.tails, network.heads, capacity)
-        solver.solve(0, 1)
-        flows = np.asarray(solver.flows(arcs[network.first :]), dtype=np.float64)
-        starts = network.kept_bytes * price
-        starts[network.sources] += flows / scale
-        found.append(starts)
-    return found
+    between: dict[float, tuple[float, float]] = {}
+    look(first, last)
+    while gaps and len(found) + len(gaps) < _MOST_PRICES:
+        _, price, before, after = heapq.heappop(gaps)
+        look(before, between[price])
+        look(between[price], after)
+    return sorted({*found, *(price for _, price, _, _ in gaps)} - {0.0})
 
 
 class _Network:
@@ -119,9 +134,11 @@ class _Network:
     """
 
     def __init__(self, problem: PartitionProblem, device_class: str) -> None:
+        self._flows: dict[float, tuple[Floats, tuple[float, float]]] = {}
         self._regions = [op.backward.region for op in problem.operators]
         structure = problem.storage_graph
         forward, _ = problem.arrays.pass_latency_ns(device_class)
+        self._forward_ns = forward
         operators, index_of = problem.operators, problem.index_of
         roots = [index_of.get(problem.root_of[op.name], -1) for op in operators]
         may = [root >= 0 and operators[root].backward.recomputable for root in roots]
@@ -135,7 +152,9 @@ class _Network:
             if roots[index] == index:
                 released_bytes = op.storage_bytes - backward.kept_bytes
                 size = float(min(op.value_bytes, released_bytes))
-                arcs.append((value, node if may[index] else 1, 0.0, size, False))
+                # What runs again in a later region needs it as an anchor.
+                is_own = self._pays(structure, index) == backward.region
+                arcs.append((value, node if may[index] and is_own else 1, 0.0, size, False))
             elif op.alias_of is not None and op.alias_of in index_of:
                 parent = 2 + count + index_of[op.alias_of]
                 arcs.append((value, parent, 0.0, float(op.value_bytes), False))
@@ -170,4 +189,45 @@ class _Network:
 
         So flows of different regions have no arc in common, and may be for different prices.
         """
-        return min(self._regions[reader] for reader in structure.readers[root])
+        own = self._regions[root]
+        return min((self._regions[reader] for reader in structure.readers[root]), default=own)
+
+    @property
+    def largest_price(self) -> float:
+        """A price at which hardly an operator keeps what it may make again."""
+        own_bytes = self.bytes[self.first :]
+        own_ns = self._forward_ns[self.sources]
+        some = own_bytes > 0
+        return 4 * float((own_ns[some] / own_bytes[some]).max(initial=0.0))
+
+    def flows(self, price: float) -> Floats:
+        """Return what starts at every operator, no more than there is."""
+        return self._solved(price)[0]
+
+    def choice(self, price: float) -> tuple[float, float]:
+        """Return time and bytes of a minimum cut."""
+        return self._solved(price)[1]
+
+    def _solved(self, price: float) -> tuple[Floats, tuple[float, float]]:
+        if price in self._flows:
+            return self._flows[price]
+        from ortools.graph.python import max_flow
+
+        costs = self.times + self.bytes * price
+        scale = min(1.0, _LARGEST / max(float(costs.max(initial=0.0)) * len(costs), 1.0))
+        # Whole parts of a nanosecond, as fine as they can be.
+        scale *= 1 if scale < 1 else min(1024.0, _LARGEST / max(float(costs.sum()), 1.0))
+        capacity: Ints = np.floor(costs * scale).astype(np.int64)
+        capacity[self.free] = 1 << 58
+        solver = max_flow.SimpleMaxFlow()
+        arcs = solver.add_arcs_with_capacity(self.tails, self.heads, capacity)
+        solver.solve(0, 1)
+        starts = self.kept_bytes * price
+        flows = solver.flows(arcs[self.first :])
+        starts[self.sources] += np.asarray(flows, dtype=np.float64) / scale
+        is_source = np.zeros(int(max(self.tails.max(), self.heads.max())) + 1, dtype=np.bool_)
+        is_source[solver.get_source_side_min_cut()] = True
+        cut = is_source[self.tails] & ~is_source[self.heads]
+        choice = float(self.times[cut].sum()), float(self.bytes[cut].sum())
+        self._flows[price] = starts, choice
+        return self._flows[price]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -25,6 +26,10 @@ class Skeleton:
         Units, ascending.
     member : Bools, shape (chosen, ideals)
         By ideal, the chosen units inside; the empty ideal first, the whole one last.
+    place : dict of int to int
+        Of chosen units in `chosen`.
+    masks : list of int
+        By ideal, the chosen units inside, as bits.
     before, after : list of int
         By unit, the chosen ones that are next to it on paths, as bits.
     """
@@ -57,6 +62,8 @@ class Skeleton:
                 break
             count = int(count * _SHRINK)
         assert masks is not None
+        self.place = {unit: place for place, unit in enumerate(self.chosen)}
+        self.masks = masks
         self.member: Bools = membership(masks, len(chosen))
 
     def _nearest(self, order: Iterable[int], neighbours: Sequence[Sequence[int]]) -> list[int]:
@@ -94,15 +101,24 @@ class Skeleton:
         outside = (inside < sides[0].sum(axis=1)[:, None]).astype(np.float64)
         return group, outside, (sides[1] @ member > 0).astype(np.float64)
 
-    def between(self, values: Floats, ends: Ints | slice = slice(None)) -> Floats:
-        """Return the sums of values, by unit, over what the stage of each pair of ideals runs."""
+    def between(self, values: Floats, starts: Ints, ends: Ints) -> Floats:
+        """Return the sums of values, by unit, over what stages run, by start (row) and end."""
         group, outside, inside = self._groups
         own = values[self.chosen] @ self.member
         amounts = np.bincount(group[group >= 0], values[group >= 0], minlength=len(outside))
         some = np.flatnonzero(amounts)
-        others = (outside[some] * amounts[some, None]).T @ inside[some][:, ends]
-        result: Floats = own[None, ends] - own[:, None] + others
+        others = (outside[np.ix_(some, starts)] * amounts[some, None]).T @ inside[
+            np.ix_(some, ends)
+        ]
+        result: Floats = own[None, ends] - own[starts, None] + others
         return result
+
+    def union(self, masks: Sequence[int], places: int) -> int:
+        """Return the union of masks by unit over some chosen units, as bits."""
+        found = 0
+        for place in bits_of(places):
+            found |= masks[self.chosen[place]]
+        return found
 
     @cached_property
     def nested(self) -> Bools:
@@ -114,9 +130,52 @@ class Skeleton:
         return result
 
 
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Pairs of ideals with a stage between them, ordered by their starts.
+
+    Attributes
+    ----------
+    starts, ends : array of int
+        Ideals.
+    """
+
+    skeleton: Skeleton
+    starts: Ints
+    ends: Ints
+
+    @classmethod
+    def of(cls, skeleton: Skeleton, limit_ns: int | None) -> Pairs:
+        """Return all pairs whose stages have no more work than a limit on the fastest devices."""
+        chosen = skeleton.nested
+        if limit_ns is not None:
+            every = np.arange(len(skeleton))
+            work_ns = skeleton.between(skeleton.units.fastest_ns.astype(np.float64), every, every)
+            chosen = chosen & (work_ns <= limit_ns)
+        return cls(skeleton, *np.nonzero(chosen))
+
+    def __len__(self) -> int:
+        """Return how many pairs there are."""
+        return len(self.starts)
+
+    def sums(self, values: Floats, chosen: Ints | None = None) -> Floats:
+        """Return the sums of values, by unit, over what the stages of some pairs run."""
+        starts, ends = self.starts, self.ends
+        if chosen is not None:
+            starts, ends = starts[chosen], ends[chosen]
+        rows, row = np.unique(starts, return_inverse=True)
+        columns, column = np.unique(ends, return_inverse=True)
+        found: Floats = self.skeleton.between(values, rows, columns)[row, column]
+        return found
+
+
 def bits_of(mask: int) -> list[int]:
     """Return the places of the bits of a mask."""
-    return [place for place in range(mask.bit_length()) if mask >> place & 1]
+    found: list[int] = []
+    while mask:
+        found.append((mask & -mask).bit_length() - 1)
+        mask &= mask - 1
+    return found
 
 
 def flags_of(mask: int, count: int) -> list[int]:

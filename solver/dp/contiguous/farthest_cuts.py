@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from solver.dp.contiguous.cut_places import CutPlaces
+from solver.dp.contiguous.least_program import MOST_SETS, least_stages
 from solver.dp.contiguous.limit_program import KindCosts, LimitProgram, Stage
 from solver.dp.contiguous.linked_kinds import LinkedKind, linked_kinds
 from solver.dp.contiguous.segment_extras import SegmentExtras
@@ -44,6 +45,9 @@ _WIDEN = 1 / 256
 """The first step below a limit that can be kept, as a part of it."""
 _ABOVE = 1.02
 """Ratio of a segment's work to the known bottleneck up to which its neighbours are looked at."""
+_CORRECTIONS = 12
+"""Searches of a program, each with what the evaluator said of the stages that the last one found.
+Only what runs again is estimated."""
 _JUDGED = 4
 """Plans of a search that the evaluator sees, those of the lowest limits."""
 
@@ -185,16 +189,30 @@ class _Search:
         high = program.most_ns
         if known is not None:
             high = program.load_ns(program.located(known.kinds, known.starts))
-        for stages in self._lower(program, high, precision)[-_JUDGED:]:
-            plan = program.plan(stages)
-            if self._chooser is not None:
-                plan = self._chooser.completed(plan)
-            evaluation = evaluate(self._units.problem, plan)
-            rank = (not evaluation.feasible, evaluation.objective)
-            if self.best is None or rank < self.best.rank:
-                kinds = tuple(stage.kind for stage in stages)
-                starts = places[[stage.start for stage in stages]]
-                self.best = _Judged(plan, rank, program.load_ns(stages), kinds, starts)
+        if self._chooser is None or len(self._sets) > MOST_SETS:
+            for stages in self._lower(program, high, precision)[-_JUDGED:]:
+                self._judge(program, places, stages)
+            return
+        for _ in range(_CORRECTIONS):
+            found = least_stages(program)
+            if found is None or not self._judge(program, places, found) or self._clock.is_over:
+                break
+
+    def _judge(self, program: LimitProgram, places: Ints, stages: list[Stage]) -> bool:
+        """Show the evaluator a plan; return whether its stages were believed to take less."""
+        plan = program.plan(stages)
+        if self._chooser is not None:
+            plan = self._chooser.completed(plan)
+        evaluation = evaluate(self._units.problem, plan)
+        rank = (not evaluation.feasible, evaluation.objective)
+        if self.best is None or rank < self.best.rank:
+            kinds = tuple(stage.kind for stage in stages)
+            starts = places[[stage.start for stage in stages]]
+            self.best = _Judged(plan, rank, program.load_ns(stages), kinds, starts)
+        if self._chooser is None:
+            return False
+        usage = {usage.device: usage for usage in evaluation.usage}
+        return program.correct(stages, [usage[stage.device] for stage in plan.stages])
 
     def _lower(self, program: LimitProgram, high: int, precision: float) -> list[list[Stage]]:
         """Return stages for lower and lower limits, none above `high`."""

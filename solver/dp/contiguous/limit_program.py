@@ -22,7 +22,8 @@ from solver.dp.contiguous.kind_costs import banned_before, work_before
 from solver.dp.contiguous.linked_kinds import LinkedKind
 from solver.dp.contiguous.segment_extras import SegmentExtras
 from solver.dp.contiguous.segment_tables import SegmentTables
-from solver.model.arrays import Bools, Ints
+from solver.evaluation.usage import DeviceUsage
+from solver.model.arrays import Bools, Floats, Ints
 from solver.model.plan import PartitionPlan
 from solver.presolve.device_kinds import DeviceSets
 from solver.presolve.instance import Instance
@@ -134,6 +135,8 @@ class LimitProgram:
 
     Attributes
     ----------
+    problem, tables, sets
+        What it is about.
     most_ns : int
         No load is more.
     """
@@ -145,10 +148,10 @@ class LimitProgram:
         sets: DeviceSets,
         extras: SegmentExtras | None = None,
     ) -> None:
-        self._costs, self._tables, self._sets, self._extras = costs, tables, sets, extras
+        self._costs, self.tables, self.sets, self._extras = costs, tables, sets, extras
         self._compute: dict[tuple[object, ...], tuple[Bools, Ints]] = {}
         self._count = len(tables.places)
-        self._problem = costs.problem
+        self.problem = costs.problem
         self._overlap = costs.problem.interconnect.overlap
         # Kinds of one class share an array of times, and are then known to.
         grown = {id(before): tables.between(before) for before in costs.work_before}
@@ -173,7 +176,7 @@ class LimitProgram:
         if not len(whole):
             return None
         # Of the smallest sets that with the fewest devices of the last kinds.
-        counts, sizes = self._sets.counts[whole], self._sets.sizes[whole]
+        counts, sizes = self.sets.counts[whole], self.sets.sizes[whole]
         return self._way(steps, reached, int(whole[np.lexsort((*counts.T, sizes))[0]]))
 
     def _steps(self, limit_ns: int) -> list[list[Ints]]:
@@ -186,8 +189,8 @@ class LimitProgram:
         rooms: dict[tuple[int, int], Ints] = {}
         known: dict[tuple[object, ...], Ints] = {}
         result: list[list[Ints]] = []
-        for size in range(1, len(self._sets.levels)):
-            flying = in_flight(self._problem, size)
+        for size in range(1, len(self.sets.levels)):
+            flying = in_flight(self.problem, size)
             level: list[Ints] = []
             for kind, profiles in enumerate(self._costs.profiles):
                 key = (
@@ -214,7 +217,7 @@ class LimitProgram:
     ) -> Ints:
         """Return how long each segment may compute, -1 or less where it moves too much."""
         if (send, receive) not in rooms:
-            send_ns, receive_ns = self._tables.send_ns[send], self._tables.receive_ns[receive]
+            send_ns, receive_ns = self.tables.send_ns[send], self.tables.receive_ns[receive]
             if self._overlap:
                 moved = np.maximum(send_ns, receive_ns)
                 rooms[send, receive] = np.where(moved <= limit_ns, limit_ns, -1)
@@ -237,29 +240,49 @@ class LimitProgram:
                 added_ns: Ints = np.where(fits, extra_ns, 0.0).astype(np.int64)
                 self._compute[key] = fits, work_ns + added_ns
             return self._compute[key]
-        memory = self._tables.memory_bytes
+        memory = self.tables.memory_bytes
         if flying > 1:
-            memory = memory + (flying - 1) * self._tables.saved_bytes
+            memory = memory + (flying - 1) * self.tables.saved_bytes
         return allowed & (memory <= capacity), work_ns
+
+    def loads_ns(self, kind: int, flying: int) -> Floats:
+        """Return what segments cost at most whatever is beside them; infinite if they do not fit.
+
+        Parameters
+        ----------
+        kind : int
+            Of devices.
+        flying : int
+            Microbatches in flight.
+        """
+        fits, compute_ns = self._computes(kind, flying)
+        profiles = {*self._costs.profiles[kind]}
+        send_ns = np.max([self.tables.send_ns[profile] for profile in profiles], axis=0)
+        receive_ns = np.max([self.tables.receive_ns[profile] for profile in profiles], axis=0)
+        if self._overlap:
+            load_ns = np.maximum(compute_ns, np.maximum(send_ns, receive_ns))
+        else:
+            load_ns = compute_ns + send_ns + receive_ns
+        return np.where(fits, load_ns.astype(np.float64), np.inf)
 
     def _starts(self, fits: Bools) -> Ints:
         """Return where the longest segment that fits starts, for each end."""
         ends = np.arange(self._count)
         column = np.argmax(fits, axis=1)
-        starts = np.where(fits[ends, column], ends - self._tables.longest + column, self._count)
+        starts = np.where(fits[ends, column], ends - self.tables.longest + column, self._count)
         return np.append(starts, self._count)
 
     def _reach(self, steps: list[list[Ints]]) -> _Reached:
         nodes = self._costs.node_count
-        shape = (nodes, len(self._sets))
+        shape = (nodes, len(self.sets))
         first = (np.full(shape, self._count), np.full(shape, self._count))
         others = np.full(shape, self._count)
         # Behind the last device nothing is sent, so either sort of neighbour is right.
         first[_SAME][:, 0] = others[:, 0] = self._count - 1
         sorts = (_SAME, _OTHER) if nodes > 1 else (_SAME,)
         for size, table in enumerate(steps, start=1):
-            sets = self._sets.levels[size]
-            for kind, targets, rests in self._sets.steps[size]:
+            sets = self.sets.levels[size]
+            for kind, targets, rests in self.sets.steps[size]:
                 node = self._costs.nodes[kind]
                 # Taking is three times as fast as indexing, which most of the time went into.
                 same, other = first[_SAME][node].take(rests), others[node].take(rests)
@@ -286,11 +309,11 @@ class LimitProgram:
         )
         stages: list[Stage] = []
         while chosen:
-            table = steps[int(self._sets.sizes[chosen]) - 1]
+            table = steps[int(self.sets.sizes[chosen]) - 1]
             start = int(reached.first[before][node, chosen])
             stage, chosen, before, node = next(
                 (Stage(kind, start, end), rest, sort, following)
-                for kind, rest in enumerate(self._sets.rest[chosen].tolist())
+                for kind, rest in enumerate(self.sets.rest[chosen].tolist())
                 if rest >= 0 and self._costs.nodes[kind] == node
                 for sort, following, end in self._behind(reached, node, rest)
                 if table[kind][sort, before, end] == start
@@ -306,21 +329,41 @@ class LimitProgram:
                 if other != node:
                     yield _OTHER, other, int(reached.first[_OTHER][other, rest])
 
+    def correct(self, stages: Sequence[Stage], usage: Sequence[DeviceUsage]) -> bool:
+        """Count of the segments of some stages what the evaluator says; return whether it is more.
+
+        Parameters
+        ----------
+        usage : sequence of DeviceUsage
+            Of the stages' devices.
+        """
+        is_more = False
+        for number, (stage, used) in enumerate(zip(stages, usage, strict=True)):
+            if used.capacity_bytes is None:
+                continue
+            at = stage.end, stage.start - stage.end + self.tables.longest
+            flying = in_flight(self.problem, len(stages) - number)
+            fits, compute_ns = self._computes(stage.kind, flying)
+            has_room = used.memory_bytes <= used.capacity_bytes
+            is_more |= not has_room or used.compute_ns > compute_ns[at]
+            fits[at], compute_ns[at] = has_room, used.compute_ns
+        return is_more
+
     # -- plans ------------------------------------------------------------------------------
 
     def load_ns(self, stages: Sequence[Stage]) -> int:
         """Return the largest load of some stages, as the tables have it."""
         loads: list[int] = []
         for number, stage in enumerate(stages):
-            at = stage.end, stage.start - stage.end + self._tables.longest
-            flying = in_flight(self._problem, len(stages) - number)
+            at = stage.end, stage.start - stage.end + self.tables.longest
+            flying = in_flight(self.problem, len(stages) - number)
             compute = int(self._computes(stage.kind, flying)[1][at])
             send = receive = 0
             if number + 1 < len(stages):
-                send = int(self._tables.send_ns[self._profile(stage, stages[number + 1])][at])
+                send = int(self.tables.send_ns[self._profile(stage, stages[number + 1])][at])
             if number:
                 profile = self._profile(stage, stages[number - 1])
-                receive = int(self._tables.receive_ns[profile][at])
+                receive = int(self.tables.receive_ns[profile][at])
             loads.append(max(compute, send, receive) if self._overlap else compute + send + receive)
         return max(loads)
 
@@ -331,19 +374,19 @@ class LimitProgram:
 
     def located(self, kinds: Sequence[int], starts: Ints) -> list[Stage]:
         """Return stages that start at `starts`, each of them one of the places."""
-        numbers = np.searchsorted(self._tables.places, starts).tolist()
+        numbers = np.searchsorted(self.tables.places, starts).tolist()
         return list(map(Stage, kinds, numbers, [*numbers[1:], self._count - 1]))
 
     def plan(self, stages: Sequence[Stage]) -> PartitionPlan:
         """Return the plan that some stages are."""
         free = [list(kind.names) for kind in self._costs.kinds]
-        operators = self._problem.operators
+        operators = self.problem.operators
         assignment: dict[str, str] = {}
         names: list[str] = []
-        places = self._tables.places
+        places = self.tables.places
         for stage in stages:
             name = free[stage.kind].pop(0)
             names.append(name)
-            for index in self._tables.order[int(places[stage.start]) : int(places[stage.end])]:
+            for index in self.tables.order[int(places[stage.start]) : int(places[stage.end])]:
                 assignment[operators[index].name] = name
         return PartitionPlan(assignment, tuple(names))

@@ -13,8 +13,6 @@ from solver.search.findings import BoundFound, Finding, PlanFound
 from solver.search.state import SearchState
 from solver.stages.recompute_chooser import RecomputeChooser
 
-_STRETCHES: Final = (1000, 985, 970, 940, 900)
-"""Capacities to cut by, per thousand: what runs again takes some room that cuts do not count."""
 _MOST_ROWS: Final = 200_000
 """Pairs of operators, by position, of which a model is made in seconds."""
 
@@ -23,22 +21,18 @@ def recomputed_cuts(state: SearchState, clock: Clock) -> Iterator[Finding]:
     """Offer cuts of the execution order in whose stages operators run again."""
     problem = state.problem.replace(objective="bottleneck", chunks_per_device=1)
     units, chooser = condense(problem), RecomputeChooser(problem)
-    for stretch in _STRETCHES:
-        if clock.is_over:
-            return
-        plan = farthest_cuts(units, stretch_permille=stretch, chooser=chooser, clock=clock)
-        if plan is not None:
-            yield PlanFound(plan)
+    plan = farthest_cuts(units, chooser=chooser, clock=clock)
+    if plan is not None:
+        yield PlanFound(plan)
 
 
 def recomputed_stages(state: SearchState, clock: Clock) -> Iterator[Finding]:
     """Bound the bottleneck by ideals of some units (:mod:`solver.bounds.recomputed.bound`)."""
-    bound = RecomputedStages(state.units, state.presolved.kinds)
-    least_ns = bound.least_bottleneck_ns(clock)
+    microbatches = state.problem.microbatches if state.objective == "step" else 1
+    limit_ns = None if state.best is None else state.best // microbatches
+    bound = RecomputedStages(state.units, state.presolved.kinds, limit_ns=limit_ns, clock=clock)
     # Every microbatch takes a device as long as its load says.
-    yield BoundFound(
-        state.problem.microbatches * least_ns if state.objective == "step" else least_ns
-    )
+    yield BoundFound(microbatches * bound.least_bottleneck_ns())
 
 
 def has_recomputed_stages(state: SearchState) -> bool:
