@@ -36,7 +36,13 @@ class RecomputeChoice:
         self._any: dict[tuple[int, ...], cp_model.IntVar] = {}
         self._all: dict[tuple[tuple[tuple[int, int], ...], ...], Literal] = {}
         operators = self.problem.operators
-        self.chosen = [i for i, op in enumerate(operators) if op.backward.recomputable]
+        self._is_whole = self.problem.recompute == "layers"
+        inner = self.structure.inner
+        self.chosen = [
+            i
+            for i, op in enumerate(operators)
+            if op.backward.recomputable and (inner[i] or not self._is_whole)
+        ]
         self.again: list[list[Literal]] = [[False for _ in stages.positions] for _ in operators]
         for index in self.chosen:
             self.again[index] = [self._new_again(index, p) for p in stages.positions]
@@ -47,6 +53,11 @@ class RecomputeChoice:
         self._add_views()
         for index in self.chosen:
             self._add_rules(index)
+        regions = self._new_regions() if self._is_whole else {}
+        for index in self.chosen:
+            backward = operators[index].backward
+            if inner[index] and (backward.must_recompute or self._is_whole):
+                self._add_required(index, backward.must_recompute or regions[backward.region])
 
     # -- sums of 0 or 1 --------------------------------------------------------------------
 
@@ -222,6 +233,45 @@ class RecomputeChoice:
     def _exclude(self, first: Literal, second: Literal) -> None:
         total = LinearSum(-1).add(first).add(second)
         self.stages.model.add(total.expression <= 0)
+
+    # -- what must run again ------------------------------------------------------------------
+
+    def _new_regions(self) -> dict[int, cp_model.IntVar]:
+        """Return whether something of each region runs again, on whatever position."""
+        regions: dict[int, list[int]] = {}
+        for index in self.chosen:
+            regions.setdefault(self.problem.operators[index].backward.region, []).append(index)
+        found: dict[int, cp_model.IntVar] = {}
+        for region, own in regions.items():
+            members = frozenset(own)
+
+            def is_again(choice: StageChoice, members: frozenset[int] = members) -> int:
+                return not members.isdisjoint(choice.again)
+
+            found[region] = self.stages.new_bool(is_again)
+            for index in own:
+                for again in self.again[index]:
+                    self.stages.imply(again, found[region])
+        return found
+
+    def _add_required(self, index: int, condition: Literal) -> None:
+        """Let an inner operator run again, if a condition holds, where something needs it."""
+        structure, operators = self.structure, self.problem.operators
+        family = structure.families[index]
+        writers = [member for member in family if operators[member].in_place]
+        is_needed = bool(writers or operators[index].backward.residual_bytes)
+        for position in self.stages.positions:
+            again = self.again[index][position]
+            if again is False:
+                continue
+            needs: list[Literal] = [is_needed]
+            if not is_needed:
+                needs += [self.on(saver, position) for saver in structure.savers[index]]
+                readers = (reader for reader in structure.readers[index] if reader not in family)
+                needs += [self.again[reader][position] for reader in readers]
+            premises = [condition, self.any_of(needs)]
+            premises += [self.on(member, position) for member in {index, *writers}]
+            self.stages.imply(self.all_of([LinearSum().add(one) for one in premises]), again)
 
     # -- plans ------------------------------------------------------------------------------
 

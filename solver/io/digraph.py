@@ -55,6 +55,7 @@ _ABSENT: Final[Mapping[str, Any]] = {
     "passes_to": None,
     "saves": (),
     "recomputable": False,
+    "must_recompute": False,
 }
 """What an attribute by device class that is left out stands for, where that is not 0."""
 _NODE_ATTRIBUTES: Final = ("kind", "order", "info", "by_device_class", *_OPERATOR_FIELDS)

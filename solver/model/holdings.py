@@ -145,6 +145,10 @@ class StorageGraph:
         Whose backward passes need an owner's storage; empty for others.
     gradient_spans : tuple of GradientSpan
         While which operators gradients are held.
+    inner : list of bool
+        Whether an operator may run again whatever else does, if its stage has what writes into its
+        storage: it is recomputable, its region alone saves, reads and writes what it makes, and
+        what it reads is not written later.
     """
 
     def __init__(self, problem: PartitionProblem) -> None:
@@ -156,6 +160,25 @@ class StorageGraph:
                 if root in problem.index_of:
                     self.savers[problem.index_of[root]].append(index)
         self.gradient_spans = gradient_spans(problem)
+        self.inner = [self._is_inner(problem, index) for index in range(len(problem.operators))]
+
+    def _is_inner(self, problem: PartitionProblem, index: int) -> bool:
+        operators, family = problem.operators, self.families[index]
+        if not operators[index].backward.recomputable:
+            return False
+        users = {*family, *self.readers[index], *self.savers[index]}
+        region = operators[index].backward.region
+        if any(operators[user].backward.region != region for user in users):
+            return False
+        if any(operators[m].in_place and operators[m].backward.residual_bytes for m in family):
+            return False
+        for member in family:
+            for read in operators[member].reads:
+                root = problem.index_of.get(problem.root_of[read], index)
+                others = self.families[root] if root != index else []
+                if any(operators[other].in_place and other > member for other in others):
+                    return False
+        return True
 
 
 def least_saved_bytes(problem: PartitionProblem) -> tuple[int, ...]:

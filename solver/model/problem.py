@@ -142,9 +142,9 @@ class PartitionProblem:
         Most devices that a plan may use; None allows all.
     cuts : sequence of str
         Operators after which, in execution order, a stage ends; see :mod:`solver.model.cuts`.
-    recompute : {"none", "auto"}
-        What may run again in training instead of keeping what it made: nothing, or any operators
-        that the plan names (:mod:`solver.model.recomputation`).
+    recompute : {"none", "auto", "layers"}
+        What may run again in training instead of keeping what it made: nothing, any operators
+        that the plan names, or of each region all or nothing (:mod:`solver.model.recomputation`).
 
     Raises
     ------
@@ -274,6 +274,11 @@ class PartitionProblem:
         """Whether a plan may let anything run again."""
         is_allowed = self.is_training and self.recompute != "none"
         return is_allowed and any(op.backward.recomputable for op in self.operators)
+
+    @cached_property
+    def must_recompute(self) -> bool:
+        """Whether some operators may have to run again, whatever a plan says."""
+        return self.may_recompute and any(op.backward.must_recompute for op in self.operators)
 
     @cached_property
     def units(self) -> tuple[tuple[str, ...], ...]:

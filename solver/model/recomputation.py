@@ -9,11 +9,16 @@ Regions are contiguous in the execution order; of a region that several stages r
 part. Selective activation checkpointing of whole layers (Chen, Xu, Zhang, Guestrin, "Training deep
 nets with sublinear memory cost", 2016), of parts of them (Korthikanti et al., "Reducing activation
 recomputation in large transformer models", MLSys 2023) and of any operators are all such plans.
+
+What only its region needs is *inner* to it, and may run again whatever else does. Of such operators
+some must, or all of a region must if one does: what is needed then runs again, and nothing else
+(:func:`required`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -24,10 +29,41 @@ from solver.model.problem import PartitionProblem
 
 
 def recomputation_of(problem: PartitionProblem, plan: PartitionPlan) -> Recomputation | None:
-    """Return what runs again under a plan; None if nothing does."""
-    if not plan.recomputed:
+    """Return what runs again under a plan; None if nothing does, and nothing must."""
+    if not plan.recomputed and not problem.must_recompute:
         return None
     return Recomputation(problem, plan.stage_index, plan.recomputed)
+
+
+def with_required(problem: PartitionProblem, plan: PartitionPlan) -> PartitionPlan:
+    """Return a plan in which what must run again does so, too."""
+    recomputed = required(problem, plan.stage_index, plan.recomputed)
+    return plan if recomputed == plan.recomputed else replace(plan, recomputed=recomputed)
+
+
+def required(
+    problem: PartitionProblem,
+    stage_of: Mapping[str, int],
+    recomputed: Collection[str],
+    *,
+    regions: Collection[int] = (),
+) -> frozenset[str]:
+    """Return some operators, and all that must run again if they do.
+
+    Parameters
+    ----------
+    stage_of : mapping of str to int
+        As of :class:`Recomputation`.
+    regions : collection of int
+        With ``recompute="layers"``, regions that run again even if none of `recomputed` is theirs.
+    """
+    found = frozenset(recomputed)
+    while problem.must_recompute or (problem.recompute == "layers" and (found or regions)):
+        missing = Recomputation(problem, stage_of, found).missing(regions)
+        if not missing:
+            break
+        found |= {problem.operators[index].name for index in missing}
+    return found
 
 
 class Recomputation:
@@ -102,6 +138,52 @@ class Recomputation:
         """Return the operators that read what lives in the storage of an operator."""
         return self._graph.readers[index]
 
+    def missing(self, regions: Collection[int] = ()) -> list[int]:
+        """Return what must run again besides, and what that needs of what must.
+
+        Parameters
+        ----------
+        regions : collection of int
+            As of :func:`required`.
+        """
+        operators = self._problem.operators
+        whole: set[int] = set()
+        if self._problem.recompute == "layers":
+            whole = {*regions, *(operators[index].backward.region for index in self._chosen)}
+        elif not self._problem.must_recompute:
+            return []
+        found: list[int] = []
+        again = self.again.copy()
+        # What needs the value of an operator comes after it.
+        for index in reversed(range(len(operators))):
+            backward = operators[index].backward
+            must = backward.must_recompute or backward.region in whole
+            if must and not again[index] and self._is_needed(index, again):
+                found.append(index)
+                again[index] = True
+                for member in reversed(self.family(index)):
+                    readers = self._problem.readers_of[operators[member].name]
+                    again[member] |= operators[member].in_place or any(
+                        again[self._problem.index_of[reader]] and self._together(member, reader)
+                        for reader in readers
+                    )
+        return found[::-1]
+
+    def _is_needed(self, index: int, again: Bools) -> bool:
+        """Whether an operator may run again whatever else does, and something here needs it."""
+        operators = self._problem.operators
+        if not self._graph.inner[index] or operators[index].name not in self._stage_of:
+            return False
+        family = self.family(index)
+        writers = [member for member in family if operators[member].in_place]
+        if writers:
+            return all(self._together(index, operators[member].name) for member in writers)
+        needing = [other for other in self.readers(index) if again[other] and other not in family]
+        return bool(operators[index].backward.residual_bytes) or any(
+            self._together(index, operators[other].name)
+            for other in (*self.savers(index), *needing)
+        )
+
     # -- rules ----------------------------------------------------------------------------
 
     def violations(self) -> list[str]:
@@ -110,11 +192,19 @@ class Recomputation:
             return ["operators run again, but the memory model has no backward pass"]
         if self._chosen and self._problem.recompute == "none":
             return ["operators run again, but the problem's recompute is 'none'"]
-        return [
-            f"operator {self._problem.operators[index].name!r} cannot run again: {reason}"
+        operators = self._problem.operators
+        found = [
+            f"operator {operators[index].name!r} cannot run again: {reason}"
             for index in self._chosen
             if (reason := self._why_not(index))
         ]
+        for index in self.missing() if self._problem.may_recompute else ():
+            op = operators[index]
+            why = "it must wherever its region needs it"
+            if not op.backward.must_recompute:
+                why = f"others of region {op.backward.region} do, and recompute is 'layers'"
+            found.append(f"operator {op.name!r} does not run again, but {why}")
+        return found
 
     def _why_not(self, index: int) -> str | None:
         operators = self._problem.operators
@@ -123,6 +213,8 @@ class Recomputation:
             return f"it is an alias of {op.alias_of!r}; name what owns the storage"
         if not op.backward.recomputable:
             return "it is not recomputable"
+        if self._problem.recompute == "layers" and not self._graph.inner[index]:
+            return "recompute is 'layers', and not its region alone needs it"
         mine = [v for v in self.savers(index) if self._together(index, operators[v].name)]
         needed = [v for v in self.readers(index) if self._runs_again_with(index, operators[v].name)]
         for other in (*mine, *needed):

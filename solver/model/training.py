@@ -12,9 +12,9 @@ from solver.model.errors import PartitionError
 
 Schedule = Literal["gpipe", "1f1b"]
 SCHEDULES: Final[tuple[str, ...]] = ("gpipe", "1f1b")
-Recompute = Literal["none", "auto"]
-RECOMPUTE: Final[tuple[str, ...]] = ("none", "auto")
-"""What may run again in the backward pass: nothing, or whatever a plan names."""
+Recompute = Literal["none", "auto", "layers"]
+RECOMPUTE: Final[tuple[str, ...]] = ("none", "auto", "layers")
+"""What may run again in the backward pass: nothing, whatever a plan names, or whole regions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,8 @@ class Backward:
     recomputable : bool
         It may run again in the backward pass instead of keeping what it made: it writes nothing
         that is there afterwards, and runs as it did.
+    must_recompute : bool
+        It is `recomputable`, and runs again wherever its region alone needs what it makes.
     rng_bytes : int
         Of the state of a random number generator that is noted so that it runs as it did.
     region : int
@@ -67,6 +69,7 @@ class Backward:
     weight_gradient_bytes: int = 0
     saves: tuple[str, ...] = ()
     recomputable: bool = False
+    must_recompute: bool = False
     rng_bytes: int = 0
     region: int = 0
 
@@ -91,8 +94,14 @@ class Backward:
         for item in names:
             check_name(item, "an entry of saves")
         object.__setattr__(self, "saves", tuple(dict.fromkeys(names)))
-        if not isinstance(self.recomputable, bool):
-            raise PartitionError(f"recomputable is {self.recomputable!r}; write true or false")
+        for name in ("recomputable", "must_recompute"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise PartitionError(f"{name} is {value!r}; write true or false")
+        if self.must_recompute and not self.recomputable:
+            raise PartitionError(
+                "must_recompute is true, but recomputable is not; write both, or neither"
+            )
         if self.passes_to is not None:
             check_name(self.passes_to, "passes_to")
 

@@ -14,6 +14,7 @@ from solver.model.clock import Clock
 from solver.model.limits import Progress, SolveLimits
 from solver.model.plan import PartitionPlan
 from solver.model.problem import ObjectiveName, PartitionProblem
+from solver.model.recomputation import with_required
 from solver.presolve.dominance import Simplified
 from solver.presolve.instance import Instance, condense
 from solver.presolve.presolved import Presolved
@@ -253,6 +254,7 @@ class SearchState:
 
     def offer_plan(self, plan: PartitionPlan) -> Evaluation:
         """Take a feasible plan for the incumbent if it is better; return what it is worth."""
+        plan = with_required(self.problem, plan)
         evaluation = evaluate(self.problem, plan)
         if not evaluation.feasible:
             self._unfit = self._unfit or plan

@@ -21,7 +21,7 @@ from solver.evaluation.recomputed_memory import RecomputedStage
 from solver.evaluation.stage_memory import microbatches_in_flight
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
-from solver.model.recomputation import Recomputation
+from solver.model.recomputation import Recomputation, required, with_required
 from solver.stages.recompute_hull import Choice, Part, RecomputeHulls
 
 
@@ -68,13 +68,13 @@ class RecomputeChooser:
 
         Of devices that nothing helps, what they have stays as it is.
         """
-        plan = replace(plan, recomputed=frozenset())
+        plan = with_required(self._problem, replace(plan, recomputed=frozenset()))
         evaluation = evaluate(self._problem, plan)
         members: list[list[int]] = [[] for _ in plan.stages]
         for index, op in enumerate(self._problem.operators):
             members[plan.stage_index[op.name]].append(index)
         in_flight = microbatches_in_flight(self._problem, plan)
-        again: frozenset[str] = frozenset()
+        again = plan.recomputed
         for usage in evaluation.usage:
             room_bytes = usage.capacity_bytes
             if room_bytes is None or usage.memory_bytes <= room_bytes:
@@ -91,7 +91,7 @@ class RecomputeChooser:
             if key not in self._found:
                 self._found[key] = self._cheapest(device_class, own, room_bytes, excess_bytes)
             again |= self._found[key] or frozenset()
-        return replace(plan, recomputed=again)
+        return with_required(self._problem, replace(plan, recomputed=again))
 
     # -- one device -----------------------------------------------------------------------------
 
@@ -105,6 +105,7 @@ class RecomputeChooser:
 
     def _measured(self, members: tuple[int, ...], again: frozenset[str]) -> tuple[int, int]:
         stage_of = {self._problem.operators[index].name: 0 for index in members}
+        again = required(self._problem, stage_of, again)
         recomputation = Recomputation(self._problem, stage_of, again)
         stage = RecomputedStage(self._problem, list(members), recomputation)
         return int(stage.live_bytes.max()), stage.saved_bytes

@@ -20,6 +20,7 @@ import networkx as nx
 import numpy as np
 
 from solver.model.problem import PartitionProblem
+from solver.model.recomputation import required
 
 _LARGEST = float(1 << 44)
 _UNLIMITED = 1 << 58
@@ -115,6 +116,8 @@ class RecomputeHulls:
             backward.residual_bytes,
             backward.rng_bytes,
             backward.recomputable,
+            backward.must_recompute,
+            self.structure.inner[index],
             op.in_place,
             relative([root for root in self._roots[index : index + 1] if root >= 0]),
             relative([root for root in reads if root >= 0]),
@@ -160,7 +163,10 @@ class _Network:
         problem, structure = hulls._problem, hulls.structure
         operators = problem.operators
         inside = self._inside = frozenset(part.members)
-        self.candidates = [i for i in part.members if self._may_run_again(i)]
+        self.is_whole = problem.recompute == "layers"
+        self.required = self._required()
+        self.whole = self._required(hulls.regions[part.members[0]])
+        self.candidates = [i for i in part.members if i in self.whole or self._may_run_again(i)]
         number = self._number = {index: 2 + place for place, index in enumerate(self.candidates)}
         # Arcs with their times and bytes; source 0 is what runs again.
         arcs: list[tuple[int, int, int, int]] = []
@@ -186,6 +192,8 @@ class _Network:
                         if root >= 0 and root != index:
                             read_by.setdefault(root, []).append(index)
         for root, readers in read_by.items():
+            if root in number and operators[root].backward.must_recompute:
+                arcs += [(number[reader], number[root], -1, 0) for reader in set(readers)]
             released_bytes = hulls.anchor_bytes(root, hulls.regions[part.members[0]])
             is_before = not part.is_first and hulls.regions[root] < hulls.regions[part.members[0]]
             is_held = is_before or root in inside
@@ -195,10 +203,18 @@ class _Network:
                 arcs.append((number[reader], nodes, -1, 0))
             arcs.append((nodes, number.get(root, 1), 0, released_bytes))
             nodes += 1
+        arcs += [(0, number[index], -1, 0) for index in self.required]
         self._nodes = nodes
         self._tails, self._heads, self._times, self._bytes = (
             np.array(arcs, dtype=np.int64).reshape(-1, 4).T
         )
+
+    def _required(self, *regions: int) -> list[int]:
+        """Return what of the part must run again, if all of some regions does that may."""
+        problem = self._hulls._problem
+        stage_of = {problem.operators[index].name: 0 for index in self._part.members}
+        names = required(problem, stage_of, (), regions=regions)
+        return sorted(problem.index_of[name] for name in names)
 
     def _may_run_again(self, index: int) -> bool:
         """Whether the rules let an operator run again whatever else does."""
@@ -269,10 +285,12 @@ class _Network:
 
 
 def _hull(network: _Network) -> tuple[Choice, ...]:
-    first = network.measured([])
-    last = network.choice(1 << 20, 1)
+    first = network.measured(network.required)
+    last = network.measured(network.whole) if network.is_whole else network.choice(1 << 20, 1)
     if last.held_bytes >= first.held_bytes:
         return (first,)
+    if network.is_whole:
+        return first, last
     found = [first, *_between(network, first, last), last]
     return tuple(found)
 

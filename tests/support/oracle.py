@@ -606,7 +606,9 @@ def cost(
     else:
         values = oracle.times(places, masks, again)
     violations = oracle.broken_by_hand(places, order)
-    if again and (instance["memory_model"] != "training" or instance["recompute"] == "none"):
+    if instance["memory_model"] != "training" or instance["recompute"] == "none":
+        violations |= {"again"} if again else set()
+    elif not oracle.recomputing.obeys(masks.values(), again):
         violations.add("again")
     if not all(oracle.recomputing.may_run_again(mask, again & mask) for mask in masks.values()):
         violations.add("again")

@@ -22,6 +22,7 @@ from solver.model.problem import (
     PartitionProblem,
     Weight,
 )
+from solver.model.recomputation import with_required
 from solver.model.training import Backward
 
 _DIRECT_CHARGINGS = ("peer_to_peer", "host_staged")
@@ -339,13 +340,29 @@ def with_recomputation(
     return problem.replace(operators=tuple(operators), recompute="auto")
 
 
-def recomputed_problem(seed: int, **settings: Any) -> PartitionProblem:
+def restricted(problem: PartitionProblem, seed: int) -> PartitionProblem:
+    """Return a problem in which regions run again as a whole, or operators must; or as it was."""
+    rng = random.Random(f"restricted {seed}")
+    share, is_one_region = rng.choice((0.0, 0.5, 0.8)), rng.random() < 0.6
+    operators = []
+    for op in problem.operators:
+        must = op.backward.recomputable and rng.random() < share
+        region = 0 if is_one_region else op.backward.region
+        backward = dataclasses.replace(op.backward, must_recompute=must, region=region)
+        operators.append(dataclasses.replace(op, backward=backward))
+    return problem.replace(operators=operators, recompute=rng.choice(("auto", "layers", "layers")))
+
+
+def recomputed_problem(
+    seed: int, *, is_restricted: bool = False, **settings: Any
+) -> PartitionProblem:
     """Return a random problem in which it matters what runs again.
 
     Each device can hold about what the best of some random plans needs of it in which operators run
     again; of half of the problems also what a plan needs in which nothing does. So most have a
     plan, many only because of what runs again, and many a better one. Some have cuts or operators
-    that are pinned to a stage. `settings` are those of :func:`random_problem`.
+    that are pinned to a stage. If it `is_restricted`, many have operators that must run again, or
+    regions that do as a whole. `settings` are those of :func:`random_problem`.
     """
     rng = random.Random(f"recomputed {seed}")
     problem = random_problem(seed, training=True, **settings)
@@ -358,6 +375,11 @@ def recomputed_problem(seed: int, **settings: Any) -> PartitionProblem:
         devices=[dataclasses.replace(device, memory_bytes=None) for device in problem.devices]
     )
     names = [op.name for op in problem.operators if op.backward.recomputable]
+    if is_restricted:
+        problem, free = restricted(problem, seed), restricted(free, seed)
+        inner = zip(problem.operators, problem.storage_graph.inner, strict=True)
+        if problem.recompute == "layers":
+            names = [op.name for op, is_inner in inner if is_inner]
     # By whether something runs again: values of objectives and bytes by device.
     found: dict[bool, list[tuple[tuple[int, ...], dict[str, int]]]] = {False: [], True: []}
     is_small = rng.random() < 0.5
@@ -365,12 +387,13 @@ def recomputed_problem(seed: int, **settings: Any) -> PartitionProblem:
         plan = random_plan(free, rng.randrange(1 << 30), draw_chunks=problem.chunks_per_device > 1)
         for share in (0.0, 0.3, 0.6):
             chosen = frozenset(name for name in names if rng.random() < share)
-            result = evaluate(free, dataclasses.replace(plan, recomputed=chosen))
+            plan = with_required(free, dataclasses.replace(plan, recomputed=chosen))
+            result = evaluate(free, plan)
             if result.feasible:
                 held = {entry.device: entry.memory_bytes for entry in result.usage}
                 values = (sum(held.values()),)
                 values = values if is_small else result.objective + values
-                found[bool(chosen)].append((values, held))
+                found[bool(plan.recomputed)].append((values, held))
     drawn = [min(found[True], key=lambda pair: pair[0])[1]] if found[True] else []
     if found[False] and rng.random() < 0.5:
         drawn.append(min((held for _, held in found[False]), key=lambda held: sum(held.values())))

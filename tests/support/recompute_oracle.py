@@ -3,6 +3,7 @@
 Works on the plain data of :mod:`tests.support.oracle` and imports nothing that it checks.
 """
 
+import functools
 import itertools
 
 
@@ -76,6 +77,60 @@ class Recomputing:
             for w in self.numbers
         )
 
+    # -- what must run again ----------------------------------------------------------------------
+
+    @functools.cached_property
+    def inner(self):
+        return [self._is_inner(u) for u in self.numbers]
+
+    def _is_inner(self, u):
+        """Whether only the region of `u` has to do with it, which may read all that it reads."""
+        if self.ops[u]["alias_of"] is not None or not self.backward(u)["recomputable"]:
+            return False
+        family = [i for i in self.numbers if self.root[i] == u]
+        users = [i for i in self.numbers if self.reads(i, u) or self.saves(i, u)]
+        if any(self.region(i) != self.region(u) for i in family + users):
+            return False
+        if any(self.ops[i]["in_place"] and self.backward(i)["residual_bytes"] for i in family):
+            return False
+        return not any(
+            self.ops[w]["in_place"] and self.root[w] not in (u, None) and w > i
+            for i in family
+            for w in self.numbers
+            if self.reads(i, self.root[w])
+        )
+
+    def lacking(self, members, chosen, regions):
+        """What does not run again in a stage, but has to; all must that need it of `regions`."""
+        again = self.all_again(members, chosen) & set(members)
+        found = []
+        for u in members:
+            must = self.backward(u)["must_recompute"] or self.region(u) in regions
+            if u in chosen or not must or not self.inner[u]:
+                continue
+            writers = {i for i in self.numbers if self.root[i] == u and self.ops[i]["in_place"]}
+            needing = [v for v in members if self.saves(v, u)]
+            needing += [v for v in again if self.root[v] != u and self.reads(v, u)]
+            if writers <= set(members) and (
+                writers or needing or self.backward(u)["residual_bytes"]
+            ):
+                found.append(u)
+        return found
+
+    @property
+    def recompute(self):
+        return self.oracle.instance.get("recompute", "none")
+
+    def obeys(self, masks, again):
+        """Whether what runs again in the stages of a plan is what must, by regions if asked."""
+        chosen, regions = set(self.oracle.members(again)), set()
+        if self.recompute == "layers":
+            regions = {self.region(u) for u in chosen}
+            if not all(self.inner[u] for u in chosen):
+                return False
+        members = map(self.oracle.members, masks)
+        return not any(self.lacking(own, chosen & set(own), regions) for own in members)
+
     # -- all that may run again -------------------------------------------------------------------
 
     def may_run_again(self, mask, again):
@@ -85,15 +140,19 @@ class Recomputing:
     def sets_of_plan(self, masks):
         """Bit masks of what may run again in a plan; masks has the operators of each stage."""
         instance = self.oracle.instance
-        if instance["memory_model"] != "training" or instance.get("recompute", "none") == "none":
+        if instance["memory_model"] != "training" or self.recompute == "none":
             return [0]
-        return map(sum, itertools.product(*map(self.sets_of_stage, masks.values())))
+        sets = map(sum, itertools.product(*map(self.sets_of_stage, masks.values())))
+        if self.recompute == "layers":
+            return (again for again in sets if self.obeys(masks.values(), again))
+        return sets
 
     def sets_of_stage(self, mask):
         """What may run again in a stage: all sets, less those for which there is a better one.
 
         Better is what takes no more bytes, of both kinds, and no more time on any device: no
-        objective and no limit of memory looks at anything else.
+        objective and no limit of memory looks at anything else. With regions that run again as
+        a whole none is left out, for what is best in one stage may not be for another.
         """
         if mask not in self._sets_memo:
             own = [i for i in self.oracle.members(mask) if self.backward(i)["recomputable"]]
@@ -101,7 +160,7 @@ class Recomputing:
             for size in range(len(own) + 1):
                 for chosen in itertools.combinations(own, size):
                     again = sum(1 << i for i in chosen)
-                    if not self.may_run_again(mask, again):
+                    if not self.may_run_again(mask, again) or not self.obeys([mask], again):
                         continue
                     times = [
                         self.oracle.compute_ns(d, mask, again)
@@ -111,7 +170,8 @@ class Recomputing:
             self._sets_memo[mask] = [
                 again
                 for number, (values, again) in enumerate(found)
-                if not any(
+                if self.recompute == "layers"
+                or not any(
                     all(a <= b for a, b in zip(others, values, strict=True))
                     and (others != values or other < number)
                     for other, (others, _) in enumerate(found)

@@ -39,7 +39,7 @@ class SegmentExtras:
     def __init__(
         self, problem: PartitionProblem, tables: SegmentTables, hulls: Mapping[str, RecomputeHulls]
     ) -> None:
-        self._tables = tables
+        self._problem, self._tables = problem, tables
         self._by_class = {name: _ClassExtras(problem, tables, own) for name, own in hulls.items()}
 
     def extra_ns(self, device: Device, capacity: int | None, in_flight: int) -> Floats:
@@ -57,7 +57,8 @@ class SegmentExtras:
             return np.zeros(tables.memory_bytes.shape)
         fits = tables.memory_bytes + (in_flight - 1) * tables.saved_bytes <= capacity
         found = self._by_class[device.device_class].extra_ns(capacity, in_flight)
-        return np.where(fits, 0.0, found)
+        # Where it fits nothing runs again that need not.
+        return found if self._problem.must_recompute else np.where(fits, 0.0, found)
 
 
 class _ClassExtras:

@@ -17,11 +17,13 @@ from solver import (
 from solver.evaluation.alive import alive_at_peak
 from solver.evaluation.evaluate import evaluate, stage_memory_bytes
 from solver.io.json_files import plan_from_json, plan_to_json, problem_from_json, problem_to_json
+from solver.model.recomputation import required
 from solver.model.training import Backward
 from tests.support.oracle import Oracle
 from tests.support.random_problems import (
     random_plan,
     random_problem,
+    restricted,
     to_instance,
     with_recomputation,
 )
@@ -48,8 +50,10 @@ def refusals(problem, plan):
 
 def test_stages_hold_what_the_definition_says():
     seen = {"allowed": 0, "refused": 0, "views": 0, "written": 0, "anchors": 0, "random": 0}
+    seen |= {"lacking": 0}
     for seed, problem in training_problems(700, max_operators=9):
         rng = random.Random(seed)
+        problem = restricted(problem, seed) if seed % 5 == 0 else problem
         oracle = Recomputing(Oracle(to_instance(problem)))
         count = len(problem.operators)
         for _ in range(12):
@@ -61,7 +65,14 @@ def test_stages_hold_what_the_definition_says():
                 continue
             names = [problem.operators[i].name for i in members]
             again = {problem.operators[i].name for i in chosen}
+            if rng.random() < 0.3:
+                again = required(problem, dict.fromkeys(names, 0), again)
+                chosen = [i for i in members if problem.operators[i].name in again]
             allowed = oracle.allowed(members, set(chosen))
+            masks = [sum(1 << i for i in own) for own in (members, {*range(count)} - {*members})]
+            if allowed and not oracle.obeys(masks, sum(1 << i for i in chosen)):
+                allowed = False
+                seen["lacking"] += 1
             held_bytes, saved_bytes = oracle.stage_bytes(members, set(chosen))
             held_bytes += oracle.oracle.weight_bytes(
                 {key for i in members for key in problem.operators[i].weights}
@@ -285,6 +296,78 @@ def test_rules_are_told_in_words(changes, devices, again, message):
     assert message in found[0]
 
 
+def without_writes(must=(), **settings):
+    """Three operators in a row, in two regions; each saves what it reads, and itself."""
+    saves = {"a": ("a",), "b": ("a", "b"), "c": ("b", "c")}
+    return PartitionProblem(
+        [
+            Operator(
+                name,
+                1,
+                reads,
+                storage_bytes=8,
+                value_bytes=8,
+                backward=Backward(
+                    kept_bytes=8,
+                    saves=saves[name],
+                    recomputable=True,
+                    must_recompute=name in must,
+                    region=int(name > "b"),
+                ),
+            )
+            for name, reads in (("a", ()), ("b", ("a",)), ("c", ("b",)))
+        ],
+        [Device("x"), Device("y")],
+        memory_model="training",
+        **settings,
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "again", "messages"),
+    [
+        (
+            {"recompute": "auto", "must": "a"},
+            "",
+            ["operator 'a' does not run again, but it must wherever its region needs it"],
+        ),
+        ({"recompute": "auto", "must": "a"}, "a", []),
+        # Another region needs b.
+        ({"recompute": "auto", "must": "ab"}, "a", []),
+        ({"recompute": "none", "must": "ab"}, "", []),
+        ({"recompute": "layers"}, "c", []),
+        (
+            {"recompute": "layers"},
+            "b",
+            [
+                "operator 'b' cannot run again: recompute is 'layers', and not its region alone "
+                "needs it",
+                "operator 'a' does not run again, but others of region 0 do, and recompute is "
+                "'layers'",
+            ],
+        ),
+    ],
+)
+def test_what_must_run_again_is_told_in_words(settings, again, messages):
+    problem = without_writes(**settings)
+    plan = on(problem, *"xxx", again={*again})
+    found = evaluate(problem, plan).violations
+    assert list(found) == messages
+
+
+def test_whole_regions_are_all_that_their_stages_need():
+    problem = without_writes(recompute="layers")
+    stages = dict.fromkeys("abc", 0)
+    assert required(problem, stages, "", regions={0, 1}) == {"a", "c"}
+    # Alone, b saves itself.
+    problem = problem.replace(operators=problem.operators[:2])
+    assert required(problem, stages, "a") == {"a", "b"}
+    assert not evaluate(problem, on(problem, *"xy", again={*"ab"})).violations
+    assert evaluate(problem, on(problem, *"xy", again={"a"})).violations == (
+        "operator 'b' does not run again, but others of region 0 do, and recompute is 'layers'",
+    )
+
+
 def test_what_is_written_after_it_was_read_cannot_be_read_again():
     saver = Backward(saves=("e",), kept_bytes=0)
     problem = chain()
@@ -315,7 +398,10 @@ def test_nothing_runs_again_without_a_backward_pass():
 
 def test_a_file_has_what_runs_again():
     problem = chain()
-    assert problem_from_json(json.loads(json.dumps(problem_to_json(problem)))) == problem
+    must = Backward(kept_bytes=8, recomputable=True, must_recompute=True)
+    for made in (problem, chain(a=must).replace(recompute="layers")):
+        assert problem_from_json(json.loads(json.dumps(problem_to_json(made)))) == made
+    assert "must_recompute" not in json.dumps(problem_to_json(problem))
     plan = on(problem, *"xxyy", again={"a", "b"})
     assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
     with pytest.raises(PartitionError, match=r"recomputed\[0\] is 3; write a"):
@@ -330,6 +416,8 @@ def test_a_file_has_what_runs_again():
         ({"saves": ("d",)}, "saves 'd', which does not come before it"),
         ({"saves": "a"}, "write a list of names"),
         ({"recomputable": 1}, "recomputable is 1; write true or false"),
+        ({"must_recompute": None}, "must_recompute is None; write true or false"),
+        ({"must_recompute": True}, "must_recompute is true, but recomputable is not"),
         ({"region": -1}, "region is -1"),
     ],
 )

@@ -50,7 +50,7 @@ def check_exact(problem, label, solver="cp-sat"):
     result = solve(problem, LIMITS, solver=solver)
     if best is None:
         assert result.status is SolveStatus.INFEASIBLE, f"{label}: {result}"
-        assert without is None
+        assert without is None or problem.must_recompute
         return "infeasible"
     assert result.status is SolveStatus.OPTIMAL, f"{label}: the optimum is {best}, not {result}"
     assert result.objective_values == best[0], f"{label}: the optimum is {best}, not {result}"
@@ -83,7 +83,7 @@ def check_plan(problem, plan, label):
 def check_block(settings, block):
     seen = Counter()
     for seed in range(block * BLOCK, (block + 1) * BLOCK):
-        problem = recomputed_problem(seed, **settings)
+        problem = recomputed_problem(seed, is_restricted=seed // 2 % 2 > 0, **settings)
         seen[check_exact(problem, f"seed {seed}, {settings}", ("cp-sat", "auto")[seed % 2])] += 1
     return seen
 
@@ -210,7 +210,7 @@ def test_the_least_memory_of_more_problems_is_enough(block):
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_solvers_claim_no_more_than_they_know(solver):
     for seed in range(10):
-        problem = recomputed_problem(seed, **SETTINGS["any"])
+        problem = recomputed_problem(seed, is_restricted=True, **SETTINGS["any"])
         best = brute_force(to_instance(problem))
         result = solve(problem, LIMITS, solver=solver)
         if result.status in (SolveStatus.OPTIMAL, SolveStatus.FEASIBLE):
@@ -282,3 +282,33 @@ def test_states_of_generators_count_among_the_bytes_that_may_be_missing():
     assert without - 8 < least < without
     changes = [remedy.change for remedy in diagnose(problem, SolveLimits(workers=1)).remedies]
     assert MoreMemory(("x",), least - 60, least - 61) in changes
+
+
+# -- what must run again -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("case", "answer", "optimum"), [(1, 1, 135), (2, 0, 79)])
+def test_regions_run_again_as_a_whole_where_that_is_asked_for(case, answer, optimum):
+    """Tests that it costs more: the optima of operators are 129 and 42."""
+    case = SMALL[case]
+    problem = small_problem(case, case["answers"][answer]["memory"]).replace(recompute="layers")
+    result = solve(problem, LIMITS)
+    assert result.status is SolveStatus.OPTIMAL
+    check_plan(problem, result.plan, case["seed"])
+    assert result.objective == optimum > case["answers"][answer]["optimum"]
+
+
+def test_what_must_run_again_does_though_all_would_fit():
+    problem = small_problem(SMALL[0], None)
+    operators = [
+        replace(op, backward=replace(op.backward, must_recompute=True)) for op in problem.operators
+    ]
+    for rule in ("auto", "layers"):
+        forced = problem.replace(operators=operators, recompute=rule)
+        for solver in SOLVERS:
+            result = solve(forced, LIMITS, solver=solver)
+            if result.plan is not None:
+                assert result.plan.recomputed
+                check_plan(forced, result.plan, (rule, solver))
+        assert result.objective > solve(problem, LIMITS).objective
+    assert evaluate(problem.replace(recompute="none", operators=operators), result.plan).violations
