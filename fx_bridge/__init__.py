@@ -13,6 +13,7 @@ from fx_bridge.checkpoint.ranks import load_rank_weights
 from fx_bridge.checkpoint.stages import load_stage_weights, save_stages
 from fx_bridge.costs.device_specs import DEVICE_SPECS, DeviceSpec
 from fx_bridge.costs.latency import measured_latency_ns
+from fx_bridge.costs.recompute import Recompute
 from fx_bridge.digraph import to_digraph
 from fx_bridge.dynamo import compile_backend
 from fx_bridge.equivalence.check import EquivalenceReport, check_equivalence
@@ -48,6 +49,7 @@ __all__ = [
     "PipelineRank",
     "PlacedModel",
     "Placement",
+    "Recompute",
     "Search",
     "StageGraph",
     "Training",

@@ -26,6 +26,7 @@ from fx_bridge.costs.class_kernels import (
 from fx_bridge.costs.latency import roofline_latency_ns
 from fx_bridge.costs.operators import dtype_name, node_flops, operation_name
 from fx_bridge.costs.recomputation import in_place_operators
+from fx_bridge.costs.recompute import Recompute
 from fx_bridge.memory.profile import forward_workspaces
 from fx_bridge.options import DEFAULT_COSTS, Costs, Latencies, Training, check_group
 from fx_bridge.split.colocation import colocation_groups
@@ -135,9 +136,7 @@ def _add_nodes(
     """Add inputs and operators, with what they cost on every class of devices, and reads."""
     table = found[0].captured.storage_table
     flops = node_flops(captured)
-    by_kernels = [
-        _operator_costs(each, flops, costs, training=training is not None) for each in found
-    ]
+    by_kernels = [_operator_costs(each, flops, costs, training) for each in found]
     returned = set(captured.graph.output_node().all_input_nodes)
     for node in captured.graph.nodes:
         if node.op == "placeholder":
@@ -186,7 +185,7 @@ def _check_operators(costs: Costs, captured: CapturedGraph) -> None:
 
 
 def _operator_costs(
-    found: ClassCosts, flops: Mapping[str, int], given: Costs, *, training: bool
+    found: ClassCosts, flops: Mapping[str, int], given: Costs, training: Training | None
 ) -> dict[str, dict[str, Any]]:
     """Return the time and memory of every operator, as attributes of the operator graph."""
     captured = found.captured
@@ -195,7 +194,7 @@ def _operator_costs(
     measured_bytes = given.workspace_bytes or {}
     if latencies is None:
         latencies = roofline_latency_ns(captured, found.specs, flops=flops)
-    workspaces = forward_workspaces(captured, training=training)
+    workspaces = forward_workspaces(captured, training=training is not None)
     costs: dict[str, dict[str, Any]] = {}
     for node in captured.operators:
         name, latency = node.name, latencies[node.name]
@@ -204,13 +203,20 @@ def _operator_costs(
             "workspace_bytes": max(workspaces.get(name, 0), measured_bytes.get(name, 0)),
             **_placement(node, table),
         }
-    if not training:
+    if training is None:
         return costs
     storage_bytes = {name: int(cost["storage_bytes"]) for name, cost in costs.items()}
     timed = found.specs if given.latency_ns is None else {}
     measured_ns = given.backward_latency_ns or {}
     measured_bytes = given.backward_workspace_bytes or {}
-    for name, entry in backward_passes(captured, storage_bytes, timed).items():
+    passes = backward_passes(
+        captured,
+        storage_bytes,
+        timed,
+        recompute=Recompute.of(training.recompute),
+        regions=training.regions,
+    )
+    for name, entry in passes.items():
         entry = dataclasses.replace(
             entry,
             latency_ns=measured_ns.get(name, entry.latency_ns),

@@ -11,7 +11,9 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
 from fx_bridge.capture.graph import CapturedGraph
+from fx_bridge.capture.modules import check_modules
 from fx_bridge.costs.device_specs import DEVICE_SPECS, DeviceSpec, check_specs
+from fx_bridge.costs.recompute import Recompute
 from fx_bridge.memory.optimizer import Optimizer, check_optimizer
 from fx_bridge.split.colocation import TiedReaders
 from fx_bridge.split.keep_whole import check_keep_whole
@@ -29,7 +31,6 @@ from solver import (
 )
 from solver.model.checks import check_choice, check_natural, only_given, remake
 from solver.model.devices import check_interconnect
-from solver.model.training import RECOMPUTE, Recompute
 
 HeldMemory = Literal["inference", "weights"]
 Latencies = Mapping[str, int | Mapping[str, int]]
@@ -49,10 +50,13 @@ class Training:
     tied_weights : {"colocate", "sum"}
         What happens to a parameter that several operators read: all of them run on one device,
         or every device with a reader holds a copy, and the gradients of the copies are summed.
-    recompute : {"none", "auto"}
-        What may run again in the backward pass instead of keeping what it made: nothing, or the
-        operators for which that pays, decided with the plan
-        (:mod:`solver.model.recomputation`).
+    recompute : {"none", "auto", "layers", "all"}, sequence of str, or Recompute
+        What may run again in the backward pass instead of keeping what it made: nothing; the
+        operators for which that pays, or the regions, decided with the plan; all of every region;
+        or modules. :class:`Recompute` can say of modules too that they must, or must not.
+    regions : sequence of str
+        The modules by which operators run again, names or patterns; without any the outermost ones
+        that the model repeats, its layers.
 
     Raises
     ------
@@ -71,14 +75,18 @@ class Training:
     optimizer: Optimizer = "adamw"
     master_weights: bool = True
     tied_weights: TiedReaders = "colocate"
-    recompute: Recompute = "none"
+    recompute: Recompute | str | Sequence[str] = "none"
+    regions: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         check_optimizer(self.optimizer)
         if not isinstance(self.master_weights, bool):
             raise PartitionError(f"master_weights is {self.master_weights!r}; write True or False")
         check_choice(self.tied_weights, get_args(TiedReaders), "tied_weights")
-        check_choice(self.recompute, RECOMPUTE, "recompute")
+        object.__setattr__(self, "recompute", Recompute.of(self.recompute).shortest)
+        object.__setattr__(
+            self, "regions", check_modules(self.regions, "regions", "such as ['h.*']")
+        )
 
     def __repr__(self) -> str:
         return only_given(self)

@@ -16,6 +16,7 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 
 from fx_bridge.capture.graph import CapturedGraph, capture
+from fx_bridge.costs.recompute import Recompute
 from fx_bridge.digraph import to_digraph
 from fx_bridge.memory.optimizer import check_sparse_gradients
 from fx_bridge.options import (
@@ -218,7 +219,8 @@ class Request:
         settings = self.pipeline.settings(self.objective, self.costs.interconnect)
         if self.training is None:
             return {**settings, "memory_model": self.costs.memory_model}
-        return {**settings, "memory_model": "training", "recompute": self.training.recompute}
+        rule = Recompute.of(self.training.recompute).problem_rule
+        return {**settings, "memory_model": "training", "recompute": rule}
 
     def plan(self, captured: CapturedGraph) -> PartitionResult:
         """Plan a captured graph; see :func:`partition_module`."""

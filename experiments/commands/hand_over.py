@@ -13,6 +13,7 @@ from experiments.commands.options import (
     BuiltModelArgument,
     ConstantOption,
     JsonOption,
+    RegionsOption,
     out_option,
 )
 from experiments.console.output import check_writable, print_json, say_note
@@ -38,6 +39,7 @@ def hand_over(
     out: Annotated[str, out_option("FILE", "What to write; a folder for programs.")],
     tied_first: _TiedFirstOption = False,
     constant: ConstantOption = None,
+    regions: RegionsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write a plan as a device map, a split specification or programs of torch.export.
@@ -72,7 +74,7 @@ def hand_over(
     say_note(captured)
     answer: dict[str, object] = {"to": to, "file": out}
     if to == "programs":
-        problem = problem_of_plan(captured, plan)
+        problem = problem_of_plan(captured, plan, regions=regions or ())
         programs = save_stage_programs(split_by_plan(captured, plan, problem=problem), out)
         answer["programs"] = [stage.file for stage in programs.stages]
         told = counted(len(programs.stages), "program")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from experiments.commands.options import LimitOptions, ProblemOptions
 from experiments.planners.steps import read_names, read_steps
+from experiments.problems.recompute_request import RecomputeRequest
 from experiments.problems.request import ProblemRequest, parse_objective
 from solver import (
     Interconnect,
@@ -46,7 +47,7 @@ def read_request(options: ProblemOptions) -> ProblemRequest:
         else parse_objective(options.objective, "--objective"),
         memory_model=options.memory_model,
         training=_read_training(options),
-        recompute=options.recompute,
+        recompute=RecomputeRequest.read(options.recompute or (), options.regions or ()),
         pipeline=Pipeline(
             options.schedule, options.microbatches, options.chunks, options.max_devices
         ),

@@ -18,10 +18,11 @@ from experiments.commands.completions import (
     complete_planners,
     complete_steps,
 )
+from experiments.problems.recompute_request import RULES
 from solver import OBJECTIVES, SOLVERS
 from solver.model.problem import MemoryModel
 from solver.model.problem_checks import MOST_CHUNKS
-from solver.model.training import Recompute, Schedule
+from solver.model.training import Schedule
 
 OUTPUT_PANEL: Final = "Output"
 _PROBLEM, _PIPELINE, _PLACEMENT, _SEARCH = "Problem", "Pipeline", "Placement", "Search"
@@ -94,6 +95,15 @@ ConstantOption = Annotated[
         "for its values. May be repeated.",
     ),
 ]
+RegionsOption = Annotated[
+    list[str] | None,
+    _option(
+        "Training",
+        "MODULE",
+        "A module, or a pattern such as 'h.*', that is run again on its own; the layers of the "
+        "model if left out. May be repeated.",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +135,17 @@ class ProblemOptions:
         _option("Training", None, "Of training, whose state needs memory; adamw if left out."),
     ] = None
     recompute: Annotated[
-        Recompute | None,
+        list[str] | None,
         _option(
             "Training",
-            None,
-            "What may run again in the backward pass instead of keeping what it made: nothing, or "
-            "whatever pays (auto); none if left out.",
+            "RULE",
+            "What runs again in the backward pass instead of keeping what it made: none, auto "
+            "(what pays), layers (whole ones, where it pays), all, or modules such as 'h.*'. "
+            "Repeated also MODULE=always and MODULE=never; none if left out.",
+            autocompletion=complete_from(RULES),
         ),
     ] = None
+    regions: RegionsOption = None
     schedule: Annotated[
         Schedule | None,
         _option(

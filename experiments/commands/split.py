@@ -13,6 +13,7 @@ from experiments.commands.options import (
     BuiltModelArgument,
     ConstantOption,
     JsonOption,
+    RegionsOption,
     out_option,
 )
 from experiments.console.exit_codes import EXIT_NOT_EQUAL
@@ -45,6 +46,7 @@ def split(
     plan_file: _PlanOption,
     out: _OutOption = None,
     constant: ConstantOption = None,
+    regions: RegionsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Split a model by a plan, check that it computes the same, show and save the stages.
@@ -79,7 +81,9 @@ def split(
         check_folder(out)
     captured = capture_model(loaded, constant or ())
     say_note(captured)
-    parts = split_by_plan(captured, chosen, problem=problem_of_plan(captured, chosen))
+    parts = split_by_plan(
+        captured, chosen, problem=problem_of_plan(captured, chosen, regions=regions or ())
+    )
     report = None
     if loaded.has_weights:
         with others_code(f"model {model!r}"):

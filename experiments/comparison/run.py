@@ -29,7 +29,6 @@ from experiments.planners.registry import PLANNERS, check_planner
 from experiments.planners.steps import check_step
 from experiments.planners.task import PlanningTask
 from experiments.problems.devices import DeviceSet
-from experiments.problems.recomputed_plans import problem_of_plan
 from experiments.problems.request import (
     ProblemRequest,
     check_model_request,
@@ -195,7 +194,7 @@ def _compare_model(spec: ModelSpec, settings: CompareSettings, progress: Progres
     rows = _ask_all(cases, (loaded, captured), planners, settings, progress)
     checks: tuple[EquivalenceRow, ...] = ()
     if settings.check_splits and loaded.has_weights:
-        checks = _check_splits(loaded, captured, rows, progress)
+        checks = _check_splits(loaded, captured, problems, rows, progress)
     record = ModelRecord.of_problem(
         spec.name,
         next(iter(problems.values())),
@@ -240,6 +239,7 @@ def _ask_all(
 def _check_splits(
     loaded: LoadedModel,
     captured: CapturedGraph,
+    problems: Mapping[str, PartitionProblem],
     rows: Sequence[PlannerRow],
     progress: ProgressLine,
 ) -> tuple[EquivalenceRow, ...]:
@@ -251,18 +251,20 @@ def _check_splits(
         picked = {row.planner: row for row in chosen if row is not None and row.feasible}
         for row in picked.values():
             progress.step(f"{loaded.name} on {key.device_set} devices: split by {row.planner}")
-            checked.append(_check_split(loaded, captured, row))
+            checked.append(_check_split(loaded, captured, problems[key.device_set], row))
     return tuple(checked)
 
 
-def _check_split(loaded: LoadedModel, captured: CapturedGraph, row: PlannerRow) -> EquivalenceRow:
+def _check_split(
+    loaded: LoadedModel, captured: CapturedGraph, problem: PartitionProblem, row: PlannerRow
+) -> EquivalenceRow:
     from fx_bridge.equivalence.check import check_equivalence
     from fx_bridge.split.by_plan import split_by_plan
 
     assert row.plan is not None
     clock = _Clock()
     try:
-        split = split_by_plan(captured, row.plan, problem=problem_of_plan(captured, row.plan))
+        split = split_by_plan(captured, row.plan, problem=problem)
         split_s = clock.lap_s()
         report = check_equivalence(loaded.module, split, loaded.args, loaded.kwargs)
     except Exception as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from solver import Device, PartitionPlan, PartitionProblem, problem_from_digraph
@@ -10,11 +11,18 @@ if TYPE_CHECKING:
     from fx_bridge.capture.graph import CapturedGraph
 
 
-def problem_of_plan(captured: CapturedGraph, plan: PartitionPlan) -> PartitionProblem | None:
+def problem_of_plan(
+    captured: CapturedGraph, plan: PartitionPlan, *, regions: Sequence[str] = ()
+) -> PartitionProblem | None:
     """Return a problem that `plan` is a plan of, as ``split_by_plan`` needs it; else None.
 
     It has what no plan says: the regions in which operators run again. These are those of the
     model, whatever devices and costs the plan was made with.
+
+    Parameters
+    ----------
+    regions : sequence of str
+        The modules that the plan was made with as regions, if it was not with the model's layers.
 
     Raises
     ------
@@ -27,7 +35,7 @@ def problem_of_plan(captured: CapturedGraph, plan: PartitionPlan) -> PartitionPr
     if not plan.recomputed:
         return None
     return problem_from_digraph(
-        to_digraph(captured, training=Training(), colocation=False),
+        to_digraph(captured, training=Training(regions=regions), colocation=False),
         [Device(name) for name in plan.device_order],
         memory_model="training",
         recompute="auto",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from experiments.problems.recompute_request import RecomputeRequest
 from solver import (
     DEFAULT_DEVICE_CLASS,
     OBJECTIVES,
@@ -17,7 +18,6 @@ from solver import (
     Pipeline,
 )
 from solver.io.digraph import problem_from_digraph
-from solver.model.training import Recompute
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -45,8 +45,8 @@ class ProblemRequest:
         One of ``solver.MEMORY_MODELS``, ``"training"`` among them.
     training : Training or None
         None where no option of the group is given, whatever the memory model.
-    recompute : str or None
-        What may run again in training; None leaves a saved problem its own.
+    recompute : RecomputeRequest
+        What runs again in training; empty it leaves a saved problem its own.
     pipeline : Pipeline
         Empty where no option of the group is given.
     placement : Placement or None
@@ -72,7 +72,7 @@ class ProblemRequest:
     objective: tuple[str, ...] | None = None
     memory_model: str | None = None
     training: Training | None = None
-    recompute: Recompute | None = None
+    recompute: RecomputeRequest = field(default_factory=RecomputeRequest)
     pipeline: Pipeline = field(default_factory=Pipeline)
     placement: Placement | None = None
     attention: str | None = None
@@ -158,7 +158,7 @@ def check_model_request(model: str, request: ProblemRequest) -> None:
             f"--optimizer counts in training, and the memory model is {counted}; write "
             "--memory-model training"
         )
-    _check_recompute(request, counted)
+    request.recompute.check(counted)
     if request.attention is not None:
         from fx_bridge.storages.attention import checked_kernels
 
@@ -166,14 +166,6 @@ def check_model_request(model: str, request: ProblemRequest) -> None:
             checked_kernels(request.attention)
         except PartitionError as error:
             raise PartitionError(f"--{error}") from None
-
-
-def _check_recompute(request: ProblemRequest, memory_model: str) -> None:
-    if request.recompute not in (None, "none") and memory_model != "training":
-        raise PartitionError(
-            f"--recompute says what runs again in training, and the memory model is "
-            f"{memory_model}; write --memory-model training"
-        )
 
 
 def read_saved_problem(path: Path, request: ProblemRequest) -> PartitionProblem:
@@ -233,10 +225,11 @@ def change_problem(problem: PartitionProblem, request: ProblemRequest) -> Partit
             "it has links between its own devices; with other devices give a link too"
         )
     settings = _settings_of(request, interconnect or problem.interconnect)
-    _check_recompute(request, request.memory_model or problem.memory_model)
+    request.recompute.check(request.memory_model or problem.memory_model)
     if given is not None:
         settings["devices"] = given.devices
-    return _with_hand_made(problem.replace(**settings), None, request)
+    problem = request.recompute.of_saved(problem.replace(**settings))
+    return _with_hand_made(problem, None, request)
 
 
 def _read_model(
@@ -273,7 +266,7 @@ def requested_graph(
     specs.setdefault(DEFAULT_DEVICE_CLASS, DEVICE_SPECS[DEFAULT_DEVICE_CLASS])
     training = None
     if request.memory_model == "training":
-        training = request.training or Training()
+        training = request.recompute.training(request.training or Training())
     costs = Costs()
     if request.profile is not None:
         request.profile.check(captured)
@@ -339,9 +332,7 @@ def _settings_of(request: ProblemRequest, interconnect: Interconnect) -> dict[st
     settings = request.pipeline.settings(request.objective, interconnect)
     if request.memory_model is not None:
         settings["memory_model"] = request.memory_model
-    if request.recompute is not None:
-        settings["recompute"] = request.recompute
-    return settings
+    return {**settings, **request.recompute.settings()}
 
 
 def _with_hand_made(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from typing import Final
 
 from torch import fx, nn
@@ -13,8 +14,10 @@ from fx_bridge.capture.modules import (
     called_classes,
     class_name,
     enclosing,
+    matching_modules,
     module_calls,
     module_operators,
+    module_paths,
     registered_paths,
 )
 
@@ -51,16 +54,28 @@ def repeated_modules(captured: CapturedGraph) -> tuple[str, ...]:
     return tuple(_Modules(captured).repeated(""))
 
 
-def layer_calls(captured: CapturedGraph) -> dict[str, ModuleCall | None]:
-    """Return which call of a module of :func:`repeated_modules` every operator runs in.
+def layer_calls(
+    captured: CapturedGraph, modules: Sequence[str] = ()
+) -> dict[str, ModuleCall | None]:
+    """Return which call of a layer every operator runs in.
+
+    Parameters
+    ----------
+    modules : sequence of str
+        Paths or patterns of the layers; of those inside one another the outermost counts. Without
+        any they are those of :func:`repeated_modules`.
 
     Returns
     -------
     dict of str to ModuleCall or None
         By operator, in execution order; None for those that run in none.
     """
-    layers = set(repeated_modules(captured))
     first_path = {path: paths[0] for paths in registered_paths(captured) for path in paths}
+    layers = set(repeated_modules(captured))
+    if modules:
+        known = module_paths(captured)
+        named = (path for pattern in modules for path in matching_modules(pattern, known))
+        layers = {first_path.get(path, path) for path in named}
     found: dict[str, ModuleCall | None] = {}
     for name, running in module_calls(captured).items():
         numbers = {first_path.get(call.path, call.path): call.number for call in running}

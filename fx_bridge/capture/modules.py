@@ -11,6 +11,7 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
 from torch import fx
@@ -131,6 +132,33 @@ def operators_of(captured: CapturedGraph, path: str) -> tuple[str, ...]:
     if not isinstance(path, str) or path not in operators:
         raise unknown_module(path, operators)
     return operators[path]
+
+
+def check_modules(names: Iterable[str], what: str, example: str) -> tuple[str, ...]:
+    """Return names or patterns as a tuple; PartitionError, which begins with `what`, if not."""
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise PartitionError(f"{what} is {names!r}; write a list of modules, {example}")
+    names = tuple(names)
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise PartitionError(f"{what} names {name!r}; write a list of modules, {example}")
+    return names
+
+
+def matching_modules(pattern: str, known: Iterable[str]) -> list[str]:
+    """Return the paths that a path or a pattern of ``fnmatch`` means, where ``*`` takes dots too.
+
+    Raises
+    ------
+    PartitionError
+        If there are none.
+    """
+    known = list(known)
+    found = [path for path in known if path == pattern]
+    found = found or [path for path in known if fnmatchcase(path, pattern)]
+    if not found:
+        raise unknown_module(pattern, known)
+    return found
 
 
 def unknown_module(path: object, known: Iterable[str]) -> PartitionError:

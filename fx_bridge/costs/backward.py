@@ -8,7 +8,7 @@ Frozen parameters, integers, and what only graph inputs lead to need no gradient
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from fx_bridge.costs.recomputation import (
     rng_state_bytes,
     saved_operators,
 )
+from fx_bridge.costs.recompute import ANYTHING, Recompute
 from fx_bridge.storages.device_kernels import DeviceKernels
 from fx_bridge.storages.replay import Replay, tensor_leaves, value_bytes
 from fx_bridge.storages.table import Storage, saved_storages
@@ -153,6 +154,9 @@ def backward_passes(
     captured: CapturedGraph,
     storage_bytes: Mapping[str, int],
     specs: Mapping[str, DeviceSpec] = DEVICE_SPECS,
+    *,
+    recompute: Recompute = ANYTHING,
+    regions: Sequence[str] = (),
 ) -> dict[str, Backward]:
     """Return what solvers know of the backward pass of every operator.
 
@@ -162,6 +166,10 @@ def backward_passes(
         What each operator allocates, in the terms of the operator graph.
     specs : mapping of str to DeviceSpec
         By device class, for the roofline; without any the passes take no time.
+    recompute : Recompute
+        What may run again, and what must.
+    regions : sequence of str
+        Modules, as :func:`~fx_bridge.costs.recomputation.recomputation_regions` has them.
 
     Raises
     ------
@@ -174,8 +182,8 @@ def backward_passes(
     for found in saved.values():
         for storage in found:
             kept.setdefault(storage.owner, set()).add(storage)
-    may_run_again = recomputable_operators(captured, saved)
-    state_bytes, regions = rng_state_bytes(captured), recomputation_regions(captured)
+    may, must = recompute.choices(captured, recomputable_operators(captured, saved))
+    state_bytes, region_of = rng_state_bytes(captured), recomputation_regions(captured, regions)
     passes: dict[str, Backward] = {}
     none = BackwardCost()
     for node in captured.operators:
@@ -192,9 +200,10 @@ def backward_passes(
             workspace_bytes=cost.workspace_bytes,
             weight_gradient_bytes=cost.weight_gradient_bytes,
             saves=saved_operators(saved.get(node.name, ())),
-            recomputable=node.name in may_run_again,
+            recomputable=node.name in may,
+            must_recompute=node.name in must,
             rng_bytes=state_bytes.get(node.name, 0),
-            region=regions[node.name],
+            region=region_of[node.name],
         )
     return passes
 

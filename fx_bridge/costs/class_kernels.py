@@ -97,6 +97,7 @@ _ABSENT: Final[Mapping[str, Any]] = {
     "passes_to": None,
     "saves": [],
     "recomputable": False,
+    "must_recompute": False,
 }
 """What an attribute that is left out stands for, where that is not 0."""
 

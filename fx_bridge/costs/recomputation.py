@@ -95,8 +95,13 @@ def _device_type(captured: CapturedGraph, node: fx.Node) -> str:
     return "cuda" if actual == "meta" else actual
 
 
-def recomputation_regions(captured: CapturedGraph) -> dict[str, int]:
+def recomputation_regions(captured: CapturedGraph, modules: Sequence[str] = ()) -> dict[str, int]:
     """Return the number of the region that each operator belongs to.
+
+    Parameters
+    ----------
+    modules : sequence of str
+        The layers, as :func:`~fx_bridge.capture.layers.layer_calls` has them.
 
     Notes
     -----
@@ -108,7 +113,7 @@ def recomputation_regions(captured: CapturedGraph) -> dict[str, int]:
     regions: dict[str, int] = {}
     begun = set()
     region = 0
-    for name, call in layer_calls(captured).items():
+    for name, call in layer_calls(captured, modules).items():
         if call is not None and call not in begun:
             begun.add(call)
             region += bool(regions)

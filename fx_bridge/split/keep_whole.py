@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from fx_bridge.capture.graph import CapturedGraph
-from fx_bridge.capture.modules import enclosing, module_operators, unknown_module
+from fx_bridge.capture.modules import enclosing, matching_modules, module_operators
 from solver import ColocationGroup, PartitionError
 
 _TOGETHER: Final = "+"
@@ -57,7 +56,8 @@ def whole_modules(captured: CapturedGraph, keep_whole: Sequence[str]) -> list[Co
     operators = module_operators(captured) if keep_whole else {}
     groups: dict[tuple[str, ...], str] = {}
     for entry in keep_whole:
-        paths = {path for part in entry.split(_TOGETHER) for path in _matches(part, operators)}
+        parts = entry.split(_TOGETHER)
+        paths = {path for part in parts for path in matching_modules(part, operators)}
         outermost = [p for p in operators if p in paths and paths.isdisjoint([*enclosing(p)][:-1])]
         if _TOGETHER in entry:
             named = {name for path in outermost for name in operators[path]}
@@ -68,12 +68,3 @@ def whole_modules(captured: CapturedGraph, keep_whole: Sequence[str]) -> list[Co
         for path in outermost:
             groups.setdefault(operators[path], f"module {path!r} is kept whole")
     return [ColocationGroup(names, reason) for names, reason in groups.items() if names]
-
-
-def _matches(pattern: str, operators: Mapping[str, tuple[str, ...]]) -> list[str]:
-    if pattern in operators:
-        return [pattern]
-    found = [path for path in operators if fnmatchcase(path, pattern)]
-    if not found:
-        raise unknown_module(pattern, operators)
-    return found

@@ -36,7 +36,7 @@ from solver.model.holdings import (
 )
 from solver.model.operators import Operator
 from solver.model.problem_checks import check_colocation, check_devices, check_graph, check_totals
-from solver.model.training import RECOMPUTE, SCHEDULES, Recompute, Schedule
+from solver.model.training import RECOMPUTE, SCHEDULES, RecomputeRule, Schedule
 
 MemoryModel = Literal["weights", "inference", "training"]
 ObjectiveName = Literal["devices", "transfer", "bottleneck", "latency", "peak_memory", "step"]
@@ -165,7 +165,7 @@ class PartitionProblem:
     chunks_per_device: int = 1
     max_devices: int | None = None
     cuts: tuple[str, ...] = ()
-    recompute: Recompute = "none"
+    recompute: RecomputeRule = "none"
 
     def __post_init__(self) -> None:
         for attribute in ("operators", "devices", "inputs", "colocation"):

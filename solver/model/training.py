@@ -12,7 +12,7 @@ from solver.model.errors import PartitionError
 
 Schedule = Literal["gpipe", "1f1b"]
 SCHEDULES: Final[tuple[str, ...]] = ("gpipe", "1f1b")
-Recompute = Literal["none", "auto", "layers"]
+RecomputeRule = Literal["none", "auto", "layers"]
 RECOMPUTE: Final[tuple[str, ...]] = ("none", "auto", "layers")
 """What may run again in the backward pass: nothing, whatever a plan names, or whole regions."""
 

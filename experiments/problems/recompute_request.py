@@ -1,0 +1,106 @@
+"""What ``--recompute`` and ``--regions`` ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from solver import PartitionError, PartitionProblem
+from solver.model.training import RECOMPUTE
+
+if TYPE_CHECKING:
+    from fx_bridge.options import Training
+
+RULES: Final = (*RECOMPUTE, "all")
+"""As of ``fx_bridge``, whose import loads torch."""
+_FORCED: Final = ("always", "never")
+
+
+@dataclass(frozen=True, slots=True)
+class RecomputeRequest:
+    """The fields of ``fx_bridge.Recompute``, and the regions, without torch.
+
+    Attributes
+    ----------
+    rule : str or tuple of str, optional
+        A rule, or modules; None where nothing is said of it.
+    """
+
+    rule: str | tuple[str, ...] | None = None
+    always: tuple[str, ...] = ()
+    never: tuple[str, ...] = ()
+    regions: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, texts: Sequence[str], regions: Sequence[str] = ()) -> RecomputeRequest:
+        """Return what options say, each a rule, a module, or ``MODULE=always`` or ``=never``.
+
+        Examples
+        --------
+        >>> RecomputeRequest.read(["layers", "h.0=never"])
+        RecomputeRequest(rule='layers', always=(), never=('h.0',), regions=())
+        """
+        forced: dict[str, list[str]] = {when: [] for when in _FORCED}
+        others: list[str] = []
+        for text in texts:
+            module, equals, when = text.rpartition("=")
+            if equals and when not in _FORCED:
+                raise PartitionError(
+                    f"--recompute is {text!r}; write MODULE=always or MODULE=never"
+                )
+            (forced[when] if equals else others).append(module if equals else text)
+        rule: str | tuple[str, ...] | None = tuple(others) or None
+        if any(text in RULES for text in others):
+            if len(others) > 1:
+                raise PartitionError(
+                    f"--recompute is {' and '.join(map(repr, others))}; write one rule, or modules "
+                    "alone, or MODULE=always or MODULE=never beside the rule"
+                )
+            rule = others[0]
+        elif rule is None and texts:
+            rule = "auto"
+        return cls(rule, tuple(forced["always"]), tuple(forced["never"]), tuple(regions))
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether something may run again, or regions are named for it."""
+        return self.rule not in (None, "none") or bool(self.regions)
+
+    def check(self, memory_model: str) -> None:
+        """Refuse what is only for training under another memory model."""
+        if self.is_asked and memory_model != "training":
+            option = "--regions" if self.rule in (None, "none") else "--recompute"
+            raise PartitionError(
+                f"{option} says what runs again in training, and the memory model is "
+                f"{memory_model}; write --memory-model training"
+            )
+
+    def training(self, training: Training) -> Training:
+        """Return options of training with what is asked for."""
+        from fx_bridge.costs.recompute import Recompute
+
+        recompute = Recompute(self.rule or "none", self.always, self.never)
+        return replace(training, recompute=recompute, regions=self.regions)
+
+    def settings(self) -> dict[str, Any]:
+        """Return those of a problem in whose operators the rest is said."""
+        if self.rule is None:
+            return {}
+        return {"recompute": self.rule if self.rule in ("none", "auto") else "layers"}
+
+    def of_saved(self, problem: PartitionProblem) -> PartitionProblem:
+        """Return a problem that knows no modules with what is asked for."""
+        if self.always or self.never or self.regions or isinstance(self.rule, tuple):
+            option = "--regions" if self.regions else "--recompute"
+            raise PartitionError(
+                f"{option} names modules, and a saved problem knows none; write one of "
+                f"{', '.join(RULES)} as --recompute"
+            )
+        if self.rule != "all":
+            return problem
+        operators = [
+            replace(op, backward=replace(op.backward, must_recompute=op.backward.recomputable))
+            for op in problem.operators
+        ]
+        return problem.replace(operators=operators)

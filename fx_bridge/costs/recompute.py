@@ -1,0 +1,131 @@
+"""What a person says of running again in the backward pass, by modules of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fx_bridge.capture.graph import CapturedGraph
+from fx_bridge.capture.modules import check_modules, matching_modules, module_operators
+from solver import PartitionError
+from solver.model.checks import only_given
+from solver.model.training import RecomputeRule
+
+RULES: Final = ("none", "auto", "layers", "all")
+_EXAMPLE: Final = "such as ['h.0'] or ['h.*.mlp']"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Recompute:
+    """What may run again in the backward pass instead of keeping what it made, and what must.
+
+    Modules are named by their paths, or by patterns of ``fnmatch`` (``*`` stands for dots too). All
+    that is inside one is meant, as far as it may run again at all
+    (:func:`fx_bridge.costs.recomputation.recomputable_operators`). What others than its region
+    need, such as the result of a layer, is always kept where this says "must".
+
+    Parameters
+    ----------
+    rule : {"auto", "none", "layers", "all"} or sequence of str
+        The operators for which that pays, decided with the plan; nothing; of each region all or
+        nothing, decided with the plan; all of every region; or modules, which run again while
+        nothing else does.
+    always : sequence of str
+        Modules that run again whatever pays; with ``"layers"`` all of their regions does.
+    never : sequence of str
+        Modules that do not, even if others of these names mean them too.
+
+    Raises
+    ------
+    PartitionError
+        If a field has not this form, or nothing is left to decide where something is forced.
+
+    Examples
+    --------
+    >>> Recompute("layers", always=["h.0"], never=["h.*.mlp"])
+    Recompute(rule='layers', always=('h.0',), never=('h.*.mlp',))
+    >>> Recompute("all", always=["h.0"])
+    Traceback (most recent call last):
+    solver.model.errors.PartitionError: always is given with rule 'all', which decides nothing; \
+leave it out, or write 'auto' or 'layers'
+    """
+
+    rule: str | Sequence[str] = "auto"
+    always: Sequence[str] = ()
+    never: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        rule = self.rule
+        if isinstance(rule, str) or not isinstance(rule, Collection):
+            if rule not in RULES:
+                raise PartitionError(
+                    f"recompute is {rule!r}; write one of {', '.join(RULES)}, or a list of "
+                    f"modules, {_EXAMPLE}"
+                )
+        else:
+            object.__setattr__(self, "rule", check_modules(rule, "recompute", _EXAMPLE))
+            if not self.rule:
+                raise PartitionError(f"recompute is empty; write 'none', or modules, {_EXAMPLE}")
+        for name in ("always", "never"):
+            object.__setattr__(self, name, check_modules(getattr(self, name), name, _EXAMPLE))
+        if self.always and self.rule not in ("auto", "layers"):
+            raise PartitionError(
+                f"always is given with rule {self.rule!r}, which decides nothing; leave it out, or "
+                "write 'auto' or 'layers'"
+            )
+        if self.never and self.rule == "none":
+            raise PartitionError("never is given with rule 'none'; leave it out")
+
+    def __repr__(self) -> str:
+        return only_given(self)
+
+    @classmethod
+    def of(cls, given: Recompute | str | Sequence[str]) -> Recompute:
+        """Return what `given`, a rule, modules, or all of it, stands for."""
+        return given if isinstance(given, cls) else cls(given)  # type: ignore[arg-type]
+
+    @property
+    def shortest(self) -> Recompute | str | Sequence[str]:
+        """The rule or modules alone, if there is nothing else."""
+        return self if self.always or self.never else self.rule
+
+    @property
+    def problem_rule(self) -> RecomputeRule:
+        """The rule of a problem in whose operators the rest is said."""
+        if self.rule == "none" or self.rule == "auto":
+            return self.rule
+        return "layers"
+
+    def choices(
+        self, captured: CapturedGraph, recomputable: Collection[str]
+    ) -> tuple[frozenset[str], frozenset[str]]:
+        """Return the operators that may run again, and those of them that must.
+
+        Parameters
+        ----------
+        recomputable : collection of str
+            Operators that may as far as the graph is concerned.
+
+        Raises
+        ------
+        PartitionError
+            If the model has no module of a name.
+        """
+        operators = module_operators(captured)
+        may = frozenset(recomputable) - _inside(self.never, operators)
+        if self.rule == "all":
+            return may, may
+        if isinstance(self.rule, str):
+            return may, may & _inside(self.always, operators)
+        may &= _inside(self.rule, operators)
+        return may, may
+
+
+ANYTHING: Final = Recompute()
+
+
+def _inside(patterns: Sequence[str], operators: Mapping[str, Sequence[str]]) -> frozenset[str]:
+    """Return the operators of all modules that some patterns name."""
+    paths = (path for pattern in patterns for path in matching_modules(pattern, operators))
+    return frozenset(name for path in paths for name in operators[path])
