@@ -159,6 +159,10 @@ def check_model_request(model: str, request: ProblemRequest) -> None:
             "--memory-model training"
         )
     request.recompute.check(counted)
+    if request.recompute.is_asked:
+        from fx_bridge.options import Training
+
+        request.recompute.training(request.training or Training())
     if request.attention is not None:
         from fx_bridge.storages.attention import checked_kernels
 

@@ -14,6 +14,7 @@ from fx_bridge import (
     Costs,
     Pipeline,
     Placement,
+    Recompute,
     Search,
     Training,
     capture,
@@ -23,7 +24,7 @@ from fx_bridge import (
 )
 from solver import PCIE, Device, Interconnect, PartitionError, SolveLimits
 
-GROUPS = (Training, Pipeline, Placement, Costs, Search)
+GROUPS = (Training, Recompute, Pipeline, Placement, Costs, Search)
 
 REFUSED = [
     (Training, {"optimizer": "lion"}, "write one of sgd, momentum, adam, adamw"),
@@ -31,7 +32,19 @@ REFUSED = [
     (Training, {"optimizer": ["sgd"]}, "write one of sgd"),
     (Training, {"master_weights": 1}, "master_weights is 1; write True or False"),
     (Training, {"tied_weights": "both"}, "tied_weights is 'both'; write one of colocate, sum"),
-    (Training, {"recompute": "some"}, "recompute is 'some'; write one of none, auto"),
+    (
+        Training,
+        {"recompute": "h.0"},
+        "recompute is 'h.0'; write one of none, auto, layers, all, or",
+    ),
+    (Training, {"recompute": None}, "recompute is None; write one of none, auto, layers, all, or"),
+    (Training, {"recompute": []}, "recompute is empty; write 'none', or modules, such as ['h.0']"),
+    (Training, {"recompute": ["h.0", 1]}, "recompute names 1; write a list of modules, such as"),
+    (Training, {"regions": "h.*"}, "regions is 'h.*'; write a list of modules, such as ['h.*']"),
+    (Training, {"regions": [""]}, "regions names ''; write a list of modules, such as ['h.*']"),
+    (Recompute, {"rule": 3}, "recompute is 3; write one of none, auto, layers, all, or a list of"),
+    (Recompute, {"always": "h.0"}, "always is 'h.0'; write a list of modules, such as ['h.0']"),
+    (Recompute, {"never": [None]}, "never names None; write a list of modules, such as ['h.0']"),
     (Pipeline, {"schedule": "zero-bubble"}, "write one of gpipe, 1f1b"),
     (Pipeline, {"microbatches": 0}, "microbatches is 0; write at least 1"),
     (Pipeline, {"microbatches": 2.0}, "microbatches is 2.0; write a whole number"),
@@ -79,8 +92,8 @@ def test_a_wrong_field_is_named_in_one_line_with_what_to_write(group, fields, me
         group(**fields)
     (name,) = fields
     text = str(refused.value)
-    # A step is refused by its kind; all others by their field.
-    assert message in text and (name in text or name == "without")
+    # A step is refused by its kind, a rule by what it is the rule of; all others by their field.
+    assert message in text and (name in text or name in ("without", "rule"))
     assert "\n" not in text
 
 
@@ -101,6 +114,8 @@ def test_a_group_is_frozen_and_shows_what_was_given(group):
     "made",
     [
         Training("sgd", master_weights=False, tied_weights="sum", recompute="auto"),
+        Training(recompute=["h.*"], regions=["h.*.mlp"]),
+        Training(recompute=Recompute("layers", always=["h.0"], never=["h.3"])),
         Pipeline("gpipe", microbatches=4, chunks_per_device=2, max_devices=3),
         Placement({"head": ["a", "b"], "tail": 2}, ["body"], ["h.*"]),
         Costs(Interconnect(charging="relayed"), "weights", latency_ns={"a": {"t4": 3}, "b": 1}),

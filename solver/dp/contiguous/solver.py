@@ -18,6 +18,7 @@ from solver.evaluation.evaluate import evaluate
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
+from solver.model.recomputation import with_required
 from solver.presolve.instance import Instance, condense
 
 _WORK_LIMIT = 3_000_000_000
@@ -65,6 +66,7 @@ def contiguous_plan(problem: PartitionProblem, clock: Clock = UNLIMITED) -> Part
     choices = device_moves(units)
     if not are_few(units):
         found = farthest_cuts(units, clock=clock)
+        found = None if found is None else with_required(problem, found)
         values = None if found is None else _values(problem, found)
         if found is not None and values is not None:
             best = values, found
@@ -178,6 +180,7 @@ def _improve(
             ceilings[name] = best[0][level]
         places = cuts.spread(_affordable(moves, spread))
         for found in ChainPass(problem, units, moves, places, name, ceilings, stage_count).run():
+            found = with_required(problem, found)
             values = _values(problem, found)
             if values is not None and (best is None or values < best[0]):
                 best = (values, found)
