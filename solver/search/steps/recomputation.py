@@ -8,6 +8,7 @@ from typing import Final
 from solver.bounds.recomputed.bound import RecomputedStages
 from solver.dp.contiguous.farthest_cuts import farthest_cuts
 from solver.model.clock import Clock
+from solver.model.cuts import is_hand_made
 from solver.presolve.instance import condense
 from solver.search.findings import BoundFound, Finding, PlanFound
 from solver.search.state import SearchState
@@ -19,6 +20,8 @@ _MOST_ROWS: Final = 200_000
 
 def recomputed_cuts(state: SearchState, clock: Clock) -> Iterator[Finding]:
     """Offer cuts of the execution order in whose stages operators run again."""
+    if is_hand_made(state.problem):
+        return
     problem = state.problem.replace(objective="bottleneck", chunks_per_device=1)
     units, chooser = condense(problem), RecomputeChooser(problem)
     plan = farthest_cuts(units, chooser=chooser, clock=clock)

@@ -12,8 +12,11 @@ from experiments.commands.option_reading import (
     read_without,
 )
 from experiments.commands.options import LimitOptions, ProblemOptions
+from experiments.problems.recompute_request import RULES as REQUESTED_RULES
+from experiments.problems.recompute_request import RecomputeRequest
 from experiments.problems.request import ProblemRequest
 from fx_bridge import Placement, Training
+from fx_bridge.costs.recompute import RULES
 from solver import Device, Interconnect, Link, PartitionError, Pipeline, SolveLimits, step_names
 
 
@@ -36,6 +39,8 @@ def test_every_option_is_read():
         schedule="gpipe",
         microbatches=3,
         optimizer="sgd",
+        recompute=["layers", "a=never", "b.*=always", "c=never"],
+        regions=["b.*"],
         communication_scale=2.5,
         no_host=True,
         device_memory="2KiB",
@@ -49,6 +54,7 @@ def test_every_option_is_read():
         objective=("devices", "transfer"),
         memory_model="training",
         training=Training("sgd"),
+        recompute=RecomputeRequest("layers", ("b.*",), ("a", "c"), ("b.*",)),
         pipeline=Pipeline("gpipe", microbatches=3, chunks_per_device=2, max_devices=1),
         placement=Placement(
             pins={"x": 0, "y": ("cuda:0", "cuda:1")}, cut_after=["z"], keep_whole=["a", "b+c"]
@@ -69,6 +75,8 @@ def test_every_option_is_read():
         ({"profile": ""}, "--profile is empty; write a name such as gpt2.profile.json"),
         ({"profile": "no.json"}, "cannot read no.json"),
         ({"pin": ["a"]}, "--pin 'a': write a module or operator, '='"),
+        ({"recompute": ["auto", "h"]}, "--recompute is 'auto' and 'h'; write one rule, or modules"),
+        ({"recompute": ["h=maybe"]}, "--recompute is 'h=maybe'; write MODULE=always or MODULE=nev"),
     ],
 )
 def test_options_that_say_nothing_are_refused(options, says):
@@ -103,6 +111,13 @@ def test_names_may_be_repeated_or_have_commas():
     for read in (lambda: read_solvers(["chain,"], default), lambda: read_planners(["chian"])):
         with pytest.raises(PartitionError, match="is unknown; "):
             read()
+
+
+def test_rules_of_recomputation_and_modules():
+    assert REQUESTED_RULES == RULES
+    assert RecomputeRequest.read(["h.0", "h.2"]) == RecomputeRequest(("h.0", "h.2"))
+    assert RecomputeRequest.read(["h.0=always"]) == RecomputeRequest("auto", ("h.0",))
+    assert RecomputeRequest.read([]) == RecomputeRequest()
 
 
 def test_pins():

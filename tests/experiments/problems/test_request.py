@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from experiments.problems.devices import DeviceSet, parse_devices
+from experiments.problems.recompute_request import RecomputeRequest
 from experiments.problems.request import (
     ProblemRequest,
     parse_objective,
@@ -113,12 +114,41 @@ def test_a_model_has_the_settings_of_its_request():
     assert state[0] < state[1]
 
 
+def test_modules_of_a_model_run_again_as_they_are_asked_to():
+    request = ProblemRequest(
+        devices=TWO,
+        memory_model="training",
+        recompute=RecomputeRequest(("*",), never=("2",), regions=("4",)),
+    )
+    _, problem = read_problem("mlp", request, ignore)
+    assert problem.recompute == "layers"
+    must = {op.name for op in problem.operators if op.backward.must_recompute}
+    assert must and not any(op.backward.region > 1 for op in problem.operators)
+    everything = replace(request, recompute=RecomputeRequest("all"))
+    _, problem = read_problem("mlp", everything, ignore)
+    assert must < {op.name for op in problem.operators if op.backward.must_recompute}
+
+
 @pytest.mark.parametrize(
     ("request_", "says"),
     [
         (ProblemRequest(), "--devices is missing; write for example 4x24GiB"),
         (ProblemRequest(devices=TWO, training=Training("sgd")), "write --memory-model training"),
         (ProblemRequest(devices=TWO, attention="maths"), "--attention is 'maths'; write one or"),
+        (
+            ProblemRequest(devices=TWO, recompute=RecomputeRequest("layers")),
+            "--recompute says what runs again in training, and the memory model is inference; ",
+        ),
+        (
+            ProblemRequest(devices=TWO, recompute=RecomputeRequest(regions=("h",))),
+            "--regions says what runs again in training, and the memory model is inference; ",
+        ),
+        (
+            ProblemRequest(
+                devices=TWO, memory_model="training", recompute=RecomputeRequest("all", ("h",))
+            ),
+            "always is given with rule 'all'",
+        ),
         (ProblemRequest(devices=TWO, with_host=False), "--no-host are for published workloads"),
         (ProblemRequest(devices=TWO, communication_scale=1.0), "are for published workloads"),
         (
@@ -145,6 +175,14 @@ def test_what_makes_no_sense_for_a_model_is_refused(request_, says):
             "which counts its optimizer; --optimizer needs a model",
         ),
         (ProblemRequest(attention="math"), "which has its costs; --attention needs a model"),
+        (
+            ProblemRequest(memory_model="training", recompute=RecomputeRequest(("h.0",))),
+            "--recompute names modules, and a saved problem knows none; write one of none, auto",
+        ),
+        (
+            ProblemRequest(memory_model="training", recompute=RecomputeRequest(regions=("h",))),
+            "--regions names modules, and a saved problem knows none",
+        ),
         (ProblemRequest(profile=object()), "which has its times; --profile needs a model"),
         (ProblemRequest(with_host=False), "--no-host are for published workloads"),
         (
