@@ -136,6 +136,19 @@ def test_solve_prints_json_and_writes_the_plan(
     assert dict(load_plan(out).assignment) == answer["assignment"]
 
 
+def test_modules_that_run_again_are_planned_and_split(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, regions = str(tmp_path / "plan.json"), ["--regions", "[02]"]
+    words = ["plan", "mlp", "--devices", "2x1GB", "--memory-model", "training", "--json"]
+    asked = ["--recompute", "all", "--recompute", "2=never"]
+    assert main([*words, "--solver", "chain", *asked, *regions, "--out", out]) == 0
+    again = json.loads(capsys.readouterr().out)["recomputed"]
+    assert again and again == sorted(load_plan(out).recomputed)
+    assert main(["split", "mlp", "--plan", out, *regions, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["equal"] is True
+
+
 @pytest.mark.parametrize("solver", [name for name in SOLVERS if name != "auto"])
 def test_every_solver_can_be_chosen(
     saved: Path, solver: str, capsys: pytest.CaptureFixture[str]

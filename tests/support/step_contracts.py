@@ -120,9 +120,15 @@ SHAPES: Final[Mapping[str, Callable[[int], PartitionProblem]]] = {
     "layers": layers,
     "streams": streams,
     "chain": unequal_chain,
-    "recomputed": lambda seed: recomputed_problem(seed, max_operators=5, objective=("bottleneck",)),
+    "recomputed": lambda seed: recomputed_problem(
+        seed, is_restricted=seed % 2 > 0, max_operators=5, objective=("bottleneck",)
+    ),
     "recomputed relayed": lambda seed: recomputed_problem(
-        seed, max_operators=5, relayed=True, objective=("bottleneck",)
+        seed,
+        is_restricted=seed % 2 > 0,
+        max_operators=5,
+        relayed=True,
+        objective=("bottleneck",),
     ),
 }
 """Small problems by their shape, drawn from a seed."""
