@@ -46,21 +46,22 @@ class BorderBytes:
         return self._crossing(value_bytes, starts), self._crossing(held_bytes, starts)
 
     @cached_property
-    def sent(self) -> Floats:
-        """Buffers for gradients of what the stage of each pair sends."""
-        if self._units.transfers.hops:
-            return np.zeros(len(self._pairs))
-        gradients = [op.backward.gradient_bytes for op in self._problem.operators]
-        return self._crossing(self._problem.microbatches * np.array(gradients), self._ends)
+    def sent(self) -> tuple[Floats, Floats]:
+        """What the stage of each pair holds for what it sends: buffers for gradients, and all.
 
-    @cached_property
-    def stored(self) -> Floats:
-        """Storages of what the stage of each pair sends.
-
-        Of what no operator of the stage reads again, those of all microbatches.
+        All are buffers and storages: of what no operator of the stage reads again, those of all
+        microbatches.
         """
-        sizes = np.array([op.storage_bytes for op in self._problem.operators])
-        return self._crossing(sizes, self._ends, self._unread_bytes)
+        operators = self._problem.operators
+        storage_bytes = np.array([op.storage_bytes for op in operators])
+        buffers_bytes = np.zeros(len(operators), dtype=np.int64)
+        if not self._units.transfers.hops:
+            gradient_bytes = np.array([op.backward.gradient_bytes for op in operators])
+            buffers_bytes = self._problem.microbatches * gradient_bytes
+        return (
+            self._crossing(buffers_bytes, self._ends),
+            self._crossing(buffers_bytes + storage_bytes, self._ends, self._unread_bytes),
+        )
 
     def _crossing(
         self, by_operator: Ints, cuts: list[_CutOfPairs], unread: Ints | None = None

@@ -192,14 +192,28 @@ class RecomputedStages:
 
     @cached_property
     def _weights_bytes(self) -> Floats:
-        return self.pairs.sums(self._units.first_weights.astype(np.float64))
+        """What stages hold of weights: each once, whichever of its operators they run."""
+        own = np.zeros(len(self._units))
+        result = np.zeros(len(self.pairs))
+        for weight in self._units.weights:
+            if len(weight.units) == 1:
+                own[weight.units[0]] += weight.size_bytes
+                continue
+            inside = np.zeros(len(self.pairs))
+            for unit in weight.units:
+                runs = np.zeros(len(self._units))
+                runs[unit] = 1.0
+                inside = np.maximum(inside, self.pairs.sums(runs))
+            result += weight.size_bytes * inside
+        return result + self.pairs.sums(own)
 
     def _fixed_bytes(self, flying: int) -> Floats:
         """Return what stages hold besides what has a price."""
         batches = self._problem.microbatches
         value_bytes, gradient_bytes = self._borders.received
         received = (batches - flying) * value_bytes + gradient_bytes
-        sent = self._borders.sent + (self._borders.stored if flying < batches else 0.0)
+        buffers_bytes, sent_bytes = self._borders.sent
+        sent = sent_bytes if flying < batches else buffers_bytes
         shared = (batches - flying) * self._borders.shared
         return self._weights_bytes + received + sent + shared
 

@@ -1,0 +1,88 @@
+"""Decoders that are trained, on the meta device: ``recomputed_models.py NAME PROBLEM.json``.
+
+Those of transformers with random weights, and attention that is causal without a mask, as in
+published trainings: where torch.export captures a model, transformers adds one, and attention with
+a mask has no flash kernel. Saved with one device without a limit and no transfer times.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, GPT2Config, GPT2LMHeadModel, LlamaConfig
+from transformers import LlamaForCausalLM
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from fx_bridge import Training, capture, to_digraph
+from solver import Device, save_problem
+from solver.io.digraph import problem_from_digraph
+
+DEVICE_CLASS = "a100-80gb"
+
+
+def llama(width: int, hidden: int, layers: int, heads: int) -> tuple[Any, Any, int, int]:
+    config = LlamaConfig(
+        vocab_size=128256,
+        hidden_size=width,
+        intermediate_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=8,
+        max_position_embeddings=8192,
+        use_cache=False,
+    )
+    return LlamaForCausalLM, config, 1, 4096
+
+
+MODELS = {
+    "llama3-8b": llama(4096, 14336, 32, 32),
+    "llama3-70b": llama(8192, 28672, 80, 64),
+    "gpt2-medium": (
+        GPT2LMHeadModel,
+        GPT2Config(
+            n_embd=1024,
+            n_layer=24,
+            n_head=16,
+            use_cache=False,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+        ),
+        4,
+        1024,
+    ),
+}
+
+
+class Loss(nn.Module):
+    """Returns the loss of predicting each token."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.model(input_ids=tokens, labels=tokens).loss
+
+
+def main() -> None:
+    name, path = sys.argv[1], Path(sys.argv[2])
+    AttentionInterface.register("causal", sdpa_attention_forward)
+    build, config, batch, length = MODELS[name]
+    config._attn_implementation = "causal"
+    with torch.device("meta"):
+        model = Loss(build(config)).bfloat16()
+        tokens = torch.zeros(batch, length, dtype=torch.long)
+    training = Training(recompute="auto", tied_weights="sum")
+    graph = to_digraph(capture(model, (tokens,)), training=training)
+    device = Device("d", None, device_class=DEVICE_CLASS)
+    problem = problem_from_digraph(graph, [device], memory_model="training")
+    save_problem(problem.replace(recompute="auto"), path)
+
+
+if __name__ == "__main__":
+    main()
