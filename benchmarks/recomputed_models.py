@@ -13,8 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, GPT2Config, GPT2LMHeadModel, LlamaConfig
-from transformers import LlamaForCausalLM
+from transformers import (
+    AttentionInterface,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from fx_bridge import Training, capture, to_digraph

@@ -17,6 +17,8 @@ _MANY_READERS = 8
 _NEAREST = 8
 """Chosen units that are next to a border, at most, between which cuts are looked for."""
 _UNLIMITED = 1 << 50
+_LARGEST = float(1 << 44)
+"""Sum of amounts that are made integers."""
 _Sides = tuple[int, int]
 _CutOfPairs = tuple["_Cut", Ints]
 """And the numbers of the pairs that have it."""
@@ -62,6 +64,16 @@ class BorderBytes:
             self._crossing(buffers_bytes, self._ends),
             self._crossing(buffers_bytes + storage_bytes, self._ends, self._unread_bytes),
         )
+
+    def sent_ns(self, by_unit: Floats) -> Floats:
+        """Return the least of an amount by unit over what the stage of each pair sends."""
+        scale = _LARGEST / max(float(by_unit.sum()), 1.0)
+        amounts = np.floor(by_unit * scale).astype(np.int64)
+        result = np.zeros(len(self._pairs))
+        for cut, pairs in self._ends:
+            if not self._clock.is_over and cut.may_cost(amounts):
+                result[pairs] = cut.least(amounts, None) / scale
+        return result
 
     def _crossing(
         self, by_operator: Ints, cuts: list[_CutOfPairs], unread: Ints | None = None
@@ -285,6 +297,10 @@ class _Cut:
         arcs += [(0 if unit in is_source else number[unit], unread[unit]) for unit in unread]
         tails, heads = np.array(arcs + free, dtype=np.int32).T
         self._tails, self._heads, self._free = tails, heads, len(free)
+
+    def may_cost(self, sizes: Ints) -> bool:
+        """Whether any value that may cross has a size."""
+        return bool(sizes[self._owners].any())
 
     def least(self, sizes: Ints, unread: Ints | None) -> float:
         """Return the least sum of sizes, by unit.

@@ -36,6 +36,8 @@ from solver.presolve.instance import Instance
 from solver.stages.in_flight import in_flight
 
 _MOST_SETS = 256
+_MOST_CUTS = 5
+"""Prices at which borders are cut."""
 _ROUNDING = 1e-9
 """Floats are not exact: bounds are lowered by this part."""
 
@@ -176,6 +178,7 @@ class RecomputedStages:
                     more += share * costs_ns[lower + 1]
                 more += price / flying * peak.held_bytes
                 gained = np.maximum(gained, np.where(peak.counts, more, 0.0))
+            gained += self._sent_ns(device.device_class, lower)
             loads_ns = np.maximum(loads_ns, found + gained)
         return loads_ns
 
@@ -185,6 +188,19 @@ class RecomputedStages:
             costs_ns = self.prices(device_class).costs_ns
             self._totals[device_class] = np.array([self.pairs.sums(own) for own in costs_ns])
         return self._totals[device_class]
+
+    def _sent_ns(self, device_class: str, number: int) -> Floats:
+        """Return what values that are sent cost besides, by pair, at least at some price."""
+        sent_ns = self.prices(device_class).sent_ns
+        # They cost no less at a higher price; a few are looked at.
+        number -= number % -(-len(sent_ns) // _MOST_CUTS)
+        if (device_class, number) not in self._sent:
+            self._sent[device_class, number] = self._borders.sent_ns(sent_ns[number])
+        return self._sent[device_class, number]
+
+    @cached_property
+    def _sent(self) -> dict[tuple[str, int], Floats]:
+        return {}
 
     @cached_property
     def _totals(self) -> dict[str, Floats]:

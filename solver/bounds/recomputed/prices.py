@@ -50,10 +50,14 @@ class MemoryPrices:
         Nanoseconds for a byte of each microbatch; ascending, from 0.
     costs_ns : Floats, shape (prices, units)
         Work, and the flows that start at operators.
+    sent_ns : Floats, shape (prices, units)
+        What comes to that for a unit whose value is sent, at this price and all higher ones: if it
+        is kept it costs all that it saves, and else all microbatches' storages are there.
     """
 
     prices: Floats
     costs_ns: Floats
+    sent_ns: Floats
 
     @classmethod
     def of(cls, units: Instance, device_class: str) -> MemoryPrices:
@@ -73,7 +77,14 @@ class MemoryPrices:
                 for price in prices.tolist()
             ]
         )
-        return cls(prices, costs_ns)
+        is_alone = np.bincount(unit_of) == 1
+        slack_ns = np.array(
+            [
+                np.bincount(unit_of, network.slack_ns(price), len(units)) * is_alone
+                for price in prices.tolist()
+            ]
+        )
+        return cls(prices, costs_ns, np.minimum.accumulate(slack_ns[::-1])[::-1])
 
     def mixture(self, price: float) -> tuple[int, float]:
         """Return the last price that is no larger than another, and the share of the next one."""
@@ -134,6 +145,7 @@ class _Network:
     """
 
     def __init__(self, problem: PartitionProblem, device_class: str) -> None:
+        self._problem = problem
         self._flows: dict[float, tuple[Floats, tuple[float, float]]] = {}
         self._regions = [op.backward.region for op in problem.operators]
         structure = problem.storage_graph
@@ -203,6 +215,19 @@ class _Network:
     def flows(self, price: float) -> Floats:
         """Return what starts at every operator, no more than there is."""
         return self._solved(price)[0]
+
+    def slack_ns(self, price: float) -> Floats:
+        """Return what operators that are sent cost besides, by operator.
+
+        A cut costs more than a flow by what the flow leaves of its arcs.
+        """
+        operators, batches = self._problem.operators, self._problem.microbatches
+        kept_bytes = np.array([op.backward.kept_bytes for op in operators], dtype=np.float64)
+        found = np.zeros(len(operators))
+        own = self.sources
+        left_ns = self.bytes[self.first :] * price - self.flows(price)[own]
+        found[own] = np.minimum(left_ns, kept_bytes[own] * price * (batches - 1) / batches)
+        return np.maximum(found, 0.0)
 
     def choice(self, price: float) -> tuple[float, float]:
         """Return time and bytes of a minimum cut."""
