@@ -1,0 +1,334 @@
+"""What runs again in the words of torch's ``checkpoint_wrapper``: modules, each as a whole.
+
+A checkpointed module (``torch.utils.checkpoint``, without reentrance) keeps its inputs and runs
+again in the backward pass, up to the last operator of which something is saved in it. In a plan
+these are the operators of one call of the module that something in it needs, but for those whose
+storages operators outside need too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from dataclasses import replace
+
+from fx_bridge.capture.graph import CapturedGraph, check_captured
+from fx_bridge.capture.modules import ModuleCall, module_calls, operators_of
+from fx_bridge.split.checks import check_total
+from solver import PartitionError, PartitionPlan, PartitionProblem
+from solver.model.recomputation import Recomputation
+
+
+def checkpointed_modules(
+    captured: CapturedGraph, plan: PartitionPlan, *, problem: PartitionProblem | None = None
+) -> list[str]:
+    """Return what runs again under a plan as modules for torch's ``checkpoint_wrapper``.
+
+    Parameters
+    ----------
+    problem : PartitionProblem, optional
+        Which the plan is a plan of. Needed only if something runs again.
+
+    Returns
+    -------
+    list of str
+        The fewest modules that run again as a whole, none inside another, in the order in which
+        they run.
+
+    Raises
+    ------
+    PartitionError
+        In one line: which operator runs again without the rest of its module, or what a module
+        would do again that the plan does once.
+
+    Notes
+    -----
+    torch runs a module again in order up to the last operator of which something is saved in it,
+    and so also what nobody needs before that; a plan counts only what is needed.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch import nn
+    >>> from fx_bridge import Training, partition_module
+    >>> from solver import Device
+    >>> layers = [nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)) for _ in range(2)]
+    >>> model = nn.Sequential(*layers)
+    >>> result = partition_module(
+    ...     model, (torch.ones(2, 4),), devices=[Device("cpu")], training=Training(recompute="auto")
+    ... )
+    >>> captured, problem = result.captured, result.problem
+    >>> plan = plan_with_checkpoints(captured, result.plan, ["1"], problem=problem)
+    >>> sorted(plan.recomputed), checkpointed_modules(captured, plan, problem=problem)
+    (['linear_2', 'tanh_1'], ['1'])
+    """
+    check_captured(captured, "read the modules of", "checkpointed_modules(captured, plan)")
+    check_total(captured, plan)
+    if not plan.recomputed:
+        return []
+    modules = WholeModules(captured, plan, problem_with_regions(captured, plan, problem))
+    found = list(dict.fromkeys(modules.found(list(modules.calls), 0)))
+    made = plan_with_checkpoints(captured, plan, found, problem=problem).recomputed
+    for name in sorted(plan.recomputed ^ made):
+        does = "runs again" if name in made else "does not run again"
+        raise PartitionError(
+            f"with the modules {', '.join(found)} checkpointed operator {name!r} {does}, which the "
+            "plan does not say; plan with recompute='layers'"
+        )
+    return found
+
+
+def plan_with_checkpoints(
+    captured: CapturedGraph,
+    plan: PartitionPlan,
+    modules: Collection[str],
+    *,
+    problem: PartitionProblem | None = None,
+) -> PartitionPlan:
+    """Return a plan with what runs again where torch's ``checkpoint_wrapper`` wraps modules.
+
+    Parameters
+    ----------
+    plan : PartitionPlan
+        Where operators are. What runs again under it does not matter.
+    modules : collection of str
+        Paths of modules; what is inside another one runs again with that.
+    problem : PartitionProblem, optional
+        Which the plan is a plan of, with ``recompute="auto"``. Needed only if there are modules.
+
+    Raises
+    ------
+    PartitionError
+        In one line: the model has no such module, stages divide it, or it cannot run again.
+    """
+    check_captured(captured, "read the modules of", "plan_with_checkpoints(captured, plan, [])")
+    check_total(captured, plan)
+    plan = replace(plan, recomputed=frozenset())
+    if not modules:
+        return plan
+    whole = WholeModules(captured, plan, problem_with_regions(captured, plan, problem))
+    for path in modules:
+        _check_stages(path, {str(plan.stage_of(n)): n for n in operators_of(captured, path)})
+    names = set(modules)
+    outer = {
+        name: call
+        for name, running in whole.calls.items()
+        if (call := next((each for each in running if each.path in names), None)) is not None
+    }
+    for path in names - {call.path for running in whole.calls.values() for call in running}:
+        raise PartitionError(
+            f"module {path!r} is never called, so that nothing runs it again; name the modules "
+            "inside it"
+        )
+    for path in dict.fromkeys(call.path for call in outer.values()):
+        whole.check_effects(path, [name for name, call in outer.items() if call.path == path])
+    return replace(plan, recomputed=whole.again(outer))
+
+
+def problem_with_regions(
+    captured: CapturedGraph, plan: PartitionPlan, problem: PartitionProblem | None
+) -> PartitionProblem:
+    """Return the problem; PartitionError if it is missing, another one's, or denies the plan."""
+    if problem is None:
+        raise PartitionError(
+            "operators run again in the backward pass, and only a problem says which may; give "
+            "problem=, such as result.problem"
+        )
+    if [op.name for op in problem.operators] != [node.name for node in captured.operators]:
+        raise PartitionError(
+            "the problem has other operators than the graph; give the one that the plan is for"
+        )
+    for violation in Recomputation(problem, plan.stage_index, plan.recomputed).violations():
+        raise PartitionError(f"{violation}; leave it out of recomputed")
+    return problem
+
+
+def _check_stages(path: str, example_of: Mapping[str, str]) -> None:
+    if len(example_of) > 1:
+        where = " and ".join(f"{stage} ({name!r})" for stage, name in example_of.items())
+        raise PartitionError(
+            f"the plan divides module {path!r} between {where}, and a checkpoint runs a module "
+            f"again as a whole; plan with Placement(keep_whole=[{path!r}])"
+        )
+
+
+class WholeModules:
+    """What runs again where groups of operators do as a whole, such as the calls of modules.
+
+    Attributes
+    ----------
+    calls : dict of str to tuple of ModuleCall
+        In which calls of modules every operator runs, outermost first.
+    """
+
+    def __init__(
+        self, captured: CapturedGraph, plan: PartitionPlan, problem: PartitionProblem
+    ) -> None:
+        self.calls = module_calls(captured)
+        self._captured, self._plan, self._problem = captured, plan, problem
+        self._graph = Recomputation(problem, plan.stage_index, ())
+
+    # -- from groups to operators ----------------------------------------------------------
+
+    def again(
+        self, group_of: Mapping[str, Hashable], others: Collection[str] = ()
+    ) -> frozenset[str]:
+        """Return all operators of groups that run again if each group does as a whole.
+
+        Parameters
+        ----------
+        group_of : mapping of str to hashable
+            The group of every operator that is in one; each on one stage.
+        others : collection of str
+            Operators in no group that run again too.
+
+        Raises
+        ------
+        PartitionError
+            If they cannot, as where a group reaches across regions.
+        """
+        operators, index_of = self._problem.operators, self._problem.index_of
+        groups = {index_of[name]: group for name, group in group_of.items()}
+        fixed = {index_of[name] for name in others}
+        able = {index for index in groups if self._may(index, groups)}
+        while True:
+            chosen = self._needed(able, groups)
+            refused = {i for i in chosen if self._is_read_again(i, chosen | fixed, groups)}
+            refused |= {i for i in chosen if self._reads_changed(i, chosen | fixed)}
+            if not refused:
+                break
+            able -= refused
+        found = frozenset(operators[index].name for index in chosen)
+        again = Recomputation(self._problem, self._plan.stage_index, found | frozenset(others))
+        for violation in again.violations():
+            raise PartitionError(f"{violation}; name smaller modules")
+        return found
+
+    def _together(self, one: int, other: int) -> bool:
+        stage_of, operators = self._plan.stage_index, self._problem.operators
+        return stage_of[operators[one].name] == stage_of[operators[other].name]
+
+    def _savers(self, index: int) -> list[int]:
+        return [other for other in self._graph.savers(index) if self._together(index, other)]
+
+    def _writers(self, index: int) -> list[int]:
+        """Return what writes into the storage of an operator, on any stage."""
+        family = self._graph.family(index)
+        return [other for other in family if self._problem.operators[other].in_place]
+
+    def _may(self, index: int, groups: Mapping[int, Hashable]) -> bool:
+        """Return whether nothing outside of its group needs or writes a storage."""
+        operators, own = self._problem.operators, groups[index]
+        inside = (*self._savers(index), *self._writers(index))
+        return (
+            operators[index].backward.recomputable
+            and operators[index].alias_of is None
+            and all(groups.get(other) == own for other in inside)
+            and all(
+                self._together(index, other) and not operators[other].backward.residual_bytes
+                for other in self._writers(index)
+            )
+        )
+
+    def _needed(self, able: Collection[int], groups: Mapping[int, Hashable]) -> set[int]:
+        """Return those of `able` that backward passes need, or what runs again for them."""
+        operators = self._problem.operators
+        found: set[int] = set()
+        stack = [i for i in able if operators[i].backward.residual_bytes or self._savers(i)]
+        while stack:
+            index = stack.pop()
+            if index in found:
+                continue
+            found.add(index)
+            stack += [
+                root
+                for root in self._roots_read(index)
+                if root in able and groups[root] == groups[index]
+            ]
+        return found
+
+    def _roots_read(self, index: int) -> set[int]:
+        """Return whose storages an operator and what writes into its storage read."""
+        problem = self._problem
+        roots = (
+            problem.root_of[read]
+            for member in (index, *self._writers(index))
+            for read in problem.operators[member].reads
+        )
+        return {problem.index_of[root] for root in roots if root in problem.index_of} - {index}
+
+    def _is_read_again(
+        self, index: int, again: Collection[int], groups: Mapping[int, Hashable]
+    ) -> bool:
+        """Return whether something outside of its group runs again and reads a storage."""
+        problem = self._problem
+        for other in self._graph.readers(index):
+            root = problem.index_of[problem.root_of[problem.operators[other].name]]
+            runs = root in again and (other == root or problem.operators[other].in_place)
+            if runs and self._together(index, other) and groups.get(root) != groups[index]:
+                return True
+        return False
+
+    def _reads_changed(self, index: int, again: Collection[int]) -> bool:
+        """Return whether an operator reads a value that is kept and written later."""
+        return any(
+            root not in again
+            and self._together(index, root)
+            and any(writer > index and self._together(index, writer) for writer in writers)
+            for root in self._roots_read(index)
+            if (writers := self._writers(root))
+        )
+
+    # -- from operators to modules ---------------------------------------------------------
+
+    def found(self, names: Iterable[str], depth: int) -> list[str]:
+        """Return the outermost modules, from a depth of calls on, that run again as a whole."""
+        members: dict[str, list[str]] = {}
+        for name in names:
+            running = self.calls[name]
+            if len(running) > depth:
+                members.setdefault(running[depth].path, []).append(name)
+            elif name in self._plan.recomputed:
+                raise PartitionError(self._partly(name))
+        found: list[str] = []
+        for path, own in members.items():
+            if self._plan.recomputed.isdisjoint(own):
+                continue
+            if self.is_whole({name: self.calls[name][depth] for name in own}):
+                self.check_effects(path, own)
+                found.append(path)
+            else:
+                found += self.found(own, depth + 1)
+        return found
+
+    def is_whole(self, group_of: Mapping[str, ModuleCall]) -> bool:
+        """Return whether a module runs again as a whole: on one stage, all that may."""
+        recomputed = self._plan.recomputed
+        if len({self._plan.stage_index[name] for name in group_of}) > 1:
+            return False
+        try:
+            again = self.again(group_of, recomputed - group_of.keys())
+        except PartitionError:
+            return False
+        return again == recomputed & group_of.keys()
+
+    def check_effects(self, path: str, names: Iterable[str]) -> None:
+        """Raise if a module would do something again that the plan does once."""
+        table = self._captured.storage_table
+        for name in names:
+            op = self._problem.operators[self._problem.index_of[name]]
+            written = {s.kind for s in table.writes.get(name, ())} & {"weight", "input"}
+            if written or (op.storage_bytes and not op.alias_of and not op.backward.recomputable):
+                what = "writes a buffer or an input" if written else "may not run again"
+                raise PartitionError(
+                    f"a checkpoint of module {path!r} would also run {name!r} again, which {what}; "
+                    "name modules without it"
+                )
+
+    def _partly(self, name: str) -> str:
+        running = self.calls[name]
+        module = f"module {running[-1].path!r}" if running else "the model itself"
+        return (
+            f"operator {name!r} on {self._plan.stage_of(name)} runs again, but not all of {module} "
+            "does, and checkpoint_wrapper runs modules again as a whole; plan with "
+            "recompute='layers'"
+        )
