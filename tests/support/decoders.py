@@ -1,6 +1,7 @@
 """Decoders of equal layers, and plans of theirs that keep layers whole."""
 
 import functools
+import itertools
 import random
 
 import torch
@@ -30,24 +31,35 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    def __init__(self, fused=False, dropout=0.0):
+    def __init__(self, fused=False):
         super().__init__()
         self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(2))
-        self.attention, self.drop = Attention(fused), nn.Dropout(dropout)
+        self.attention = Attention(fused)
         up, down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
         self.mlp = nn.Sequential(up, nn.GELU(), down)
 
     def forward(self, x):
         x = x + self.attention(self.norms[0](x))
-        x = self.drop(x) if self.drop.p else x
         return x + self.mlp(self.norms[1](x))
 
 
+class Plain(nn.Module):
+    """A layer of few operators, which is captured quickly."""
+
+    def __init__(self, dropout=0.0):
+        super().__init__()
+        layers = nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Dropout(dropout), nn.Linear(WIDTH, WIDTH)
+        self.body = nn.Sequential(*layers)
+
+    def forward(self, x):
+        return x + self.body(x)
+
+
 class Decoder(nn.Module):
-    def __init__(self, count, **options):
+    def __init__(self, count, layer, **options):
         super().__init__()
         self.embed, self.norm = nn.Embedding(WORDS, WIDTH), nn.LayerNorm(WIDTH)
-        self.layers = nn.ModuleList(Layer(**options) for _ in range(count))
+        self.layers = nn.ModuleList(layer(**options) for _ in range(count))
         self.head = nn.Linear(WIDTH, WORDS)
 
     def forward(self, tokens):
@@ -61,10 +73,10 @@ TOKENS = torch.arange(2 * STEPS).reshape(2, STEPS)
 
 
 @functools.cache
-def captured_decoder(count, **options):
+def captured_decoder(count, layer=Plain, **options):
     """A decoder, its graph, and its problem for one device."""
     torch.manual_seed(0)
-    model = Decoder(count, **options)
+    model = Decoder(count, layer, **options)
     captured = capture(model, (TOKENS,))
     return model, captured, training_problem(captured, ["cuda:0"], microbatches=4)
 
@@ -84,7 +96,7 @@ def random_counts(rng, count, most_stages=4):
     """So many layers for each of some stages."""
     cuts = rng.sample(range(1, count), min(count - 1, rng.randrange(most_stages)))
     edges = [0, *sorted(cuts), count]
-    return [end - begin for begin, end in zip(edges[:-1], edges[1:], strict=True)]
+    return [end - begin for begin, end in itertools.pairwise(edges)]
 
 
 def random_layers(rng, count):

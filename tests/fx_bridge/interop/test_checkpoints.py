@@ -15,6 +15,7 @@ from solver.evaluation.recomputed_memory import RecomputedStage
 from solver.model.recomputation import Recomputation
 from tests.support.decoders import (
     TOKENS,
+    Layer,
     captured_decoder,
     plan_of_layers,
     random_counts,
@@ -49,7 +50,7 @@ MODULES = [
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("names", MODULES)
 def test_wrapped_modules_hold_what_the_plan_says(names, fused):
-    model, captured, problem = captured_decoder(3, fused=fused)
+    model, captured, problem = captured_decoder(3, Layer, fused=fused)
     plan = plan_of_layers(captured, [3])
     made = plan_with_checkpoints(captured, plan, names, problem=problem)
     assert checkpointed_modules(captured, made, problem=problem) == names
@@ -109,7 +110,7 @@ def saved_bytes(problem, plan):
 
 
 def test_parts_of_modules_are_refused():
-    _, captured, problem = captured_decoder(3)
+    _, captured, problem = captured_decoder(3, Layer, fused=False)
     plan = plan_with_checkpoints(
         captured, plan_of_layers(captured, [2, 1]), ["layers.2"], problem=problem
     )
