@@ -59,9 +59,8 @@ def megatron_arguments(
     stages = _StagesOfLayers(captured, plan, problem, "Megatron")
     counts = [len(layers) for layers in stages.layers]
     parts = [f"t*{count}" if count > 1 else "t" * count for count in counts]
-    parts[0], parts[-1] = f"E{parts[0]}", f"{parts[-1]}L"
     words = ["--pipeline-model-parallel-size", str(len(plan.device_order))]
-    words += ["--pipeline-model-parallel-layout", "|".join(parts)]
+    words += ["--pipeline-model-parallel-layout", f"E{'|'.join(parts)}L"]
     if stages.runs_cores_again():
         return [*words, *_options("selective", modules="core_attn")]
     again = stages.first_layers_again()
