@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from fx_bridge.capture.graph import CapturedGraph, check_captured
 from fx_bridge.capture.modules import ModuleCall, module_calls, operators_of
+from fx_bridge.recomputation.decisions import problem_with_regions
 from fx_bridge.split.checks import check_total
 from solver import PartitionError, PartitionPlan, PartitionProblem
 from solver.model.recomputation import Recomputation
@@ -122,24 +123,6 @@ def plan_with_checkpoints(
     for path in dict.fromkeys(call.path for call in outer.values()):
         whole.check_effects(path, [name for name, call in outer.items() if call.path == path])
     return replace(plan, recomputed=whole.again(outer))
-
-
-def problem_with_regions(
-    captured: CapturedGraph, plan: PartitionPlan, problem: PartitionProblem | None
-) -> PartitionProblem:
-    """Return the problem; PartitionError if it is missing, another one's, or denies the plan."""
-    if problem is None:
-        raise PartitionError(
-            "operators run again in the backward pass, and only a problem says which may; give "
-            "problem=, such as result.problem"
-        )
-    if [op.name for op in problem.operators] != [node.name for node in captured.operators]:
-        raise PartitionError(
-            "the problem has other operators than the graph; give the one that the plan is for"
-        )
-    for violation in Recomputation(problem, plan.stage_index, plan.recomputed).violations():
-        raise PartitionError(f"{violation}; leave it out of recomputed")
-    return problem
 
 
 def _check_stages(path: str, example_of: Mapping[str, str]) -> None:

@@ -18,7 +18,8 @@ from fx_bridge.capture.attention import attention_cores
 from fx_bridge.capture.graph import CapturedGraph, check_captured
 from fx_bridge.capture.layers import layer_calls, repeated_modules
 from fx_bridge.capture.modules import ModuleCall
-from fx_bridge.interop.checkpoints import WholeModules, problem_with_regions
+from fx_bridge.interop.checkpoints import WholeModules
+from fx_bridge.recomputation.decisions import problem_with_regions
 from fx_bridge.split.checks import check_total
 from solver import PartitionError, PartitionPlan, PartitionProblem
 from solver.model.checks import check_natural
