@@ -2,8 +2,8 @@
 
 A checkpointed module (``torch.utils.checkpoint``, without reentrance) keeps its inputs and runs
 again in the backward pass, up to the last operator of which something is saved in it. In a plan
-these are the operators of one call of the module that something in it needs, but for those whose
-storages operators outside need too.
+these are the operators of one call of the module that its backward pass needs, but for those that
+operators outside read too. ``recompute="layers"`` lets whole layers run again in the same sense.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import replace
 
 from fx_bridge.capture.graph import CapturedGraph, check_captured
-from fx_bridge.capture.modules import ModuleCall, module_calls, operators_of
+from fx_bridge.capture.modules import module_calls, operators_of
 from fx_bridge.recomputation.decisions import problem_with_regions
 from fx_bridge.split.checks import check_total
 from solver import PartitionError, PartitionPlan, PartitionProblem
@@ -115,10 +115,15 @@ def plan_with_checkpoints(
         for name, running in whole.calls.items()
         if (call := next((each for each in running if each.path in names), None)) is not None
     }
-    for path in names - {call.path for running in whole.calls.values() for call in running}:
+    for path in sorted(names - {call.path for own in whole.calls.values() for call in own}):
         raise PartitionError(
             f"module {path!r} is never called, so that nothing runs it again; name the modules "
             "inside it"
+        )
+    if (name := whole.divided(outer)) is not None:
+        raise PartitionError(
+            f"module {outer[name].path!r} has operators of several layers, as {name!r}, and a plan "
+            "runs one after the other again; name the layers"
         )
     for path in dict.fromkeys(call.path for call in outer.values()):
         whole.check_effects(path, [name for name, call in outer.items() if call.path == path])
@@ -152,82 +157,54 @@ class WholeModules:
 
     # -- from groups to operators ----------------------------------------------------------
 
-    def again(
-        self, group_of: Mapping[str, Hashable], others: Collection[str] = ()
-    ) -> frozenset[str]:
-        """Return all operators of groups that run again if each group does as a whole.
+    def again(self, group_of: Mapping[str, Hashable]) -> frozenset[str]:
+        """Return the operators of groups that run again if each group does as a whole.
 
         Parameters
         ----------
         group_of : mapping of str to hashable
-            The group of every operator that is in one; each on one stage.
-        others : collection of str
-            Operators in no group that run again too.
-
-        Raises
-        ------
-        PartitionError
-            If they cannot, as where a group reaches across regions.
+            The group of every operator that is in one; each on one stage and in one region.
         """
         operators, index_of = self._problem.operators, self._problem.index_of
         groups = {index_of[name]: group for name, group in group_of.items()}
-        fixed = {index_of[name] for name in others}
-        able = {index for index in groups if self._may(index, groups)}
-        while True:
-            chosen = self._needed(able, groups)
-            refused = {i for i in chosen if self._is_read_again(i, chosen | fixed, groups)}
-            refused |= {i for i in chosen if self._reads_changed(i, chosen | fixed)}
-            if not refused:
-                break
-            able -= refused
-        found = frozenset(operators[index].name for index in chosen)
-        again = Recomputation(self._problem, self._plan.stage_index, found | frozenset(others))
-        for violation in again.violations():
-            raise PartitionError(f"{violation}; name smaller modules")
-        return found
+        able = {index for index in groups if self._is_inner(index, groups)}
+        found: set[int] = set()
+        stack = [
+            index
+            for index in able
+            if operators[index].backward.residual_bytes or self._graph.savers(index)
+        ]
+        while stack:
+            index = stack.pop()
+            if index not in found:
+                found.add(index)
+                stack += able.intersection(self._roots_read(index))
+        return frozenset(operators[index].name for index in found)
 
-    def _together(self, one: int, other: int) -> bool:
-        stage_of, operators = self._plan.stage_index, self._problem.operators
-        return stage_of[operators[one].name] == stage_of[operators[other].name]
-
-    def _savers(self, index: int) -> list[int]:
-        return [other for other in self._graph.savers(index) if self._together(index, other)]
-
-    def _writers(self, index: int) -> list[int]:
-        """Return what writes into the storage of an operator, on any stage."""
-        family = self._graph.family(index)
-        return [other for other in family if self._problem.operators[other].in_place]
-
-    def _may(self, index: int, groups: Mapping[int, Hashable]) -> bool:
-        """Return whether nothing outside of its group needs or writes a storage."""
-        operators, own = self._problem.operators, groups[index]
-        inside = (*self._savers(index), *self._writers(index))
+    def _is_inner(self, index: int, groups: Mapping[int, Hashable]) -> bool:
+        """Return whether only its group uses what an operator makes, which may run again."""
+        operators, family = self._problem.operators, self._graph.family(index)
+        users = {*family, *self._graph.savers(index), *self._graph.readers(index)}
         return (
             operators[index].backward.recomputable
             and operators[index].alias_of is None
-            and all(groups.get(other) == own for other in inside)
-            and all(
-                self._together(index, other) and not operators[other].backward.residual_bytes
-                for other in self._writers(index)
+            and all(groups.get(user) == groups[index] for user in users)
+            and not any(
+                operators[writer].backward.residual_bytes for writer in self._writers(index)
             )
+            and not self._reads_changed(index)
         )
 
-    def _needed(self, able: Collection[int], groups: Mapping[int, Hashable]) -> set[int]:
-        """Return those of `able` that backward passes need, or what runs again for them."""
-        operators = self._problem.operators
-        found: set[int] = set()
-        stack = [i for i in able if operators[i].backward.residual_bytes or self._savers(i)]
-        while stack:
-            index = stack.pop()
-            if index in found:
-                continue
-            found.add(index)
-            stack += [
-                root
-                for root in self._roots_read(index)
-                if root in able and groups[root] == groups[index]
-            ]
-        return found
+    def _writers(self, index: int) -> list[int]:
+        """Return what writes into the storage of an operator."""
+        family = self._graph.family(index)
+        return [other for other in family if self._problem.operators[other].in_place]
+
+    def _reads_changed(self, index: int) -> bool:
+        """Return whether it reads what is written later, and then is something else."""
+        return any(
+            writer > index for root in self._roots_read(index) for writer in self._writers(root)
+        )
 
     def _roots_read(self, index: int) -> set[int]:
         """Return whose storages an operator and what writes into its storage read."""
@@ -238,28 +215,6 @@ class WholeModules:
             for read in problem.operators[member].reads
         )
         return {problem.index_of[root] for root in roots if root in problem.index_of} - {index}
-
-    def _is_read_again(
-        self, index: int, again: Collection[int], groups: Mapping[int, Hashable]
-    ) -> bool:
-        """Return whether something outside of its group runs again and reads a storage."""
-        problem = self._problem
-        for other in self._graph.readers(index):
-            root = problem.index_of[problem.root_of[problem.operators[other].name]]
-            runs = root in again and (other == root or problem.operators[other].in_place)
-            if runs and self._together(index, other) and groups.get(root) != groups[index]:
-                return True
-        return False
-
-    def _reads_changed(self, index: int, again: Collection[int]) -> bool:
-        """Return whether an operator reads a value that is kept and written later."""
-        return any(
-            root not in again
-            and self._together(index, root)
-            and any(writer > index and self._together(index, writer) for writer in writers)
-            for root in self._roots_read(index)
-            if (writers := self._writers(root))
-        )
 
     # -- from operators to modules ---------------------------------------------------------
 
@@ -283,16 +238,20 @@ class WholeModules:
                 found += self.found(own, depth + 1)
         return found
 
-    def is_whole(self, group_of: Mapping[str, ModuleCall]) -> bool:
-        """Return whether a module runs again as a whole: on one stage, all that may."""
-        recomputed = self._plan.recomputed
-        if len({self._plan.stage_index[name] for name in group_of}) > 1:
-            return False
-        try:
-            again = self.again(group_of, recomputed - group_of.keys())
-        except PartitionError:
-            return False
-        return again == recomputed & group_of.keys()
+    def is_whole(self, group_of: Mapping[str, Hashable]) -> bool:
+        """Return whether groups run again as a whole, each on one stage and in one region."""
+        recomputed = self._plan.recomputed.intersection(group_of)
+        return self.divided(group_of) is None and self.again(group_of) == recomputed
+
+    def divided(self, group_of: Mapping[str, Hashable]) -> str | None:
+        """Return an operator on another stage or in another region than the first of its group."""
+        first: dict[Hashable, tuple[int, int]] = {}
+        for name, group in group_of.items():
+            region = self._problem.operators[self._problem.index_of[name]].backward.region
+            place = self._plan.stage_index[name], region
+            if first.setdefault(group, place) != place:
+                return name
+        return None
 
     def check_effects(self, path: str, names: Iterable[str]) -> None:
         """Raise if a module would do something again that the plan does once."""

@@ -10,7 +10,7 @@ FlagScale ``arguments_fs.py``. Neither was run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -62,32 +62,12 @@ def megatron_arguments(
     parts = [f"t*{count}" if count > 1 else "t" * count for count in counts]
     words = ["--pipeline-model-parallel-size", str(len(plan.device_order))]
     words += ["--pipeline-model-parallel-layout", f"E{'|'.join(parts)}L"]
-    if stages.runs_cores_again():
-        return [*words, *_options("selective", modules="core_attn")]
-    again = stages.first_layers_again()
-    if again == counts:
-        return (
-            [*words, *_options("full", method="uniform", num_layers="1")] if any(again) else words
-        )
-    most = max(again, default=0)
-    for stage, first, count in zip(plan.stages, again, counts, strict=True):
-        if first < min(most, count):
-            other = plan.stages[again.index(most)]
-            raise PartitionError(
-                f"{stage} runs {first} of its {count} layers again and {other} {most}, and "
-                "Megatron's block has one number for all stages; FlagScale has one for each, and "
-                f"the nearest of Megatron is {most} layers of every stage"
-            )
-    return [*words, *_options("full", method="block", num_layers=str(most))] if most else words
-
-
-def _options(granularity: str, **options: str) -> list[str]:
-    named = {"granularity": granularity, **options}
-    return [
-        word
-        for name, value in named.items()
-        for word in (f"--recompute-{name.replace('_', '-')}", value)
-    ]
+    options = stages.same_for_all()
+    if options is None:
+        options = {"granularity": "full", "method": "block", "num_layers": stages.first_of_all()}
+    for name, value in options.items():
+        words += [f"--recompute-{name.replace('_', '-')}", str(value)]
+    return words
 
 
 def flagscale_settings(
@@ -136,16 +116,11 @@ def flagscale_settings(
         "pipeline_model_parallel_size": len(counts),
         "hetero": {"hetero_pipeline_layer_split": counts},
     }
-    if stages.runs_cores_again():
-        return {
-            **settings,
-            "recompute_granularity": "selective",
-            "recompute_modules": ["core_attn"],
-        }
+    options = stages.same_for_all()
+    if options is not None:
+        return settings | {f"recompute_{name}": value for name, value in options.items()}
     again = stages.first_layers_again()
-    if not any(again):
-        return settings
-    # Each entry: how many stages, then how many microbatches, and what for these.
+    # Each entry: of how many stages, then of how many microbatches, and what for these.
     return {
         **settings,
         "recompute_granularity": "full",
@@ -274,21 +249,50 @@ class _StagesOfLayers:
 
     # -- what of them runs again -----------------------------------------------------------
 
-    def runs_cores_again(self) -> bool:
-        """Return whether the cores of attention of all layers run again, and nothing else."""
+    def same_for_all(self) -> dict[str, object] | None:
+        """Return the options that say it for all stages without counting; None if none do."""
         if self._modules is None:
-            return False
+            return {}
+        if self._runs_cores_again(self._modules):
+            return {"granularity": "selective", "modules": "core_attn"}
+        for unit in range(1, 1 + max(map(len, self.layers))):
+            unit_of = {
+                name: (stage, at // unit)
+                for stage, layers in enumerate(self.layers)
+                for at, layer in enumerate(layers)
+                for name in layer.operators
+            }
+            if self._is_all(self._modules, unit_of):
+                return {"granularity": "full", "method": "uniform", "num_layers": unit}
+        return None
+
+    def _is_all(self, modules: WholeModules, group_of: Mapping[str, Hashable]) -> bool:
+        return self._plan.recomputed <= group_of.keys() and modules.is_whole(group_of)
+
+    def _runs_cores_again(self, modules: WholeModules) -> bool:
+        """Return whether the cores of attention of all layers run again, and nothing else."""
         core_of = {
-            name: (at, core)
-            for at, core in enumerate(attention_cores(self._captured))
-            for name in core
+            name: at for at, core in enumerate(attention_cores(self._captured)) for name in core
         }
-        all_layers = [layer for own in self.layers for layer in own]
-        have = all(not core_of.keys().isdisjoint(layer.operators) for layer in all_layers)
-        inside = {name for layer in all_layers for name in layer.operators}
-        if not have or not core_of.keys() <= inside:
-            return False
-        return self._modules.again(core_of) == self._plan.recomputed
+        inside = {name for own in self.layers for layer in own for name in layer.operators}
+        have = (
+            not core_of.keys().isdisjoint(layer.operators) for own in self.layers for layer in own
+        )
+        return all(have) and core_of.keys() <= inside and self._is_all(modules, core_of)
+
+    def first_of_all(self) -> int:
+        """Return the number of layers that run again of every stage that has so many."""
+        again = self.first_layers_again()
+        most = max(again)
+        for stage, first, layers in zip(self._plan.stages, again, self.layers, strict=True):
+            if first < min(most, len(layers)):
+                other = self._plan.stages[again.index(most)]
+                raise PartitionError(
+                    f"{stage} runs {first} of its {len(layers)} layers again and {other} {most}, "
+                    f"and {self._program}'s block has one number for all stages; FlagScale has one "
+                    f"for each, and the nearest of {self._program} is {most} layers of every stage"
+                )
+        return most
 
     def first_layers_again(self) -> list[int]:
         """Return how many layers run again of each stage, which must be its first ones."""

@@ -10,7 +10,7 @@ from torch import nn
 from fx_bridge.capture.attention import attention_cores
 from fx_bridge.capture.graph import capture
 from fx_bridge.capture.layers import layer_calls
-from fx_bridge.interop.checkpoints import plan_with_checkpoints
+from fx_bridge.interop.checkpoints import WholeModules, plan_with_checkpoints
 from fx_bridge.interop.megatron import flagscale_settings, megatron_arguments
 from solver import PartitionError, PartitionPlan
 from tests.support.decoders import (
@@ -71,7 +71,11 @@ def read_flagscale(settings, microbatches):
     assert settings["pipeline_model_parallel_size"] == len(counts)
     if "recompute_granularity" not in settings:
         return counts, []
-    assert (settings["recompute_granularity"], settings["recompute_method"]) == ("full", "block")
+    assert settings["recompute_granularity"] == "full"
+    if settings["recompute_method"] == "uniform":
+        assert settings["recompute_num_layers"] == 1
+        return counts, list(range(sum(counts)))
+    assert settings["recompute_method"] == "block"
     again = by_stage("recompute_num_layers_per_stage_micro_batch")
     assert by_stage("recompute_method_per_stage_micro_batch") == [1] * len(counts)
     flags = by_stage("recompute_granularity_per_stage_micro_batch")
@@ -107,9 +111,9 @@ def test_random_plans_come_back_from_flagscale(count):
 
 def test_cores_of_attention_are_selective():
     _, captured, problem = captured_decoder(3, Layer)
-    again = {f"{core}_{at}" for core in ("softmax", "div") for at in (1, 2)} | {"softmax", "div"}
-    # The first product keeps copies of queries and keys, the second one of values.
-    again |= {"matmul", *(f"matmul_{at}" for at in range(1, 6))}
+    # The projection reads what the second product makes.
+    again = {"matmul", "div", "softmax", "matmul_2", "div_1", "softmax_1"}
+    again |= {"matmul_4", "div_2", "softmax_2"}
     plan = replace(plan_of_layers(captured, [1, 2]), recomputed=again)
     assert megatron_arguments(captured, plan, problem=problem) == [
         *("--pipeline-model-parallel-size", "2", "--pipeline-model-parallel-layout", "Et|t*2L"),
@@ -117,19 +121,41 @@ def test_cores_of_attention_are_selective():
     ]
     settings = flagscale_settings(captured, plan, 4, problem=problem)
     assert settings["recompute_granularity"] == "selective"
-    assert settings["recompute_modules"] == ["core_attn"]
-    fewer = replace(plan, recomputed=again - {"matmul", "div", "softmax", "matmul_1"})
+    assert settings["recompute_modules"] == "core_attn"
+    fewer = replace(plan, recomputed=again - {"matmul", "div", "softmax"})
     message = refused(captured, fewer, problem)
-    assert message.startswith("4 operators of layer 'layers.1' on cuda:1 run again but not all")
+    assert message.startswith("3 operators of layer 'layers.1' on cuda:1 run again but not all")
 
 
-def test_a_fused_core_whose_result_is_made_again_is_not_selective():
-    """The projection saves the result, which a checkpoint of the core keeps, but no such plan."""
+def test_a_fused_core_is_not_selective():
+    """The projection saves its result: a checkpoint of the core keeps it, and such a plan not."""
     _, captured, problem = captured_decoder(3, Layer, fused=True)
     assert [len(core) for core in attention_cores(captured)] == [1] * 3
     again = frozenset().union(*attention_cores(captured))
     plan = replace(plan_of_layers(captured, [3]), recomputed=again)
     assert "of layer 'layers.0' on cuda:0 run again but not all" in refused(captured, plan, problem)
+
+
+def test_units_of_layers_are_uniform():
+    """Where a region has two layers, what lies between the two is made again as well."""
+    captured, plan, problem = planned(5, [2, 3], [])
+    layers = [int(call.path[-1]) if call else None for call in layer_calls(captured).values()]
+    region_of = [0 if layer is None else 1 + layer // 2 for layer in layers]
+    region_of[layers.index(4) :] = [3] * (len(layers) - layers.index(4))
+    operators = [
+        replace(op, backward=replace(op.backward, region=region))
+        for op, region in zip(problem.operators, region_of, strict=True)
+    ]
+    problem = problem.replace(operators=operators)
+    modules = WholeModules(captured, plan, problem)
+    unit_of = {op.name: r for op, r in zip(operators, region_of, strict=True) if r}
+    inside = {n: unit for n, unit in unit_of.items() if layer_calls(captured)[n]}
+    plan = replace(plan, recomputed=modules.again(inside))
+    options = ["--recompute-method", "uniform", "--recompute-num-layers", "2"]
+    assert megatron_arguments(captured, plan, problem=problem)[-4:] == options
+    assert flagscale_settings(captured, plan, 4, problem=problem)["recompute_num_layers"] == 2
+    fewer = plan_with_checkpoints(captured, plan, ["layers.0"], problem=problem)
+    assert fewer.recomputed < plan.recomputed
 
 
 def test_an_embedding_and_a_head_can_be_stages():
