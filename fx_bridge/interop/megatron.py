@@ -23,6 +23,7 @@ from fx_bridge.recomputation.decisions import problem_with_regions
 from fx_bridge.split.checks import check_total
 from solver import PartitionError, PartitionPlan, PartitionProblem
 from solver.model.checks import check_natural
+from solver.model.quantities import counted
 
 _ADVICE: Final = "plan with recompute='layers'"
 
@@ -287,10 +288,11 @@ class _StagesOfLayers:
         for stage, first, layers in zip(self._plan.stages, again, self.layers, strict=True):
             if first < min(most, len(layers)):
                 other = self._plan.stages[again.index(most)]
+                all_of_it = counted(len(layers), "layer")
                 raise PartitionError(
-                    f"{stage} runs {first} of its {len(layers)} layers again and {other} {most}, "
-                    f"and {self._program}'s block has one number for all stages; FlagScale has one "
-                    f"for each, and the nearest of {self._program} is {most} layers of every stage"
+                    f"{stage} runs {first} of {all_of_it} again and {other} {most}, and "
+                    f"{self._program}'s block has one number for all stages; FlagScale has one for "
+                    f"each, and the nearest of {self._program} is {most} of every stage"
                 )
         return most
 
@@ -324,8 +326,8 @@ class _StagesOfLayers:
             return False
         if not self._modules.is_whole(dict.fromkeys(layer.operators, layer.call)):
             raise PartitionError(
-                f"{len(again)} operators of layer {layer.call.path!r} on "
-                f"{self._plan.stage_of(layer.operators[0])} run again but not all of it, and "
+                f"{min(again)!r} of layer {layer.call.path!r} on "
+                f"{self._plan.stage_of(layer.operators[0])} runs again but not all of it, and "
                 f"{self._program} runs whole layers again, or the cores of attention of all; "
                 f"{_ADVICE}"
             )

@@ -72,6 +72,12 @@ class Decoder(nn.Module):
 TOKENS = torch.arange(2 * STEPS).reshape(2, STEPS)
 
 
+def small():
+    """The model and inputs for commands."""
+    torch.manual_seed(0)
+    return Decoder(4, Plain), (TOKENS,)
+
+
 @functools.cache
 def captured_decoder(count, layer=Plain, **options):
     """A decoder, its graph, and its problem for one device."""

@@ -124,7 +124,7 @@ def test_cores_of_attention_are_selective():
     assert settings["recompute_modules"] == "core_attn"
     fewer = replace(plan, recomputed=again - {"matmul", "div", "softmax"})
     message = refused(captured, fewer, problem)
-    assert message.startswith("3 operators of layer 'layers.1' on cuda:1 run again but not all")
+    assert message.startswith("'div_1' of layer 'layers.1' on cuda:1 runs again but not all")
 
 
 def test_a_fused_core_is_not_selective():
@@ -133,7 +133,9 @@ def test_a_fused_core_is_not_selective():
     assert [len(core) for core in attention_cores(captured)] == [1] * 3
     again = frozenset().union(*attention_cores(captured))
     plan = replace(plan_of_layers(captured, [3]), recomputed=again)
-    assert "of layer 'layers.0' on cuda:0 run again but not all" in refused(captured, plan, problem)
+    assert "of layer 'layers.0' on cuda:0 runs again but not all" in refused(
+        captured, plan, problem
+    )
 
 
 def test_units_of_layers_are_uniform():
@@ -202,9 +204,9 @@ def test_chunks_are_virtual_stages():
         (
             [2, 3],
             [0, 2, 3],
-            "cuda:0 runs 1 of its 2 layers again and cuda:1 2, and Megatron's block has one number "
-            "for all stages; FlagScale has one for each, and the nearest of Megatron is 2 layers "
-            "of every stage",
+            "cuda:0 runs 1 of 2 layers again and cuda:1 2, and Megatron's block has one number "
+            "for all stages; FlagScale has one for each, and the nearest of Megatron is 2 of every "
+            "stage",
         ),
     ],
 )
