@@ -44,7 +44,7 @@ def checkpointed_modules(
     Notes
     -----
     torch runs a module again in order up to the last operator of which something is saved in it,
-    and so also what nobody needs before that; a plan counts only what is needed.
+    and so also what nothing needs before that; a plan counts only what is needed.
 
     Examples
     --------

@@ -1,7 +1,7 @@
 """What runs again in the words of Megatron-LM and of FlagScale: layers by number.
 
 Both count the layers of a pipeline stage. Megatron's ``--recompute-granularity full`` runs whole
-layers again: all of them (``uniform`` with units of one layer), or the first so many of every stage
+layers again: all of them (``uniform``, in units of one or more), or the first ones of every stage
 (``block``). ``selective`` runs parts of all layers again, such as the core of attention. FlagScale
 has a number for each stage. Written after the sources of 2025: of Megatron-LM
 ``transformer_config.py``, ``transformer_block.py`` and ``pipeline_parallel_layer_layout.py``, of
@@ -282,7 +282,7 @@ class _StagesOfLayers:
         return all(have) and core_of.keys() <= inside and self._is_all(modules, core_of)
 
     def first_of_all(self) -> int:
-        """Return the number of layers that run again of every stage that has so many."""
+        """Return how many first layers run again of every stage, or all where it has fewer."""
         again = self.first_layers_again()
         most = max(again)
         for stage, first, layers in zip(self._plan.stages, again, self.layers, strict=True):
