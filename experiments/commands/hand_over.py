@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -18,7 +18,7 @@ from experiments.commands.options import (
     out_option,
 )
 from experiments.console.output import check_writable, print_json, say_note
-from solver import PartitionError, PartitionPlan, load_plan
+from solver import PartitionError, PartitionPlan, PartitionProblem, load_plan
 from solver.io.files import write_text_atomically
 from solver.model.quantities import counted, printable
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 Form = Literal[
     "device-map", "split-spec", "programs", "checkpoint-wrapper", "megatron", "flagscale"
 ]
+_WITHOUT_PROBLEM: Final = ("device-map", "split-spec")
+"""Forms that refuse plans in which operators run again."""
 _TiedFirstOption = Annotated[
     bool,
     typer.Option(
@@ -69,39 +71,42 @@ def hand_over(
 
     A plan that cannot be said in modules is refused, and why.
     """
+    from experiments.problems.recomputed_plans import problem_of_plan
     from experiments.zoo.building import build_model, capture_model
     from experiments.zoo.models import resolve_built
 
     check_given(plan_file, "PLAN.json", "plan.json")
     check_given(out, "--out", "map.json")
-    if tied_first and to != "device-map":
-        raise PartitionError("--tied-first is about device maps; leave it out")
-    if microbatches is not None and to != "flagscale":
-        raise PartitionError("--microbatches is about flagscale; leave it out")
-    if microbatches is None and to == "flagscale":
-        raise PartitionError("flagscale has a number for each microbatch; add --microbatches")
+    _check_options(to, tied_first, microbatches)
     spec = resolve_built(model)
     plan = load_plan(plan_file)
     if to != "programs":
         check_writable(out, plan_file, model)
 
+    from fx_bridge.checkpoint.programs import save_stage_programs
+    from fx_bridge.interop.megatron import flagscale_settings, megatron_arguments
+    from fx_bridge.split.by_plan import split_by_plan
+
     loaded = build_model(spec)
     captured = capture_model(loaded, constant or ())
     say_note(captured)
     answer: dict[str, object] = {"to": to, "file": out}
+    problem = None if to in _WITHOUT_PROBLEM else problem_of_plan(captured, plan)
     if to == "programs":
-        answer["programs"] = names = _save_programs(captured, plan, out)
-        told = counted(len(names), "program")
+        programs = save_stage_programs(split_by_plan(captured, plan, problem=problem), out)
+        answer["programs"] = [stage.file for stage in programs.stages]
+        told = counted(len(programs.stages), "program")
     elif to == "megatron":
-        answer["arguments"] = words = _arguments(captured, plan)
+        answer["arguments"] = words = megatron_arguments(captured, plan, problem=problem)
         write_text_atomically(out, shlex.join(words) + "\n")
         told = counted(len(words) // 2, "argument")
     elif to == "flagscale":
-        answer["settings"] = settings = _settings(captured, plan, microbatches or 0)
+        settings = flagscale_settings(captured, plan, microbatches or 0, problem=problem)
+        answer["settings"] = settings
         write_text_atomically(out, json.dumps(settings, indent=1) + "\n")
         told = counted(len(settings), "setting")
     else:
-        answer["modules"] = modules = _modules(captured, plan, to, tied_first)
+        answer["modules"] = modules = _modules(captured, plan, problem, to, tied_first)
         write_text_atomically(out, json.dumps(modules, indent=1) + "\n")
         told = counted(len(modules), "module")
     if as_json:
@@ -110,35 +115,22 @@ def hand_over(
         print(printable(f"wrote {out}: {told}"))
 
 
-def _save_programs(captured: CapturedGraph, plan: PartitionPlan, out: str) -> list[str]:
-    from experiments.problems.recomputed_plans import problem_of_plan
-    from fx_bridge.checkpoint.programs import save_stage_programs
-    from fx_bridge.split.by_plan import split_by_plan
-
-    problem = problem_of_plan(captured, plan)
-    programs = save_stage_programs(split_by_plan(captured, plan, problem=problem), out)
-    return [stage.file for stage in programs.stages]
-
-
-def _arguments(captured: CapturedGraph, plan: PartitionPlan) -> list[str]:
-    from experiments.problems.recomputed_plans import problem_of_plan
-    from fx_bridge.interop.megatron import megatron_arguments
-
-    return megatron_arguments(captured, plan, problem=problem_of_plan(captured, plan))
-
-
-def _settings(captured: CapturedGraph, plan: PartitionPlan, microbatches: int) -> dict[str, object]:
-    from experiments.problems.recomputed_plans import problem_of_plan
-    from fx_bridge.interop.megatron import flagscale_settings
-
-    problem = problem_of_plan(captured, plan)
-    return flagscale_settings(captured, plan, microbatches, problem=problem)
+def _check_options(to: Form, tied_first: bool, microbatches: int | None) -> None:
+    if tied_first and to != "device-map":
+        raise PartitionError("--tied-first is about device maps; leave it out")
+    if microbatches is not None and to != "flagscale":
+        raise PartitionError("--microbatches is about flagscale; leave it out")
+    if microbatches is None and to == "flagscale":
+        raise PartitionError("flagscale has a number for each microbatch; add --microbatches")
 
 
 def _modules(
-    captured: CapturedGraph, plan: PartitionPlan, to: Form, tied_first: bool
+    captured: CapturedGraph,
+    plan: PartitionPlan,
+    problem: PartitionProblem | None,
+    to: Form,
+    tied_first: bool,
 ) -> Mapping[str, int | str] | Sequence[str]:
-    from experiments.problems.recomputed_plans import problem_of_plan
     from fx_bridge.interop.checkpoints import checkpointed_modules
     from fx_bridge.interop.write_plans import device_map, split_spec
 
@@ -147,4 +139,4 @@ def _modules(
     if to == "split-spec":
         points = split_spec(captured, plan)
         return {path: point.name.lower() for path, point in points.items()}
-    return checkpointed_modules(captured, plan, problem=problem_of_plan(captured, plan))
+    return checkpointed_modules(captured, plan, problem=problem)

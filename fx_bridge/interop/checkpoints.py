@@ -8,7 +8,7 @@ operators outside read too. ``recompute="layers"`` lets whole layers run again i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from fx_bridge.capture.graph import CapturedGraph, check_captured
@@ -90,7 +90,7 @@ def plan_with_checkpoints(
     Parameters
     ----------
     plan : PartitionPlan
-        Where operators are. What runs again under it does not matter.
+        Where operators are; what runs again under it is replaced.
     modules : collection of str
         Paths of modules; what is inside another one runs again with that.
     problem : PartitionProblem, optional
@@ -103,9 +103,8 @@ def plan_with_checkpoints(
     """
     check_captured(captured, "read the modules of", "plan_with_checkpoints(captured, plan, [])")
     check_total(captured, plan)
-    plan = replace(plan, recomputed=frozenset())
     if not modules:
-        return plan
+        return replace(plan, recomputed=frozenset())
     whole = WholeModules(captured, plan, problem_with_regions(captured, plan, problem))
     for path in modules:
         _check_stages(path, {str(plan.stage_of(n)): n for n in operators_of(captured, path)})
@@ -255,16 +254,21 @@ class WholeModules:
 
     def check_effects(self, path: str, names: Iterable[str]) -> None:
         """Raise if a module would do something again that the plan does once."""
+        for name, what in self.effects(names):
+            raise PartitionError(
+                f"a checkpoint of module {path!r} would also run {name!r} again, which {what}; "
+                "name modules without it"
+            )
+
+    def effects(self, names: Iterable[str]) -> Iterator[tuple[str, str]]:
+        """Yield the operators that a checkpoint would run again and the plan does not, and why."""
         table = self._captured.storage_table
         for name in names:
             op = self._problem.operators[self._problem.index_of[name]]
-            written = {s.kind for s in table.writes.get(name, ())} & {"weight", "input"}
-            if written or (op.storage_bytes and not op.alias_of and not op.backward.recomputable):
-                what = "writes a buffer or an input" if written else "may not run again"
-                raise PartitionError(
-                    f"a checkpoint of module {path!r} would also run {name!r} again, which {what}; "
-                    "name modules without it"
-                )
+            if {storage.kind for storage in table.writes.get(name, ())} & {"weight", "input"}:
+                yield name, "writes a buffer or an input"
+            elif op.storage_bytes and not op.alias_of and not op.backward.recomputable:
+                yield name, "may not run again"
 
     def _partly(self, name: str) -> str:
         running = self.calls[name]

@@ -268,7 +268,14 @@ class _StagesOfLayers:
         return None
 
     def _is_all(self, modules: WholeModules, group_of: Mapping[str, Hashable]) -> bool:
-        return self._plan.recomputed <= group_of.keys() and modules.is_whole(group_of)
+        """Return whether groups run again as a whole, each of them, and nothing else does."""
+        again = {group_of[name] for name in self._plan.recomputed & group_of.keys()}
+        return (
+            self._plan.recomputed <= group_of.keys()
+            and again == set(group_of.values())
+            and modules.is_whole(group_of)
+            and not any(modules.effects(group_of))
+        )
 
     def _runs_cores_again(self, modules: WholeModules) -> bool:
         """Return whether the cores of attention of all layers run again, and nothing else."""
@@ -331,4 +338,5 @@ class _StagesOfLayers:
                 f"{self._program} runs whole layers again, or the cores of attention of all; "
                 f"{_ADVICE}"
             )
+        self._modules.check_effects(layer.call.path, layer.operators)
         return True

@@ -224,6 +224,27 @@ def refused(captured, plan, problem=None):
     return str(error.value)
 
 
+def test_layers_that_may_not_run_again_do_not_count():
+    """Where a problem lets only some operators run again, the others would run again as well."""
+    captured, plan, problem = planned(4, [2, 2], [0, 2])
+    calls = layer_calls(captured)
+
+    def only(names):
+        operators = [
+            op
+            if op.name in names
+            else replace(op, backward=replace(op.backward, recomputable=False))
+            for op in problem.operators
+        ]
+        return problem.replace(operators=operators)
+
+    layers = {n for n, call in calls.items() if call and call.path in ("layers.0", "layers.2")}
+    words = megatron_arguments(captured, plan, problem=only(layers))
+    assert words[-4:] == ["--recompute-method", "block", "--recompute-num-layers", "1"]
+    fewer = only(plan.recomputed)
+    assert refused(captured, plan, fewer).startswith("a checkpoint of module 'layers.0' would also")
+
+
 def test_what_is_no_run_of_whole_layers_is_refused():
     captured, plan, problem = planned(3, [1, 2], [])
     names = list(plan.assignment)
