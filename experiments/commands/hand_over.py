@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
 
 import typer
 
@@ -84,7 +83,6 @@ def hand_over(
         check_writable(out, plan_file, model)
 
     from fx_bridge.checkpoint.programs import save_stage_programs
-    from fx_bridge.interop.megatron import flagscale_settings, megatron_arguments
     from fx_bridge.split.by_plan import split_by_plan
 
     loaded = build_model(spec)
@@ -96,19 +94,11 @@ def hand_over(
         programs = save_stage_programs(split_by_plan(captured, plan, problem=problem), out)
         answer["programs"] = [stage.file for stage in programs.stages]
         told = counted(len(programs.stages), "program")
-    elif to == "megatron":
-        answer["arguments"] = words = megatron_arguments(captured, plan, problem=problem)
-        write_text_atomically(out, shlex.join(words) + "\n")
-        told = counted(len(words) // 2, "argument")
-    elif to == "flagscale":
-        settings = flagscale_settings(captured, plan, microbatches or 0, problem=problem)
-        answer["settings"] = settings
-        write_text_atomically(out, json.dumps(settings, indent=1) + "\n")
-        told = counted(len(settings), "setting")
     else:
-        answer["modules"] = modules = _modules(captured, plan, problem, to, tied_first)
-        write_text_atomically(out, json.dumps(modules, indent=1) + "\n")
-        told = counted(len(modules), "module")
+        said = _said(captured, plan, problem, to, tied_first, microbatches)
+        answer[said.key] = said.content
+        write_text_atomically(out, said.text)
+        told = said.told
     if as_json:
         print_json(answer)
     else:
@@ -124,19 +114,42 @@ def _check_options(to: Form, tied_first: bool, microbatches: int | None) -> None
         raise PartitionError("flagscale has a number for each microbatch; add --microbatches")
 
 
-def _modules(
+class _Said(NamedTuple):
+    """A plan in the words of a program: under its key in the answer, and as text of the file."""
+
+    key: str
+    content: object
+    text: str
+    told: str
+
+
+def _said(
     captured: CapturedGraph,
     plan: PartitionPlan,
     problem: PartitionProblem | None,
     to: Form,
     tied_first: bool,
-) -> Mapping[str, int | str] | Sequence[str]:
+    microbatches: int | None,
+) -> _Said:
     from fx_bridge.interop.checkpoints import checkpointed_modules
+    from fx_bridge.interop.megatron import flagscale_settings, megatron_arguments
     from fx_bridge.interop.write_plans import device_map, split_spec
 
+    if to == "megatron":
+        words = megatron_arguments(captured, plan, problem=problem)
+        told = counted(len(words) // 2, "argument")
+        return _Said("arguments", words, shlex.join(words) + "\n", told)
+    if to == "flagscale":
+        settings = flagscale_settings(captured, plan, microbatches or 0, problem=problem)
+        told = counted(len(settings), "setting")
+        return _Said("settings", settings, json.dumps(settings, indent=1) + "\n", told)
+    modules: dict[str, int | str] | dict[str, str] | list[str]
     if to == "device-map":
-        return device_map(captured, plan, tied="first" if tied_first else "refuse")
-    if to == "split-spec":
+        modules = device_map(captured, plan, tied="first" if tied_first else "refuse")
+    elif to == "split-spec":
         points = split_spec(captured, plan)
-        return {path: point.name.lower() for path, point in points.items()}
-    return checkpointed_modules(captured, plan, problem=problem)
+        modules = {path: point.name.lower() for path, point in points.items()}
+    else:
+        modules = checkpointed_modules(captured, plan, problem=problem)
+    told = counted(len(modules), "module")
+    return _Said("modules", modules, json.dumps(modules, indent=1) + "\n", told)
