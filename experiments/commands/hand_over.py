@@ -45,7 +45,7 @@ _MicrobatchesOption = Annotated[
         "--microbatches",
         metavar="COUNT",
         min=1,
-        help="In a step of the pipeline, which flagscale must be told.",
+        help="In a step of the pipeline; the example inputs are one.",
     ),
 ]
 
