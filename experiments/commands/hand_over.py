@@ -1,9 +1,10 @@
-"""The command ``hand-over``: a plan as a file that accelerate or torch takes."""
+"""The command ``hand-over``: a plan as a file that another program takes."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Literal
+import shlex
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
 
 import typer
 
@@ -17,11 +18,18 @@ from experiments.commands.options import (
     out_option,
 )
 from experiments.console.output import check_writable, print_json, say_note
-from solver import PartitionError, load_plan
+from solver import PartitionError, PartitionPlan, PartitionProblem, load_plan
 from solver.io.files import write_text_atomically
 from solver.model.quantities import counted, printable
 
-Form = Literal["device-map", "split-spec", "programs"]
+if TYPE_CHECKING:
+    from fx_bridge.capture.graph import CapturedGraph
+
+Form = Literal[
+    "device-map", "split-spec", "programs", "checkpoint-wrapper", "megatron", "flagscale"
+]
+_WITHOUT_PROBLEM: Final = ("device-map", "split-spec")
+"""Forms that refuse plans in which operators run again."""
 _TiedFirstOption = Annotated[
     bool,
     typer.Option(
@@ -32,17 +40,29 @@ _TiedFirstOption = Annotated[
 ]
 
 
+_MicrobatchesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--microbatches",
+        metavar="COUNT",
+        min=1,
+        help="In a step of the pipeline; the example inputs are one.",
+    ),
+]
+
+
 def hand_over(
     plan_file: Annotated[str, typer.Argument(**PLAN_FILE)],
     model: BuiltModelArgument,
     to: Annotated[Form, typer.Option(help="What to write the plan as.")],
     out: Annotated[str, out_option("FILE", "What to write; a folder for programs.")],
     tied_first: _TiedFirstOption = False,
+    microbatches: _MicrobatchesOption = None,
     constant: ConstantOption = None,
     regions: RegionsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a plan as a device map, a split specification or programs of torch.export.
+    """Write a plan as a file that accelerate, torch, Megatron or FlagScale takes.
 
     For example, for accelerate and transformers:
 
@@ -58,37 +78,82 @@ def hand_over(
 
     check_given(plan_file, "PLAN.json", "plan.json")
     check_given(out, "--out", "map.json")
-    if tied_first and to != "device-map":
-        raise PartitionError("--tied-first is about device maps; leave it out")
+    _check_options(to, tied_first, microbatches)
     spec = resolve_built(model)
     plan = load_plan(plan_file)
     if to != "programs":
         check_writable(out, plan_file, model)
 
     from fx_bridge.checkpoint.programs import save_stage_programs
-    from fx_bridge.interop.write_plans import device_map, split_spec
     from fx_bridge.split.by_plan import split_by_plan
 
     loaded = build_model(spec)
     captured = capture_model(loaded, constant or ())
     say_note(captured)
     answer: dict[str, object] = {"to": to, "file": out}
-    if to == "programs":
+    problem = None
+    if to not in _WITHOUT_PROBLEM:
         problem = problem_of_plan(captured, plan, regions=regions or ())
+    if to == "programs":
         programs = save_stage_programs(split_by_plan(captured, plan, problem=problem), out)
         answer["programs"] = [stage.file for stage in programs.stages]
         told = counted(len(programs.stages), "program")
     else:
-        content: dict[str, int | str]
-        if to == "device-map":
-            content = device_map(captured, plan, tied="first" if tied_first else "refuse")
-        else:
-            points = split_spec(captured, plan)
-            content = {path: point.name.lower() for path, point in points.items()}
-        write_text_atomically(out, json.dumps(content, indent=1) + "\n")
-        answer["modules"] = content
-        told = counted(len(content), "module")
+        said = _said(captured, plan, problem, to, tied_first, microbatches)
+        answer[said.key] = said.content
+        write_text_atomically(out, said.text)
+        told = said.told
     if as_json:
         print_json(answer)
     else:
         print(printable(f"wrote {out}: {told}"))
+
+
+def _check_options(to: Form, tied_first: bool, microbatches: int | None) -> None:
+    if tied_first and to != "device-map":
+        raise PartitionError("--tied-first is about device maps; leave it out")
+    if microbatches is not None and to != "flagscale":
+        raise PartitionError("--microbatches is about flagscale; leave it out")
+    if microbatches is None and to == "flagscale":
+        raise PartitionError("flagscale has a number for each microbatch; add --microbatches")
+
+
+class _Said(NamedTuple):
+    """A plan in the words of a program: under its key in the answer, and as text of the file."""
+
+    key: str
+    content: object
+    text: str
+    told: str
+
+
+def _said(
+    captured: CapturedGraph,
+    plan: PartitionPlan,
+    problem: PartitionProblem | None,
+    to: Form,
+    tied_first: bool,
+    microbatches: int | None,
+) -> _Said:
+    from fx_bridge.interop.checkpoints import checkpointed_modules
+    from fx_bridge.interop.megatron import flagscale_settings, megatron_arguments
+    from fx_bridge.interop.write_plans import device_map, split_spec
+
+    if to == "megatron":
+        words = megatron_arguments(captured, plan, problem=problem)
+        told = counted(len(words) // 2, "argument")
+        return _Said("arguments", words, shlex.join(words) + "\n", told)
+    if to == "flagscale":
+        settings = flagscale_settings(captured, plan, microbatches or 0, problem=problem)
+        told = counted(len(settings), "setting")
+        return _Said("settings", settings, json.dumps(settings, indent=1) + "\n", told)
+    modules: dict[str, int | str] | dict[str, str] | list[str]
+    if to == "device-map":
+        modules = device_map(captured, plan, tied="first" if tied_first else "refuse")
+    elif to == "split-spec":
+        points = split_spec(captured, plan)
+        modules = {path: point.name.lower() for path, point in points.items()}
+    else:
+        modules = checkpointed_modules(captured, plan, problem=problem)
+    told = counted(len(modules), "module")
+    return _Said("modules", modules, json.dumps(modules, indent=1) + "\n", told)

@@ -1,4 +1,4 @@
-"""Splits by plans of which only the file is at hand, in which operators may run again."""
+"""Plans of which only the file is at hand, in which operators may run again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def problem_of_plan(
     captured: CapturedGraph, plan: PartitionPlan, *, regions: Sequence[str] = ()
 ) -> PartitionProblem | None:
-    """Return a problem that `plan` is a plan of, as ``split_by_plan`` needs it; else None.
+    """Return a problem that `plan` is a plan of, if something runs again; else None.
 
     It has what no plan says: the regions in which operators run again. These are those of the
     model, whatever devices and costs the plan was made with.

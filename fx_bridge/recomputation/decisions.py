@@ -55,18 +55,8 @@ def decisions_of(
     """
     if not plan.recomputed:
         return {}
-    if problem is None:
-        raise PartitionError(
-            f"the plan lets {min(plan.recomputed)!r} run again in the backward pass, by regions "
-            "that only its problem has; give problem=, such as result.problem"
-        )
-    if [op.name for op in problem.operators] != [node.name for node in captured.operators]:
-        raise PartitionError(
-            "the problem has other operators than the graph; give the one that the plan is for"
-        )
+    problem = problem_with_regions(captured, plan, problem)
     recomputation = Recomputation(problem, plan.stage_index, plan.recomputed)
-    for violation in recomputation.violations():
-        raise PartitionError(f"{violation}; leave it out of recomputed")
     again = {problem.operators[index].name for index in np.flatnonzero(recomputation.again)}
     region_of = {op.name: op.backward.region for op in problem.operators}
     stage_of = plan.stage_index
@@ -82,6 +72,31 @@ def decisions_of(
             {n.name: _written_by(captured, n) for n in captured.operators if n.name in own},
         )
     return found
+
+
+def problem_with_regions(
+    captured: CapturedGraph, plan: PartitionPlan, problem: PartitionProblem | None
+) -> PartitionProblem:
+    """Return the problem, which has the regions in which operators run again.
+
+    Raises
+    ------
+    PartitionError
+        In one line: there is none or it is another one's, or something cannot run again.
+    """
+    if problem is None:
+        what = f"the plan lets {min(plan.recomputed)!r}" if plan.recomputed else "operators"
+        raise PartitionError(
+            f"{what} run again in the backward pass, by regions that only its problem has; give "
+            "problem=, such as result.problem"
+        )
+    if [op.name for op in problem.operators] != [node.name for node in captured.operators]:
+        raise PartitionError(
+            "the problem has other operators than the graph; give the one that the plan is for"
+        )
+    for violation in Recomputation(problem, plan.stage_index, plan.recomputed).violations():
+        raise PartitionError(f"{violation}; leave it out of recomputed")
+    return problem
 
 
 def _written_by(captured: CapturedGraph, node: fx.Node) -> frozenset[str]:

@@ -84,6 +84,10 @@ def inside(folder, monkeypatch):
     return folder
 
 
+NOT_OF_MAPS = {"programs", "arguments", "settings"}
+NOT_OF_PROGRAMS = {"modules", "arguments", "settings"}
+
+
 @pytest.mark.parametrize(
     ("heading", "words", "absent"),
     [
@@ -92,8 +96,8 @@ def inside(folder, monkeypatch):
         ("### `plan`, `solve`", "solve problem.json", {"diagnosis", "baseline"}),
         ("### `score`", "score plan.json problem.json", set()),
         ("### `split`", "split mlp --plan plan.json", set()),
-        ("### `hand-over`", "hand-over plan.json mlp --to device-map -o map.json", {"programs"}),
-        ("### `hand-over`", "hand-over plan.json mlp --to programs -o programs", {"modules"}),
+        ("### `hand-over`", "hand-over plan.json mlp --to device-map -o map.json", NOT_OF_MAPS),
+        ("### `hand-over`", "hand-over plan.json mlp --to programs -o programs", NOT_OF_PROGRAMS),
         ("### `compare`, `report`", "compare problem.json --planner greedy", set()),
         ("### `export`, `generate`", "export problem.json --max-devices 1 -o new.json", set()),
         ("### `export`, `generate`", "generate layered --operators 9 -o new.json", set()),

@@ -1,6 +1,8 @@
 """Plans handed over from the shell, and scored again."""
 
 import json
+import shlex
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,7 +10,11 @@ import torch
 from experiments.cli import main
 from experiments.console.exit_codes import EXIT_BAD_INPUT
 from fx_bridge.checkpoint.programs import load_stage_programs, run_stage_programs
+from fx_bridge.interop.checkpoints import plan_with_checkpoints
 from solver import PartitionPlan, load_plan, save_plan
+from tests.support.decoders import captured_decoder, plan_of_layers
+
+SMALL = "tests.support.decoders:small"
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +55,56 @@ def test_programs_compute_what_the_model_does(plan, tmp_path, capsys):
         torch.testing.assert_close(found, loaded.module(*loaded.args))
 
 
+@pytest.fixture
+def again(tmp_path):
+    """Makes the file of a plan for two devices in which some of four layers run again."""
+
+    def saved(*modules):
+        _, captured, problem = captured_decoder(4)
+        plan = plan_of_layers(captured, [1, 3])
+        path = tmp_path / "again.json"
+        save_plan(plan_with_checkpoints(captured, plan, modules, problem=problem), path)
+        return str(path)
+
+    return saved
+
+
+def test_modules_that_run_again_are_handed_over(again, tmp_path, capsys):
+    out = str(tmp_path / "modules.json")
+    words = ["hand-over", again("layers.2", "layers.3"), SMALL, "--to", "checkpoint-wrapper"]
+    assert main([*words, "--out", out]) == 0
+    assert f"wrote {out}: 2 modules" in capsys.readouterr().out
+    assert json.loads(Path(out).read_text()) == ["layers.2", "layers.3"]
+
+
+def test_layers_that_run_again_are_handed_over(again, tmp_path, capsys):
+    plan, out = again("layers.1", "layers.2"), str(tmp_path / "out")
+    flagscale = ["hand-over", plan, SMALL, "--to", "flagscale", "--microbatches", "6"]
+    assert main([*flagscale, "--out", out, "--json"]) == 0
+    settings = json.loads(capsys.readouterr().out)["settings"]
+    assert json.loads(Path(out).read_text()) == settings
+    assert settings["hetero"]["hetero_pipeline_layer_split"] == [1, 3]
+    key = "recompute_num_layers_per_stage_micro_batch"
+    assert settings[key] == [[1, 6, 0], [1, 6, 2]]
+    megatron = ["hand-over", plan, SMALL, "--to", "megatron", "--out", out]
+    assert main(megatron) == EXIT_BAD_INPUT
+    assert "cuda:0 runs 0 of 1 layer again and cuda:1 2" in capsys.readouterr().err
+    again("layers.0", "layers.1", "layers.2", "layers.3")
+    assert main([*megatron, "--json"]) == 0
+    arguments = json.loads(capsys.readouterr().out)["arguments"]
+    assert shlex.split(Path(out).read_text()) == arguments
+    assert arguments[2:] == [
+        *("--pipeline-model-parallel-layout", "Et|t*3L", "--recompute-granularity", "full"),
+        *("--recompute-method", "uniform", "--recompute-num-layers", "1"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["mlp", "--to", "onnx"], "--to is 'onnx'; write one of device-map, split-spec, programs"),
+        (["mlp", "--to", "flagscale"], "a number for each microbatch; add --microbatches"),
+        (["mlp", "--to", "megatron", "--microbatches", "4"], "--microbatches is about flagscale"),
+        (["mlp", "--to", "onnx"], "--to is 'onnx'; write one of device-map, split-spec, programs,"),
         (["mlp", "--to", "split-spec", "--tied-first"], "--tied-first is about device maps"),
         (["missing.json", "--to", "programs"], "there is no file missing.json"),
     ],
