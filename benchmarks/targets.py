@@ -13,10 +13,10 @@ from experiments.problems.generators import GeneratorSettings, generate, generat
 from experiments.problems.instances import UNEQUAL_SHARES, devices_by_shares
 from experiments.problems.synthetic import with_devices
 from experiments.workloads.catalogue import OPTIMA_MS, PREFIX
-from experiments.workloads.reader import load_workload
+from experiments.workloads.reader import InstanceSettings, load_instance, load_workload
 from experiments.zoo.configurations import ALL_CONFIGURATIONS
 from experiments.zoo.models import CONFIGURATION_PREFIX, DEFAULT_MODELS
-from solver import PCIE, PartitionProblem, load_problem
+from solver import PCIE, Device, PartitionProblem, load_problem
 
 ROOT = Path(__file__).parents[1]
 
@@ -102,6 +102,25 @@ INTERLEAVED = (
     ("layer.resnet50_training", 2, 1000, 479.037936, 60, 0),
 )
 
+# Piper's, one device a stage: (workload, devices, GiB each, value, seconds). The first three values
+# are those of its authors' program, and proven.
+PIPER = (
+    ("piper.bert32a100", 8, 8, 165.85575, 5),
+    ("piper.gnmt", 2, 2.5, 263354.289, 30),
+    ("piper.gnmt", 8, 1.2, 82848.9062, 30),
+    ("piper.bert32a100", 8, 80, None, 30),
+    ("piper.bert32a100", 32, 80, None, 30),
+    ("piper.bert32a100", 32, 8, None, 60),
+)
+# Of benchmarks/recomputed_models.py: (model, devices, GB each, microbatches, seconds).
+TRAINED = (
+    ("gpt2-medium", 4, 4.1, 8, 30),
+    ("llama3-8b", 8, 27.5, 32, 30),
+    ("llama3-8b", 8, 30.9, 32, 30),
+    ("llama3-70b", 16, 105.5, 64, 60),
+    ("llama3-70b", 32, 76.5, 64, 60),
+)
+
 ZOO_MODELS = (*DEFAULT_MODELS, "deepseek-v3")
 CONFIGURED_MODELS = tuple(
     f"{CONFIGURATION_PREFIX}{each.name}"
@@ -133,6 +152,33 @@ def _captured(model: str, count: int, *, equal: bool):
             shares = [UNEQUAL_SHARES[i % len(UNEQUAL_SHARES)] for i in range(count)]
         devices = devices_by_shares(problem, shares, SLACK_PERMILLE)
         return problem.replace(devices=devices, interconnect=PCIE)
+
+    return build
+
+
+def _piper(name: str, count: int, gib: float):
+    def build(_: Context) -> PartitionProblem:
+        settings = InstanceSettings(
+            with_replicas=False, max_devices=count, device_memory_bytes=int(gib * 2**30)
+        )
+        return load_instance(f"{PREFIX}{name}", settings)
+
+    return build
+
+
+def _trained(model: str, count: int, gigabytes: float, microbatches: int):
+    def build(context: Context) -> PartitionProblem:
+        path = context.captured / f"recomputed-{model}.json"
+        if not path.is_file():
+            script = ROOT / "benchmarks" / "recomputed_models.py"
+            subprocess.run([sys.executable, str(script), model, str(path)], check=True, cwd=ROOT)
+        problem = load_problem(path)
+        (only,) = problem.devices
+        size_bytes = int(gigabytes * 1e9)
+        devices = [Device(f"d{i}", size_bytes, only.device_class) for i in range(count)]
+        return problem.replace(
+            devices=devices, schedule="1f1b", microbatches=microbatches, objective="bottleneck"
+        )
 
     return build
 
@@ -187,6 +233,14 @@ def rows() -> list[Row]:
                     name = f"{model} on {count} {'equal' if equal else 'unequal'}"
                     build = _captured(model, count, equal=equal)
                     found.append(Row(group, name, build, None, 30, None, 0.5))
+    for model, count, gib, known, limit_s in PIPER:
+        name = f"{model} on {count} x {gib:g} GiB"
+        build = _piper(model, count, gib)
+        found.append(Row("recomputed", name, build, known, limit_s, limit_s))
+    for model, count, gigabytes, microbatches, limit_s in TRAINED:
+        name = f"{model} on {count} x {gigabytes:g} GB, m = {microbatches}"
+        build = _trained(model, count, gigabytes, microbatches)
+        found.append(Row("recomputed", name, build, None, limit_s, None, 1.0))
     for width in (20, 50):
         for count, slack, gap in ((8, 15, 3.0), (8, 10, 3.0), (16, 15, 5.5)):
             settings = GeneratorSettings(operators=1000, width=width, seed=1)
@@ -209,7 +263,16 @@ def rows() -> list[Row]:
     return found
 
 
-GROUPS = ("published", "interleaved", "nasnet", "zoo", "models", "layered", "huge")
+GROUPS = (
+    "published",
+    "interleaved",
+    "nasnet",
+    "zoo",
+    "models",
+    "recomputed",
+    "layered",
+    "huge",
+)
 
 
 def describe(row: Row) -> str:

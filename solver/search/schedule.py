@@ -329,11 +329,14 @@ def _steps(names: str) -> tuple[Step, ...]:
     return tuple(step for step in EXACT if step.name in chosen)
 
 
+_RECOMPUTED_CUTS: Final = Step(
+    "recomputed cuts", recomputation.recomputed_cuts, share=16.0, when=is_first
+)
 RECOMPUTED: Final = (
     CONTIGUOUS,
     GREEDY,
     Step("averages", bounds.averages, is_baseline=True),
-    Step("recomputed cuts", recomputation.recomputed_cuts, share=16.0, when=is_first),
+    _RECOMPUTED_CUTS,
     Step(
         "recomputed stages",
         recomputation.recomputed_stages,
@@ -353,7 +356,7 @@ _FIXED: Final = not_(may_recompute)
 SCHEDULES: Final[Mapping[str, tuple[Step, ...]]] = MappingProxyType(
     {
         "greedy": (GREEDY,),
-        "chain": (CONTIGUOUS,),
+        "chain": (CONTIGUOUS, *_only(may_recompute, (_RECOMPUTED_CUTS,))),
         "ideal-dp": (Step("ideals", ideals, when=is_first),),
         "coarse": (PRESOLVE[0], *MULTILEVEL),
         "cp-sat": (

@@ -1,0 +1,71 @@
+"""The least bottleneck of all cuts and device orders, against all of them."""
+
+import itertools
+import math
+
+import pytest
+
+from solver.dp.contiguous.cut_places import CutPlaces
+from solver.dp.contiguous.least_program import least_stages
+from solver.dp.contiguous.limit_program import KindCosts, LimitProgram, Stage
+from solver.dp.contiguous.linked_kinds import linked_kinds
+from solver.dp.contiguous.segment_extras import SegmentExtras
+from solver.dp.contiguous.segment_tables import SegmentTables
+from solver.presolve.device_kinds import DeviceSets
+from solver.presolve.instance import condense
+from solver.stages.in_flight import in_flight
+from solver.stages.recompute_chooser import RecomputeChooser
+from tests.support.random_problems import random_problem, recomputed_problem
+
+
+def program_of(problem):
+    units = condense(problem)
+    kinds = linked_kinds(units)
+    if units.pins_contradict or kinds is None:
+        return None
+    costs, places = KindCosts(units, kinds), CutPlaces(units).spread(100)
+    tables = SegmentTables.of(units, places, len(places) - 1, costs.send_ns, costs.receive_ns)
+    sets = DeviceSets.of([len(kind.names) for kind in kinds], len(problem.devices))
+    extras = None
+    if problem.may_recompute:
+        extras = SegmentExtras(problem, tables, RecomputeChooser(problem).hulls)
+    return LimitProgram(costs, tables, sets, extras)
+
+
+def load_ns(program, stage, flying):
+    at = stage.end, stage.start - stage.end + program.tables.longest
+    return program.loads_ns(stage.kind, flying)[at]
+
+
+def largest_ns(program, stages):
+    return max(
+        load_ns(program, stage, in_flight(program.problem, len(stages) - number))
+        for number, stage in enumerate(stages)
+    )
+
+
+def every_plan(program):
+    last = len(program.tables.places) - 1
+    kinds = [kind for kind, count in enumerate(program.sets.counts[-1]) for _ in range(count)]
+    for count in range(1, len(kinds) + 1):
+        for cuts in itertools.combinations(range(1, last), count - 1):
+            for order in set(itertools.permutations(kinds, count)):
+                yield list(map(Stage, order, (0, *cuts), (*cuts, last)))
+
+
+@pytest.mark.parametrize("make", [random_problem, recomputed_problem])
+def test_no_cut_of_any_device_order_is_better(make):
+    found = 0
+    for seed in range(40):
+        problem = make(seed, max_operators=7)
+        problem = problem.replace(objective="bottleneck", chunks_per_device=1, cuts=())
+        program = program_of(problem)
+        if program is None or len(program.tables.places) > 9:
+            continue
+        least = min(largest_ns(program, stages) for stages in every_plan(program))
+        stages = least_stages(program)
+        assert (stages is None) == math.isinf(least), seed
+        if stages is not None:
+            assert largest_ns(program, stages) == least, seed
+            found += 1
+    assert found > 8
