@@ -38,7 +38,7 @@ def _small_is_large(monkeypatch, name):
     make_small_large(monkeypatch, name)
 
 
-def most(name, shape, count=MOST):
+def most(name, shape, count):
     """Return how many problems are compared: searches take longer than bounds."""
     return (ENOUGH.get(shape, MOST) if name in BOUNDS else 12) * count // MOST
 
@@ -139,7 +139,8 @@ def admits(state, plan, ceiling):
 
 
 @pytest.mark.parametrize(("name", "shape"), NARROWING)
-def test_windows_hold_an_optimal_plan(name, shape):
+@counts(7, 20)
+def test_windows_hold_an_optimal_plan(count, name, shape):
     compared = 0
     for seed in SEEDS:
         state = started(shape, seed)
@@ -155,6 +156,6 @@ def test_windows_hold_an_optimal_plan(name, shape):
         assert evaluate(state.problem, plan).objective == values
         assert admits(state, plan, values[0]), seed
         compared += 1
-        if compared == most(name, shape):
+        if compared == most(name, shape, count):
             break
     assert compared > 2

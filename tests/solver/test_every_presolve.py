@@ -42,7 +42,7 @@ def test_with_each_alone_the_optimum_is_that_of_brute_force(count, name, shape):
 
 @pytest.mark.parametrize("shape", SHAPES_OF_ALL)
 @pytest.mark.parametrize("name", RESTATING)
-@counts(40, 400)
+@counts(20, 400)
 def test_plans_are_restated_at_no_cost(count, name, shape):
     """Tests that a restated plan is feasible and no worse, and is restated to itself."""
     restated = 0
@@ -69,7 +69,8 @@ def test_plans_are_restated_at_no_cost(count, name, shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES_OF_ALL)
-def test_units_are_lifted_to_the_plan_that_they_are_of(shape, monkeypatch):
+@counts(8, 25)
+def test_units_are_lifted_to_the_plan_that_they_are_of(count, shape, monkeypatch):
     """Tests that an optimal plan survives: lifted from the units that are left, it is optimal."""
     make_small_large(monkeypatch)
     compared = 0
@@ -93,14 +94,17 @@ def test_units_are_lifted_to_the_plan_that_they_are_of(shape, monkeypatch):
         assert lifted == dict(found.assignment), seed
         assert evaluate(problem, found).objective == values, seed
         compared += 1
+        if compared == count:
+            break
     assert compared > 5
 
 
 @pytest.mark.parametrize("name", REFUTING)
-def test_what_is_refuted_has_no_plan(name):
+@counts(20, 60)
+def test_what_is_refuted_has_no_plan(count, name):
     refuted = 0
     for shape in SHAPES_OF_ALL:
-        for seed in range(60):
+        for seed in range(count):
             state = bare_state(problem_of(shape, seed))
             found = take(state, rows_of(name)[0].run)
             if any(isinstance(each, Infeasible) for each in found):
