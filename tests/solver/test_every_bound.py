@@ -8,6 +8,7 @@ from solver.evaluation.evaluate import evaluate
 from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
 from solver.search.findings import WindowsFound
+from tests.support.problem_counts import counts
 from tests.support.search_states import state_of
 from tests.support.step_contracts import (
     BOUNDS,
@@ -37,9 +38,9 @@ def _small_is_large(monkeypatch, name):
     make_small_large(monkeypatch, name)
 
 
-def most(name, shape):
+def most(name, shape, count):
     """Return how many problems are compared: searches take longer than bounds."""
-    return ENOUGH.get(shape, MOST) if name in BOUNDS else 12
+    return (ENOUGH.get(shape, MOST) if name in BOUNDS else 12) * count // MOST
 
 
 def started(shape, seed, limits=None):
@@ -55,7 +56,8 @@ def limits_of(name):
 
 
 @pytest.mark.parametrize(("name", "shape"), CASES)
-def test_no_plan_is_below_a_bound(name, shape):
+@counts(7, 20)
+def test_no_plan_is_below_a_bound(count, name, shape):
     compared = told = 0
     for seed in SEEDS:
         state = started(shape, seed, limits_of(name))
@@ -65,7 +67,7 @@ def test_no_plan_is_below_a_bound(name, shape):
         assert state.bound <= values[0], seed
         compared += 1
         told += state.bound > 0
-        if compared == most(name, shape):
+        if compared == most(name, shape, count):
             break
     assert compared > 2
     assert told or name not in BOUNDS
@@ -137,7 +139,8 @@ def admits(state, plan, ceiling):
 
 
 @pytest.mark.parametrize(("name", "shape"), NARROWING)
-def test_windows_hold_an_optimal_plan(name, shape):
+@counts(7, 20)
+def test_windows_hold_an_optimal_plan(count, name, shape):
     compared = 0
     for seed in SEEDS:
         state = started(shape, seed)
@@ -153,6 +156,6 @@ def test_windows_hold_an_optimal_plan(name, shape):
         assert evaluate(state.problem, plan).objective == values
         assert admits(state, plan, values[0]), seed
         compared += 1
-        if compared == most(name, shape):
+        if compared == most(name, shape, count):
             break
     assert compared > 2

@@ -6,6 +6,7 @@ from solver import SolveLimits, SolveStatus, solve
 from solver.evaluation.evaluate import evaluate
 from solver.model.plan import PartitionPlan
 from solver.search.findings import Infeasible
+from tests.support.problem_counts import counts
 from tests.support.random_problems import random_plan
 from tests.support.search_states import bare_state, take
 from tests.support.step_contracts import (
@@ -26,9 +27,10 @@ FEW = SolveLimits(time_limit_s=60, workers=1)
 
 @pytest.mark.parametrize("shape", SHAPES_OF_ALL)
 @pytest.mark.parametrize("name", PRESOLVE)
-def test_with_each_alone_the_optimum_is_that_of_brute_force(name, shape):
+@counts(2, 5)
+def test_with_each_alone_the_optimum_is_that_of_brute_force(count, name, shape):
     others = tuple(each for each in PRESOLVE if each != name)
-    for seed in range(5):
+    for seed in range(count):
         best = best_of(shape, seed)
         result = solve(problem_of(shape, seed), FEW, solver="auto", without=(*others, "ideals"))
         if best is None:
@@ -40,7 +42,8 @@ def test_with_each_alone_the_optimum_is_that_of_brute_force(name, shape):
 
 @pytest.mark.parametrize("shape", SHAPES_OF_ALL)
 @pytest.mark.parametrize("name", RESTATING)
-def test_plans_are_restated_at_no_cost(name, shape):
+@counts(20, 400)
+def test_plans_are_restated_at_no_cost(count, name, shape):
     """Tests that a restated plan is feasible and no worse, and is restated to itself."""
     restated = 0
     for seed in range(40):
@@ -60,11 +63,14 @@ def test_plans_are_restated_at_no_cost(name, shape):
             assert after.objective <= before.objective, (seed, number)
             assert state._restated(found) == found, (seed, number)
             restated += 1
+        if restated > count:
+            break
     assert restated > 20
 
 
 @pytest.mark.parametrize("shape", SHAPES_OF_ALL)
-def test_units_are_lifted_to_the_plan_that_they_are_of(shape, monkeypatch):
+@counts(8, 25)
+def test_units_are_lifted_to_the_plan_that_they_are_of(count, shape, monkeypatch):
     """Tests that an optimal plan survives: lifted from the units that are left, it is optimal."""
     make_small_large(monkeypatch)
     compared = 0
@@ -88,14 +94,17 @@ def test_units_are_lifted_to_the_plan_that_they_are_of(shape, monkeypatch):
         assert lifted == dict(found.assignment), seed
         assert evaluate(problem, found).objective == values, seed
         compared += 1
+        if compared == count:
+            break
     assert compared > 5
 
 
 @pytest.mark.parametrize("name", REFUTING)
-def test_what_is_refuted_has_no_plan(name):
+@counts(20, 60)
+def test_what_is_refuted_has_no_plan(count, name):
     refuted = 0
     for shape in SHAPES_OF_ALL:
-        for seed in range(60):
+        for seed in range(count):
             state = bare_state(problem_of(shape, seed))
             found = take(state, rows_of(name)[0].run)
             if any(isinstance(each, Infeasible) for each in found):

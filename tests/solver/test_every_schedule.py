@@ -53,12 +53,13 @@ def test_names_of_steps():
         solve(problem, without="greedy")
 
 
+@pytest.mark.parametrize("is_nightly", [False, pytest.param(True, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("name", step_names())
-def test_without_any_step_the_answer_is_that_of_brute_force(name, monkeypatch):
-    for solver in PROVING:
-        if name not in {step.name for step in SCHEDULES[solver]}:
-            continue
-        for large_from, shape, seed in DRAWN:
+def test_without_any_step_the_answer_is_that_of_brute_force(name, is_nightly, monkeypatch):
+    """Tests each problem by one solver after the other, in the nightly run by both."""
+    with_step = [solver for solver in PROVING if name in {step.name for step in SCHEDULES[solver]}]
+    for number, solver in enumerate(with_step):
+        for large_from, shape, seed in DRAWN if is_nightly else DRAWN[number :: len(with_step)]:
             monkeypatch.setattr(presolved, "_LARGE_FROM", large_from)
             best = best_of(shape, seed)
             result = solve(problem_of(shape, seed), LIMITS, solver=solver, without=(name,))
@@ -130,13 +131,15 @@ def said(log, until_s):
     return [row for row in log if row.start_s + row.seconds <= until_s]
 
 
+@pytest.mark.parametrize(
+    "limits_s", [(0.06, 0.4), pytest.param((0.06, 0.25, 0.8), marks=pytest.mark.nightly)]
+)
 @pytest.mark.parametrize("solver", ["auto", "cp-sat", "coarse"])
 @pytest.mark.parametrize("case", SAME)
-def test_the_limit_only_ends_a_search(case, solver, monkeypatch):
+def test_the_limit_only_ends_a_search(case, solver, limits_s, monkeypatch):
     """Tests that the log under a limit is the beginning of the log under any longer one."""
     monkeypatch.setattr(presolved, "_LARGE_FROM", 6)
     problem = SAME[case]()
-    limits_s = (0.06, 0.25, 0.8)
     logs = [
         solve(problem, SolveLimits(limit_s, workers=1, deterministic=True), solver=solver).log
         for limit_s in limits_s

@@ -1,11 +1,13 @@
 """Small models of many kinds, with inputs for a batch of four."""
 
+import functools
 import os
 
 import torch
 from torch import nn
 
 from experiments.zoo.branches import TwoTowers
+from fx_bridge.capture.graph import capture
 
 BATCH = 4
 
@@ -209,6 +211,13 @@ def build(name):
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)
     return model.eval(), args, kwargs
+
+
+@functools.cache
+def captured_model(name):
+    """Such a model, its inputs and its graph, made once for all that only read them."""
+    model, args, kwargs = build(name)
+    return model, args, kwargs, capture(model, args, kwargs)
 
 
 NAMES = tuple(_FACTORIES)

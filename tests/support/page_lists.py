@@ -6,6 +6,20 @@ NIGHTLY: Final = {
     "fxpartition plan llama3-70b --devices 2x80GB,2x24GB --objective devices "
     "--memory-model weights": "captures 5,900 nodes",
     "fxpartition compare gpt2 branches --out report/": "plans and splits six times",
+    "fxpartition export gpt2 --devices 3x300MB --out gpt2.json": "captures gpt2",
+    "fxpartition solve gpt2.json --json": "reads what the command before it wrote",
+    "fxpartition plan gpt2 --devices 300MB,240MB,200MB --out gpt2-plan.json": "captures gpt2",
+    "fxpartition split gpt2 --plan gpt2-plan.json": "captures gpt2",
+    "fxpartition plan gpt2 --devices 4x24GiB --cut-after transformer.h.3 "
+    "--cut-after transformer.h.7.mlp.c_fc --pin lm_head=cuda:1 --pin transformer.h.8=2": (
+        "captures gpt2"
+    ),
+    "torchrun --nproc_per_node=2 -m experiments.run_pipeline plan.json mlp --weights stages "
+    "--device cpu --train --steps 3 --check": (
+        "starts processes; test_torchrun_command.py trains so and compares the losses"
+    ),
+    "torchrun --nproc_per_node=2 -m experiments.run_pipeline step.json mlp --weights step-stages "
+    "--device cpu --microbatches 4 --check": "starts processes, as the command above it does",
     "fxpartition solve graph.json --deterministic --time-limit 30": "searches for half a minute",
     "fxpartition profile gpt2 --training --processes 2 --out gpt2.profile.json": "measures",
     "fxpartition plan gpt2 --devices 2x3GB --memory-model training --profile gpt2.profile.json": (

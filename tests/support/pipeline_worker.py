@@ -1,11 +1,15 @@
-"""One process of the pipelines of ``test_processes.py``: run every case, write what came out.
+"""The processes of the pipelines of ``test_processes.py``: run every case, write what came out.
 
-python -m tests.support.pipeline_worker RANK WORLD STORE RESULTS
+python -m tests.support.pipeline_worker WORLD FOLDER
+
+What all ranks have in common, torch and the captured models, is loaded and made once, before they
+are forked.
 """
 
 import copy
 import datetime
 import json
+import multiprocessing
 import sys
 import traceback
 from dataclasses import replace
@@ -16,6 +20,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.pipeline.build import build_pipeline_stage
 from fx_bridge.pipeline.rank import PipelineRank
 from fx_bridge.split.by_plan import split_by_plan
@@ -136,8 +141,7 @@ def run_again(case: Case, problem, plan, captured, rank: int, group) -> dict:
     return {"again": names, "peaks_bytes": peaks}
 
 
-def run(case: Case, rank: int, group) -> dict:
-    captured = case.captured()
+def run(case: Case, captured: CapturedGraph, rank: int, group) -> dict:
     model = copy.deepcopy(captured.module)
     problem, plan = None, case.plan(captured)
     again = {}
@@ -199,12 +203,10 @@ def compare(what: str, found, expected) -> None:
     )
 
 
-def main(rank: int, world: int, store: str, results: str) -> None:
-    torch.set_num_threads(1)
-    torch.set_default_dtype(torch.float64)
+def run_rank(rank: int, world: int, folder: Path, captured: dict[str, CapturedGraph]) -> None:
     dist.init_process_group(
         "gloo",
-        init_method=f"file://{store}",
+        init_method=f"file://{folder / 'store'}",
         rank=rank,
         world_size=world,
         timeout=datetime.timedelta(seconds=150),
@@ -216,14 +218,30 @@ def main(rank: int, world: int, store: str, results: str) -> None:
             continue
         try:
             with case.precision():
-                found[name] = run(case, rank, groups[case.ranks])
+                found[name] = run(case, captured[name], rank, groups[case.ranks])
         except Exception:
             found[name] = {"failure": traceback.format_exc()}
             # The others wait for this rank, so that nothing after this can be trusted.
             break
-    Path(results).write_text(json.dumps(found))
+    (folder / f"{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
 
 
+def main(world: int, folder: Path) -> int:
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    captured = {name: case.captured() for name, case in CASES.items()}
+    context = multiprocessing.get_context("fork")
+    ranks = [
+        context.Process(target=run_rank, args=(rank, world, folder, captured))
+        for rank in range(world)
+    ]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join()
+    return max(abs(process.exitcode) for process in ranks)
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4])
+    sys.exit(main(int(sys.argv[1]), Path(sys.argv[2])))

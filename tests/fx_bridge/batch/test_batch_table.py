@@ -10,7 +10,7 @@ from fx_bridge.batch.table import batch_dimensions, check_microbatchable
 from fx_bridge.capture.graph import capture
 from solver import PartitionError
 from tests.support.batch_checks import compare
-from tests.support.batch_models import NAMES, build
+from tests.support.batch_models import NAMES, captured_model
 
 
 def of(function, *args, train=False, **kwargs):
@@ -43,19 +43,18 @@ QUICK = ("gpt2", "mixtral", "vit", "lstm", "encoder", "branches", "layers", "los
     [pytest.param(name, marks=() if name in QUICK else pytest.mark.nightly) for name in NAMES],
 )
 def test_the_table_is_what_halves_of_the_batch_say(name):
-    model, args, kwargs = build(name)
-    captured = capture(model, args, kwargs)
-    table = batch_dimensions(captured)
+    *_, graph = captured_model(name)
+    table = batch_dimensions(graph)
     assert table.checked, table.note
-    counts = compare(captured, table)
+    counts = compare(graph, table)
     assert counts["batch"] > 8
-    check_microbatchable(captured, table)
+    check_microbatchable(graph, table)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "layers"])
+@pytest.mark.parametrize("name", [pytest.param("gpt2", marks=pytest.mark.nightly), "layers"])
 def test_graphs_without_their_model_and_with_symbolic_sizes_tell_the_same(name):
-    model, args, kwargs = build(name)
-    expected = {k: str(v) for k, v in batch_dimensions(capture(model, args, kwargs)).values.items()}
+    model, args, kwargs, graph = captured_model(name)
+    expected = {k: str(v) for k, v in batch_dimensions(graph).values.items()}
     program = torch.export.export(model, args, kwargs)
     found = batch_dimensions(capture(program))
     assert found.checked, found.note

@@ -8,7 +8,7 @@ from fx_bridge.batch.microbatches import chunk_specs, pipeline_specs
 from fx_bridge.batch.resize import rescale
 from fx_bridge.capture.graph import capture
 from solver import PartitionError
-from tests.support.batch_models import build
+from tests.support.batch_models import build, captured_model
 
 
 def in_microbatches(captured, args, kwargs, count):
@@ -39,12 +39,11 @@ def in_microbatches(captured, args, kwargs, count):
     ],
 )
 def test_microbatches_give_what_the_whole_batch_does(name):
-    model, args, kwargs = build(name)
-    captured = capture(model, args, kwargs)
+    _, args, kwargs, graph = captured_model(name)
     with torch.no_grad():
-        expected = captured.module(*args, **kwargs)
+        expected = graph.module(*args, **kwargs)
     for count in (1, 2, 4) if name in ("layers", "loss") else (2,):
-        found = in_microbatches(captured, args, kwargs, count)
+        found = in_microbatches(graph, args, kwargs, count)
         assert pytree.tree_structure(found) == pytree.tree_structure(expected)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 

@@ -1,5 +1,7 @@
 """Costs of backward passes against whole backward passes, counted and tracked."""
 
+import functools
+
 import pytest
 import torch
 from torch import nn
@@ -27,6 +29,20 @@ from solver import (
 )
 from tests.support.training_models import MODELS
 from tests.support.training_peaks import Recording, peak_of_stage
+
+
+@functools.cache
+def captured_model(name):
+    """A model, its inputs and its graph, made once for all that only read them."""
+    torch.manual_seed(0)
+    model, args = MODELS[name]()
+    return model, args, capture(model, args)
+
+
+@functools.cache
+def trained_graph(name):
+    *_, captured = captured_model(name)
+    return to_digraph(captured, training=Training(optimizer="sgd", master_weights=False))
 
 
 @pytest.mark.parametrize("name", ["decoder", "convolutional"])
@@ -94,8 +110,7 @@ def test_adding_up_gradients_of_a_value_needs_room_for_another():
 
 
 def test_views_and_sums_pass_their_gradient_on():
-    model, args = MODELS["decoder"]()
-    captured = capture(model, args)
+    *_, captured = captured_model("decoder")
     costs = backward_costs(captured)
     by_name = {node.name: node for node in captured.operators}
     passing = {name: cost.passes_to for name, cost in costs.items() if cost.passes_to}
@@ -107,8 +122,7 @@ def test_views_and_sums_pass_their_gradient_on():
 
 
 def test_times_in_the_graph_are_rooflines_of_the_kernels():
-    model, args = MODELS["decoder"]()
-    captured = capture(model, args)
+    *_, captured = captured_model("decoder")
     spec = DeviceSpec("slow", 10**9, 10**9, 100)
     graph = to_digraph(captured, training=Training(), costs=Costs(specs={"slow": spec}))
     costs = backward_costs(captured)
@@ -148,8 +162,7 @@ def test_measured_times_of_backward_passes_are_their_own_in_the_graph():
     ],
 )
 def test_latencies_of_backward_passes_that_make_no_sense_are_refused(given, message):
-    model, args = MODELS["convolutional"]()
-    captured = capture(model, args)
+    *_, captured = captured_model("convolutional")
     times = dict.fromkeys((node.name for node in captured.operators), 1)
     given = {"latency_ns": times, "backward_latency_ns": times, **given}
     with pytest.raises(PartitionError, match=message):
@@ -159,12 +172,12 @@ def test_latencies_of_backward_passes_that_make_no_sense_are_refused(given, mess
 @pytest.mark.parametrize("stages", [1, 2])
 @pytest.mark.parametrize("name", list(MODELS))
 def test_stages_hold_no_more_than_promised_and_little_less(name, stages):
-    torch.manual_seed(0)
-    model, args = MODELS[name]()
-    captured = capture(model, args)
-    graph = to_digraph(captured, training=Training(optimizer="sgd", master_weights=False))
+    model, args, captured = captured_model(name)
+    model.zero_grad()
     devices = [Device(f"d{i}") for i in range(stages)]
-    problem = problem_from_digraph(graph, devices, memory_model="training", microbatches=4)
+    problem = problem_from_digraph(
+        trained_graph(name), devices, memory_model="training", microbatches=4
+    )
     names = [op.name for op in problem.operators]
     # Between two blocks, where a stage needs nothing else from the other.
     middle = len(names) if stages == 1 else 1 + names.index(CUTS[name])

@@ -1,6 +1,7 @@
 """Plans in others' words: accelerate dispatches by the map, torch's pipeline cuts by the points."""
 
 import copy
+import functools
 import random
 from collections import Counter
 
@@ -310,13 +311,19 @@ def gpt2():
     return hf.GPT2LMHeadModel(config).eval(), (), LLAMA_INPUTS, ["transformer.h.*"]
 
 
+@functools.cache
+def captured_of(make):
+    """A model, its inputs, what stays whole, and its graph, for both solvers."""
+    model, args, kwargs, whole = make()
+    return model, args, kwargs, whole, capture(model, args, kwargs)
+
+
 @pytest.mark.parametrize("solver", ["auto", "chain"])
 @pytest.mark.parametrize(
     "make", [lambda: (Net(4), TOKENS, {}, ["blocks.*", "embed", "head"]), gpt2]
 )
 def test_torch_cuts_the_model_into_the_stages_of_the_plan(make, solver):
-    model, args, kwargs, whole = make()
-    captured = capture(model, args, kwargs)
+    model, args, kwargs, whole, captured = captured_of(make)
     result = partition_module(
         captured,
         devices=devices(3),

@@ -1,11 +1,14 @@
 """Pipelines of real processes: equal to the model in one process, in all that they compute.
 
 One set of three processes runs all of ``pipeline_cases.py`` (``pipeline_worker.py``), for a
-process takes seconds to start; the tests here look at what each case gave.
+process takes seconds to start, and is given what was captured once; the tests here look at what
+each case gave.
 """
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -49,24 +52,22 @@ def results(tmp_path_factory):
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-W", "ignore", "-m", "tests.support.pipeline_worker"]
-    workers = [
-        subprocess.Popen(
-            [*command, str(rank), str(WORLD), str(folder / "store"), str(folder / f"{rank}.json")],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(WORLD)
-    ]
+    worker = subprocess.Popen(
+        [*command, str(WORLD), str(folder)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
     try:
-        logs = [worker.communicate(timeout=400)[0] for worker in workers]
+        log, _ = worker.communicate(timeout=400)
     finally:
-        for worker in workers:
-            worker.kill()
-            worker.wait()
-    for worker, log in zip(workers, logs, strict=True):
-        assert worker.returncode == 0, log
+        # With its ranks.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(worker.pid, signal.SIGKILL)
+        worker.wait()
+    assert worker.returncode == 0, log
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(WORLD)]
 
 

@@ -16,6 +16,7 @@ from fx_bridge.split.by_plan import split_by_plan
 from fx_bridge.split.colocation import colocation_groups
 from fx_bridge.split.reader import stage_graph
 from solver import PartitionError, PartitionPlan
+from tests.support.problem_counts import counts
 from tests.support.random_plans import random_plan
 from tests.support.separated import separated
 from tests.support.split_checks import BACKENDS, check, check_random_plans, cut_at, plan_of
@@ -374,14 +375,15 @@ def _set_item_graph():
 
 @pytest.mark.parametrize(("model", "args"), MUTATIONS, ids=MUTATION_NAMES)
 @pytest.mark.parametrize("source", ["export", "symbolic_trace"])
-def test_writes_in_place_survive_any_plan(model, args, source):
+@counts(8, 24)
+def test_writes_in_place_survive_any_plan(count, model, args, source):
     if source == "export":
         captured = capture(model, args)
     elif isinstance(model, SetItem):
         captured = capture(_set_item_graph(), args)
     else:
         captured = capture(fx.symbolic_trace(model), args)
-    check_random_plans(model, args, captured=captured, plans=24, gradients=False)
+    check_random_plans(model, args, captured=captured, plans=count, gradients=False)
 
 
 @pytest.mark.parametrize(("model", "args"), MUTATIONS, ids=MUTATION_NAMES)

@@ -1,5 +1,6 @@
 """Modules that stay on one device: which operators are grouped, and what plans make of it."""
 
+import functools
 import itertools
 import random
 
@@ -42,6 +43,11 @@ class Model(nn.Module):
 
     def forward(self, x):
         return self.nothing(self.last(self.layers(self.first(x))))
+
+
+@functools.cache
+def captured_model():
+    return capture(Model(), ROW)
 
 
 def devices(count):
@@ -100,12 +106,12 @@ def test_what_lies_between_is_kept_with_it():
 def test_wrong_names_are_refused(keep_whole, message):
     with pytest.raises(PartitionError) as error:
         partition_module(
-            Model(), ROW, devices=devices(2), placement=Placement(keep_whole=keep_whole)
+            captured_model(), devices=devices(2), placement=Placement(keep_whole=keep_whole)
         )
     assert message in str(error.value)
     assert "\n" not in str(error.value)
     with pytest.raises(PartitionError, match="keep_whole needs the groups"):
-        to_digraph(capture(Model(), ROW), colocation=False, keep_whole=["first"])
+        to_digraph(captured_model(), colocation=False, keep_whole=["first"])
 
 
 def test_plans_keep_modules_whole_and_lose_nothing_else():

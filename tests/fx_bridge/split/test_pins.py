@@ -1,3 +1,4 @@
+import functools
 import itertools
 
 import pytest
@@ -49,8 +50,14 @@ def devices(count):
     return [Device(f"cuda:{i}") for i in range(count)]
 
 
+@functools.cache
+def stack():
+    return capture(Stack(), (torch.randn(5, 8),))
+
+
 def partition(model=None, args=None, count=3, **options):
-    model = Stack() if model is None else model
+    if model is None:
+        model, args = stack(), ()
     args = (torch.randn(5, 8),) if args is None else args
     names = {name: options.pop(name) for name in ("pins", "cut_after") if name in options}
     result = partition_module(

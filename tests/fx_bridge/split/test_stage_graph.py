@@ -1,6 +1,7 @@
 """The stage graph agrees with the evaluator, with the plan, and with what stages really pass."""
 
 import copy
+import functools
 import json
 import pickle
 import random
@@ -370,6 +371,12 @@ def test_printing_shows_one_table():
     assert "inputs, submod_0" in str(graph)
 
 
+@functools.cache
+def _text():
+    captured = capture(*MODELS[1])
+    return json.dumps(stage_graph(split_by_plan(captured, cut_at(captured, 3)), captured).to_dict())
+
+
 def _changed(data, path, value):
     data = copy.deepcopy(data)
     target = data
@@ -405,9 +412,7 @@ def _changed(data, path, value):
     ],
 )
 def test_wrong_data_is_refused(path, value, message, tmp_path):
-    captured = capture(*MODELS[1])
-    data = stage_graph(split_by_plan(captured, cut_at(captured, 3)), captured).to_dict()
-    wrong = _changed(json.loads(json.dumps(data)), path, value)
+    wrong = _changed(json.loads(_text()), path, value)
     with pytest.raises(PartitionError, match=message):
         StageGraph.from_dict(wrong)
     file = tmp_path / "wrong.json"

@@ -11,6 +11,7 @@ from solver.search.branch_and_bound import BranchAndBound
 from solver.search.limit_refutation import LimitRefutation
 from tests.support.graphs import with_values
 from tests.support.oracle import brute_force
+from tests.support.problem_counts import counts
 from tests.support.random_problems import random_problem, to_instance
 
 OTHERS = ("contiguous", "least loads", "parts", "local search", "stage boundaries")
@@ -59,24 +60,29 @@ def assert_optimal(problem):
         assert result.objective_bounds == best[0]
 
 
-def test_optima_with_rows_are_those_of_brute_force(rows, decoder):
-    for seed in range(30):
+@counts(10, 30)
+def test_optima_with_rows_are_those_of_brute_force(count, rows, decoder):
+    for seed in range(count):
         assert_optimal(decoder(seed, layers=3))
-    for seed in range(15):
+    for seed in range(count // 2):
         assert_optimal(with_values(decoder(seed, layers=3), seed))
-    assert len(rows) > 20
+    assert len(rows) > count * 2 // 3
 
 
-def test_any_problem_may_be_searched_so(rows):
-    for seed in range(25):
+@counts(9, 25)
+def test_any_problem_may_be_searched_so(count, rows):
+    for seed in range(count):
         assert_optimal(random_problem(seed, objective=("bottleneck",)))
 
 
 @pytest.mark.parametrize(
-    ("rows", "least"), [(branch_models, 12), (limit_refutation, 11)], indirect=["rows"]
+    ("rows", "undecided"), [(branch_models, 0), (limit_refutation, 1)], indirect=["rows"]
 )
-def test_optima_of_longer_graphs_are_those_without_rows(rows, least, monkeypatch, decoder):
-    for seed in range(12):
+@counts(4, 12)
+def test_optima_of_longer_graphs_are_those_without_rows(
+    rows, undecided, count, monkeypatch, decoder
+):
+    for seed in range(count):
         problem = decoder(seed, layers=6 + seed % 3, devices=3)
         with_rows = solved(problem)
         with monkeypatch.context() as patch:
@@ -85,11 +91,12 @@ def test_optima_of_longer_graphs_are_those_without_rows(rows, least, monkeypatch
         assert with_rows.status is without.status
         assert with_rows.objective_bounds == without.objective_bounds
     # In the second search one is decided without such a model.
-    assert len(rows) >= least
+    assert len(rows) >= count - undecided
 
 
 @pytest.mark.parametrize("rows", [branch_models], indirect=True)
-def test_plans_beyond_a_limit_prove_no_more_than_the_limit(rows, monkeypatch, decoder):
+@counts(10, 30)
+def test_plans_beyond_a_limit_prove_no_more_than_the_limit(count, rows, monkeypatch, decoder):
     """Among the ideals of plans within a limit the best plan may be worse than the optimum."""
 
     def beyond(own, clock):
@@ -99,6 +106,6 @@ def test_plans_beyond_a_limit_prove_no_more_than_the_limit(rows, monkeypatch, de
                 own.search.search(branch, clock, within=limit, beyond=True)
 
     monkeypatch.setattr(BranchAndBound, "raise_bound", beyond)
-    for seed in range(30):
+    for seed in range(count):
         assert_optimal(decoder(seed, layers=3))
     assert rows

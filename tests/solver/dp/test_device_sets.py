@@ -8,6 +8,7 @@ from solver import PartitionPlan
 from solver.dp.device_sets import ViableStates, device_moves
 from solver.evaluation.evaluate import evaluate
 from solver.presolve.instance import condense
+from tests.support.problem_counts import counts
 from tests.support.random_problems import random_problem
 
 
@@ -28,9 +29,10 @@ def cuts_with_devices(problem, units):
 
 
 @pytest.mark.parametrize("ceiling", [False, True])
-def test_no_plan_uses_a_set_of_devices_that_is_left_out(ceiling):
+@counts(27, 80)
+def test_no_plan_uses_a_set_of_devices_that_is_left_out(count, ceiling):
     kept = left_out = 0
-    for seed in range(80):
+    for seed in range(count):
         problem = random_problem(50_000 + seed, max_operators=6, objective=("bottleneck",))
         units = condense(problem)
         if units.pins_contradict:
@@ -58,5 +60,5 @@ def test_no_plan_uses_a_set_of_devices_that_is_left_out(ceiling):
                 kept += 1
         for place in first:
             left_out += int((~viable.states(place)).sum())
-    assert kept > 300
-    assert left_out > 300
+    assert kept > count * 15 // 4
+    assert left_out > count * 15 // 4

@@ -17,6 +17,7 @@ from solver.model.problem import ColocationGroup, GraphInput, Weight
 from solver.stages.ideals import list_ideals, membership
 from solver.stages.pair_sums import Crossing, PairSum
 from tests.support.oracle import brute_force
+from tests.support.problem_counts import counts, some
 from tests.support.random_problems import random_problem, to_instance
 
 LIMITS = SolveLimits(workers=1)
@@ -61,7 +62,7 @@ def one_reader_each(problem):
     )
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", some(2, of=4))
 def test_it_equals_brute_force_or_declines(block):
     statuses = [
         check(random_problem(seed, max_operators=7), seed)
@@ -73,7 +74,7 @@ def test_it_equals_brute_force_or_declines(block):
     assert statuses.count(SolveStatus.INFEASIBLE) >= 5
 
 
-@pytest.mark.parametrize("block", range(3))
+@pytest.mark.parametrize("block", some(1, of=3))
 def test_it_equals_brute_force_where_nothing_is_declined(block):
     statuses = [
         check(accepted(random_problem(seed, max_operators=7)), seed)
@@ -84,14 +85,15 @@ def test_it_equals_brute_force_where_nothing_is_declined(block):
     assert statuses.count(SolveStatus.FEASIBLE) <= 5
 
 
-def test_it_equals_brute_force_where_values_are_relayed():
+@counts(54, 160)
+def test_it_equals_brute_force_where_values_are_relayed(count):
     statuses = [
         check(accepted(random_problem(seed, max_operators=6, relayed=True)), seed)
-        for seed in range(2_000, 2_160)
+        for seed in range(2_000, 2_000 + count)
     ]
     # What crosses the two borders of a stage is all there is to know: nothing stays open.
     assert set(statuses) == {SolveStatus.OPTIMAL, SolveStatus.INFEASIBLE}
-    assert statuses.count(SolveStatus.OPTIMAL) >= 80
+    assert statuses.count(SolveStatus.OPTIMAL) >= count // 2
 
 
 def test_values_that_are_relayed_through_chunks_are_declined():

@@ -10,6 +10,7 @@ from solver.dp.ideal_program import can_win, why_declined
 from solver.evaluation.result import SolveStatus
 from solver.model.devices import STAGING_HOST
 from tests.support.oracle import brute_force
+from tests.support.problem_counts import counts, some
 from tests.support.random_problems import random_problem, to_instance
 
 LIMITS = SolveLimits(time_limit_s=None, workers=1)
@@ -46,9 +47,9 @@ def check(problem, label):
 
 
 @pytest.mark.parametrize("chunks", [2, 3])
-@pytest.mark.parametrize("block", [0, 1, pytest.param(2, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("block", some(1, of=4))
 def test_it_equals_brute_force(block, chunks):
-    count = 90 if chunks == 2 else 12
+    count = 66 if chunks == 2 else 9
     statuses = [
         check(accepted(seed, chunks, max_operators=5 if seed % 4 == chunks else 4), seed)
         for seed in range(block * count, block * count + count)
@@ -66,9 +67,10 @@ def test_it_equals_brute_force_on_more_problems(block):
         check(accepted(seed, 3, max_operators=6), seed)
 
 
-def test_two_chunks_are_never_worse_than_one():
+@counts(10, 30)
+def test_two_chunks_are_never_worse_than_one(count):
     better = 0
-    for seed in range(30):
+    for seed in range(count):
         problem = accepted(seed, 1, min_operators=7, max_operators=7)
         problem = problem.replace(
             interconnect=replace(problem.interconnect, charging="host_staged")
@@ -78,7 +80,7 @@ def test_two_chunks_are_never_worse_than_one():
         if one is not None:
             assert one >= two, seed
             better += one > two
-    assert better >= 2
+    assert better > count // 20
 
 
 @pytest.mark.parametrize(

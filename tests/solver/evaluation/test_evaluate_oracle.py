@@ -5,6 +5,7 @@ import pytest
 from solver.evaluation.evaluate import evaluate
 from solver.model.plan import PartitionPlan
 from tests.support.oracle import Oracle, brute_force, cost
+from tests.support.problem_counts import counts, some
 from tests.support.random_problems import random_plan, random_problem, to_instance
 
 PROBLEMS = {False: 2_500, True: 1_000}
@@ -72,7 +73,7 @@ def everything_in_turn_ns(problem, evaluation):
     return problem.microbatches * sum(map(sum, parts))
 
 
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", some(4, of=10))
 @pytest.mark.parametrize("draw_chunks", [False, True])
 def test_evaluate_equals_the_oracle(block, draw_chunks):
     check_block(block, PROBLEMS[draw_chunks] // 10, draw_chunks=draw_chunks)
@@ -114,9 +115,10 @@ def check_block(block, count, *, draw_chunks, relayed=False):
 
 
 @pytest.mark.parametrize("draw_chunks", [False, True])
-def test_the_oracles_best_plan_has_the_value_it_claims(draw_chunks):
+@counts(100, 300)
+def test_the_oracles_best_plan_has_the_value_it_claims(count, draw_chunks):
     solved = total = 0
-    for seed in range(100 if draw_chunks else 300):
+    for seed in range(100 if draw_chunks else count):
         most = 4 if draw_chunks else 8
         problem = random_problem(seed, max_operators=most, draw_chunks=draw_chunks)
         answer = brute_force(to_instance(problem))

@@ -15,6 +15,7 @@ from solver.presolve.dominance import simplify
 from solver.presolve.instance import condense
 from solver.presolve.symmetry import identical_blocks
 from tests.support.oracle import brute_force
+from tests.support.problem_counts import counts
 from tests.support.random_problems import random_plan, random_problem, to_instance
 from tests.support.repeated_blocks import layers_of_blocks, problem_with_blocks
 
@@ -69,11 +70,12 @@ def check_exchanges(problem, label, plans=12):
     [{}, {"draw_chunks": True}, {"relayed": True}, {"relayed": True, "steps": True}],
     ids=["direct", "chunks", "relayed", "steps"],
 )
-def test_exchanges_change_no_cost(settings):
+@counts(50, 150)
+def test_exchanges_change_no_cost(count, settings):
     compared = sum(
-        check_exchanges(problem_with_blocks(seed, **settings), seed) for seed in range(150)
+        check_exchanges(problem_with_blocks(seed, **settings), seed) for seed in range(count)
     )
-    assert compared >= 150
+    assert compared >= count
 
 
 @pytest.mark.nightly
@@ -84,9 +86,10 @@ def test_exchanges_change_no_cost_of_more_problems(block):
             check_exchanges(problem_with_blocks(seed, **settings), (seed, settings))
 
 
-def test_exchanges_change_no_cost_of_problems_without_copies():
+@counts(140, 400)
+def test_exchanges_change_no_cost_of_problems_without_copies(count):
     """Equal blocks that just happen, among them operators of a backward pass."""
-    for seed in range(400):
+    for seed in range(count):
         check_exchanges(random_problem(seed, max_operators=8), seed)
 
 
@@ -236,10 +239,11 @@ def compare_with_brute_force(seeds, **settings):
     [{}, {"draw_chunks": True}, {"relayed": True}, {"steps": True}],
     ids=["direct", "chunks", "relayed", "steps"],
 )
-def test_the_exact_solver_equals_brute_force_on_problems_with_blocks(settings):
-    statuses, with_blocks = compare_with_brute_force(range(40), **settings)
-    assert statuses[SolveStatus.OPTIMAL] >= 8
-    assert with_blocks >= 6
+@counts(28, 40)
+def test_the_exact_solver_equals_brute_force_on_problems_with_blocks(count, settings):
+    statuses, with_blocks = compare_with_brute_force(range(count), **settings)
+    assert statuses[SolveStatus.OPTIMAL] >= count // 5
+    assert with_blocks >= count * 3 // 20
 
 
 @pytest.mark.nightly

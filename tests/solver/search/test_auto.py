@@ -143,13 +143,20 @@ def test_the_limits_of_both_methods_together_are_those_asked_for(monkeypatch):
 # -- brute force -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("block", range(4))
-def test_auto_equals_brute_force(block):
+@pytest.mark.parametrize(
+    ("block", "count"),
+    [
+        (0, 54),
+        (3, 54),
+        *(pytest.param(block, 80, marks=pytest.mark.nightly) for block in range(4)),
+    ],
+)
+def test_auto_equals_brute_force(block, count):
     # Brute force over chunks takes long for every operator more.
     sizes = (4, 5) if block == 3 else (3, 4)
     settings = dict(zip(("min_operators", "max_operators"), sizes, strict=True))
     answered = set()
-    for seed in range(80 * block, 80 * block + 80):
+    for seed in range(80 * block, 80 * block + count):
         problem = random_problem(400_000 + seed, draw_chunks=True, **settings)
         best = brute_force(to_instance(problem))
         result = solve(problem, LIMITS)
@@ -174,10 +181,17 @@ REPEATED = [
 
 
 @pytest.mark.parametrize(("outcome", "problem"), REPEATED, ids=("layered", "unequal", "series"))
-def test_a_deterministic_search_gives_one_plan_on_any_number_of_workers(outcome, problem):
+@pytest.mark.parametrize(
+    ("open_s", "all_workers"),
+    [(0.15, (1, 1, 3)), pytest.param(0.3, (1, 1, 2, 4), marks=pytest.mark.nightly)],
+)
+def test_a_deterministic_search_gives_one_plan_on_any_number_of_workers(
+    outcome, problem, open_s, all_workers
+):
+    limit_s = 0.3 if outcome == "proven" else open_s
     found = [
-        solve(problem, SolveLimits(0.3, workers, deterministic=True), solver="cp-sat")
-        for workers in (1, 1, 2, 4)
+        solve(problem, SolveLimits(limit_s, workers, deterministic=True), solver="cp-sat")
+        for workers in all_workers
     ]
     # Where the optimum is not proven, where a search stops decides which plan it gives.
     wanted = SolveStatus.OPTIMAL if outcome == "proven" else SolveStatus.FEASIBLE

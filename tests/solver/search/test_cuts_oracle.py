@@ -12,7 +12,6 @@ from tests.support.random_problems import hand_made_instance, random_plan
 
 LIMITS = SolveLimits(workers=1, time_limit_s=60)
 BLOCK = 40
-DEFAULT_BLOCKS = range(4)
 NIGHTLY_BLOCKS = range(100, 200)
 
 
@@ -57,7 +56,8 @@ def check_block(block):
     assert answers.count("refused") >= 1, answers
 
 
-@pytest.mark.parametrize("block", DEFAULT_BLOCKS)
+# The first two are of one kind.
+@pytest.mark.parametrize("block", [0, pytest.param(1, marks=pytest.mark.nightly), 2, 3])
 def test_solvers_keep_cuts_and_pinned_stages_and_cp_sat_is_exact(block):
     check_block(block)
 

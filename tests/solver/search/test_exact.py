@@ -11,6 +11,7 @@ from solver.presolve import presolved
 from solver.presolve.instance import condense
 from solver.search import rounds
 from tests.support.oracle import brute_force
+from tests.support.problem_counts import counts, some
 from tests.support.random_problems import random_problem, to_instance
 
 LIMITS = SolveLimits(workers=1, time_limit_s=60)
@@ -21,7 +22,7 @@ def optimum(problem):
     return None if best is None else tuple(best[0])
 
 
-@pytest.mark.parametrize("block", range(5))
+@pytest.mark.parametrize("block", some(2, of=5))
 def test_the_free_device_order_alone_equals_brute_force(block, monkeypatch):
     """Tests the one model that decides the order, which single orders otherwise overtake."""
     monkeypatch.setattr(presolved, "_MOST_ORDERS", 0)
@@ -103,7 +104,8 @@ def test_an_answer_that_denies_a_known_plan_is_not_believed(monkeypatch):
     assert False in asked
 
 
-def test_plans_without_a_host_are_looked_at_first(monkeypatch):
+@counts(80, 200)
+def test_plans_without_a_host_are_looked_at_first(count, monkeypatch):
     monkeypatch.setattr(presolved, "_LARGE_FROM", 1)
     looked = []
     search = rounds.search
@@ -114,7 +116,7 @@ def test_plans_without_a_host_are_looked_at_first(monkeypatch):
 
     monkeypatch.setattr(rounds, "search", counted)
     compared = 0
-    for seed in range(200):
+    for seed in range(count):
         problem = random_problem(90_000 + seed, max_operators=6, objective=("bottleneck",))
         hosts = sum(device.is_host for device in problem.devices)
         if problem.interconnect.charging != "host_staged" or not 0 < hosts < len(problem.devices):
@@ -129,6 +131,6 @@ def test_plans_without_a_host_are_looked_at_first(monkeypatch):
             assert progress.bound is None or progress.bound <= best[0][0], seed
         compared += 1
     # With a host first, and then without, for what the first one asked for.
-    assert compared > 20
+    assert compared > count // 10
     assert looked.count(False) > compared // 3
     assert looked.count(True) == compared

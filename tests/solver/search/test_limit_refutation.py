@@ -22,6 +22,7 @@ from solver.model.clock import UNLIMITED
 from solver.presolve.instance import condense
 from solver.search.limit_refutation import LimitRefutation, LimitStatus
 from tests.support.graphs import LINK, decoder, with_values
+from tests.support.problem_counts import some
 from tests.support.random_problems import random_problem
 from tests.support.search_states import ONE_WORKER, state_of
 
@@ -72,7 +73,7 @@ def refutation_of(problem, ceiling_ns):
     return (refutation, state, free, len(state.presolved.kinds)) if refutation.applies else None
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", some(34, of=100))
 def test_pulls_lose_nothing_where_devices_hold_weights_alone(seed):
     problem = decoder(seed, layers=3 + seed % 3, devices=2 + seed % 3)
     result = solve(problem, limits=ONE_WORKER)
@@ -80,7 +81,7 @@ def test_pulls_lose_nothing_where_devices_hold_weights_alone(seed):
     assert relaxed_optimum(problem) == known
 
 
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.parametrize("seed", some(27, of=80))
 def test_pulls_lose_nothing_in_any_graph(seed):
     problem = random_problem(seed, objective=("bottleneck",), memory_model="weights")
     if not SkeletonBound.applies(condense(problem)):
@@ -141,8 +142,8 @@ def refuted(seed):
     return found
 
 
-@pytest.mark.parametrize("start", range(0, 160, 20))
-def test_only_limits_below_the_optimum_are_refuted(start):
-    kinds = [count for seed in range(start, start + 20) for count in refuted(seed)]
+@pytest.mark.parametrize("block", some(3, of=8))
+def test_only_limits_below_the_optimum_are_refuted(block):
+    kinds = [count for seed in range(20 * block, 20 * (block + 1)) for count in refuted(seed)]
     assert len(kinds) > 10
     assert max(kinds) > 1

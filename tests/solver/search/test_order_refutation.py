@@ -8,6 +8,7 @@ from solver.search import order_refutation as refutation
 from solver.search.branch_models import BranchSearch
 from solver.search.limit_refutation import LimitRefutation
 from tests.support.oracle import brute_force
+from tests.support.problem_counts import counts
 from tests.support.random_problems import random_problem, to_instance
 
 LIMITS = SolveLimits(workers=1, time_limit_s=60)
@@ -44,11 +45,11 @@ def without_probes(monkeypatch):
     monkeypatch.setattr(BranchSearch, "has_windows", lambda *_: True)
 
 
-@pytest.mark.parametrize("block", range(2))
+@counts(54, 160)
 @pytest.mark.usefixtures("without_probes")
-def test_optima_are_those_of_brute_force(block, relaxed):
+def test_optima_are_those_of_brute_force(count, relaxed):
     solved = 0
-    for seed in range(80 * block, 80 * (block + 1)):
+    for seed in range(count):
         problem = random_problem(seed).replace(objective=("bottleneck",))
         before = len(relaxed)
         result = solve(problem, LIMITS, solver="cp-sat", without=OTHERS)
@@ -60,12 +61,13 @@ def test_optima_are_those_of_brute_force(block, relaxed):
             solved += len(relaxed) > before
             for _, _, bound, closed, known in relaxed[before:]:
                 assert closed == (bound >= known)
-    assert solved > 8
+    assert solved > count // 10
     first = [entry for entry in relaxed if entry[0] == 1]
-    assert sum(closed for _, _, _, closed, _ in first) > 8
+    assert sum(closed for _, _, _, closed, _ in first) > count // 10
 
 
-def test_short_models_refute_what_brute_force_does(monkeypatch):
+@counts(27, 80)
+def test_short_models_refute_what_brute_force_does(count, monkeypatch):
     """Tests that orders that a short model closes have no better plan, and others may follow."""
     monkeypatch.setattr("solver.presolve.presolved._LARGE_FROM", 0)
     monkeypatch.setattr(refutation, "_MOST_PROGRAMS_IN_VAIN", 0)
@@ -79,13 +81,13 @@ def test_short_models_refute_what_brute_force_does(monkeypatch):
         return has_said
 
     monkeypatch.setattr(BranchSearch, "search", recorded)
-    for seed in range(80):
+    for seed in range(count):
         problem = random_problem(seed).replace(objective=("bottleneck",))
         result = solve(problem, LIMITS, solver="cp-sat")
         best = brute_force(to_instance(problem))
         assert result.status is (SolveStatus.OPTIMAL if best else SolveStatus.INFEASIBLE), seed
         assert not best or result.objective == int(best[0][0]), seed
-    assert sum(said) > 8
+    assert sum(said) > count // 10
 
 
 def test_short_models_in_vain_are_the_last_ones(monkeypatch):

@@ -9,6 +9,7 @@ from solver.search.findings import BoundFound
 from solver.search.schedule import SCHEDULES
 from solver.search.steps.heuristics import slow_annealing
 from tests.support.oracle import brute_force
+from tests.support.problem_counts import counts
 from tests.support.random_problems import random_problem, to_instance
 from tests.support.search_states import move_step, state_of, take
 
@@ -22,14 +23,15 @@ def _small_is_large(monkeypatch):
     monkeypatch.setattr(presolved, "_LARGE_FROM", 2)
 
 
-def test_answers_are_those_of_brute_force(monkeypatch):
+@counts(12, 30)
+def test_answers_are_those_of_brute_force(count, monkeypatch):
     # What else finds plans comes later, so that there is a gap to search for.
     def is_due(state):
         return state.best is not None and ROW.when(state)
 
     move_step(monkeypatch, "slow annealing", "averages", when=is_due)
     searched = 0
-    for seed in range(30):
+    for seed in range(count):
         problem = random_problem(seed)
         result = solve(problem, LIMITS, solver="cp-sat")
         best = brute_force(to_instance(problem))
@@ -37,7 +39,7 @@ def test_answers_are_those_of_brute_force(monkeypatch):
         assert result.status is expected, seed
         assert result.objective_values == (None if best is None else best[0]), seed
         searched += sum(row.step == "slow annealing" for row in result.log)
-    assert searched > 5
+    assert searched > count // 6
 
 
 def test_they_better_the_plan_of_a_wide_graph():

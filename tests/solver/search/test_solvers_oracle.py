@@ -9,18 +9,18 @@ from solver.evaluation.result import SolveStatus
 from solver.model.limits import SolveLimits
 from solver.search.solve import solve
 from tests.support.oracle import brute_force, has_plan
+from tests.support.problem_counts import some
 from tests.support.random_problems import random_problem, to_instance
 
 LIMITS = SolveLimits(workers=1, time_limit_s=60)
 BLOCK = 50
-# The default run and the nightly one look at different seeds.
-DEFAULT_BLOCKS = range(40)
+DEFAULT_BLOCKS = some(16, of=40)
 NIGHTLY_BLOCKS = range(1_000, 1_400)
 RELAYED = [
     ({"relayed": True, "max_operators": 6}, 2),
     ({"relayed": True, "max_operators": 4, "draw_chunks": True}, 2),
 ]
-"""Settings, and how many blocks of them the default run looks at."""
+"""Settings, and how many blocks of them there are; the default run looks at the first."""
 
 
 def best_of(seed, **settings):
@@ -63,7 +63,12 @@ def test_cp_sat_equals_brute_force(block):
 
 
 @pytest.mark.parametrize(
-    ("settings", "block"), [(settings, n) for settings, count in RELAYED for n in range(count)]
+    ("settings", "block"),
+    [
+        pytest.param(settings, block, marks=pytest.mark.nightly if block else ())
+        for settings, count in RELAYED
+        for block in range(count)
+    ],
 )
 def test_cp_sat_equals_brute_force_where_values_are_relayed(settings, block):
     check_block(block, settings)
@@ -117,7 +122,7 @@ def decided_by_memory(seed):
     raise AssertionError("unreachable")
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", some(20, of=60))
 def test_the_least_memory_works_and_one_byte_less_does_not(seed):
     problem, memory_bytes = decided_by_memory(seed)
     enough = with_uniform_memory(problem, memory_bytes)

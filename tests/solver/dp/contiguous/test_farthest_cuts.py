@@ -28,6 +28,7 @@ from solver.evaluation.evaluate import evaluate
 from solver.model.clock import Clock
 from solver.presolve.device_kinds import DeviceSets
 from solver.presolve.instance import condense
+from tests.support.problem_counts import counts
 from tests.support.random_problems import random_problem
 
 
@@ -73,10 +74,11 @@ def without_transfers(problem):
     return problem.replace(operators=operators, interconnect=Interconnect(), memory_model="weights")
 
 
-def test_it_finds_the_best_where_costs_only_grow_with_a_segment():
+@counts(34, 100)
+def test_it_finds_the_best_where_costs_only_grow_with_a_segment(count):
     """Then the farthest place is the best one; bisection leaves a part in 2,000."""
     compared = infeasible = pinned = 0
-    for seed, problem, _ in problems(100):
+    for seed, problem, _ in problems(count):
         units = condense(without_transfers(problem))
         expected, found = least_ns(units), searched_ns(units)
         assert (found is None) == (expected is None), seed
@@ -85,21 +87,22 @@ def test_it_finds_the_best_where_costs_only_grow_with_a_segment():
             compared += 1
             pinned += any(allowed is not None for allowed in units.allowed_devices)
         infeasible += expected is None
-    assert compared > 60 and infeasible > 5 and pinned > 10
+    assert compared > count * 3 // 5 and infeasible > count // 20 and pinned > count // 10
 
 
 @pytest.mark.parametrize("relayed", [False, True])
-def test_it_is_nearly_as_good_as_all_cuts_and_orders(relayed):
+@counts(30, 80)
+def test_it_is_nearly_as_good_as_all_cuts_and_orders(count, relayed):
     """No better than the best of them, feasible wherever one is, and mostly the best."""
     ways = Counter()
-    for seed, _, units in problems(80, relayed=relayed):
+    for seed, _, units in problems(count, relayed=relayed):
         expected, found = least_ns(units), searched_ns(units)
         assert (found is None) == (expected is None), seed
         if expected is not None:
             assert found >= expected, seed
             uniform = not units.problem.interconnect.links
             ways[uniform, found == expected] += 1
-    assert ways[True, True] > 15 and ways[False, True] > 5
+    assert ways[True, True] > count * 3 // 16 and ways[False, True] > count // 16
     assert ways[True, False] <= 0.1 * ways[True, True]
     assert ways[False, False] <= ways[False, True]
 
@@ -230,10 +233,11 @@ def test_other_problems_are_left_alone():
 
 
 @pytest.mark.parametrize("later", [(), ("transfer",)])
-def test_chains_use_it_where_sets_are_many(monkeypatch, later):
+@counts(20, 60)
+def test_chains_use_it_where_sets_are_many(count, monkeypatch, later):
     monkeypatch.setattr(device_sets, "_MOST_STATES", 0)
     better = 0
-    for seed, problem, units in problems(60):
+    for seed, problem, units in problems(count):
         problem = problem.replace(objective=("bottleneck", *later))
         assert not are_few(units)
         found = searched_ns(units)
@@ -251,7 +255,7 @@ def test_chains_use_it_where_sets_are_many(monkeypatch, later):
             better += 1
         else:
             better += reached < evaluate(problem, orders_alone).objective[0]
-    assert better > 2
+    assert better > count // 30
 
 
 def test_an_order_of_devices_is_a_chain_of_its_own():
