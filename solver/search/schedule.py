@@ -338,6 +338,12 @@ RECOMPUTED: Final = (
     Step("averages", bounds.averages, is_baseline=True),
     _RECOMPUTED_CUTS,
     Step(
+        "ideals without limits",
+        recomputation.ideals_without_limits,
+        cap_s=15.0,
+        when=all_of(is_first, recomputation.has_few_ideals_without_limits),
+    ),
+    Step(
         "recomputed stages",
         recomputation.recomputed_stages,
         share=32.0,

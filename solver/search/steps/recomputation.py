@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from solver.bounds.recomputed.bound import RecomputedStages
 from solver.dp.contiguous.farthest_cuts import farthest_cuts
+from solver.dp.ideal_program import can_win
 from solver.model.clock import Clock
 from solver.model.cuts import is_hand_made
+from solver.model.problem import PartitionProblem
 from solver.presolve.instance import condense
-from solver.search.findings import BoundFound, Finding, PlanFound
+from solver.search.findings import BoundFound, Finding, NothingFound, PlanFound
 from solver.search.state import SearchState
+from solver.search.steps.heuristics import ideal_program
 from solver.stages.recompute_chooser import RecomputeChooser
 
 _MOST_ROWS: Final = 200_000
@@ -27,6 +31,33 @@ def recomputed_cuts(state: SearchState, clock: Clock) -> Iterator[Finding]:
     plan = farthest_cuts(units, chooser=chooser, clock=clock)
     if plan is not None:
         yield PlanFound(plan)
+
+
+def ideals_without_limits(state: SearchState, clock: Clock) -> Iterator[Finding]:
+    """Solve the problem with all the memory it takes, by ideals; let operators of the plan rerun.
+
+    Then nothing has to run again, which only adds time: its optimum is a bound.
+    """
+    relaxed = _without_limits(state.problem)
+    answer = ideal_program(state)(relaxed, clock)
+    if answer.plan is not None:
+        yield PlanFound(RecomputeChooser(state.problem).completed(answer.plan))
+    if answer.objective_bounds:
+        yield BoundFound(answer.objective_bounds[0])
+    else:
+        yield NothingFound(answer.reason)
+
+
+def has_few_ideals_without_limits(state: SearchState) -> bool:
+    """Whether the bottleneck alone is minimised, and the program likely ends in a second."""
+    if state.problem.objective != ("bottleneck",) or not state.has_gap(1):
+        return False
+    return can_win(_without_limits(state.problem))
+
+
+def _without_limits(problem: PartitionProblem) -> PartitionProblem:
+    devices = [replace(device, memory_bytes=None) for device in problem.devices]
+    return problem.replace(devices=devices, recompute="none")
 
 
 def recomputed_stages(state: SearchState, clock: Clock) -> Iterator[Finding]:
