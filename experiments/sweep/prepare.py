@@ -150,5 +150,6 @@ def _asked(request: CaseRequest) -> ProblemRequest:
         interconnect=None if request.link is None else Interconnect(parse_link(request.link)),
         objective=request.key.objective,
         memory_model=request.key.memory_model,
+        recompute=request.recompute,
         pipeline=request.pipeline,
     )

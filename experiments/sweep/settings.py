@@ -24,7 +24,7 @@ from solver import GiB, PartitionError, Pipeline, SolveLimits
 from solver.io.json_fields import Name, Positive, read_as
 from solver.model.problem import MemoryModel
 from solver.model.quantities import parse_memory
-from solver.model.training import Schedule
+from solver.model.training import Recompute, Schedule
 
 T = TypeVar("T")
 
@@ -184,6 +184,8 @@ class SweepSettings:
         None leaves a saved problem its own.
     schedule : str or None
         None leaves a saved problem its own.
+    recompute : str or None
+        What may run again in cases of training; None leaves a saved problem its own.
     limits : SweepLimits
         The same for every cell.
     """
@@ -200,6 +202,7 @@ class SweepSettings:
     max_devices: Positive | None = None
     schedule: Schedule | None = None
     microbatches: Positive | None = None
+    recompute: Recompute | None = None
     limits: SweepLimits = field(default_factory=SweepLimits)
 
     @property
@@ -225,6 +228,11 @@ class SweepSettings:
                     raise PartitionError(
                         f"{what}: {name!r} is given twice; give it once, or another name"
                     )
+        self._check_own_devices()
+        if self.recompute not in (None, "none"):
+            self._check_training()
+
+    def _check_own_devices(self) -> None:
         if any(choice.written == OWN for choice in self.devices):
             without = [model.name for model in self.models if model.own is None]
             if len(without) == len(self.models):
@@ -236,6 +244,14 @@ class SweepSettings:
                 raise PartitionError(
                     f"devices: model {without[0]!r} brings none of its own; {_DEVICES_EXAMPLE}"
                 )
+
+    def _check_training(self) -> None:
+        own = [model.own.memory_model for model in self.models if model.own is not None]
+        if "training" not in (self.memory_models or own):
+            raise PartitionError(
+                f"recompute is {self.recompute!r}, and no case is of training; write "
+                'memory_models = ["training"], or leave it out'
+            )
 
 
 def read_sweep(path: Path, models: Sequence[ModelSource] = ()) -> SweepSettings:
