@@ -14,7 +14,6 @@ from experiments.planners.task import PlannerSpec
 from experiments.sweep.settings import DERIVED, OWN, DeviceChoice, SweepLimits, SweepSettings
 from experiments.sweep.sources import ModelSource
 from solver import Pipeline
-from solver.model.training import Recompute
 
 
 def content_key(data: object) -> str:
@@ -38,14 +37,14 @@ class CaseRequest:
     pipeline : Pipeline
         What it leaves open a saved problem says itself.
     recompute : str or None
-        What may run again in training; None leaves a saved problem its own.
+        The rule for what runs again in training; None leaves a saved problem its own.
     """
 
     key: CaseKey
     devices: DeviceChoice
     link: str | None = None
     pipeline: Pipeline = field(default_factory=Pipeline)
-    recompute: Recompute | None = None
+    recompute: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return what is asked, as plain data; :meth:`from_json` inverts it."""
@@ -159,7 +158,7 @@ def cells_of(
     for planner in settings.planners:
         spec = specs[planner]
         # A planner that reads the model may answer otherwise for another of the same problem.
-        read = source if spec.needs_model else None
+        read = source if spec.needs_model or spec.uses_model else None
         seeds = settings.seeds if spec.seeded else (0,)
         for without, seed in product(settings.without if spec.proves else ((),), seeds):
             asked = {

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 from experiments.comparison.records import DEFAULT_TIME_LIMIT_S, OWN_PLANNERS
 from experiments.planners.registry import check_planner
-from experiments.planners.steps import read_steps
+from experiments.planners.steps import check_known, read_steps
 from experiments.problems.devices import (
     DeviceSet,
     device_file,
@@ -17,6 +17,7 @@ from experiments.problems.devices import (
     parse_devices,
     parse_link,
 )
+from experiments.problems.recompute_request import RULES
 from experiments.problems.request import parse_objective
 from experiments.problems.toml_files import read_toml
 from experiments.sweep.sources import ModelSource, read_model
@@ -24,7 +25,7 @@ from solver import GiB, PartitionError, Pipeline, SolveLimits
 from solver.io.json_fields import Name, Positive, read_as
 from solver.model.problem import MemoryModel
 from solver.model.quantities import parse_memory
-from solver.model.training import Recompute, Schedule
+from solver.model.training import Schedule
 
 T = TypeVar("T")
 
@@ -150,6 +151,7 @@ class SweepLimits:
 _link = _text(_checked(parse_link))
 _planner = _text(lambda name: check_planner(name).name)
 _without = _text(lambda names: () if names.strip() == NOTHING else read_steps([names]))
+_recompute = _text(lambda rule: check_known(rule, RULES, "rule"))
 _seed = _named(_checked(lambda seed: SolveLimits(seed=seed)))
 
 
@@ -185,7 +187,8 @@ class SweepSettings:
     schedule : str or None
         None leaves a saved problem its own.
     recompute : str or None
-        What may run again in cases of training; None leaves a saved problem its own.
+        What runs again in cases of training, one of ``RULES`` of
+        :mod:`experiments.problems.recompute_request`; None leaves a saved problem its own.
     limits : SweepLimits
         The same for every cell.
     """
@@ -202,7 +205,7 @@ class SweepSettings:
     max_devices: Positive | None = None
     schedule: Schedule | None = None
     microbatches: Positive | None = None
-    recompute: Recompute | None = None
+    recompute: Annotated[str | None, _recompute] = None
     limits: SweepLimits = field(default_factory=SweepLimits)
 
     @property

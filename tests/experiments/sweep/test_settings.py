@@ -125,7 +125,10 @@ def test_models_of_the_command_line_come_last(folder):
             'models = ["mlp", "saved.json"]\nrecompute = "auto"',
             "recompute is 'auto', and no case is of training; write memory_models = [\"training\"]",
         ),
-        ('models = ["mlp"]\nrecompute = "some"', "recompute is 'some'; write one of none, auto"),
+        (
+            'models = ["mlp"]\nrecompute = "some"',
+            "recompute: rule 'some' is unknown; did you mean none?",
+        ),
         ('models = ["mlp", "mlp"]', "models: 'mlp' is given twice"),
         (
             'models = ["os:system"]',
