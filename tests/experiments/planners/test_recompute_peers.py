@@ -31,6 +31,7 @@ from solver import (
     problem_from_digraph,
     solve,
 )
+from tests.support.recompute_cases import SMALL, small_problem
 from tests.support.training_models import Block
 
 ROOMY, TIGHT = 600_000, 450_000
@@ -186,3 +187,19 @@ def test_a_rule_that_names_nothing_of_a_model_says_so():
     key = CaseKey("no attention", "1", ("bottleneck",), "training")
     row = plan_row(key, task, "megatron-selective", LIMITS)
     assert "the rule names no operator of this model that may run again" in row.reason
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("case", SMALL, ids=lambda case: f"seed {case['seed']}")
+def test_none_is_better_than_the_published_optimum(case):
+    key = CaseKey("small", "published", ("bottleneck",), "training")
+    planners = default_planners(with_model=False, recompute=True)
+    for answer in case["answers"]:
+        task = PlanningTask(small_problem(case, answer["memory"]))
+        rows = {name: plan_row(key, task, name, LIMITS) for name in planners}
+        ours = rows["auto"]
+        # Published are contiguous cuts, the devices in one order.
+        assert ours.status == "optimal" and ours.objective <= (answer["optimum"],)
+        assert all(row.objective >= ours.objective for row in rows.values() if row.feasible)
+        if answer["without"] is not None:
+            assert rows["recompute-none"].objective <= (answer["without"],)
