@@ -29,7 +29,8 @@ def layers_of(task: PlanningTask) -> list[tuple[str, ...]]:
 
     Layers are the outermost modules that the model repeats
     (:func:`fx_bridge.capture.layers.layer_calls`). Without a model, or where it repeats nothing,
-    they are the regions of the problem, which also hold what lies between layers.
+    they are the regions of the problem, which also hold what lies between layers; in a problem of
+    one region, such as Piper's, the operators that may run again.
     """
     found: dict[object, list[str]] = {}
     if task.captured is not None:
@@ -41,6 +42,8 @@ def layers_of(task: PlanningTask) -> list[tuple[str, ...]]:
     if not found:
         for op in task.problem.operators:
             found.setdefault(op.backward.region, []).append(op.name)
+    if len(found) == 1:
+        return [(op.name,) for op in task.problem.operators if op.backward.recomputable]
     return [tuple(names) for names in found.values()]
 
 
