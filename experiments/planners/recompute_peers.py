@@ -37,6 +37,24 @@ def _solved(problem: PartitionProblem, limits: SolveLimits, searches: int) -> Pa
     return solve(problem, replace(limits, time_limit_s=time_limit_s, on_progress=None)).plan
 
 
+class _Best:
+    """The best plan that fits of those that are offered, and what is said of it."""
+
+    def __init__(self, problem: PartitionProblem) -> None:
+        self._problem = problem
+        self._objective: tuple[int, ...] | None = None
+        self.plan: PartitionPlan | None = None
+        self.words = ""
+
+    def offer(self, plan: PartitionPlan | None, words: str) -> None:
+        if plan is None:
+            return
+        evaluation = evaluate(self._problem, plan)
+        is_better = self._objective is None or evaluation.objective < self._objective
+        if evaluation.feasible and is_better:
+            self._objective, self.plan, self.words = evaluation.objective, plan, words
+
+
 def _answer(name: str, task: PlanningTask, plan: PartitionPlan | None, words: str) -> PlannerAnswer:
     if plan is None:
         return PlannerAnswer(words=words, reason="found no partition that fits")
@@ -56,19 +74,15 @@ def _nothing(name: str, task: PlanningTask, limits: SolveLimits) -> PlannerAnswe
 
 
 def _every_nth(name: str, task: PlanningTask, limits: SolveLimits) -> PlannerAnswer:
-    """Let as few layers run again as fit: every n-th, for the largest n found by bisection."""
+    """Let every n-th layer run again, for the n of some that is best."""
     layers = layers_of(task)
-    low, high, best, words = 1, len(layers), None, ""
-    searches = high.bit_length()
-    while low <= high:
-        every = (low + high) // 2
+    tried = [1, 2, 3, *(2**power for power in range(2, len(layers).bit_length()))]
+    tried = [every for every in tried if every <= len(layers)]
+    best = _Best(task.problem)
+    for every in tried:
         problem = with_recomputed(task.problem, every_nth(layers, every))
-        plan = _solved(problem, limits, searches)
-        if plan is None:
-            high = every - 1
-        else:
-            low, best, words = every + 1, plan, f"1 in {every}; " if every > 1 else "all; "
-    return _answer(name, task, best, words)
+        best.offer(_solved(problem, limits, len(tried)), f"1 in {every}; ")
+    return _answer(name, task, best.plan, best.words)
 
 
 def _two_steps(
@@ -84,18 +98,11 @@ def _two_steps(
         "as if all ran again in no time": _in_no_time(with_recomputed(problem, problem.index_of)),
     }
     chooser = RecomputeChooser(problem.replace(recompute=recompute))
-    best: tuple[tuple[int, ...], str, PartitionPlan] | None = None
+    best = _Best(problem)
     for words, partition in first.items():
         plan = _solved(partition, limits, len(first))
-        if plan is None:
-            continue
-        plan = chooser.completed(plan)
-        evaluation = evaluate(problem, plan)
-        if evaluation.feasible and (best is None or evaluation.objective < best[0]):
-            best = evaluation.objective, words, plan
-    if best is None:
-        return _answer(name, task, None, "")
-    return _answer(name, task, best[2], f"cut {best[1]}; ")
+        best.offer(None if plan is None else chooser.completed(plan), f"cut {words}; ")
+    return _answer(name, task, best.plan, best.words)
 
 
 def _in_no_time(problem: PartitionProblem) -> PartitionProblem:
@@ -175,7 +182,7 @@ RECOMPUTE_PLANNERS: Final = (
     ),
     _spec(
         "recompute-every-nth",
-        "the best partition with every n-th layer running again, for the largest n that fits",
+        "the best partition with every n-th layer running again, for the best n",
         "torchtitan, activation_checkpoint.py, selective_ac_option of a number",
         _every_nth,
         uses_model=True,
