@@ -81,7 +81,8 @@ def list_planners(as_json: JsonOption = False) -> None:
     from experiments.planners.registry import PLANNERS
 
     if as_json:
-        shown = ("name", "description", "source", "needs_model", "extra", "seeded", "proves")
+        flags = ("needs_model", "extra", "seeded", "proves", "recomputes")
+        shown = ("name", "description", "source", *flags)
         print_json([{name: getattr(spec, name) for name in shown} for spec in PLANNERS.values()])
         return
     rows = [
@@ -95,6 +96,7 @@ def list_planners(as_json: JsonOption = False) -> None:
                     (
                         "a model" if spec.needs_model else "",
                         f"fxpartition[{spec.extra}]" if spec.extra else "",
+                        "--recompute" if spec.recomputes else "",
                     ),
                 )
             ),

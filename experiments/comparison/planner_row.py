@@ -13,7 +13,7 @@ from experiments.planners.registry import check_planner
 from experiments.planners.task import PlannerSpec, PlanningTask
 from experiments.processes.time_limit import call_within
 from experiments.zoo.building import describe_error
-from solver import SOLVERS, SolveLimits, SolveResult, SolveStatus
+from solver import SolveLimits, SolveResult, SolveStatus
 
 _TOLD: Final = 3
 """Violations that a row tells; plans of others may break a limit at every operator."""
@@ -49,7 +49,7 @@ def plan_row(key: CaseKey, task: PlanningTask, planner: str, limits: SolveLimits
         task = replace(task, without=row.without)
         plan = partial(spec.plan, task, replace(limits, on_progress=trace))
         # What others wrote has no limit of its own.
-        answer = call_within(None if planner in SOLVERS else limits.time_limit_s, plan)
+        answer = call_within(None if spec.keeps_time else limits.time_limit_s, plan)
     except (Exception, SystemExit) as error:
         return replace(
             row,

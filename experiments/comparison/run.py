@@ -87,12 +87,22 @@ class CompareSettings:
             check_step(name)
 
 
-def default_planners(*, with_model: bool) -> tuple[str, ...]:
-    """Return our own planners and every peer, those that read the model where there is one."""
+def default_planners(*, with_model: bool, recompute: bool = False) -> tuple[str, ...]:
+    """Return our own planners and every peer that a problem is for.
+
+    Parameters
+    ----------
+    with_model : bool
+        With those that need the model.
+    recompute : bool
+        With those that say what runs again.
+    """
     peers = [
         name
         for name, spec in PLANNERS.items()
-        if name not in SOLVERS and (with_model or not spec.needs_model)
+        if name not in SOLVERS
+        and (with_model or not spec.needs_model)
+        and (recompute or not spec.recomputes)
     ]
     return (*OWN_PLANNERS, *peers)
 
@@ -166,8 +176,7 @@ def _compare_problem(path: Path, settings: CompareSettings, progress: ProgressLi
     cases = _cases(str(path), problems)
     first = next(iter(problems.values()))
     record = ModelRecord.of_problem(str(path), first, description="saved problem")
-    planners = settings.planners or default_planners(with_model=False)
-    return _Found(record, cases, _ask_all(cases, None, planners, settings, progress))
+    return _Found(record, cases, _ask_all(cases, None, settings, progress))
 
 
 def _compare_model(spec: ModelSpec, settings: CompareSettings, progress: ProgressLine) -> _Found:
@@ -190,8 +199,7 @@ def _compare_model(spec: ModelSpec, settings: CompareSettings, progress: Progres
         name: problem_of_graph(graph, captured, devices, request) for name, devices in sets.items()
     }
     cases = _cases(spec.name, problems)
-    planners = settings.planners or default_planners(with_model=True)
-    rows = _ask_all(cases, (loaded, captured), planners, settings, progress)
+    rows = _ask_all(cases, (loaded, captured), settings, progress)
     checks: tuple[EquivalenceRow, ...] = ()
     if settings.check_splits and loaded.has_weights:
         checks = _check_splits(loaded, captured, problems, rows, progress)
@@ -219,7 +227,6 @@ def _cases(model: str, problems: Mapping[str, PartitionProblem]) -> tuple[Case, 
 def _ask_all(
     cases: Sequence[Case],
     model: tuple[LoadedModel, CapturedGraph] | None,
-    planners: Sequence[str],
     settings: CompareSettings,
     progress: ProgressLine,
 ) -> tuple[PlannerRow, ...]:
@@ -228,6 +235,9 @@ def _ask_all(
     for case in cases:
         assert case.problem is not None
         task = PlanningTask(case.problem, loaded, captured, settings.without)
+        planners = settings.planners or default_planners(
+            with_model=model is not None, recompute=case.problem.may_recompute
+        )
         for planner in planners:
             progress.step(f"{case.key.model} on {case.key.device_set} devices: {planner}")
             row = plan_row(case.key, task, planner, progress.watched(settings.limits))

@@ -12,7 +12,7 @@ from experiments.comparison.run import CompareSettings, run_comparison
 from experiments.console.progress import ProgressLine
 from experiments.planners.task import PlanningTask
 from experiments.processes.time_limit import call_within
-from experiments.zoo.models import DEFAULT_MODELS, ZOO
+from experiments.zoo.models import DEFAULT_MODELS, resolve_model
 from solver import (
     SOLVERS,
     PartitionError,
@@ -50,6 +50,7 @@ class Bench:
     progress: ProgressLine
     planners: Sequence[str] = OWN_PLANNERS
     _zoo: Study | None = field(default=None, init=False)
+    _compared: dict[tuple[str, ...], Study] = field(default_factory=dict, init=False)
 
     def solve(
         self,
@@ -84,8 +85,22 @@ class Bench:
         return call_within(None, lambda: solve(problem, told))
 
     def compare(self, models: Sequence[str], settings: CompareSettings) -> Study:
-        """Return what planners make of models of the zoo, each of which must be planned."""
-        found = run_comparison([ZOO[name] for name in models], settings, self.progress)
+        """Return what planners make of models, each of which must be planned; once of each.
+
+        Parameters
+        ----------
+        models : sequence of str
+            Of the zoo, or published workloads.
+        settings : CompareSettings
+            The same in every call for the same models.
+        """
+        key = tuple(models)
+        if key not in self._compared:
+            self._compared[key] = self._compare(models, settings)
+        return self._compared[key]
+
+    def _compare(self, models: Sequence[str], settings: CompareSettings) -> Study:
+        found = run_comparison([*map(resolve_model, models)], settings, self.progress)
         for record in found.models:
             if record.reason:
                 raise PartitionError(f"{record.model}: {record.reason}")

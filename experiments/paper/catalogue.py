@@ -9,6 +9,7 @@ from typing import Final
 from experiments.paper.bench import Bench
 from experiments.paper.llama import llama
 from experiments.paper.published import huge, interleaved, nasnet, published
+from experiments.paper.recompute import recompute, recompute_figure
 from experiments.paper.tables import PaperTable
 from experiments.paper.zoo import figures, planners, zoo
 
@@ -39,6 +40,8 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "llama": Entry("Llama-3-70B beside planners of transformers and accelerate", llama),
     "zoo": Entry("seven models by greedy, chain and auto", zoo),
     "planners": Entry("all planners side by side, on the zoo", planners, all_planners=True),
+    "recompute": Entry("rules for what runs again, by the memory of devices", recompute),
+    "frontier": Entry("the same as SVG", recompute_figure),
     "figures": Entry("plans of the zoo as SVG", figures),
     "huge": Entry("a graph of 100,000 operators", huge),
 }

@@ -8,6 +8,7 @@ from typing import Final
 from experiments.planners.balancers import BALANCERS
 from experiments.planners.device_maps import DEVICE_MAP_PLANNERS
 from experiments.planners.random_plans import RANDOM_PLANNERS
+from experiments.planners.recompute_peers import RECOMPUTE_PLANNERS
 from experiments.planners.solvers import SOLVER_PLANNERS
 from experiments.planners.steps import check_known
 from experiments.planners.task import PlannerSpec
@@ -23,6 +24,7 @@ PLANNERS: Final[Mapping[str, PlannerSpec]] = {
         *UNIFORM_PLANNERS,
         *TORCH_PLANNERS,
         *DEVICE_MAP_PLANNERS,
+        *RECOMPUTE_PLANNERS,
     )
 }
 """By name: the solvers of this project first, then the peers."""

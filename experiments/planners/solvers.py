@@ -17,7 +17,9 @@ def _spec(
     name: str, description: str, source: str, *, seeded: bool = False, proves: bool = False
 ) -> PlannerSpec:
     plan = partial(_solve, name)
-    return PlannerSpec(name, description, source, plan, seeded=seeded, proves=proves)
+    return PlannerSpec(
+        name, description, source, plan, seeded=seeded, proves=proves, keeps_time=True
+    )
 
 
 SOLVER_PLANNERS: Final = (

@@ -111,12 +111,18 @@ class PlannerSpec:
         :class:`PlannerAnswer`.
     needs_model : bool
         It reads the model, not the problem alone.
+    uses_model : bool
+        It reads the model where there is one.
     extra : str or None
         The extra of this distribution that it needs.
     seeded : bool
         Its answer depends on ``limits.seed``.
     proves : bool
         It can prove that its plan is optimal.
+    keeps_time : bool
+        It ends by itself when the time limit of its `limits` is over.
+    recomputes : bool
+        It is a rule for what runs again, for problems in which operators may.
     """
 
     name: str
@@ -124,6 +130,9 @@ class PlannerSpec:
     source: str
     plan: Planner
     needs_model: bool = False
+    uses_model: bool = False
     extra: str | None = None
     seeded: bool = False
     proves: bool = False
+    keeps_time: bool = False
+    recomputes: bool = False

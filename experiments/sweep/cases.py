@@ -36,12 +36,15 @@ class CaseRequest:
         None where the devices say what links they have, and for PCIe.
     pipeline : Pipeline
         What it leaves open a saved problem says itself.
+    recompute : str or None
+        The rule for what runs again in training; None leaves a saved problem its own.
     """
 
     key: CaseKey
     devices: DeviceChoice
     link: str | None = None
     pipeline: Pipeline = field(default_factory=Pipeline)
+    recompute: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return what is asked, as plain data; :meth:`from_json` inverts it."""
@@ -53,7 +56,8 @@ class CaseRequest:
         model, device_set, objective, memory_model = data["key"]
         key = CaseKey(model, device_set, tuple(objective), memory_model)
         devices = DeviceChoice(**data["devices"])
-        return cls(key, devices, data["link"], Pipeline(**data["pipeline"]))
+        pipeline = Pipeline(**data["pipeline"])
+        return cls(key, devices, data["link"], pipeline, data["recompute"])
 
 
 def case_requests(settings: SweepSettings, source: ModelSource) -> tuple[CaseRequest, ...]:
@@ -73,7 +77,11 @@ def case_requests(settings: SweepSettings, source: ModelSource) -> tuple[CaseReq
         memory_models = ("inference",) if own is None else (own.memory_model,)
     return tuple(
         CaseRequest(
-            CaseKey(source.name, name, objective, memory_model), choice, link, settings.pipeline
+            CaseKey(source.name, name, objective, memory_model),
+            choice,
+            link,
+            settings.pipeline,
+            settings.recompute if memory_model == "training" else None,
         )
         for choice in choices
         if choice.written != OWN or own is not None
@@ -150,7 +158,7 @@ def cells_of(
     for planner in settings.planners:
         spec = specs[planner]
         # A planner that reads the model may answer otherwise for another of the same problem.
-        read = source if spec.needs_model else None
+        read = source if spec.needs_model or spec.uses_model else None
         seeds = settings.seeds if spec.seeded else (0,)
         for without, seed in product(settings.without if spec.proves else ((),), seeds):
             asked = {

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from experiments.comparison.records import ModelRecord
 from experiments.problems.devices import DeviceSet, parse_link
+from experiments.problems.recompute_request import RecomputeRequest
 from experiments.problems.request import (
     ProblemRequest,
     change_problem,
@@ -90,7 +91,7 @@ class PreparedModel:
 
     def problem_on(self, devices: DeviceSet, request: CaseRequest) -> PartitionProblem:
         """Return the problem of a model on devices that are known."""
-        graph = self._graph(devices, request.key.memory_model)
+        graph = self._graph(devices, request)
         return problem_of_graph(graph, self.captured, devices, _asked(request))
 
     def record(self, first: PartitionProblem) -> ModelRecord:
@@ -108,18 +109,19 @@ class PreparedModel:
             **self._seconds,
         )
 
-    def _graph(self, devices: DeviceSet, memory_model: str) -> nx.DiGraph:
+    def _graph(self, devices: DeviceSet, request: CaseRequest) -> nx.DiGraph:
         """Return the operator graph, timed for the classes of these devices and no others.
 
         So a problem does not depend on which other devices a sweep has.
         """
-        training = "training" if memory_model == "training" else "inference"
-        key = repr((training, sorted(devices.spec_of.items())))
+        training = "training" if request.key.memory_model == "training" else "inference"
+        recompute = RecomputeRequest(request.recompute)
+        key = repr((training, recompute, sorted(devices.spec_of.items())))
         if key not in self._graphs:
             captured = self.captured
             started_s = time.perf_counter()
             self._graphs[key] = requested_graph(
-                captured, [devices], ProblemRequest(memory_model=training)
+                captured, [devices], ProblemRequest(memory_model=training, recompute=recompute)
             )
             self._seconds.setdefault("graph_s", time.perf_counter() - started_s)
         return self._graphs[key]
@@ -136,7 +138,7 @@ class PreparedModel:
             if own is not None:
                 graph, count, slack_permille = problem_to_digraph(own), _EQUAL, _SLACK_PERMILLE
             else:
-                graph = self._graph(DeviceSet((Device("any"),)), request.key.memory_model)
+                graph = self._graph(DeviceSet((Device("any"),)), request)
                 count, slack_permille = self._spec.equal_devices, self._spec.slack_permille
             self._derived[key] = requested_device_sets(
                 graph, asked, equal_devices=count, slack_permille=slack_permille
@@ -150,5 +152,6 @@ def _asked(request: CaseRequest) -> ProblemRequest:
         interconnect=None if request.link is None else Interconnect(parse_link(request.link)),
         objective=request.key.objective,
         memory_model=request.key.memory_model,
+        recompute=RecomputeRequest(request.recompute),
         pipeline=request.pipeline,
     )

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 from experiments.comparison.records import DEFAULT_TIME_LIMIT_S, OWN_PLANNERS
 from experiments.planners.registry import check_planner
-from experiments.planners.steps import read_steps
+from experiments.planners.steps import check_known, read_steps
 from experiments.problems.devices import (
     DeviceSet,
     device_file,
@@ -17,6 +17,7 @@ from experiments.problems.devices import (
     parse_devices,
     parse_link,
 )
+from experiments.problems.recompute_request import RULES
 from experiments.problems.request import parse_objective
 from experiments.problems.toml_files import read_toml
 from experiments.sweep.sources import ModelSource, read_model
@@ -150,6 +151,7 @@ class SweepLimits:
 _link = _text(_checked(parse_link))
 _planner = _text(lambda name: check_planner(name).name)
 _without = _text(lambda names: () if names.strip() == NOTHING else read_steps([names]))
+_recompute = _text(lambda rule: check_known(rule, RULES, "rule"))
 _seed = _named(_checked(lambda seed: SolveLimits(seed=seed)))
 
 
@@ -184,6 +186,9 @@ class SweepSettings:
         None leaves a saved problem its own.
     schedule : str or None
         None leaves a saved problem its own.
+    recompute : str or None
+        What runs again in cases of training, one of ``RULES`` of
+        :mod:`experiments.problems.recompute_request`; None leaves a saved problem its own.
     limits : SweepLimits
         The same for every cell.
     """
@@ -200,6 +205,7 @@ class SweepSettings:
     max_devices: Positive | None = None
     schedule: Schedule | None = None
     microbatches: Positive | None = None
+    recompute: Annotated[str | None, _recompute] = None
     limits: SweepLimits = field(default_factory=SweepLimits)
 
     @property
@@ -225,6 +231,11 @@ class SweepSettings:
                     raise PartitionError(
                         f"{what}: {name!r} is given twice; give it once, or another name"
                     )
+        self._check_own_devices()
+        if self.recompute not in (None, "none"):
+            self._check_training()
+
+    def _check_own_devices(self) -> None:
         if any(choice.written == OWN for choice in self.devices):
             without = [model.name for model in self.models if model.own is None]
             if len(without) == len(self.models):
@@ -236,6 +247,14 @@ class SweepSettings:
                 raise PartitionError(
                     f"devices: model {without[0]!r} brings none of its own; {_DEVICES_EXAMPLE}"
                 )
+
+    def _check_training(self) -> None:
+        own = [model.own.memory_model for model in self.models if model.own is not None]
+        if "training" not in (self.memory_models or own):
+            raise PartitionError(
+                f"recompute is {self.recompute!r}, and no case is of training; write "
+                'memory_models = ["training"], or leave it out'
+            )
 
 
 def read_sweep(path: Path, models: Sequence[ModelSource] = ()) -> SweepSettings:

@@ -87,7 +87,7 @@ class JobHandler:
         loaded = captured = None
         planner = job["planner"]
         spec = PLANNERS.get(planner)
-        if spec is not None and spec.needs_model:
+        if spec is not None and (spec.needs_model or spec.uses_model):
             model = self._model_of(job)
             if model.source.own is None:
                 given = request.devices.read()

@@ -9,13 +9,12 @@ from typing import Final
 from experiments.comparison.records import SearchPoint
 from experiments.reports.figures.svg import (
     BLUE,
-    BYTE_UNITS,
     GRID,
     MUTED,
+    OBJECTIVE_UNITS,
     PAPER,
     RULE,
     SKY,
-    TIME_UNITS,
     VERMILLION,
     WIDTH,
     Drawing,
@@ -36,14 +35,6 @@ _ROOM: Final = 20
 """From this height on a gap is named where it is."""
 _LOG_FROM: Final = 20
 """The axis of time is logarithmic from this ratio of the last to the first time on."""
-
-_UNITS: Final = {
-    "bottleneck": TIME_UNITS,
-    "latency": TIME_UNITS,
-    "step": TIME_UNITS,
-    "transfer": BYTE_UNITS,
-    "peak_memory": ((10, "%"),),
-}
 
 Series = list[tuple[float, int]]
 """Times in seconds and values, of which each holds until the next time."""
@@ -201,7 +192,7 @@ class _Panel:
         return self._bottom - (value - low) / span * _PLOT
 
     def _value_ticks(self) -> tuple[list[int], list[str]]:
-        units = _UNITS.get(self.name, ((1, ""),))
+        units = OBJECTIVE_UNITS.get(self.name, ((1, ""),))
         if self._is_flat:
             values = [self._low + 1]
             return values, axis_labels(values, units)

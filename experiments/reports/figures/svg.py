@@ -48,6 +48,14 @@ BYTE_UNITS: Final = (
     (1, "B"),
 )
 
+OBJECTIVE_UNITS: Final = {
+    "bottleneck": TIME_UNITS,
+    "latency": TIME_UNITS,
+    "step": TIME_UNITS,
+    "transfer": BYTE_UNITS,
+    "peak_memory": ((10, "%"),),
+}
+
 _Attributes = dict[str, str | float]
 
 _UNSAID: Final[_Attributes] = {

@@ -7,6 +7,7 @@ from functools import partial
 from experiments.comparison.records import PlannerRow
 from experiments.reports.content.blocks import Figure
 from experiments.reports.content.details import PlanDetails
+from experiments.reports.content.frontier import Frontier, frontier_table
 from experiments.reports.content.plan_tables import (
     alive_table,
     arc_table,
@@ -16,6 +17,7 @@ from experiments.reports.content.plan_tables import (
 )
 from experiments.reports.content.statistics import Comparison
 from experiments.reports.figures.bars import alive_figure, load_figure
+from experiments.reports.figures.frontier import frontier_figure
 from experiments.reports.figures.memory import memory_figure
 from experiments.reports.figures.pipeline import pipeline_figure
 from experiments.reports.figures.quotient import quotient_figure
@@ -95,4 +97,18 @@ def comparison_figure(comparison: Comparison) -> Figure:
         "both have plans, with the number of those that do not fit into a stack, a bar for the "
         "geometric mean. To the right of 1 the exact solver is better.",
         partial(ratio_figure, comparison.compared),
+    )
+
+
+def memory_against_time_figure(frontier: Frontier) -> Figure:
+    """Return the figure of what less memory costs."""
+    return Figure(
+        "frontier",
+        f"Memory of each device against {frontier.objective}, {frontier.model}",
+        f"What each planner reaches on {frontier.devices} of more and more memory, by letting "
+        f"operators run again in the backward pass. The line is {frontier.exact}, which decides "
+        "that together with the partition; each mark is a planner with a rule of its own. Where "
+        "a planner has no mark, none of its plans fits.",
+        partial(frontier_figure, frontier),
+        (frontier_table(frontier),),
     )

@@ -12,11 +12,12 @@ from experiments.planners.task import PlannerSpec
 from experiments.reports.content.blocks import Block, Items, Section, Table, Text, tabulated
 from experiments.reports.content.comparisons import comparison_table
 from experiments.reports.content.explanations import HOW_TO_READ, LIMITS
+from experiments.reports.content.frontier import frontiers
 from experiments.reports.content.headline import headline
 from experiments.reports.content.names import ReportFiles
 from experiments.reports.content.rows import overview_table
 from experiments.reports.content.statistics import comparisons
-from experiments.reports.figures.whole_plan import comparison_figure
+from experiments.reports.figures.whole_plan import comparison_figure, memory_against_time_figure
 from experiments.reports.formats.case_section import Answer, make_case_section
 from solver.model.quantities import MISSING, counted, format_bytes, format_seconds
 
@@ -32,6 +33,7 @@ def make_page(study: Study, files: ReportFiles) -> Section:
             compared.append(comparison_figure(comparison))
         if comparison.compared:
             compared.append(comparison_table(comparison))
+    compared += map(memory_against_time_figure, frontiers(study))
     overview = replace(overview_table(study), anchors=anchors)
     environment = Table(("what", "version"), study.environment, frozenset(("what", "version")))
     run = Text(_run(study))

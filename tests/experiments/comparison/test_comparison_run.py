@@ -24,6 +24,7 @@ from experiments.planners.balancers import BALANCERS
 from experiments.planners.registry import PLANNERS
 from experiments.problems.devices import DeviceSet, parse_devices
 from experiments.problems.instances import derived_device_sets, one_device_bytes
+from experiments.problems.recompute_request import RecomputeRequest
 from experiments.problems.request import ProblemRequest
 from experiments.zoo.building import ModelSpec
 from experiments.zoo.models import ZOO
@@ -43,6 +44,7 @@ from solver import (
     save_problem,
     solve,
 )
+from tests.support.recompute_cases import SMALL, small_problem
 
 LIMITS = SolveLimits(time_limit_s=20, workers=1)
 SETTINGS = CompareSettings(planners=OWN_PLANNERS, limits=LIMITS)
@@ -195,7 +197,8 @@ def test_peers_are_asked_and_those_that_read_the_model_only_where_there_is_one(
         for model in ("mlp", str(path))
     }
     assert asked[str(path)] == {*OWN_PLANNERS, "random", *(spec.name for spec in BALANCERS)}
-    assert asked["mlp"] == {*PLANNERS} - {"ideal-dp", "cp-sat", "coarse"}
+    of_training = {name for name, spec in PLANNERS.items() if spec.recomputes}
+    assert asked["mlp"] == {*PLANNERS} - {"ideal-dp", "cp-sat", "coarse"} - of_training
     roomy = [row for row in found.rows if row.case[:2] == ("mlp", "roomy")]
     best = best_row(roomy)
     assert best is not None
@@ -417,3 +420,19 @@ def test_progress_is_plain_lines_where_there_is_no_terminal(
 
 def test_a_device_set_without_file_has_no_links() -> None:
     assert DeviceSet((Device("a"),)).interconnect is None
+
+
+def test_rules_for_what_runs_again_are_asked_where_something_may(tmp_path: Path) -> None:
+    path = tmp_path / "small.json"
+    save_problem(small_problem(SMALL[0], 2208), path)
+    rules = {"recompute-none", "recompute-all", "recompute-every-nth"}
+    rules |= {"two-steps-layers", "two-steps-operators"}
+    for rule, expected in (("auto", rules), ("none", set())):
+        request = ProblemRequest(recompute=RecomputeRequest(rule))
+        study = run_comparison([path], CompareSettings(request, limits=LIMITS))
+        asked = {row.planner: row for row in study.rows if PLANNERS[row.planner].recomputes}
+        assert set(asked) == expected
+        ours = next(row for row in study.rows if row.planner == "auto")
+        assert ours.status == ("optimal" if expected else "infeasible")
+        assert all(row.status in ("feasible", "unknown") for row in asked.values())
+        assert all(row.objective >= ours.objective for row in asked.values() if row.feasible)

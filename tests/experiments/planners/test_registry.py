@@ -64,9 +64,11 @@ def test_planners_are_listed():
     assert list(entries) == list(PLANNERS)
     assert entries["accelerate"]["extra"] == "hf"
     assert entries["random"]["seeded"]
+    assert entries["recompute-all"]["recomputes"] and not entries["chain"]["recomputes"]
     table = CliRunner().invoke(app, ["planners"]).output
     assert all(name in table for name in PLANNERS)
     assert "a model, fxpartition[hf]" in table
+    assert "a model, --recompute" in table
 
 
 def test_naming_planners_loads_no_torch():

@@ -63,6 +63,13 @@ def test_what_is_left_out_is_the_models_own():
     assert keys(SweepSettings((ZOO,), schedule="1f1b"))[0][2] == ("step",)
 
 
+def test_what_runs_again_is_asked_of_training_alone():
+    models = ("inference", "training")
+    settings = SweepSettings((ZOO,), choices("1x1GiB"), memory_models=models, recompute="auto")
+    asked = {r.key.memory_model: r.recompute for r in case_requests(settings, ZOO)}
+    assert asked == {"inference": None, "training": "auto"}
+
+
 def test_own_devices_are_for_models_that_bring_them():
     settings = SweepSettings((ZOO, OWN), devices=(DeviceChoice("own", "own"), *choices("1x1GiB")))
     assert [key[1] for key in keys(settings)] == ["d0"]
@@ -91,6 +98,8 @@ def test_a_request_survives_its_way_to_a_worker():
             max_devices=3,
             schedule="gpipe",
             microbatches=4,
+            memory_models=("training",),
+            recompute="auto",
         ),
         ZOO,
     ):
@@ -111,12 +120,13 @@ def test_the_key_of_a_case_is_of_all_that_is_asked():
                 {"link": "1GB/s"},
                 {"pipeline": Pipeline(chunks_per_device=2)},
                 {"pipeline": Pipeline("1f1b")},
+                {"recompute": "auto"},
                 {"devices": DeviceChoice("d0", "2x1GiB")},
                 {"key": request.key._replace(memory_model="training")},
             )
         ),
     }
-    assert len(found) == 8
+    assert len(found) == 9
     assert case_key(ZOO, request, dict(VERSIONS)) in found
 
 

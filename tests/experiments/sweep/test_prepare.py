@@ -84,6 +84,12 @@ def test_a_schedule_makes_a_pipeline(mlp):
     assert problem.interconnect.charging == "relayed"
 
 
+def test_operators_may_run_again_in_training(mlp):
+    settings = {"memory_models": ("inference", "training"), "recompute": "auto"}
+    inference, training = problems(mlp, "2x1MiB", **settings)
+    assert not inference.may_recompute and training.may_recompute
+
+
 def test_microbatches_of_no_use_are_refused(mlp):
     with pytest.raises(PartitionError, match="--microbatches changes nothing here"):
         problems(mlp, "2x1MiB", microbatches=4)

@@ -36,6 +36,7 @@ chunks = 2
 max_devices = 3
 schedule = "1f1b"
 microbatches = 8
+recompute = "auto"
 
 [limits]
 time_limit_s = 2.5
@@ -74,6 +75,7 @@ def test_everything_that_can_be_asked_for(folder):
     assert settings.limits == SweepLimits(2.5, 500 * MiB, 2, True, 99, 300)
     assert (settings.chunks, settings.max_devices) == (2, 3)
     assert (settings.schedule, settings.microbatches) == ("1f1b", 8)
+    assert settings.recompute == "auto"
     assert settings.seeds == (0, 7)
     assert settings.without == ((), ("borders",), ("borders", "positions"))
 
@@ -119,6 +121,14 @@ def test_models_of_the_command_line_come_last(folder):
         ("models = [3]", "models[0] is 3; write a zoo name"),
         ('models = ["gpt3"]', "models[0]: model 'gpt3' is unknown; did you mean gpt2"),
         ('models = ["mlp"]\nseeds = []', "seeds is empty; write an entry"),
+        (
+            'models = ["mlp", "saved.json"]\nrecompute = "auto"',
+            "recompute is 'auto', and no case is of training; write memory_models = [\"training\"]",
+        ),
+        (
+            'models = ["mlp"]\nrecompute = "some"',
+            "recompute: rule 'some' is unknown; did you mean none?",
+        ),
         ('models = ["mlp", "mlp"]', "models: 'mlp' is given twice"),
         (
             'models = ["os:system"]',

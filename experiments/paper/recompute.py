@@ -1,0 +1,42 @@
+"""What less memory costs: rules for what runs again beside what is decided with the partition."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from experiments.comparison.run import CompareSettings
+from experiments.paper.bench import WORK, Bench
+from experiments.paper.tables import PaperTable
+from experiments.problems.devices import parse_devices
+from experiments.problems.request import ProblemRequest
+from experiments.reports.content.frontier import Frontier, frontier_table, frontiers
+from experiments.reports.figures.frontier import frontier_figure
+from experiments.workloads.catalogue import PREFIX
+
+_WORKLOAD: Final = "piper.bert32a100"
+_RULES: Final = ("recompute-none", "recompute-all", "recompute-every-nth", "two-steps-operators")
+"""Those that need no model; its problem is one region, which layers in two steps would be."""
+_DEVICES: Final = ("8x7GiB", "8x8GiB", "8x10GiB", "8x12GiB", "8x16GiB")
+
+
+def recompute(bench: Bench) -> PaperTable:
+    """Plan the training of BERT on eight devices of more and more memory."""
+    made = frontier_table(_frontier(bench))
+    return PaperTable(made.header, made.rows)
+
+
+def recompute_figure(bench: Bench) -> dict[str, str]:
+    """Draw what :func:`recompute` finds."""
+    return {f"{_WORKLOAD}-frontier.svg": frontier_figure(_frontier(bench))}
+
+
+def _frontier(bench: Bench) -> Frontier:
+    settings = CompareSettings(
+        ProblemRequest(with_replicas=False),
+        {text: parse_devices(text) for text in _DEVICES},
+        ("auto", *_RULES),
+        # Which of several best partitions is found first must not depend on the clock.
+        WORK,
+    )
+    (found,) = frontiers(bench.compare([f"{PREFIX}{_WORKLOAD}"], settings))
+    return found
