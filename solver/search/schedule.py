@@ -349,6 +349,12 @@ RECOMPUTED: Final = (
         share=32.0,
         when=all_of(is_first, recomputation.has_recomputed_stages),
     ),
+    Step(
+        "cuts with everything again",
+        recomputation.cuts_with_everything_again,
+        share=16.0,
+        when=all_of(is_first, recomputation.has_wide_gap),
+    ),
     *_only(
         recomputation.has_few_rows,
         _steps("positions, borders, least loads, refute orders, limits near the bound, branches"),

@@ -47,6 +47,7 @@ BOUNDS: Final[Mapping[str, tuple[str, ...]]] = {
     "around the load": ("bottleneck", "decoder"),
     "lagrangian": ("bottleneck", "chain", "decoder"),
     "state space": ("bottleneck", "decoder", "layers"),
+    "ideals without limits": ("recomputed", "recomputed relayed"),
     "recomputed stages": ("recomputed", "recomputed relayed"),
 }
 """Steps that bound, and the shapes of the problems to try them on."""
@@ -66,6 +67,7 @@ HEURISTICS: Final[Mapping[str, tuple[str, ...]]] = {
     "clusters annealed": ("any", "hand made", "chain"),
     "cluster boundaries": ("any", "hand made", "decoder"),
     "recomputed cuts": ("recomputed", "recomputed relayed"),
+    "cuts with everything again": ("recomputed", "recomputed relayed"),
 }
 """Steps that find plans or improve them."""
 EXACT: Final[Mapping[str, tuple[str, ...]]] = {

@@ -56,10 +56,8 @@ class BorderBytes:
         """
         operators = self._problem.operators
         storage_bytes = np.array([op.storage_bytes for op in operators])
-        buffers_bytes = np.zeros(len(operators), dtype=np.int64)
-        if not self._units.transfers.hops:
-            gradient_bytes = np.array([op.backward.gradient_bytes for op in operators])
-            buffers_bytes = self._problem.microbatches * gradient_bytes
+        gradient_bytes = np.array([op.backward.gradient_bytes for op in operators])
+        buffers_bytes = self._problem.microbatches * gradient_bytes
         return (
             self._crossing(buffers_bytes, self._ends),
             self._crossing(buffers_bytes + storage_bytes, self._ends, self._unread_bytes),

@@ -24,13 +24,29 @@ _MOST_ROWS: Final = 200_000
 
 def recomputed_cuts(state: SearchState, clock: Clock) -> Iterator[Finding]:
     """Offer cuts of the execution order in whose stages operators run again."""
-    if is_hand_made(state.problem):
+    yield from _cuts(state.problem, clock)
+
+
+def cuts_with_everything_again(state: SearchState, clock: Clock) -> Iterator[Finding]:
+    """Offer cuts in whose stages all operators run again that may, and are needed."""
+    yield from _cuts(_with_everything_again(state.problem), clock)
+
+
+def _cuts(problem: PartitionProblem, clock: Clock) -> Iterator[Finding]:
+    if is_hand_made(problem):
         return
-    problem = state.problem.replace(objective="bottleneck", chunks_per_device=1)
-    units, chooser = condense(problem), RecomputeChooser(problem)
-    plan = farthest_cuts(units, chooser=chooser, clock=clock)
+    problem = problem.replace(objective="bottleneck", chunks_per_device=1)
+    plan = farthest_cuts(condense(problem), chooser=RecomputeChooser(problem), clock=clock)
     if plan is not None:
         yield PlanFound(plan)
+
+
+def _with_everything_again(problem: PartitionProblem) -> PartitionProblem:
+    operators = [
+        replace(op, backward=replace(op.backward, must_recompute=op.backward.recomputable))
+        for op in problem.operators
+    ]
+    return problem.replace(operators=tuple(operators))
 
 
 def ideals_without_limits(state: SearchState, clock: Clock) -> Iterator[Finding]:
@@ -74,6 +90,11 @@ def has_recomputed_stages(state: SearchState) -> bool:
     name = state.objective
     is_timed = name == "bottleneck" or (name == "step" and not state.problem.interconnect.overlap)
     return is_timed and state.has_gap(1) and RecomputedStages.applies(state.problem)
+
+
+def has_wide_gap(state: SearchState) -> bool:
+    """Whether the plans so far may be a hundredth above the best."""
+    return state.has_gap(10)
 
 
 def has_few_rows(state: SearchState) -> bool:
