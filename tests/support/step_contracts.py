@@ -47,7 +47,7 @@ BOUNDS: Final[Mapping[str, tuple[str, ...]]] = {
     "around the load": ("bottleneck", "decoder"),
     "lagrangian": ("bottleneck", "chain", "decoder"),
     "state space": ("bottleneck", "decoder", "layers"),
-    "ideals without limits": ("recomputed", "recomputed relayed"),
+    "ideals without limits": ("recomputed one chunk", "recomputed", "recomputed relayed"),
     "recomputed stages": ("recomputed", "recomputed relayed"),
 }
 """Steps that bound, and the shapes of the problems to try them on."""
@@ -125,6 +125,9 @@ SHAPES: Final[Mapping[str, Callable[[int], PartitionProblem]]] = {
     "recomputed": lambda seed: recomputed_problem(
         seed, is_restricted=seed % 2 > 0, max_operators=5, objective=("bottleneck",)
     ),
+    "recomputed one chunk": lambda seed: recomputed_problem(
+        seed, max_operators=6, objective=("bottleneck",)
+    ).replace(chunks_per_device=1, cuts=()),
     "recomputed relayed": lambda seed: recomputed_problem(
         seed,
         is_restricted=seed % 2 > 0,
