@@ -86,7 +86,8 @@ def main() -> None:
     graph = to_digraph(capture(model, (tokens,)), training=training)
     device = Device("d", None, device_class=DEVICE_CLASS)
     problem = problem_from_digraph(graph, [device], memory_model="training")
-    save_problem(problem.replace(recompute="auto"), path)
+    problem = problem.replace(recompute="auto", objective="bottleneck", schedule="1f1b")
+    save_problem(problem, path)
 
 
 if __name__ == "__main__":
