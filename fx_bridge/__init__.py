@@ -17,12 +17,9 @@ from fx_bridge.costs.recompute import Recompute
 from fx_bridge.digraph import to_digraph
 from fx_bridge.dynamo import compile_backend
 from fx_bridge.equivalence.check import EquivalenceReport, check_equivalence
-from fx_bridge.interop.checkpoints import checkpointed_modules, plan_with_checkpoints
-from fx_bridge.interop.megatron import flagscale_settings, megatron_arguments
 from fx_bridge.interop.read_plans import plan_from_device_map, plan_from_split_spec
 from fx_bridge.interop.write_plans import device_map, split_spec
 from fx_bridge.memory.profile import memory_profile, peak_memory
-from fx_bridge.memory.result import MemoryProfile
 from fx_bridge.options import (
     Costs,
     Placement,
@@ -45,7 +42,6 @@ __all__ = [
     "Costs",
     "DeviceSpec",
     "EquivalenceReport",
-    "MemoryProfile",
     "PartitionResult",
     "Pipeline",
     "PipelineRank",
@@ -59,23 +55,19 @@ __all__ = [
     "build_pipeline_stage",
     "capture",
     "check_equivalence",
-    "checkpointed_modules",
     "chunk_specs",
     "compile_backend",
     "device_map",
-    "flagscale_settings",
     "load_rank_weights",
     "load_stage_programs",
     "load_stage_weights",
     "measured_latency_ns",
-    "megatron_arguments",
     "memory_profile",
     "partition_module",
     "peak_memory",
     "place",
     "plan_from_device_map",
     "plan_from_split_spec",
-    "plan_with_checkpoints",
     "rescale",
     "run_stage_programs",
     "save_stage_programs",

@@ -92,7 +92,7 @@ def hand_over(
     say_note(captured)
     answer: dict[str, object] = {"to": to, "file": out}
     problem = None
-    if to not in _WITHOUT_PROBLEM:
+    if regions or to not in _WITHOUT_PROBLEM:
         problem = problem_of_plan(captured, plan, regions=regions or ())
     if to == "programs":
         programs = save_stage_programs(split_by_plan(captured, plan, problem=problem), out)

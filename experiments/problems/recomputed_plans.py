@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from solver import Device, PartitionPlan, PartitionProblem, problem_from_digraph
+from solver import (
+    Device,
+    PartitionError,
+    PartitionPlan,
+    PartitionProblem,
+    problem_from_digraph,
+)
 
 if TYPE_CHECKING:
     from fx_bridge.capture.graph import CapturedGraph
@@ -27,12 +33,18 @@ def problem_of_plan(
     Raises
     ------
     PartitionError
-        If nothing of the model is trained, so that nothing runs again.
+        If nothing of the model is trained, so that nothing runs again; or if there are regions
+        for a plan in which nothing does.
     """
     from fx_bridge.digraph import to_digraph
     from fx_bridge.options import Training
 
     if not plan.recomputed:
+        if regions:
+            raise PartitionError(
+                f"--regions names {regions[0]!r}, but nothing runs again under this plan; leave it "
+                "out"
+            )
         return None
     return problem_from_digraph(
         to_digraph(captured, training=Training(regions=regions), colocation=False),

@@ -126,7 +126,7 @@ SHAPES: Final[Mapping[str, Callable[[int], PartitionProblem]]] = {
         seed, is_restricted=seed % 2 > 0, max_operators=5, objective=("bottleneck",)
     ),
     "recomputed one chunk": lambda seed: recomputed_problem(
-        seed, max_operators=6, objective=("bottleneck",)
+        seed, max_operators=5, objective=("bottleneck",)
     ).replace(chunks_per_device=1, cuts=()),
     "recomputed relayed": lambda seed: recomputed_problem(
         seed,

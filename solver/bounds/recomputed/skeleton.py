@@ -12,7 +12,7 @@ from solver.model.arrays import Bools, Floats, Ints
 from solver.presolve.instance import Instance
 from solver.stages.ideals import list_ideals, membership
 
-_MOST_IDEALS = 700
+_MOST_IDEALS = 1000
 _SHRINK = 0.8
 """Of the chosen units, until their ideals are few."""
 
