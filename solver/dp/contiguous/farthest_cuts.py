@@ -8,6 +8,11 @@ the best plan so far allows.
 
 It is a search for plans only. The program may miss a limit that can be kept, and its costs are
 not quite those of a plan, so the evaluator has the last word.
+
+Where operators may run again, what that adds to a segment is an estimate. So what the evaluator
+says of the stages of a plan takes its place, and the search goes on until the best plan costs what
+was believed; if sets are few, with the least bottleneck in place of limits
+(:mod:`solver.dp.contiguous.least_program`).
 """
 
 from __future__ import annotations
