@@ -332,6 +332,12 @@ def _steps(names: str) -> tuple[Step, ...]:
 _RECOMPUTED_CUTS: Final = Step(
     "recomputed cuts", recomputation.recomputed_cuts, share=16.0, when=is_first
 )
+_CUTS_WITH_EVERYTHING_AGAIN: Final = Step(
+    "cuts with everything again",
+    recomputation.cuts_with_everything_again,
+    share=16.0,
+    when=all_of(is_first, recomputation.has_wide_gap),
+)
 RECOMPUTED: Final = (
     CONTIGUOUS,
     GREEDY,
@@ -349,12 +355,8 @@ RECOMPUTED: Final = (
         share=32.0,
         when=all_of(is_first, recomputation.has_recomputed_stages),
     ),
-    Step(
-        "cuts with everything again",
-        recomputation.cuts_with_everything_again,
-        share=16.0,
-        when=all_of(is_first, recomputation.has_wide_gap),
-    ),
+    # Where a model follows, its search is the faster without that plan.
+    *_only(not_(recomputation.has_few_rows), (_CUTS_WITH_EVERYTHING_AGAIN,)),
     *_only(
         recomputation.has_few_rows,
         _steps("positions, borders, least loads, refute orders, limits near the bound, branches"),
@@ -368,7 +370,10 @@ _FIXED: Final = not_(may_recompute)
 SCHEDULES: Final[Mapping[str, tuple[Step, ...]]] = MappingProxyType(
     {
         "greedy": (GREEDY,),
-        "chain": (CONTIGUOUS, *_only(may_recompute, (_RECOMPUTED_CUTS,))),
+        "chain": (
+            CONTIGUOUS,
+            *_only(may_recompute, (_RECOMPUTED_CUTS, _CUTS_WITH_EVERYTHING_AGAIN)),
+        ),
         "ideal-dp": (Step("ideals", ideals, when=is_first),),
         "coarse": (PRESOLVE[0], *MULTILEVEL),
         "cp-sat": (
