@@ -6,7 +6,10 @@ import signal
 
 import pytest
 
-from tests.support import graphs
+# A failed assertion there says what its values were, as one in a test does.
+pytest.register_assert_rewrite("tests.support.recomputed_stages")
+
+from tests.support import graphs  # noqa: E402
 
 # Shells start background jobs with SIGINT ignored, which processes inherit. Some tests send it to
 # themselves, or to processes that they start.
@@ -15,6 +18,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Files run side by side, so more threads for each would only wait for each other. torch reads this
 # when it is loaded.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Without it cuBLAS refuses to compute the same twice; read when its first kernel runs.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 def pytest_collection_finish():

@@ -11,9 +11,10 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 import torch
 from torch import fx, nn
@@ -27,6 +28,13 @@ from fx_bridge.recomputation.steps import Step, call
 from fx_bridge.storages.autocast import autocast_dtypes, precision, types_here
 from fx_bridge.storages.replay import tensor_leaves
 from solver import PartitionError
+
+# Shared, since every object that is made for each operator brings the garbage collector nearer.
+_NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
+
+
+def _nothing() -> Mapping[Any, Any]:
+    return _NOTHING
 
 
 class Slot:
@@ -79,12 +87,10 @@ class Noted:
     """What is kept of the first run of an operator, so that the second one is like it."""
 
     requires_grad: tuple[bool, ...] = ()
-    precision: dict[str, torch.dtype] = field(default_factory=dict)
+    precision: Mapping[str, torch.dtype] = field(default_factory=_nothing)
     random_state: NotedState | None = None
-    weights: dict[str, torch.Tensor] = field(default_factory=dict)
-    values: dict[int, weakref.ref[Slot]] = field(default_factory=dict)
-    """Slots of its results, by their place."""
-    residuals: dict[int, weakref.ref[Slot]] = field(default_factory=dict)
+    weights: Mapping[str, torch.Tensor] = field(default_factory=_nothing)
+    residuals: Mapping[int, weakref.ref[Slot]] = field(default_factory=_nothing)
     """Slots of what it saves of its own, by how many tensors it saves before."""
 
 
@@ -102,21 +108,21 @@ class RegionRun:
         self._lock = threading.Lock()
         self.kept: dict[fx.Node, Any] = {}
         self.noted: dict[fx.Node, Noted] = {step.node: Noted() for step in steps}
+        self.results: dict[tuple[fx.Node, int], weakref.ref[Slot]] = {}
 
     def slot_of(self, node: fx.Node, place: int) -> Slot:
         """Return the slot of a result."""
-        values = self.noted[node].values
-        reference = values.get(place)
+        reference = self.results.get((node, place))
         slot = reference() if reference is not None else None
         if slot is None:
             slot = Slot(self)
-            values[place] = weakref.ref(slot)
+            self.results[node, place] = weakref.ref(slot)
         return slot
 
     def run_again(self) -> None:
         """Run everything that is to run again, and fill the slots to which handles lead."""
         # Autograd has a thread for each device.
-        with self._lock:
+        with self._lock, torch.no_grad():
             values, self.kept = self.kept, {}
             for step in self._steps:
                 if step.node in self.noted:
@@ -130,32 +136,33 @@ class RegionRun:
 
         residuals = _alive(noted.residuals)
         with contextlib.ExitStack() as stack:
-            stack.enter_context(precision(noted.precision))
+            # Contexts take as long as many an operator, so only those that change something.
+            if noted.precision != autocast_dtypes(types_here()):
+                stack.enter_context(precision(noted.precision))
             if noted.random_state is not None:
                 stack.enter_context(drawing_again(noted.random_state))
             if residuals:
                 stack.enter_context(torch.enable_grad())
                 stack.enter_context(_catching(residuals))
-            else:
-                stack.enter_context(torch.no_grad())
             node = step.node
             args, kwargs = map_arg((node.args, node.kwargs), argument)
             target: Any = node.target
             if node.op == "call_module":
                 target = values[node]
-                weights = noted.weights
                 buffers = {name for name, _ in target.named_buffers(remove_duplicate=False)}
-                weights = {n: t.clone() if n in buffers else t for n, t in weights.items()}
+                weights = {n: t.clone() if n in buffers else t for n, t in noted.weights.items()}
                 value = torch.func.functional_call(target, weights, args, kwargs)
             else:
                 value = call(node.op, target, args, kwargs)
-        leaves = tensor_leaves(value)
-        for place, slot in _alive(noted.values).items():
-            slot.fill(leaves[place].untyped_storage())
+        for place, leaf in enumerate(tensor_leaves(value)):
+            reference = self.results.get((step.node, place))
+            slot = reference() if reference is not None else None
+            if slot is not None:
+                slot.fill(leaf.untyped_storage())
         values[step.node] = detached(value, noted.requires_grad)
 
 
-def _alive(slots: dict[int, weakref.ref[Slot]]) -> dict[int, Slot]:
+def _alive(slots: Mapping[int, weakref.ref[Slot]]) -> dict[int, Slot]:
     found = ((place, reference()) for place, reference in slots.items())
     return {place: slot for place, slot in found if slot is not None}
 
@@ -180,6 +187,9 @@ def _catching(slots: dict[int, Slot]) -> Iterator[None]:
 
 def detached(value: Any, requires_grad: Sequence[bool] | None = None) -> Any:
     """Return a value apart from autograd's graph, with the same or the given flags."""
+    if isinstance(value, torch.Tensor):
+        flag = value.requires_grad if requires_grad is None else requires_grad[0]
+        return value.detach().requires_grad_(flag)
     flags = None if requires_grad is None else iter(requires_grad)
 
     def one(tensor: torch.Tensor) -> torch.Tensor:
@@ -278,9 +288,10 @@ class Recording:
             self._made[address] = StorageWeakRef(storage), self._run, step.node, place  # type: ignore[no-untyped-call]
             if address in self._pending:
                 _, slot, _ = self._pending.pop(address)
-                noted.values[place] = weakref.ref(slot)
-        noted.residuals = {n: weakref.ref(slot) for _, slot, n in self._pending.values()}
-        self._pending.clear()
+                self._run.results[step.node, place] = weakref.ref(slot)
+        if self._pending:
+            noted.residuals = {n: weakref.ref(slot) for _, slot, n in self._pending.values()}
+            self._pending.clear()
         self._again = False
 
 

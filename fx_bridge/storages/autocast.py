@@ -7,6 +7,7 @@ which are made anew in every call; only the sizes of its values say that it was.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 
 import torch
@@ -68,6 +69,7 @@ def precision(dtypes: Mapping[str, torch.dtype]) -> Iterator[None]:
         yield
 
 
+@functools.cache
 def types_here() -> tuple[str, ...]:
     """Return the types of devices that this machine can compute on."""
     accelerator = torch.accelerator.current_accelerator()

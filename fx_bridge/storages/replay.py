@@ -258,6 +258,10 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 def tensor_leaves(value: Any) -> list[torch.Tensor]:
     """Return the tensors in a container as they are: what autograd knows, wrappers too."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, list | tuple) and all(isinstance(each, torch.Tensor) for each in value):
+        return list(value)
     return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 

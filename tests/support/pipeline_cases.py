@@ -53,13 +53,13 @@ class Case:
     autocast: bool = False
     recompute: bool = False
 
-    def precision(self) -> torch.autocast:
-        return torch.autocast("cpu", torch.bfloat16, enabled=self.autocast)
+    def precision(self, device_type: str = "cpu") -> torch.autocast:
+        return torch.autocast(device_type, torch.bfloat16, enabled=self.autocast)
 
-    def captured(self) -> CapturedGraph:
+    def captured(self, device_type: str = "cpu") -> CapturedGraph:
         torch.manual_seed(0)
         args, kwargs = self.inputs(BATCH)
-        with self.precision():
+        with self.precision(device_type):
             return capture(self.model(), args, kwargs)
 
     def plan(self, captured: CapturedGraph) -> PartitionPlan:

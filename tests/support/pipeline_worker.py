@@ -1,15 +1,17 @@
 """The processes of the pipelines of ``test_processes.py``: run every case, write what came out.
 
-python -m tests.support.pipeline_worker WORLD FOLDER
+python -m tests.support.pipeline_worker WORLD FOLDER DEVICE
 
 What all ranks have in common, torch and the captured models, is loaded and made once, before they
-are forked.
+are forked, but for CUDA, which wants processes of their own. All run on DEVICE, ``cpu`` over gloo
+or ``cuda:0`` over nccl; models are captured on the CPU, as where plans are made without a device.
 """
 
 import copy
 import datetime
 import json
 import multiprocessing
+import os
 import sys
 import traceback
 from dataclasses import replace
@@ -44,11 +46,16 @@ def reference(case: Case, model: nn.Module, parts) -> tuple[list, list]:
     return outputs, losses
 
 
+def moved(tree, device: torch.device):
+    """Return a structure with its tensors on a device."""
+    return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), tree)
+
+
 def whole_batch_gradients(case: Case, args, kwargs, target) -> dict:
     """Run the model itself on the whole batch at once."""
     torch.manual_seed(0)
     case.inputs(BATCH)
-    model = case.model()
+    model = case.model().to(target.device)
     case.loss(model(*args, **kwargs), target).backward()
     return {name: parameter.grad for name, parameter in model.named_parameters()}
 
@@ -107,10 +114,11 @@ class Traffic:
         setattr(stage, name, counted)
 
 
-def build(case: Case, split, rank: int, group) -> PipelineRank:
+def build(case: Case, split, rank: int, group, device: torch.device) -> PipelineRank:
     return build_pipeline_stage(
         split,
         rank,
+        device=device,
         microbatches=case.microbatches,
         schedule=case.schedule,
         loss_fn=case.loss,
@@ -119,13 +127,13 @@ def build(case: Case, split, rank: int, group) -> PipelineRank:
     )
 
 
-def run_again(case: Case, problem, plan, captured, rank: int, group) -> dict:
+def run_again(case: Case, problem, plan, captured, rank: int, group, device) -> dict:
     """Run two steps, with and without operators that run again; nothing else may differ."""
     args, kwargs, target = case.batch()
     found, peaks = [], []
     for each in (replace(plan, recomputed=()), plan):
         split = copy.deepcopy(split_by_plan(captured, each, problem=problem))
-        pipeline = build(case, split, rank, group)
+        pipeline = build(case, split, rank, group, device)
         buffers = [b for stage in pipeline.stages for b in stage.submod.buffers()]
         own = list(dict(pipeline.named_parameters()).values())
         tracker = Tracker()
@@ -141,15 +149,15 @@ def run_again(case: Case, problem, plan, captured, rank: int, group) -> dict:
     return {"again": names, "peaks_bytes": peaks}
 
 
-def run(case: Case, captured: CapturedGraph, rank: int, group) -> dict:
-    model = copy.deepcopy(captured.module)
+def run(case: Case, captured: CapturedGraph, rank: int, group, device: torch.device) -> dict:
+    model = copy.deepcopy(captured.module).to(device)
     problem, plan = None, case.plan(captured)
     again = {}
     if case.recompute:
         problem, plan = case.recomputed(captured, plan)
-        again = run_again(case, problem, plan, captured, rank, group)
+        again = run_again(case, problem, plan, captured, rank, group, device)
     split = split_by_plan(captured, plan, problem=problem)
-    pipeline = build(case, split, rank, group)
+    pipeline = build(case, split, rank, group, device)
     traffic = Traffic(pipeline)
     theirs = dict(model.named_parameters(remove_duplicate=False))
     own = dict(pipeline.named_parameters())
@@ -157,8 +165,9 @@ def run(case: Case, captured: CapturedGraph, rank: int, group) -> dict:
         torch.optim.AdamW([p for p in table if p.requires_grad] or [torch.zeros(())], lr=0.01)
         for table in (list(own.values()), list(model.parameters()))
     ]
-    batch = case.batch()
-    parts = microbatches(case, *batch)
+    # A step takes its batch from wherever it is; the model takes its own where it is.
+    batch, own_batch = case.batch(), moved(case.batch(), device)
+    parts = microbatches(case, *own_batch)
     for step in range(STEPS):
         expected, losses = reference(case, model, parts)
         args, kwargs, target = batch
@@ -169,7 +178,7 @@ def run(case: Case, captured: CapturedGraph, rank: int, group) -> dict:
         for name, parameter in own.items():
             compare(f"step {step}: gradient of {name}", parameter.grad, theirs[name].grad)
         if step == 0 and case.loss is not None and case.same_as_whole_batch:
-            for name, gradient in whole_batch_gradients(case, *batch).items():
+            for name, gradient in whole_batch_gradients(case, *own_batch).items():
                 if name in own:
                     compare(f"whole batch: gradient of {name}", own[name].grad, gradient)
         for module in pipeline.stages:
@@ -203,9 +212,27 @@ def compare(what: str, found, expected) -> None:
     )
 
 
-def run_rank(rank: int, world: int, folder: Path, captured: dict[str, CapturedGraph]) -> None:
+def captured_cases(device: torch.device) -> dict[str, CapturedGraph]:
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    return {name: case.captured(device.type) for name, case in CASES.items()}
+
+
+def run_rank(
+    rank: int,
+    world: int,
+    folder: Path,
+    device: torch.device,
+    captured: dict[str, CapturedGraph] | None,
+) -> None:
+    if captured is None:
+        captured = captured_cases(device)
+    if device.type == "cuda":
+        # nccl refuses two ranks on one device of a host; on hosts of their own they may share it.
+        os.environ |= {"NCCL_HOSTID": f"host{rank}", "NCCL_SOCKET_IFNAME": "lo"}
+        torch.cuda.set_device(device)
     dist.init_process_group(
-        "gloo",
+        "nccl" if device.type == "cuda" else "gloo",
         init_method=f"file://{folder / 'store'}",
         rank=rank,
         world_size=world,
@@ -217,8 +244,8 @@ def run_rank(rank: int, world: int, folder: Path, captured: dict[str, CapturedGr
         if rank >= case.ranks:
             continue
         try:
-            with case.precision():
-                found[name] = run(case, captured[name], rank, groups[case.ranks])
+            with case.precision(device.type):
+                found[name] = run(case, captured[name], rank, groups[case.ranks], device)
         except Exception:
             found[name] = {"failure": traceback.format_exc()}
             # The others wait for this rank, so that nothing after this can be trusted.
@@ -227,13 +254,12 @@ def run_rank(rank: int, world: int, folder: Path, captured: dict[str, CapturedGr
     dist.destroy_process_group()
 
 
-def main(world: int, folder: Path) -> int:
-    torch.set_num_threads(1)
-    torch.set_default_dtype(torch.float64)
-    captured = {name: case.captured() for name, case in CASES.items()}
-    context = multiprocessing.get_context("fork")
+def main(world: int, folder: Path, device: torch.device) -> int:
+    forks = device.type == "cpu"
+    captured = captured_cases(device) if forks else None
+    context = multiprocessing.get_context("fork" if forks else "spawn")
     ranks = [
-        context.Process(target=run_rank, args=(rank, world, folder, captured))
+        context.Process(target=run_rank, args=(rank, world, folder, device, captured))
         for rank in range(world)
     ]
     for process in ranks:
@@ -244,4 +270,4 @@ def main(world: int, folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), Path(sys.argv[2])))
+    sys.exit(main(int(sys.argv[1]), Path(sys.argv[2]), torch.device(sys.argv[3])))

@@ -88,19 +88,27 @@ def trained(split, args, seed=5):
     split = copy.deepcopy(split)
     torch.manual_seed(seed)
     losses = [loss_of(split(*args)) for _ in range(2)]
-    after = torch.get_rng_state()
+    after = rng_states()
     losses[0].backward(retain_graph=True)
     losses[1].backward()
     losses[0].backward()
-    assert torch.equal(after, torch.get_rng_state())
+    assert all(map(torch.equal, after, rng_states()))
     gradients = [p.grad for p in split.parameters()]
     return [loss.detach() for loss in losses], gradients, list(split.buffers())
+
+
+def rng_states():
+    """The states of the generators of all devices."""
+    return [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]
 
 
 def loss_of(outputs):
     """A number that gives every element of the outputs another gradient."""
     floats = [t for t in pytree.tree_leaves(outputs) if torch.is_floating_point(t)]
-    return sum((t.flatten().float() * torch.linspace(0.1, 1, t.numel())).sum() for t in floats)
+    return sum(
+        (t.flatten().float() * torch.linspace(0.1, 1, t.numel(), device=t.device)).sum()
+        for t in floats
+    )
 
 
 def held_bytes(stage, inputs, problem, plan, saved):
@@ -113,15 +121,20 @@ def held_bytes(stage, inputs, problem, plan, saved):
     tracker = StorageTracker()
     tracker.watch((inputs, list(stage.parameters()), list(stage.buffers())))
     before = tracker.live_bytes()
-    rng_state = torch.random.get_rng_state
+    generators = torch.random, torch.cuda
+    rng_states = [generator.get_rng_state for generator in generators]
 
-    def watched():
-        state = rng_state()
-        tracker.watch(state)
-        return state
+    def watched(rng_state):
+        def watching(*device):
+            state = rng_state(*device)
+            tracker.watch(state)
+            return state
+
+        return watching
 
     gc.disable()
-    torch.random.get_rng_state = watched
+    for generator, rng_state in zip(generators, rng_states, strict=True):
+        generator.get_rng_state = watched(rng_state)
     try:
         with tracker:
             outputs = stage(*inputs)
@@ -138,7 +151,8 @@ def held_bytes(stage, inputs, problem, plan, saved):
         del functions, kept
         return held, tracker.live_bytes() - before
     finally:
-        torch.random.get_rng_state = rng_state
+        for generator, rng_state in zip(generators, rng_states, strict=True):
+            generator.get_rng_state = rng_state
         gc.enable()
 
 

@@ -43,17 +43,27 @@ from tests.support.pipeline_worker import STEPS
 from tests.support.recomputed_stages import names_again
 
 WORLD = 3
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda:0",
+        marks=[
+            pytest.mark.gpu,
+            pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"),
+        ],
+    ),
+]
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    """Run all cases; return what each rank found, by case."""
+@pytest.fixture(scope="module", params=DEVICES)
+def results(request, tmp_path_factory):
+    """Run all cases on a device; return what each rank found, by case."""
     folder = tmp_path_factory.mktemp("pipeline")
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-W", "ignore", "-m", "tests.support.pipeline_worker"]
     worker = subprocess.Popen(
-        [*command, str(WORLD), str(folder)],
+        [*command, str(WORLD), str(folder), request.param],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -117,10 +117,11 @@ PROBLEMS = {}
 
 
 @functools.cache
-def captured_model(name):
+def captured_model(name, device="cpu"):
     torch.manual_seed(0)
     model, args = MODELS[name]()
-    return capture(model, args), args
+    args = tuple(tensor.to(device) for tensor in args)
+    return capture(model.to(device), args), args
 
 
 def plan_of(captured, stages):
@@ -169,6 +170,24 @@ def test_stages_compute_and_hold_what_is_planned_at_random(name, stages):
     captured, args = captured_model(name)
     for seed in range(10):
         problem, plan = decided(captured, stages, seed, share=(1 + seed) / 10)
+        check_stages(captured, problem, plan, args)
+
+
+@pytest.fixture
+def _deterministic():
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.usefixtures("_deterministic")
+@pytest.mark.parametrize("name", MODELS)
+def test_stages_compute_and_hold_what_is_planned_on_cuda(name):
+    captured, args = captured_model(name, "cuda")
+    for stages, seed in ((1, 0), (1, 1), (2, 2)):
+        problem, plan = decided(captured, stages, seed, share=(3 + 3 * seed) / 10)
         check_stages(captured, problem, plan, args)
 
 
