@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from solver.bounds.held_weights import stage_weights
 from solver.bounds.lagrangian.shares import least_shared_ns
+from solver.bounds.pipeline_step import least_filled_step_ns, step_of_load_ns
 from solver.bounds.positions import PositionBound
 from solver.bounds.spine import longest_path, spine
 from solver.model.problem import ObjectiveName
@@ -42,7 +43,8 @@ def least_value(units: Instance, name: ObjectiveName, position_bound: PositionBo
     if name == "step":
         # Also if transfers overlap: every microbatch takes its path, and computes on its devices.
         load_ns = max(least_average_ns(units), least_shared_ns(units))
-        return max(longest_path_ns(units), units.problem.microbatches * load_ns)
+        filled_ns = least_filled_step_ns(units, usable_devices(units))
+        return max(filled_ns, step_of_load_ns(units.problem, load_ns))
     if name == "devices":
         return least_devices(units)
     if name == "peak_memory":

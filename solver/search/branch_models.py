@@ -6,6 +6,7 @@ import math
 from functools import partial
 
 from solver.bounds.linear import MOST_PROGRAMS, closure_bound_ns
+from solver.bounds.pipeline_step import load_of_step_ns
 from solver.bounds.positions import PositionBound
 from solver.bounds.windows import BorderIdeals, StageWindows
 from solver.cp.border_rows import add_border_ideals
@@ -150,8 +151,7 @@ class BranchSearch:
             limits[self._state.objective] = ceiling
         largest_load_ns = limits.get("bottleneck")
         if "step" in limits and not problem.interconnect.overlap:
-            # Every microbatch takes a device as long as its load says.
-            load_ns = limits["step"] // problem.microbatches
+            load_ns = load_of_step_ns(problem, limits["step"])
             largest_load_ns = load_ns if largest_load_ns is None else min(largest_load_ns, load_ns)
         windows = self._stage_bounds.windows(
             branch.slots, largest_load_ns, self._presolved.devices(branch.order), branch.chunks

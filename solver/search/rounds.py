@@ -47,7 +47,7 @@ def search(
     """
 
     def sub_search(part: PartitionProblem, own: SolveLimits, slice_: Clock) -> SolveResult:
-        return search(part, own, slice_, "cp-sat", without)
+        return search(part, own, slice_, "auto", without)
 
     state = SearchState(problem, limits, clock, solver, times=TIMES, sub_search=sub_search)
     steps = [step for step in SCHEDULES[solver] if step.name not in without]

@@ -344,10 +344,10 @@ RECOMPUTED: Final = (
     Step("averages", bounds.averages, is_baseline=True),
     _RECOMPUTED_CUTS,
     Step(
-        "ideals without limits",
-        recomputation.ideals_without_limits,
-        cap_s=15.0,
-        when=all_of(is_first, recomputation.has_few_ideals_without_limits),
+        "without limits",
+        recomputation.without_limits,
+        share=16.0,
+        when=all_of(is_first, recomputation.may_be_roomy),
     ),
     Step(
         "recomputed stages",
@@ -355,10 +355,17 @@ RECOMPUTED: Final = (
         share=32.0,
         when=all_of(is_first, recomputation.has_recomputed_stages),
     ),
-    # Where a model follows, its search is the faster without that plan.
+    # Where a small model follows, its search is the faster without that plan.
     *_only(not_(recomputation.has_few_rows), (_CUTS_WITH_EVERYTHING_AGAIN,)),
+    Step(
+        "without recomputation",
+        recomputation.without_recomputation,
+        share=4.0,
+        cap_s=5.0,
+        when=all_of(is_first, recomputation.has_wide_gap),
+    ),
     *_only(
-        recomputation.has_few_rows,
+        recomputation.has_model,
         _steps("positions, borders, least loads, refute orders, limits near the bound, branches"),
     ),
 )

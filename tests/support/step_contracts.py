@@ -47,8 +47,8 @@ BOUNDS: Final[Mapping[str, tuple[str, ...]]] = {
     "around the load": ("bottleneck", "decoder"),
     "lagrangian": ("bottleneck", "chain", "decoder"),
     "state space": ("bottleneck", "decoder", "layers"),
-    "ideals without limits": ("recomputed one chunk", "recomputed", "recomputed relayed"),
-    "recomputed stages": ("recomputed", "recomputed relayed"),
+    "without limits": ("recomputed one chunk", "recomputed", "recomputed relayed"),
+    "recomputed stages": ("recomputed", "recomputed relayed", "recomputed steps"),
 }
 """Steps that bound, and the shapes of the problems to try them on."""
 HEURISTICS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -68,6 +68,7 @@ HEURISTICS: Final[Mapping[str, tuple[str, ...]]] = {
     "cluster boundaries": ("any", "hand made", "decoder"),
     "recomputed cuts": ("recomputed", "recomputed relayed"),
     "cuts with everything again": ("recomputed", "recomputed relayed"),
+    "without recomputation": ("recomputed", "recomputed relayed"),
 }
 """Steps that find plans or improve them."""
 EXACT: Final[Mapping[str, tuple[str, ...]]] = {
@@ -125,6 +126,9 @@ SHAPES: Final[Mapping[str, Callable[[int], PartitionProblem]]] = {
     "recomputed": lambda seed: recomputed_problem(
         seed, is_restricted=seed % 2 > 0, max_operators=5, objective=("bottleneck",)
     ),
+    "recomputed steps": lambda seed: recomputed_problem(
+        seed, max_operators=5, objective=("step",)
+    ).replace(chunks_per_device=1, cuts=(), microbatches=2 + seed % 5),
     "recomputed one chunk": lambda seed: recomputed_problem(
         seed, max_operators=5, objective=("bottleneck",)
     ).replace(chunks_per_device=1, cuts=()),

@@ -20,7 +20,7 @@ What any such stage holds besides:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -112,6 +112,7 @@ class RecomputedStages:
         self.pairs = Pairs.of(self.skeleton, limit_ns)
         self._borders = BorderBytes(self.pairs, clock)
         self._prices: dict[str, MemoryPrices] = {}
+        self._loads: dict[tuple[int, int], Floats] = {}
 
     @staticmethod
     def applies(problem: PartitionProblem) -> bool:
@@ -130,31 +131,70 @@ class RecomputedStages:
 
         It is no more than the limit, if there is one.
         """
-        limits = [len(kind.devices) for kind in self._kinds]
-        most = min(sum(limits), self._problem.max_devices or sum(limits))
-        if math.prod(limit + 1 for limit in limits) > _MOST_SETS:
+        if not self._sets:
             return 0
-        sets = DeviceSets.of(limits, most)
-        least = np.full((len(sets), len(self.skeleton)), np.inf)
-        least[0, -1] = 0.0
-        starts, first = np.unique(self.pairs.starts, return_index=True)
-        loads: dict[tuple[int, int], Floats] = {}
-        for size, steps in enumerate(sets.steps):
-            for kind, targets, rests in steps:
-                flying = in_flight(self._problem, size)
-                if (kind, flying) not in loads:
-                    loads[kind, flying] = self._loads_ns(kind, flying)
-                for target, rest in zip(targets.tolist(), rests.tolist(), strict=True):
-                    value = np.maximum(loads[kind, flying], least[rest, self.pairs.ends])
-                    of_starts = np.minimum.reduceat(value, first)
-                    least[target, starts] = np.minimum(least[target, starts], of_starts)
-        best = float(least[:, 0].min())
+        best = self._least(self._known_loads_ns, np.maximum)
         if not math.isfinite(best):
             return self._limit_ns or 0
         bound_ns = math.ceil(best * (1 - _ROUNDING) - 1e-6)
         return bound_ns if self._limit_ns is None else min(bound_ns, self._limit_ns)
 
+    def least_extra_ns(self) -> int:
+        """Return a lower bound of what all stages take beyond the work of one run of everything.
+
+        0 if sets of devices are too many, or no stages are within the limit.
+        """
+        if not self._sets:
+            return 0
+        # Units that no stage must have have work of their own, and only need more memory.
+        best = self._least(self._extras_ns, np.add)
+        return math.floor(best * (1 - _ROUNDING)) if math.isfinite(best) else 0
+
+    @cached_property
+    def _sets(self) -> DeviceSets | None:
+        limits = [len(kind.devices) for kind in self._kinds]
+        most = min(sum(limits), self._problem.max_devices or sum(limits))
+        is_small = math.prod(limit + 1 for limit in limits) <= _MOST_SETS
+        return DeviceSets.of(limits, most) if is_small else None
+
+    def _least(
+        self, costs: Callable[[int, int], Floats], both: Callable[[Floats, Floats], Floats]
+    ) -> float:
+        """Return the least cost of a chain of stages.
+
+        Parameters
+        ----------
+        costs : callable
+            Of a kind of device and microbatches in flight: what the stage of each pair costs.
+        both : callable
+            What a stage and those behind it cost together.
+        """
+        sets = self._sets
+        assert sets is not None
+        least = np.full((len(sets), len(self.skeleton)), np.inf)
+        least[0, -1] = 0.0
+        starts, first = np.unique(self.pairs.starts, return_index=True)
+        for size, steps in enumerate(sets.steps):
+            for kind, targets, rests in steps:
+                own = costs(kind, in_flight(self._problem, size))
+                for target, rest in zip(targets.tolist(), rests.tolist(), strict=True):
+                    value = both(own, least[rest, self.pairs.ends])
+                    of_starts = np.minimum.reduceat(value, first)
+                    least[target, starts] = np.minimum(least[target, starts], of_starts)
+        return float(least[:, 0].min())
+
     # -- loads ----------------------------------------------------------------------------------
+
+    def _known_loads_ns(self, kind: int, flying: int) -> Floats:
+        if (kind, flying) not in self._loads:
+            self._loads[kind, flying] = self._loads_ns(kind, flying)
+        return self._loads[kind, flying]
+
+    def _extras_ns(self, kind: int, flying: int) -> Floats:
+        """Return at least what the stage of each pair takes beyond one run of all it must have."""
+        loads_ns = self._known_loads_ns(kind, flying)
+        once_ns: Floats = self._totals_ns(self._kinds[kind].device.device_class)[0]
+        return loads_ns - once_ns
 
     def _loads_ns(self, kind: int, flying: int) -> Floats:
         """Return at least the load of the stage of each pair of ideals."""

@@ -11,6 +11,7 @@ from solver.bounds.least_loads import LeastLoads
 from solver.bounds.parts import decomposition
 from solver.bounds.parts.around_load import part_bound_ns
 from solver.bounds.parts.subproblem import has_parts
+from solver.bounds.pipeline_step import step_of_load_ns
 from solver.bounds.state_space.bound import SkeletonBound
 from solver.model.clock import Clock
 from solver.search.findings import BoundFound, Finding, PartsFound, WindowsFound
@@ -27,9 +28,8 @@ def averages(state: SearchState, clock: Clock) -> Iterator[Finding]:
     else:
         yield BoundFound(least_value(direct(state.presolved.units), name, None))
     if name == "step" and not problem.interconnect.overlap:
-        # Every microbatch takes a device as long as its load says.
         load_ns = state.stage_bounds.least_bottleneck_ns(state.presolved.slots)
-        yield BoundFound(problem.microbatches * load_ns)
+        yield BoundFound(step_of_load_ns(problem, load_ns))
 
 
 def positions(state: SearchState, clock: Clock) -> Iterator[Finding]:

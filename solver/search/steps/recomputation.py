@@ -6,20 +6,28 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+from solver.bounds.averages import usable_devices
+from solver.bounds.pipeline_step import (
+    least_filled_step_ns,
+    load_of_step_ns,
+    step_of_load_ns,
+)
 from solver.bounds.recomputed.bound import RecomputedStages
 from solver.dp.contiguous.farthest_cuts import farthest_cuts
 from solver.dp.ideal_program import can_win
+from solver.evaluation.result import SolveStatus
 from solver.model.clock import Clock
 from solver.model.cuts import is_hand_made
+from solver.model.limits import SolveLimits
 from solver.model.problem import PartitionProblem
 from solver.presolve.instance import condense
-from solver.search.findings import BoundFound, Finding, NothingFound, PlanFound
+from solver.search.findings import BoundFound, Finding, Infeasible, NothingFound, PlanFound
 from solver.search.state import SearchState
-from solver.search.steps.heuristics import ideal_program
 from solver.stages.recompute_chooser import RecomputeChooser
 
-_MOST_ROWS: Final = 200_000
-"""Pairs of operators, by position, of which a model is made in seconds."""
+_FEW_ROWS: Final = 200_000
+_MOST_ROWS: Final = 1_000_000
+"""Pairs of operators, by position, of which a model is made in a moment, and in seconds."""
 
 
 def recomputed_cuts(state: SearchState, clock: Clock) -> Iterator[Finding]:
@@ -49,40 +57,67 @@ def _with_everything_again(problem: PartitionProblem) -> PartitionProblem:
     return problem.replace(operators=tuple(operators))
 
 
-def ideals_without_limits(state: SearchState, clock: Clock) -> Iterator[Finding]:
-    """Solve the problem with all the memory it takes, by ideals; let operators of the plan rerun.
+def without_limits(state: SearchState, clock: Clock) -> Iterator[Finding]:
+    """Solve the problem with all the memory it takes; let operators of the plan run again.
 
     Then nothing has to run again, which only adds time: its optimum is a bound.
     """
-    relaxed = _without_limits(state.problem)
-    answer = ideal_program(state)(relaxed, clock)
+    answer = state.sub_search(_without_limits(state), _unheard(state), clock)
     if answer.plan is not None:
         yield PlanFound(RecomputeChooser(state.problem).completed(answer.plan))
     if answer.objective_bounds:
         yield BoundFound(answer.objective_bounds[0])
-    else:
-        yield NothingFound(answer.reason)
+    elif answer.status is SolveStatus.INFEASIBLE:
+        yield Infeasible(answer.reason)
 
 
-def has_few_ideals_without_limits(state: SearchState) -> bool:
-    """Whether the bottleneck alone is minimised, and the program likely ends in a second."""
-    if state.problem.objective != ("bottleneck",) or not state.has_gap(1):
+def may_be_roomy(state: SearchState) -> bool:
+    """Whether the best plan so far fits with nothing run again, or that search is a short one."""
+    if not state.has_gap(1):
         return False
-    return can_win(_without_limits(state.problem))
+    if state.plan is not None and not state.plan.recomputed:
+        return True
+    return state.problem.objective == ("bottleneck",) and can_win(_without_limits(state))
 
 
-def _without_limits(problem: PartitionProblem) -> PartitionProblem:
-    devices = [replace(device, memory_bytes=None) for device in problem.devices]
-    return problem.replace(devices=devices, recompute="none")
+def _without_limits(state: SearchState) -> PartitionProblem:
+    devices = [replace(device, memory_bytes=None) for device in state.problem.devices]
+    return _without_recomputation(state).replace(devices=devices)
+
+
+def without_recomputation(state: SearchState, clock: Clock) -> Iterator[Finding]:
+    """Offer a plan in which nothing runs again."""
+    # A bound of these plans is none of all plans, so it is not reported.
+    answer = state.sub_search(_without_recomputation(state), _unheard(state), clock)
+    if answer.plan is not None:
+        yield PlanFound(answer.plan)
+    else:
+        yield NothingFound(
+            "no cut fits in which operators run again, and no plan in which none does"
+        )
+
+
+def _without_recomputation(state: SearchState) -> PartitionProblem:
+    return state.problem.replace(recompute="none", objective=(state.objective,))
+
+
+def _unheard(state: SearchState) -> SolveLimits:
+    return replace(state.limits, on_progress=None)
 
 
 def recomputed_stages(state: SearchState, clock: Clock) -> Iterator[Finding]:
-    """Bound the bottleneck by ideals of some units (:mod:`solver.bounds.recomputed.bound`)."""
-    microbatches = state.problem.microbatches if state.objective == "step" else 1
-    limit_ns = None if state.best is None else state.best // microbatches
+    """Bound loads, and their sum, by ideals of some units (:mod:`solver.bounds.recomputed`)."""
+    problem, limit_ns, is_step = state.problem, state.best, state.objective == "step"
+    if is_step and limit_ns is not None:
+        limit_ns = load_of_step_ns(problem, limit_ns)
     bound = RecomputedStages(state.units, state.presolved.kinds, limit_ns=limit_ns, clock=clock)
-    # Every microbatch takes a device as long as its load says.
-    yield BoundFound(microbatches * bound.least_bottleneck_ns())
+    load_ns = bound.least_bottleneck_ns()
+    if not is_step:
+        yield BoundFound(load_ns)
+        return
+    slots = usable_devices(state.units)
+    filled_ns = least_filled_step_ns(state.units, slots, extra_ns=bound.least_extra_ns())
+    yield BoundFound(max(filled_ns, step_of_load_ns(problem, load_ns)))
 
 
 def has_recomputed_stages(state: SearchState) -> bool:
@@ -98,6 +133,15 @@ def has_wide_gap(state: SearchState) -> bool:
 
 
 def has_few_rows(state: SearchState) -> bool:
+    """Whether a model of what runs again is small."""
+    return _rows(state) <= _FEW_ROWS
+
+
+def has_model(state: SearchState) -> bool:
     """Whether a model of what runs again is made in time."""
+    return _rows(state) <= _MOST_ROWS
+
+
+def _rows(state: SearchState) -> int:
     positions = state.presolved.slots * state.presolved.chunks
-    return len(state.problem.operators) ** 2 * positions <= _MOST_ROWS
+    return len(state.problem.operators) ** 2 * positions

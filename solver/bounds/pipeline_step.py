@@ -1,0 +1,115 @@
+"""Lower bounds of the time of a pipeline's step, from the loads of its stages.
+
+A device runs all microbatches, which take it as many times its load. And the first microbatch, or
+the last, passes all stages while most of them wait; this module adds the two.
+
+Take the stages that hold units of a longest path, k of them in the order of devices, with loads
+L_j. They are a chain: each waits for the one before it in forward passes, and for the one behind it
+in backward passes. Of m microbatches let a stage run w forward passes before its first backward
+pass: in 1F1B min(m, P - j) of P devices at most, in GPipe all. Then a step is at least
+
+* in GPipe, and without backward passes, sum(L) + (m - 1) L_j: what comes before the stage, all of
+  its passes, what comes behind it.
+* in 1F1B with w < m: until its first backward pass, all forward passes of the first microbatch and
+  the backward passes behind the stage; then m - w backward and forward passes in turn; then the
+  last microbatch goes to the end and all the way back. Together
+  sum(L) + sum(L_i, i > j) + (m - w) L_j.
+* in 1F1B, whatever w is, sum(L) + (m - (w + 1) / 2) L_j on average: of what it says above and of
+  all that comes before the stage and its own passes, or of its forward and its backward passes.
+
+Multiplied by weights and added, each of the three bounds a step by sum(L) alone. Stages of equal
+loads attain the first two: (m + P - 1) / P of the work is the least step there is.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import accumulate
+
+from solver.bounds.spine import longest_path
+from solver.model.problem import PartitionProblem
+from solver.presolve.instance import Instance
+
+
+def step_of_load_ns(problem: PartitionProblem, load_ns: int) -> int:
+    """Return what a step takes at least if some device has a load: its microbatches."""
+    return problem.microbatches * load_ns
+
+
+def load_of_step_ns(problem: PartitionProblem, step_ns: int) -> int:
+    """Return the largest load of a device in plans with such a step."""
+    return step_ns // problem.microbatches
+
+
+def least_filled_step_ns(units: Instance, slots: int, *, extra_ns: int = 0) -> int:
+    """Return a lower bound of the step of all plans by the work of their stages.
+
+    Parameters
+    ----------
+    slots : int
+        Most devices of a plan.
+    extra_ns : int
+        What all stages take at least beyond one run of everything.
+
+    Notes
+    -----
+    Stages without a unit of the path lie between two of its units, and hold nothing but units that
+    are comparable to neither side: their work is left out of the sums (:func:`_most_beside_ns`).
+    With several chunks a device it is the time of the path.
+    """
+    problem = units.problem
+    path = longest_path(units)
+    least_ns = int(units.fastest_ns[path].sum())
+    if problem.chunks_per_device > 1:
+        return least_ns
+    work_ns, beside_ns = int(units.fastest_ns.sum()) + extra_ns, _most_beside_ns(units, path)
+    if extra_ns:
+        # Each of its operators may run once again.
+        beside_ns *= 2
+    passes = [_shares(problem, slots, stages) for stages in range(1, min(slots, len(path)) + 1)]
+    found = [
+        Fraction(max(work_ns - (slots - stages) * beside_ns, least_ns)) * (1 + share)
+        for stages, share in enumerate(passes, start=1)
+    ]
+    return max(least_ns, -(-min(found).numerator // min(found).denominator))
+
+
+def _shares(problem: PartitionProblem, slots: int, stages: int) -> Fraction:
+    """Return how much of the work of the first of some stages a step has beyond that work."""
+    batches = problem.microbatches
+    if batches == 1:
+        return Fraction(0)
+    if problem.schedule == "gpipe" or not problem.is_training:
+        return Fraction(batches - 1, stages)
+    ahead = [min(batches, slots - stage) for stage in range(stages)]
+    # Each stage alone: the sum of the work is at most the rest of the step over these.
+    apart = sum((1 / (batches - Fraction(each + 1, 2)) for each in ahead), Fraction(0))
+    if batches <= slots:
+        return 1 / apart
+    # Weights with which the sums of all stages add up to the work: what later stages add to
+    # earlier ones' counts too.
+    total = Fraction(0)
+    for each in ahead:
+        total += (1 - total) / (batches - each)
+    return 1 / min(apart, total)
+
+
+def _most_beside_ns(units: Instance, path: list[int]) -> int:
+    """Return the most work of a stage without units of a path.
+
+    All earlier units of the path are before such a stage and all later ones behind it. So it holds
+    units whose ancestors end, and whose descendants begin, on either side of one place.
+    """
+    place = {unit: at for at, unit in enumerate(path)}
+    after = [place.get(unit, -1) for unit in range(len(units))]
+    for unit in range(len(units)):
+        after[unit] = max([after[unit], *(after[other] for other in units.predecessors[unit])])
+    before = [place.get(unit, len(path)) for unit in range(len(units))]
+    for unit in reversed(range(len(units))):
+        before[unit] = min([before[unit], *(before[other] for other in units.successors[unit])])
+    changes = [0] * (len(path) + 2)
+    for unit, time_ns in enumerate(units.fastest_ns.tolist()):
+        if unit not in place:
+            changes[after[unit] + 1] += time_ns
+            changes[before[unit] + 1] -= time_ns
+    return max(accumulate(changes), default=0)
