@@ -52,7 +52,7 @@ class Training:
         or every device with a reader holds a copy, and the gradients of the copies are summed.
     recompute : {"none", "auto", "layers", "all"}, sequence of str, or Recompute
         What may run again in the backward pass instead of keeping what it made: nothing; the
-        operators for which that pays, or the regions, decided with the plan; all of every region;
+        operators for which that pays, or whole layers, decided with the plan; all of every layer;
         or modules. :class:`Recompute` can say of modules too that they must, or must not.
     regions : sequence of str
         The modules by which operators run again, names or patterns; without any the outermost ones

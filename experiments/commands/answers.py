@@ -130,6 +130,7 @@ def result_json(problem: PartitionProblem, result: SolveResult) -> dict[str, Any
         "device_order": [] if plan is None else list(plan.device_order),
         "chunks": None if plan is None else dict(plan.chunks),
         "recomputed": None if plan is None else sorted(plan.recomputed),
+        "region_starts": None if plan is None else list(plan.region_starts),
         "assignment": None if plan is None else dict(plan.assignment),
         "devices": [
             {

@@ -14,7 +14,6 @@ from experiments.commands.options import (
     BuiltModelArgument,
     ConstantOption,
     JsonOption,
-    RegionsOption,
     out_option,
 )
 from experiments.console.output import check_writable, print_json, say_note
@@ -59,7 +58,6 @@ def hand_over(
     tied_first: _TiedFirstOption = False,
     microbatches: _MicrobatchesOption = None,
     constant: ConstantOption = None,
-    regions: RegionsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write a plan as a file that accelerate, torch, Megatron or FlagScale takes.
@@ -92,8 +90,8 @@ def hand_over(
     say_note(captured)
     answer: dict[str, object] = {"to": to, "file": out}
     problem = None
-    if regions or to not in _WITHOUT_PROBLEM:
-        problem = problem_of_plan(captured, plan, regions=regions or ())
+    if to not in _WITHOUT_PROBLEM:
+        problem = problem_of_plan(captured, plan)
     if to == "programs":
         programs = save_stage_programs(split_by_plan(captured, plan, problem=problem), out)
         answer["programs"] = [stage.file for stage in programs.stages]

@@ -95,15 +95,6 @@ ConstantOption = Annotated[
         "for its values. May be repeated.",
     ),
 ]
-RegionsOption = Annotated[
-    list[str] | None,
-    _option(
-        "Training",
-        "MODULE",
-        "A module, or a pattern such as 'h.*', that is run again on its own; the layers of the "
-        "model if left out. May be repeated.",
-    ),
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +136,15 @@ class ProblemOptions:
             autocompletion=complete_from(RULES),
         ),
     ] = None
-    regions: RegionsOption = None
+    regions: Annotated[
+        list[str] | None,
+        _option(
+            "Training",
+            "MODULE",
+            "A module, or a pattern such as 'h.*', that is run again on its own; the layers of the "
+            "model if left out. May be repeated.",
+        ),
+    ] = None
     schedule: Annotated[
         Schedule | None,
         _option(

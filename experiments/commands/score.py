@@ -21,6 +21,7 @@ from solver.evaluation.result import judge
 from solver.model.plan import check_assignment
 from solver.model.problem import ObjectiveName
 from solver.model.quantities import format_value, printable
+from solver.model.recomputation import with_regions
 
 _SHOWN: tuple[ObjectiveName, ...] = ("transfer", "bottleneck", "latency", "peak_memory")
 _GIVEN = "given"
@@ -67,6 +68,8 @@ def score(
         captured, scored = read_problem(model, request, progress.step)
         say_note(captured)
         found = read_foreign_plan(plan_file, scored, captured, form)
+        if not request.recompute.regions:
+            scored = with_regions(scored, found.plan)
         rounds = 1 + max(found.plan.chunks.values(), default=0)
         if request.pipeline.chunks_per_device is None and rounds > scored.chunks_per_device:
             note = (
@@ -193,6 +196,7 @@ def _to_json(
         "devices": result_json(problem, given)["devices"],
         "chunks": dict(found.plan.chunks),
         "recomputed": sorted(found.plan.recomputed),
+        "region_starts": list(found.plan.region_starts),
         "device_order": list(found.plan.device_order),
         "assignment": dict(found.plan.assignment),
         "best": result_json(problem, best),

@@ -13,7 +13,6 @@ from experiments.commands.options import (
     BuiltModelArgument,
     ConstantOption,
     JsonOption,
-    RegionsOption,
     out_option,
 )
 from experiments.console.exit_codes import EXIT_NOT_EQUAL
@@ -46,7 +45,6 @@ def split(
     plan_file: _PlanOption,
     out: _OutOption = None,
     constant: ConstantOption = None,
-    regions: RegionsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Split a model by a plan, check that it computes the same, show and save the stages.
@@ -81,9 +79,7 @@ def split(
         check_folder(out)
     captured = capture_model(loaded, constant or ())
     say_note(captured)
-    parts = split_by_plan(
-        captured, chosen, problem=problem_of_plan(captured, chosen, regions=regions or ())
-    )
+    parts = split_by_plan(captured, chosen, problem=problem_of_plan(captured, chosen))
     report = None
     if loaded.has_weights:
         with others_code(f"model {model!r}"):

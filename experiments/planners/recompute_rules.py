@@ -29,8 +29,9 @@ def layers_of(task: PlanningTask) -> list[tuple[str, ...]]:
 
     Layers are the outermost modules that the model repeats
     (:func:`fx_bridge.capture.layers.layer_calls`). Without a model, or where it repeats nothing,
-    they are the regions of the problem, which also hold what lies between layers; in a problem of
-    one region, such as Piper's, the operators that may run again.
+    they are the regions of the problem, of which layers also hold what lies between them, and
+    others what is at their ends; in a problem of one region, such as Piper's, the operators that
+    may run again.
     """
     found: dict[object, list[str]] = {}
     if task.captured is not None:

@@ -182,7 +182,7 @@ def backward_passes(
     for found in saved.values():
         for storage in found:
             kept.setdefault(storage.owner, set()).add(storage)
-    may, must = recompute.choices(captured, recomputable_operators(captured, saved))
+    may, must = recompute.choices(captured, recomputable_operators(captured, saved), regions)
     state_bytes, region_of = rng_state_bytes(captured), recomputation_regions(captured, regions)
     passes: dict[str, Backward] = {}
     none = BackwardCost()

@@ -107,18 +107,46 @@ def recomputation_regions(captured: CapturedGraph, modules: Sequence[str] = ()) 
     -----
     A region begins at the first operator of each call of a layer
     (:func:`~fx_bridge.capture.layers.layer_calls`) and ends where the next one begins, so that what
-    lies between layers belongs to the one before. Where layers interleave, regions still follow one
-    another; a model that repeats nothing is one region.
+    lies between layers belongs to the one before. What comes before the first layer is a region,
+    and so is what follows all layers, such as the head and the loss; of `modules` that are parts of
+    the model's own layers, what follows these. Where layers interleave, regions still follow one
+    another; a model without layers is one region.
+
+    Examples
+    --------
+    >>> from fx_bridge.capture.graph import capture
+    >>> layers = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(2)))
+    >>> model = nn.ModuleDict({"layers": layers, "head": nn.Linear(4, 2)})
+    >>> model.forward = lambda x: model["head"](model["layers"](x))
+    >>> recomputation_regions(capture(model, (torch.ones(3, 4),)))
+    {'linear': 0, 'tanh': 0, 'linear_1': 1, 'tanh_1': 1, 'linear_2': 2}
     """
+    calls = layer_calls(captured, modules)
+    inside = {name for of in (calls, layer_calls(captured)) for name, call in of.items() if call}
+    last = next((name for name in reversed(calls) if name in inside), None)
     regions: dict[str, int] = {}
     begun = set()
     region = 0
-    for name, call in layer_calls(captured, modules).items():
+    for name, call in calls.items():
         if call is not None and call not in begun:
             begun.add(call)
             region += bool(regions)
         regions[name] = region
+        region += bool(begun) and name == last
     return regions
+
+
+def operators_of_layers(captured: CapturedGraph, modules: Sequence[str] = ()) -> frozenset[str]:
+    """Return the operators in the regions that begin at layers; all if the model has no layer.
+
+    Parameters
+    ----------
+    modules : sequence of str
+        The layers, as :func:`recomputation_regions` takes them.
+    """
+    regions = recomputation_regions(captured, modules)
+    own = {regions[name] for name, call in layer_calls(captured, modules).items() if call}
+    return frozenset(name for name, region in regions.items() if region in own or not own)
 
 
 def recomputable_operators(

@@ -8,6 +8,7 @@ from typing import Final
 
 from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.capture.modules import check_modules, matching_modules, module_operators
+from fx_bridge.costs.recomputation import operators_of_layers
 from solver import PartitionError
 from solver.model.checks import only_given
 from solver.model.training import RecomputeRule
@@ -28,11 +29,14 @@ class Recompute:
     Parameters
     ----------
     rule : {"auto", "none", "layers", "all"} or sequence of str
-        The operators for which that pays, decided with the plan; nothing; of each region all or
-        nothing, decided with the plan; all of every region; or modules, which run again while
-        nothing else does.
+        The operators for which that pays, decided with the plan; nothing; of each layer all or
+        nothing, decided with the plan; all of every layer; or modules, which run again while
+        nothing else does. A layer is the region that begins at it
+        (:func:`~fx_bridge.costs.recomputation.recomputation_regions`): with ``"layers"`` and
+        ``"all"`` nothing before the first and behind the last runs again, as in programs that know
+        of layers alone.
     always : sequence of str
-        Modules that run again whatever pays; with ``"layers"`` all of their regions does.
+        Modules that run again whatever pays; with ``"layers"`` all of their regions that may does.
     never : sequence of str
         Modules that do not, even if others of these names mean them too.
 
@@ -98,7 +102,7 @@ leave it out, or write 'auto' or 'layers'
         return "layers"
 
     def choices(
-        self, captured: CapturedGraph, recomputable: Collection[str]
+        self, captured: CapturedGraph, recomputable: Collection[str], regions: Sequence[str] = ()
     ) -> tuple[frozenset[str], frozenset[str]]:
         """Return the operators that may run again, and those of them that must.
 
@@ -106,6 +110,8 @@ leave it out, or write 'auto' or 'layers'
         ----------
         recomputable : collection of str
             Operators that may as far as the graph is concerned.
+        regions : sequence of str
+            The modules that are layers, if not those that the model repeats.
 
         Raises
         ------
@@ -114,10 +120,13 @@ leave it out, or write 'auto' or 'layers'
         """
         operators = module_operators(captured)
         may = frozenset(recomputable) - _inside(self.never, operators)
+        always = _inside(self.always, operators)
+        if self.rule in ("layers", "all"):
+            may &= operators_of_layers(captured, regions) | always
         if self.rule == "all":
             return may, may
         if isinstance(self.rule, str):
-            return may, may & _inside(self.always, operators)
+            return may, may & always
         may &= _inside(self.rule, operators)
         return may, may
 

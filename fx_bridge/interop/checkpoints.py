@@ -105,7 +105,8 @@ def plan_with_checkpoints(
     check_total(captured, plan)
     if not modules:
         return replace(plan, recomputed=frozenset())
-    whole = WholeModules(captured, plan, problem_with_regions(captured, plan, problem))
+    problem = problem_with_regions(captured, plan, problem)
+    whole = WholeModules(captured, plan, problem)
     for path in modules:
         _check_stages(path, {str(plan.stage_of(n)): n for n in operators_of(captured, path)})
     names = set(modules)
@@ -126,7 +127,8 @@ def plan_with_checkpoints(
         )
     for path in dict.fromkeys(call.path for call in outer.values()):
         whole.check_effects(path, [name for name, call in outer.items() if call.path == path])
-    return replace(plan, recomputed=whole.again(outer))
+    recomputed = whole.again(outer)
+    return replace(plan, recomputed=recomputed, region_starts=problem.region_starts)
 
 
 def _check_stages(path: str, example_of: Mapping[str, str]) -> None:

@@ -11,7 +11,7 @@ from torch import fx
 from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.capture.random_numbers import random_operators
 from solver import PartitionError, PartitionPlan, PartitionProblem
-from solver.model.recomputation import Recomputation
+from solver.model.recomputation import Recomputation, other_regions
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +87,15 @@ def problem_with_regions(
     if problem is None:
         what = f"the plan lets {min(plan.recomputed)!r}" if plan.recomputed else "operators"
         raise PartitionError(
-            f"{what} run again in the backward pass, by regions that only its problem has; give "
-            "problem=, such as result.problem"
+            f"{what} run again in the backward pass, and only its problem has what that pass "
+            "saves; give problem=, such as result.problem"
         )
     if [op.name for op in problem.operators] != [node.name for node in captured.operators]:
         raise PartitionError(
             "the problem has other operators than the graph; give the one that the plan is for"
         )
+    for violation in other_regions(problem, plan):
+        raise PartitionError(f"{violation}; give the problem that the plan is for")
     for violation in Recomputation(problem, plan.stage_index, plan.recomputed).violations():
         raise PartitionError(f"{violation}; leave it out of recomputed")
     return problem

@@ -51,8 +51,8 @@ def split_by_plan(
         Which of ``torch.fx.passes`` does the work, ``split_module`` or ``split_by_tags``. The
         results agree in all that is said here, and each checks the other in the tests.
     problem : PartitionProblem, optional
-        Which `plan` is a plan of. Needed where operators run again in the backward pass: it has the
-        regions in which they do (:class:`~fx_bridge.recomputation.stage.RecomputingStage`).
+        Which `plan` is a plan of. Needed where operators run again in the backward pass: it has
+        what that pass saves (:class:`~fx_bridge.recomputation.stage.RecomputingStage`).
 
     Returns
     -------

@@ -9,7 +9,7 @@ from solver.evaluation.usage import DeviceUsage
 from solver.model.cuts import broken_by
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
-from solver.model.recomputation import Recomputation
+from solver.model.recomputation import Recomputation, other_regions
 
 
 def violations(
@@ -31,6 +31,7 @@ def violations(
         None if nothing runs again.
     """
     found = _broken_order(plan, arcs)
+    found += other_regions(problem, plan)
     found += [] if recomputation is None else recomputation.violations()
     chunk_count = 1 + plan.stages[-1].chunk
     if chunk_count > problem.chunks_per_device:

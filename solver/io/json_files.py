@@ -184,6 +184,7 @@ def plan_to_json(plan: PartitionPlan) -> dict[str, Any]:
         "chunks": dict(plan.chunks),
         "assignment": dict(plan.assignment),
         "recomputed": sorted(plan.recomputed),
+        "region_starts": list(plan.region_starts),
     }
 
 

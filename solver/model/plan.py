@@ -49,6 +49,10 @@ class PartitionPlan:
     recomputed : frozenset of str
         Operators with a storage of their own that run again in the backward pass
         (:mod:`solver.model.recomputation`).
+    region_starts : tuple of str
+        The operators at which the regions of the problem begin, the first one too, so that a plan
+        says by which regions its operators run again. Empty where nothing does, and in plans that
+        do not say it.
 
     Raises
     ------
@@ -60,6 +64,7 @@ class PartitionPlan:
     device_order: tuple[str, ...]
     chunks: Mapping[str, int] = field(default_factory=dict)
     recomputed: frozenset[str] = frozenset()
+    region_starts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "assignment", MappingProxyType(dict(self.assignment)))
@@ -75,11 +80,14 @@ class PartitionPlan:
                 raise PartitionError(f"chunks names {name!r}, which has no device; assign it one")
             check_natural(chunk, f"chunks[{name!r}]")
         object.__setattr__(self, "recomputed", frozenset(self.recomputed))
-        for name in sorted(self.recomputed):
-            if name not in self.assignment:
-                raise PartitionError(
-                    f"recomputed names {name!r}, which has no device; assign it one"
-                )
+        starts = tuple(self.region_starts) if self.recomputed else ()
+        object.__setattr__(self, "region_starts", starts)
+        for what in ("recomputed", "region_starts"):
+            for name in sorted(getattr(self, what)):
+                if name not in self.assignment:
+                    raise PartitionError(
+                        f"{what} names {name!r}, which has no device; assign it one"
+                    )
         least = 0
         if self.chunks and len(self.chunks) == len(self.assignment):
             least = min(self.chunks.values())

@@ -281,6 +281,14 @@ class PartitionProblem:
         return self.may_recompute and any(op.backward.must_recompute for op in self.operators)
 
     @cached_property
+    def region_starts(self) -> tuple[str, ...]:
+        """The first operator of every region of recomputation."""
+        first: dict[int, str] = {}
+        for op in self.operators:
+            first.setdefault(op.backward.region, op.name)
+        return tuple(first.values())
+
+    @cached_property
     def units(self) -> tuple[tuple[str, ...], ...]:
         """The operators merged by overlapping colocation groups, in execution order.
 

@@ -24,6 +24,7 @@ import numpy as np
 
 from solver.model.arrays import Bools
 from solver.model.holdings import GradientSpan
+from solver.model.operators import Operator
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 
@@ -36,9 +37,35 @@ def recomputation_of(problem: PartitionProblem, plan: PartitionPlan) -> Recomput
 
 
 def with_required(problem: PartitionProblem, plan: PartitionPlan) -> PartitionPlan:
-    """Return a plan in which what must run again does so, too."""
+    """Return a plan in which what must run again does so, too, and that says by which regions."""
     recomputed = required(problem, plan.stage_index, plan.recomputed)
-    return plan if recomputed == plan.recomputed else replace(plan, recomputed=recomputed)
+    starts = problem.region_starts if recomputed else ()
+    if (recomputed, starts) == (plan.recomputed, plan.region_starts):
+        return plan
+    return replace(plan, recomputed=recomputed, region_starts=starts)
+
+
+def with_regions(problem: PartitionProblem, plan: PartitionPlan) -> PartitionProblem:
+    """Return a problem with the regions that a plan says; as it is if the plan says none."""
+    starts = set(plan.region_starts)
+    if not starts:
+        return problem
+    operators: list[Operator] = []
+    region = 0
+    for op in problem.operators:
+        region += bool(operators) and op.name in starts
+        operators.append(replace(op, backward=replace(op.backward, region=region)))
+    return problem.replace(operators=tuple(operators))
+
+
+def other_regions(problem: PartitionProblem, plan: PartitionPlan) -> list[str]:
+    """Return one sentence if a plan says that regions are others than those of the problem."""
+    said, own = set(plan.region_starts), set(problem.region_starts)
+    if not said or said == own:
+        return []
+    first = next(op.name for op in problem.operators if op.name in said ^ own)
+    here, there = ("plan", "problem") if first in said else ("problem", "plan")
+    return [f"a region begins at operator {first!r} in the {here}, but not in the {there}"]
 
 
 def required(

@@ -9,13 +9,14 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from experiments.cli import main
 from experiments.commands.app import app
-from experiments.console.exit_codes import EXIT_NOT_EQUAL
+from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_NOT_EQUAL
 from experiments.workloads import reader as workloads
 from solver import PCIE, SOLVERS, Device, PartitionPlan, evaluate, load_plan, load_problem
 
@@ -136,17 +137,34 @@ def test_solve_prints_json_and_writes_the_plan(
     assert dict(load_plan(out).assignment) == answer["assignment"]
 
 
-def test_modules_that_run_again_are_planned_and_split(
+def test_a_plan_file_says_by_which_regions_operators_run_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, regions = str(tmp_path / "plan.json"), ["--regions", "[02]"]
-    words = ["plan", "mlp", "--devices", "2x1GB", "--memory-model", "training", "--json"]
-    asked = ["--recompute", "all", "--recompute", "2=never"]
-    assert main([*words, "--solver", "chain", *asked, *regions, "--out", out]) == 0
-    again = json.loads(capsys.readouterr().out)["recomputed"]
-    assert again and again == sorted(load_plan(out).recomputed)
-    assert main(["split", "mlp", "--plan", out, *regions, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["equal"] is True
+    out, saved = str(tmp_path / "plan.json"), str(tmp_path / "problem.json")
+    words = ["mlp", "--devices", "2x1GB", "--memory-model", "training"]
+    asked = ["--recompute", "all", "--recompute", "2=never", "--regions", "[04]"]
+
+    def answer(*command: str) -> dict[str, Any]:
+        assert main([*command, "--json"]) == 0
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return found
+
+    found = answer("plan", *words, "--solver", "chain", *asked, "--out", out)
+    plan = load_plan(out)
+    assert found["recomputed"] == sorted(plan.recomputed)
+    assert {"linear", "relu", "relu_2"} <= plan.recomputed and "linear_1" not in plan.recomputed
+    assert found["region_starts"] == list(plan.region_starts) == ["linear", "linear_2"]
+    assert answer("split", "mlp", "--plan", out)["equal"] is True
+    score = ["score", out, *words, "--recompute", "auto"]
+    assert answer(*score)["feasible"] is True
+    assert main([*score, "--regions", "2"]) == EXIT_NO_PLAN
+    assert "broken: a region begins at operator 'linear_1' in the problem, but not in the plan" in (
+        capsys.readouterr().out
+    )
+    # A saved problem knows no modules, but its regions.
+    assert main(["export", *words, *asked, "--out", saved]) == 0
+    assert main(["solve", saved, "--solver", "chain", "--out", out]) == 0
+    assert load_plan(out) == plan
 
 
 @pytest.mark.parametrize("solver", [name for name in SOLVERS if name != "auto"])

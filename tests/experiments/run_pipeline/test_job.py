@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from experiments.zoo.building import build_model
 from experiments.zoo.models import ZOO
 from fx_bridge.capture.graph import capture
 from fx_bridge.checkpoint.tensors import slots_of
-from solver import PartitionError, PartitionPlan, save_plan
+from fx_bridge.recomputation.stage import RecomputingStage
+from solver import PartitionError, PartitionPlan, load_plan, save_plan
 
 
 def plan_of(devices=("cpu:0", "cpu:1")):
@@ -59,6 +61,25 @@ def test_a_job_is_ready_without_weights_in_memory(saved):
         own = {p.rpartition(".")[0] for p in slots_of(job.split.get_submodule(job.stages[0]))}
         held = sum(p.nbytes for n, p in model.named_parameters() if n.rpartition(".")[0] in own)
         assert job.weights_bytes == held
+
+
+def test_what_runs_again_does_so_by_the_regions_of_the_plan(tmp_path):
+    words = ["plan", "mlp", "--devices", "2x1GB", "--memory-model", "training", "--cut-after", "4"]
+    again = ["--solver", "chain", "--recompute", "all", "--regions", "[05]"]
+    assert main([*words, *again, "--out", str(tmp_path / "plan.json")]) == 0
+    plan = load_plan(tmp_path / "plan.json")
+    assert plan.region_starts == ("linear", "relu_2")
+    for launch in RANKS:
+        job = prepare(options(tmp_path, weights=None, device="cpu", train=True), launch)
+        stage = job.split.get_submodule(job.stages[0])
+        assert isinstance(stage, RecomputingStage)
+        decisions = stage.meta["recomputation"]
+        assert decisions.again == {node.name for node in stage.graph.nodes} & plan.recomputed
+        assert set(decisions.regions.values()) == {launch.rank}
+    # By the layers of the model no operator could run again alone.
+    save_plan(replace(plan, region_starts=()), tmp_path / "plan.json")
+    text = refused(options(tmp_path, weights=None, device="cpu", train=True))
+    assert "cannot run again" in text and "of another region, needs it" in text
 
 
 def test_a_wrong_world_is_named(saved):

@@ -16,7 +16,7 @@ from experiments.zoo.models import ZOO
 from fx_bridge.capture.graph import capture
 from fx_bridge.checkpoint.stages import load_inputs
 from fx_bridge.split.colocation import colocation_groups
-from solver import PartitionPlan, save_plan
+from solver import PartitionPlan, load_plan, save_plan
 from tests.support.random_plans import random_plan
 from tests.support.torchrun import environment, errors, is_running, run, start, workers
 
@@ -69,6 +69,18 @@ def test_two_processes_train_as_one(mlp):
         losses.mean().backward()
         optimizer.step()
         assert found == pytest.approx(losses.mean().item(), rel=1e-5)
+
+
+def test_operators_run_again_in_two_processes(tmp_path):
+    words = ["plan", "mlp", "--devices", "2x1GB", "--memory-model", "training", "--cut-after", "4"]
+    again = ["--solver", "chain", "--recompute", "all", "--regions", "[05]"]
+    assert main([*words, *again, "--out", str(tmp_path / "plan.json")]) == 0
+    assert len(load_plan(tmp_path / "plan.json").recomputed) > 2
+    words = ("--device", "cpu", "--train", "--steps", "2", "--check", "--json")
+    done = run("plan.json", "mlp", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    last = json.loads(done.stdout)["ranks"][1]
+    assert last["max_abs_error"] <= last["tolerance"] and len(last["losses"]) == 2
 
 
 # The page docs/running.md shows it of a file that is not there.

@@ -242,12 +242,14 @@ def test_what_runs_again_makes_the_same(case):
 # -- regions --------------------------------------------------------------------------------
 
 
-def test_regions_begin_at_layers_and_never_descend(case):
+def test_regions_begin_at_layers_and_behind_the_last_and_never_descend(case):
     layers = [operators_of(case.captured, path) for path in repeated_modules(case.captured)]
     firsts = sorted(case.problem.index_of[names[0]] for names in layers)
+    lasts = [case.problem.index_of[names[-1]] + 1 for names in layers]
+    behind = [last for last in lasts if max(lasts) == last < len(case.problem.operators)]
     regions = [op.backward.region for op in case.problem.operators]
     begins = [at for at in range(1, len(regions)) if regions[at] != regions[at - 1]]
-    assert begins == [first for first in firsts if first]
+    assert begins == [first for first in firsts if first] + behind
     assert regions == sorted(regions)
     assert regions[0] == 0
     assert regions[-1] == len(begins)
@@ -268,7 +270,7 @@ def test_layers_run_again_but_for_what_the_next_one_needs(cases, name):
     most = case.most()
     again = Recomputation(case.problem, case.stage_of, most)
     held = RecomputedStage(case.problem, list(range(len(case.problem.operators))), again)
-    # The last one is with what follows it.
+    # Before the first and behind the last layer are regions, too.
     for region in range(1, case.problem.operators[-1].backward.region):
         members = [op for op in case.problem.operators if op.backward.region == region]
         (stream,) = (op for op in members if op.backward.kept_bytes and op.name not in most)

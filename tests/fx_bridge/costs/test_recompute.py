@@ -80,13 +80,14 @@ def asking(planned, captured, recompute):
     ("recompute", "may", "must"),
     [
         ("auto", "*", ()),
-        ("layers", "*", ()),
-        ("all", "*", "*"),
+        ("layers", LAYERS, ()),
+        ("all", LAYERS, LAYERS),
         (["h.1"], ["h.1"], ["h.1"]),
         (["h.?.up", "h.2"], ["h.0.up", "h.1.up", "h.2", "h.3.up"], None),
         (Recompute("auto", always=["h.0"]), "*", ["h.0"]),
-        (Recompute("layers", ["h.*"], ["h.1"]), ["h.0", "h.2", "h.3", ""], ["h.0", "h.2", "h.3"]),
-        (Recompute("all", never=["h.*"]), [""], None),
+        (Recompute("layers", ["h.*"], ["h.1"]), ["h.0", "h.2", "h.3"], ["h.0", "h.2", "h.3"]),
+        (Recompute("layers", always=["head"]), [*LAYERS, "head"], ["head"]),
+        (Recompute("all", never=["h.*"]), (), None),
         (Recompute(["h.*"], never=["h.3", "h.2"]), ["h.0", "h.1"], None),
     ],
 )
@@ -133,13 +134,15 @@ def test_rules_that_leave_nothing_to_say_are_refused(fields, message):
 
 def test_regions_are_the_named_modules(captured, inside):
     by_layer = recomputation_regions(captured)
-    # The embedding is before the first layer.
-    assert len(set(by_layer.values())) == 5
+    # The embedding is before the first layer, the head behind the last.
+    assert len(set(by_layer.values())) == 6
+    assert [name for name, region in by_layer.items() if region == 5] == [*inside["head"]]
     for patterns in (["h.?"], LAYERS, ["h.0", "h.*"]):
         assert recomputation_regions(captured, patterns) == by_layer
-    assert len(set(recomputation_regions(captured, ["h"]).values())) == 2
+    assert len(set(recomputation_regions(captured, ["h"]).values())) == 3
     finer = recomputation_regions(captured, ["h.*.up", "h.*.first"])
-    assert len(set(finer.values())) == 9
+    assert len(set(finer.values())) == 10
+    assert {name for name in finer if finer[name] == 9} == inside["head"]
     for path in LAYERS:
         assert len({finer[name] for name in inside[path]}) == 2
     with pytest.raises(PartitionError, match=r"^the model has no module 'layers\.\*'; "):

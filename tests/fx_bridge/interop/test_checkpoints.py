@@ -121,7 +121,7 @@ def test_parts_of_modules_are_refused():
         "operator 'add_4' on cuda:1 runs again, but not all of module 'layers.2' does, and "
         "checkpoint_wrapper runs modules again as a whole; plan with recompute='layers'"
     )
-    with pytest.raises(PartitionError, match="by regions that only its problem has; give problem="):
+    with pytest.raises(PartitionError, match="has what that pass saves; give problem="):
         checkpointed_modules(captured, plan)
 
 

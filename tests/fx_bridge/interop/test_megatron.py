@@ -7,12 +7,18 @@ import pytest
 import torch
 from torch import nn
 
+from fx_bridge import Costs, Pipeline, Placement, Recompute, Search, Training, partition_module
 from fx_bridge.capture.attention import attention_cores
 from fx_bridge.capture.graph import capture
 from fx_bridge.capture.layers import layer_calls
-from fx_bridge.interop.checkpoints import WholeModules, plan_with_checkpoints
+from fx_bridge.interop.checkpoints import (
+    WholeModules,
+    checkpointed_modules,
+    plan_with_checkpoints,
+)
 from fx_bridge.interop.megatron import flagscale_settings, megatron_arguments
-from solver import PartitionError, PartitionPlan
+from solver import Device, Interconnect, PartitionError, PartitionPlan, SolveLimits
+from tests.support.batch_models import GPT, LLAMA, hf
 from tests.support.decoders import (
     Layer,
     captured_decoder,
@@ -187,6 +193,66 @@ def test_chunks_are_virtual_stages():
     assert words[-3:] == ["uniform", "--recompute-num-layers", "1"]
     with pytest.raises(PartitionError, match="several chunks on a device"):
         flagscale_settings(captured, plan, 4, problem=problem)
+
+
+@pytest.fixture(scope="module", params=["gpt2", "llama"])
+def language_model(request):
+    """A captured model with four layers, and the paths of these and of what is at the ends."""
+    torch.manual_seed(0)
+    untied = {"tie_word_embeddings": False}
+    if request.param == "gpt2":
+        model = hf("GPT2LMHeadModel", "GPT2Config", **GPT | {"n_layer": 4} | untied)
+        layers, ends = "transformer.h", ("transformer.wte", "transformer.ln_f")
+    else:
+        more = {"num_hidden_layers": 4} | untied
+        model = hf("LlamaForCausalLM", "LlamaConfig", **LLAMA | more)
+        layers, ends = "model.layers", ("model.embed_tokens", "model.norm")
+    captured = capture(model, (torch.randint(0, 100, (8, 64)),))
+    return captured, [f"{layers}.{at}" for at in range(4)], ends
+
+
+def planned_by(language_model, rule, memory_bytes=None):
+    captured, layers, (embedding, norm) = language_model
+    whole = [*layers, f"{embedding}+{layers[0]}", f"lm_head+{norm}+{layers[-1]}"]
+    return partition_module(
+        captured,
+        devices=[Device(f"cuda:{at}", memory_bytes) for at in range(2)],
+        training=Training("sgd", recompute=rule),
+        pipeline=Pipeline("1f1b", microbatches=4),
+        placement=Placement(keep_whole=whole),
+        costs=Costs(Interconnect()),
+        search=Search(SolveLimits(workers=1, time_limit_s=60, deterministic=True), "chain"),
+    )
+
+
+def test_all_layers_of_language_models_are_handed_over(language_model):
+    captured, layers, _ = language_model
+    result = planned_by(language_model, "all")
+    assert len(result.plan.device_order) == 2
+    assert checkpointed_modules(captured, result.plan, problem=result.problem) == layers
+    words = megatron_arguments(captured, result.plan, problem=result.problem)
+    assert read_megatron(words)[1] == [0, 1, 2, 3]
+
+
+def test_layers_that_a_plan_chose_are_handed_over(language_model):
+    captured, layers, _ = language_model
+    usage = planned_by(language_model, "none").solved.evaluation.usage
+    result = planned_by(language_model, "layers", max(u.memory_bytes for u in usage) * 85 // 100)
+    found = checkpointed_modules(captured, result.plan, problem=result.problem)
+    assert found and set(found) <= set(layers)
+    settings = flagscale_settings(captured, result.plan, 4, problem=result.problem)
+    again = read_flagscale(settings, 4)[1]
+    assert [layers[at] for at in again] == found
+
+
+def test_a_head_that_runs_again_is_refused(language_model):
+    captured, layers, (_, norm) = language_model
+    result = planned_by(language_model, Recompute("layers", always=[*layers, norm]))
+    message = refused(captured, result.plan, result.problem)
+    assert message.endswith(
+        "is in no layer and runs again, and FlagScale runs only layers again; plan with "
+        "recompute='layers'"
+    )
 
 
 # -- refused -----------------------------------------------------------------------------------

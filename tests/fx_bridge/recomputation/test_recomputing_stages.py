@@ -355,7 +355,7 @@ def test_what_cannot_be_written_is_refused(mixed, write):
 
 def test_a_plan_without_its_problem_is_refused(mixed):
     captured, _, problem, plan, _ = mixed
-    with pytest.raises(PartitionError, match="by regions that only its problem has; give problem="):
+    with pytest.raises(PartitionError, match="has what that pass saves; give problem="):
         split_by_plan(captured, plan)
     other = problem.replace(
         operators=[replace(op, is_output=False) for op in problem.operators[:-1]], colocation=()

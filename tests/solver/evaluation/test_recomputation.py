@@ -17,7 +17,7 @@ from solver import (
 from solver.evaluation.alive import alive_at_peak
 from solver.evaluation.evaluate import evaluate, stage_memory_bytes
 from solver.io.json_files import plan_from_json, plan_to_json, problem_from_json, problem_to_json
-from solver.model.recomputation import required
+from solver.model.recomputation import required, with_regions, with_required
 from solver.model.training import Backward
 from tests.support.oracle import Oracle
 from tests.support.problem_counts import counts
@@ -408,8 +408,27 @@ def test_a_file_has_what_runs_again():
     assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
     with pytest.raises(PartitionError, match=r"recomputed\[0\] is 3; write a"):
         plan_from_json(plan_to_json(plan) | {"recomputed": [3]})
-    with pytest.raises(PartitionError, match="recomputed names 'z', which has no device"):
-        plan_from_json(plan_to_json(plan) | {"recomputed": ["z"]})
+    for field in ("recomputed", "region_starts"):
+        with pytest.raises(PartitionError, match=f"{field} names 'z', which has no device"):
+            plan_from_json(plan_to_json(plan) | {field: ["z"]})
+
+
+def test_a_plan_says_the_regions_by_which_operators_run_again():
+    problem = without_writes(recompute="auto")
+    assert problem.region_starts == ("a", "c")
+    assert with_required(problem, on(problem, *"xxy", again=())).region_starts == ()
+    plan = with_required(problem, on(problem, *"xxy", again={"a"}))
+    assert plan.region_starts == ("a", "c")
+    assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
+    assert replace(plan, recomputed=()).region_starts == ()
+    assert not evaluate(problem, plan).violations
+    finer = with_regions(problem, replace(plan, region_starts=("a", "b", "c")))
+    assert [op.backward.region for op in finer.operators] == [0, 1, 2]
+    assert with_regions(finer, plan) == problem
+    assert evaluate(finer, plan).violations == (
+        "a region begins at operator 'b' in the problem, but not in the plan",
+        "operator 'a' cannot run again: 'b', of another region, needs it",
+    )
 
 
 @pytest.mark.parametrize(
