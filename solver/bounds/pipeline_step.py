@@ -18,11 +18,14 @@ pass: in 1F1B min(m, P - j) of P devices at most, in GPipe all. Then a step is a
   all that comes before the stage and its own passes, or of its forward and its backward passes.
 
 Multiplied by weights and added, each of the three bounds a step by sum(L) alone. Stages of equal
-loads attain the first two: (m + P - 1) / P of the work is the least step there is.
+loads attain the first two: (m + P - 1) / P of the work is the least step there is. In the first and
+the third each stage stands alone, so that slower devices can count for less: a load on a device is
+at least its work on the fastest one, divided by the rate.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import accumulate
 
@@ -66,24 +69,41 @@ def least_filled_step_ns(units: Instance, slots: int, *, extra_ns: int = 0) -> i
     if extra_ns:
         # Each of its operators may run once again.
         beside_ns *= 2
-    passes = [_shares(problem, slots, stages) for stages in range(1, min(slots, len(path)) + 1)]
+    rates = _rates(units)
     found = [
-        Fraction(max(work_ns - (slots - stages) * beside_ns, least_ns)) * (1 + share)
-        for stages, share in enumerate(passes, start=1)
+        Fraction(max(work_ns - (slots - stages) * beside_ns, least_ns))
+        * (1 + _share(problem, slots, rates[:stages]))
+        for stages in range(1, min(slots, len(path)) + 1)
     ]
     return max(least_ns, -(-min(found).numerator // min(found).denominator))
 
 
-def _shares(problem: PartitionProblem, slots: int, stages: int) -> Fraction:
-    """Return how much of the work of the first of some stages a step has beyond that work."""
+def _rates(units: Instance) -> list[Fraction]:
+    """Return how fast the devices are at most, beside the fastest class, the fastest first."""
+    slowness = (units.slowness[device.device_class] for device in units.problem.devices)
+    # Floats are not exact: give a little away rather than claim too much.
+    return sorted(min(Fraction(1), Fraction((1 + 1e-12) / each)) for each in slowness)[::-1]
+
+
+def _share(problem: PartitionProblem, slots: int, rates: Sequence[Fraction]) -> Fraction:
+    """Return what a step has beyond the work of some stages, as a part of that work.
+
+    Parameters
+    ----------
+    rates : sequence of Fraction
+        Of the devices of the stages, in the order that makes it least.
+    """
     batches = problem.microbatches
     if batches == 1:
         return Fraction(0)
     if problem.schedule == "gpipe" or not problem.is_training:
-        return Fraction(batches - 1, stages)
-    ahead = [min(batches, slots - stage) for stage in range(stages)]
-    # Each stage alone: the sum of the work is at most the rest of the step over these.
-    apart = sum((1 / (batches - Fraction(each + 1, 2)) for each in ahead), Fraction(0))
+        return (batches - 1) / sum(rates, Fraction(0))
+    ahead = [min(batches, slots - stage) for stage in range(len(rates))]
+    # Each stage alone: the work is at most the rest of the step times the sum of these.
+    alone = (
+        rate / (batches - Fraction(each + 1, 2)) for rate, each in zip(rates, ahead, strict=True)
+    )
+    apart = sum(alone, Fraction(0))
     if batches <= slots:
         return 1 / apart
     # Weights with which the sums of all stages add up to the work: what later stages add to

@@ -14,10 +14,14 @@ from solver.presolve.instance import condense
 from tests.support.problem_counts import counts
 
 
+def equal(count):
+    return [Device(f"d{at}") for at in range(count)]
+
+
 def pipeline(operators, devices, **settings):
     return PartitionProblem(
         operators=operators,
-        devices=tuple(Device(f"d{at}") for at in range(devices)),
+        devices=tuple(devices),
         objective=("step",),
         **settings,
     )
@@ -35,15 +39,17 @@ def drawn(seed):
         operators.append(
             Operator(
                 f"o{at}",
-                rng.randint(0, 9),
+                {"f": (time_ns := rng.randint(0, 9)), "s": time_ns * rng.randint(1, 3)},
                 tuple(sorted(reads)),
                 value_bytes=rng.randint(0, 3),
-                backward=Backward(latency_ns=rng.randint(0, 18)),
+                backward=Backward(
+                    latency_ns={"f": (time_ns := rng.randint(0, 18)), "s": 2 * time_ns}
+                ),
             )
         )
     return pipeline(
         operators,
-        rng.randint(1, 3),
+        [Device(f"d{at}", device_class=rng.choice("fs")) for at in range(rng.randint(1, 3))],
         schedule=rng.choice(["gpipe", "1f1b"]),
         microbatches=rng.randint(1, 7),
         memory_model=rng.choice(["training", "training", "inference"]),
@@ -86,7 +92,11 @@ def test_equal_stages_attain_it(schedule, devices, microbatches):
         for at in range(devices)
     ]
     problem = pipeline(
-        operators, devices, schedule=schedule, microbatches=microbatches, memory_model="training"
+        operators,
+        equal(devices),
+        schedule=schedule,
+        microbatches=microbatches,
+        memory_model="training",
     )
     assert bound_of(problem) == min(steps_of(problem)) == 15 * (microbatches + devices - 1)
 
@@ -95,7 +105,7 @@ def test_work_beside_the_path_may_be_done_meanwhile():
     """Two branches of equal time: a device for each waits for neither."""
     ends = Operator("a", 1), Operator("d", 1, ("b", "c"))
     branches = [Operator(name, 60, ("a",)) for name in "bc"]
-    problem = pipeline([ends[0], *branches, ends[1]], 2, schedule="gpipe", microbatches=3)
+    problem = pipeline([ends[0], *branches, ends[1]], equal(2), schedule="gpipe", microbatches=3)
     least_ns = min(steps_of(problem))
     assert bound_of(problem) <= least_ns
     alone = problem.replace(
