@@ -92,7 +92,7 @@ _MOST_ENTRIES = 16_000_000
 """Most ideals times blocks: the costs take some twenty bytes for each."""
 
 
-Improve = Callable[[Instance, Sequence[PartitionPlan]], PartitionPlan | None]
+Improve = Callable[[Instance, Sequence[PartitionPlan], Clock], PartitionPlan | None]
 """Makes a better plan of some plans of units; None if it finds none."""
 
 
@@ -345,7 +345,7 @@ class _Known:
         if self._improve is None:
             return None
         starts = [] if self.plan is None else [self.plan]
-        return self._improve(self._units, starts)
+        return self._improve(self._units, starts, self._clock.slice(self._clock.left_s / 2))
 
     def _offer(self, plan: PartitionPlan | None) -> None:
         evaluation = None if plan is None else evaluate(self._units.problem, plan)

@@ -164,10 +164,11 @@ def improve_slowly(
 
 
 def better_plan(
-    units: Instance, starts: Sequence[PartitionPlan], seed: int = 0
+    units: Instance, starts: Sequence[PartitionPlan], clock: Clock = UNLIMITED, *, seed: int = 0
 ) -> PartitionPlan | None:
     """Return what :func:`first_incumbents` makes of plans in a number of moves that is enough."""
-    return first_incumbents(units, starts, seed=seed, max_iterations=_MOVES_PER_UNIT * len(units))
+    moves = _MOVES_PER_UNIT * len(units)
+    return first_incumbents(units, starts, seed=seed, max_iterations=moves, clock=clock)
 
 
 def first_incumbents(
