@@ -57,7 +57,7 @@ def least_filled_step_ns(units: Instance, slots: int, *, extra_ns: int = 0) -> i
     Notes
     -----
     Stages without a unit of the path lie between two of its units, and hold nothing but units that
-    are comparable to neither side: their work is left out of the sums (:func:`_most_beside_ns`).
+    are comparable to neither side: their work is left out of the sums.
     With several chunks a device it is the time of the path.
     """
     problem = units.problem
