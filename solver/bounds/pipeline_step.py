@@ -30,6 +30,7 @@ from fractions import Fraction
 from itertools import accumulate
 
 from solver.bounds.spine import longest_path
+from solver.model.arrays import Ints
 from solver.model.problem import PartitionProblem
 from solver.presolve.instance import Instance
 
@@ -52,23 +53,25 @@ def least_filled_step_ns(units: Instance, slots: int, *, extra_ns: int = 0) -> i
     slots : int
         Most devices of a plan.
     extra_ns : int
-        What all stages take at least beyond one run of everything.
+        What all stages take at least beyond one run of everything, as if all devices were as
+        fast as the fastest: then it is divided by rates as the work is.
 
     Notes
     -----
     Stages without a unit of the path lie between two of its units, and hold nothing but units that
-    are comparable to neither side: their work is left out of the sums.
-    With several chunks a device it is the time of the path.
+    are comparable to neither side: their work is left out of the sums. With several chunks a device
+    the bound is the time of the path.
     """
     problem = units.problem
     path = longest_path(units)
     least_ns = int(units.fastest_ns[path].sum())
     if problem.chunks_per_device > 1:
         return least_ns
-    work_ns, beside_ns = int(units.fastest_ns.sum()) + extra_ns, _most_beside_ns(units, path)
+    work_ns = int(units.fastest_ns.sum()) + extra_ns
+    beside_ns = _most_beside_ns(units, path, units.fastest_ns)
     if extra_ns:
-        # Each of its operators may run once again.
-        beside_ns *= 2
+        # Each of its operators may run once again, on any device.
+        beside_ns += _most_beside_ns(units, path, units.slowest_ns)
     rates = _rates(units)
     found = [
         Fraction(max(work_ns - (slots - stages) * beside_ns, least_ns))
@@ -114,8 +117,8 @@ def _share(problem: PartitionProblem, slots: int, rates: Sequence[Fraction]) -> 
     return 1 / min(apart, total)
 
 
-def _most_beside_ns(units: Instance, path: list[int]) -> int:
-    """Return the most work of a stage without units of a path.
+def _most_beside_ns(units: Instance, path: list[int], times_ns: Ints) -> int:
+    """Return the most time, by unit, of a stage without units of a path.
 
     All earlier units of the path are before such a stage and all later ones behind it. So it holds
     units whose ancestors end, and whose descendants begin, on either side of one place.
@@ -128,7 +131,7 @@ def _most_beside_ns(units: Instance, path: list[int]) -> int:
     for unit in reversed(range(len(units))):
         before[unit] = min([before[unit], *(before[other] for other in units.successors[unit])])
     changes = [0] * (len(path) + 2)
-    for unit, time_ns in enumerate(units.fastest_ns.tolist()):
+    for unit, time_ns in enumerate(times_ns.tolist()):
         if unit not in place:
             changes[after[unit] + 1] += time_ns
             changes[before[unit] + 1] -= time_ns

@@ -131,7 +131,7 @@ class RecomputedStages:
 
         It is no more than the limit, if there is one.
         """
-        if not self._sets:
+        if self._sets is None:
             return 0
         best = self._least(self._known_loads_ns, np.maximum)
         if not math.isfinite(best):
@@ -142,9 +142,10 @@ class RecomputedStages:
     def least_extra_ns(self) -> int:
         """Return a lower bound of what all stages take beyond the work of one run of everything.
 
-        0 if sets of devices are too many, or no stages are within the limit.
+        On slower devices as if they were the fastest. 0 if sets of devices are too many, or no
+        stages are within the limit.
         """
-        if not self._sets:
+        if self._sets is None:
             return 0
         # Units that no stage must have have work of their own, and only need more memory.
         best = self._least(self._extras_ns, np.add)
@@ -191,10 +192,14 @@ class RecomputedStages:
         return self._loads[kind, flying]
 
     def _extras_ns(self, kind: int, flying: int) -> Floats:
-        """Return at least what the stage of each pair takes beyond one run of all it must have."""
+        """Return at least what the stage of each pair takes beyond one run of all it must have.
+
+        As if its device were the fastest.
+        """
         loads_ns = self._known_loads_ns(kind, flying)
-        once_ns: Floats = self._totals_ns(self._kinds[kind].device.device_class)[0]
-        return loads_ns - once_ns
+        device_class = self._kinds[kind].device.device_class
+        once_ns: Floats = self._totals_ns(device_class)[0]
+        return (loads_ns - once_ns) / self._units.slowness[device_class]
 
     def _loads_ns(self, kind: int, flying: int) -> Floats:
         """Return at least the load of the stage of each pair of ideals."""
