@@ -357,13 +357,6 @@ RECOMPUTED: Final = (
     ),
     # Where a small model follows, its search is the faster without that plan.
     *_only(not_(recomputation.has_few_rows), (_CUTS_WITH_EVERYTHING_AGAIN,)),
-    Step(
-        "without recomputation",
-        recomputation.without_recomputation,
-        share=4.0,
-        cap_s=5.0,
-        when=all_of(is_first, recomputation.has_wide_gap),
-    ),
     *_only(
         recomputation.has_model,
         _steps("positions, borders, least loads, refute orders, limits near the bound, branches"),

@@ -68,7 +68,6 @@ HEURISTICS: Final[Mapping[str, tuple[str, ...]]] = {
     "cluster boundaries": ("any", "hand made", "decoder"),
     "recomputed cuts": ("recomputed", "recomputed relayed"),
     "cuts with everything again": ("recomputed", "recomputed relayed"),
-    "without recomputation": ("recomputed", "recomputed relayed"),
 }
 """Steps that find plans or improve them."""
 EXACT: Final[Mapping[str, tuple[str, ...]]] = {

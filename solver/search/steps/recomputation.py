@@ -18,10 +18,9 @@ from solver.dp.ideal_program import can_win
 from solver.evaluation.result import SolveStatus
 from solver.model.clock import Clock
 from solver.model.cuts import is_hand_made
-from solver.model.limits import SolveLimits
 from solver.model.problem import PartitionProblem
 from solver.presolve.instance import condense
-from solver.search.findings import BoundFound, Finding, Infeasible, NothingFound, PlanFound
+from solver.search.findings import BoundFound, Finding, Infeasible, PlanFound
 from solver.search.state import SearchState
 from solver.stages.recompute_chooser import RecomputeChooser
 
@@ -62,7 +61,8 @@ def without_limits(state: SearchState, clock: Clock) -> Iterator[Finding]:
 
     Then nothing has to run again, which only adds time: its optimum is a bound.
     """
-    answer = state.sub_search(_without_limits(state), _unheard(state), clock)
+    limits = replace(state.limits, on_progress=None)
+    answer = state.sub_search(_without_limits(state), limits, clock)
     if answer.plan is not None:
         yield PlanFound(RecomputeChooser(state.problem).completed(answer.plan))
     if answer.objective_bounds:
@@ -82,27 +82,7 @@ def may_be_roomy(state: SearchState) -> bool:
 
 def _without_limits(state: SearchState) -> PartitionProblem:
     devices = [replace(device, memory_bytes=None) for device in state.problem.devices]
-    return _without_recomputation(state).replace(devices=devices)
-
-
-def without_recomputation(state: SearchState, clock: Clock) -> Iterator[Finding]:
-    """Offer a plan in which nothing runs again."""
-    # A bound of these plans is none of all plans, so it is not reported.
-    answer = state.sub_search(_without_recomputation(state), _unheard(state), clock)
-    if answer.plan is not None:
-        yield PlanFound(answer.plan)
-    else:
-        yield NothingFound(
-            "no cut fits in which operators run again, and no plan in which none does"
-        )
-
-
-def _without_recomputation(state: SearchState) -> PartitionProblem:
-    return state.problem.replace(recompute="none", objective=(state.objective,))
-
-
-def _unheard(state: SearchState) -> SolveLimits:
-    return replace(state.limits, on_progress=None)
+    return state.problem.replace(devices=devices, recompute="none", objective=(state.objective,))
 
 
 def recomputed_stages(state: SearchState, clock: Clock) -> Iterator[Finding]:
