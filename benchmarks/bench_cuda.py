@@ -26,6 +26,8 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import recomputed_models
+
 from fx_bridge import Costs, Training, capture, split_by_plan, to_digraph
 from fx_bridge.costs.device_specs import DEVICE_SPECS
 from fx_bridge.costs.recompute import Recompute
@@ -54,49 +56,6 @@ class Mean(nn.Module):
         return found.float().square().mean()
 
 
-def decoder(config_class, model_class, batch, length, **settings):
-    from transformers import AttentionInterface
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
-    AttentionInterface.register("causal", sdpa_attention_forward)
-    config = config_class(use_cache=False, **settings)
-    config._attn_implementation = "causal"
-    with torch.device("cuda"):
-        model = model_class(config)
-        tokens = torch.randint(config.vocab_size, (batch, length))
-
-    class Loss(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.model = model
-
-        def forward(self, tokens):
-            return self.model(input_ids=tokens, labels=tokens).loss
-
-    return Loss().bfloat16(), (tokens,)
-
-
-def llama():
-    """Four layers of Llama-3-8B, 4,096 tokens, bfloat16."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    return decoder(
-        LlamaConfig, LlamaForCausalLM, 1, 4096, vocab_size=128256, hidden_size=4096,
-        intermediate_size=14336, num_hidden_layers=4, num_attention_heads=32,
-        num_key_value_heads=8, max_position_embeddings=8192,
-    )  # fmt: skip
-
-
-def gpt2_medium():
-    """GPT-2 medium, 4 sequences of 1,024 tokens, bfloat16."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    return decoder(
-        GPT2Config, GPT2LMHeadModel, 4, 1024, n_embd=1024, n_layer=24, n_head=16,
-        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-    )  # fmt: skip
-
-
 def zoo(name, batch):
     from experiments.zoo.building import build_model
     from experiments.zoo.models import resolve_model
@@ -108,9 +67,14 @@ def zoo(name, batch):
     return Mean(made.module.cuda().train()), (image,)
 
 
+def decoder(build, config, batch, length):
+    model, tokens = recomputed_models.trained(build, config, batch, length, "cuda")
+    return model, (tokens,)
+
+
 MODELS = {
-    "llama3-8b, 4 layers": llama,
-    "gpt2-medium": gpt2_medium,
+    "llama3-8b, 4 layers": lambda: decoder(*recomputed_models.llama(4096, 14336, 4, 32)),
+    "gpt2-medium": lambda: decoder(*recomputed_models.MODELS["gpt2-medium"]),
     "vit-b16": lambda: zoo("vit-b16", 32),
     "resnet-50": lambda: zoo("resnet-50", 32),
 }

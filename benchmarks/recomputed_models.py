@@ -74,14 +74,21 @@ class Loss(nn.Module):
         return self.model(input_ids=tokens, labels=tokens).loss
 
 
+def trained(
+    build: Any, config: Any, batch: int, length: int, device: str
+) -> tuple[nn.Module, Tensor]:
+    """Return a model in bfloat16 that returns its loss, and tokens, on a device."""
+    AttentionInterface.register("causal", sdpa_attention_forward)
+    config._attn_implementation = "causal"
+    with torch.device(device):
+        model = Loss(build(config)).bfloat16()
+        tokens = torch.randint(config.vocab_size, (batch, length))
+    return model, tokens
+
+
 def main() -> None:
     name, path = sys.argv[1], Path(sys.argv[2])
-    AttentionInterface.register("causal", sdpa_attention_forward)
-    build, config, batch, length = MODELS[name]
-    config._attn_implementation = "causal"
-    with torch.device("meta"):
-        model = Loss(build(config)).bfloat16()
-        tokens = torch.zeros(batch, length, dtype=torch.long)
+    model, tokens = trained(*MODELS[name], "meta")
     training = Training(recompute="auto", tied_weights="sum")
     graph = to_digraph(capture(model, (tokens,)), training=training)
     device = Device("d", None, device_class=DEVICE_CLASS)
