@@ -17,18 +17,20 @@ from experiments.commands.options import (
     out_option,
 )
 from experiments.console.output import check_writable, print_json, say_note
+from experiments.problems.plan_files import EngineName
 from solver import PartitionError, PartitionPlan, PartitionProblem, load_plan
 from solver.io.files import write_text_atomically
 from solver.model.quantities import counted, printable
 
 if TYPE_CHECKING:
     from fx_bridge.capture.graph import CapturedGraph
+    from fx_bridge.interop.engine_words import Words
 
 Form = Literal[
-    "device-map", "split-spec", "programs", "checkpoint-wrapper", "megatron", "flagscale"
+    "device-map", "split-spec", "programs", "checkpoint-wrapper", EngineName, "flagscale"
 ]
-_WITHOUT_PROBLEM: Final = ("device-map", "split-spec")
-"""Forms that refuse plans in which operators run again."""
+_WITH_PROBLEM: Final = ("programs", "checkpoint-wrapper", "megatron", "flagscale")
+"""Forms that can say which operators run again."""
 _TiedFirstOption = Annotated[
     bool,
     typer.Option(
@@ -60,7 +62,7 @@ def hand_over(
     constant: ConstantOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a plan as a file that accelerate, torch, Megatron or FlagScale takes.
+    """Write a plan as a file that accelerate, torch, or a program that serves or trains takes.
 
     For example, for accelerate and transformers:
 
@@ -68,7 +70,12 @@ def hand_over(
             --out plan.json
         fxpartition hand-over plan.json gpt2 --to device-map --out map.json
 
-    A plan that cannot be said in modules is refused, and why.
+    And for vLLM, whose plans have whole layers:
+
+        fxpartition plan gpt2 --devices 3x300MB --for vllm --out plan.json
+        fxpartition hand-over plan.json gpt2 --to vllm --out words.txt
+
+    A plan that cannot be said so is refused, and why.
     """
     from experiments.problems.recomputed_plans import problem_of_plan
     from experiments.zoo.building import build_model, capture_model
@@ -90,7 +97,7 @@ def hand_over(
     say_note(captured)
     answer: dict[str, object] = {"to": to, "file": out}
     problem = None
-    if to not in _WITHOUT_PROBLEM:
+    if to in _WITH_PROBLEM:
         problem = problem_of_plan(captured, plan)
     if to == "programs":
         programs = save_stage_programs(split_by_plan(captured, plan, problem=problem), out)
@@ -134,17 +141,24 @@ def _said(
     microbatches: int | None,
 ) -> _Said:
     from fx_bridge.interop.checkpoints import checkpointed_modules
+    from fx_bridge.interop.engines import ENGINES, engine_words
     from fx_bridge.interop.megatron import flagscale_settings, megatron_arguments
+    from fx_bridge.interop.stage_layers import LayeredModel
     from fx_bridge.interop.write_plans import device_map, split_spec
 
+    words: Words | None = None
     if to == "megatron":
         words = megatron_arguments(captured, plan, problem=problem)
-        told = counted(len(words) // 2, "argument")
-        return _Said("arguments", words, shlex.join(words) + "\n", told)
-    if to == "flagscale":
-        settings = flagscale_settings(captured, plan, microbatches or 0, problem=problem)
-        told = counted(len(settings), "setting")
-        return _Said("settings", settings, json.dumps(settings, indent=1) + "\n", told)
+    elif to == "flagscale":
+        words = flagscale_settings(captured, plan, microbatches or 0, problem=problem)
+    elif to in ENGINES:
+        words = engine_words(captured, plan, to)
+    if words is not None:
+        is_list = isinstance(words, list)
+        text = shlex.join(words) if isinstance(words, list) else json.dumps(words, indent=1)
+        stages = LayeredModel(captured, to).stages_of(plan)[0]
+        told = ", ".join(f"{counted(stage.count, 'layer')} on {stage}" for stage in stages)
+        return _Said("arguments" if is_list else "settings", words, f"{text}\n", told)
     modules: dict[str, int | str] | dict[str, str] | list[str]
     if to == "device-map":
         modules = device_map(captured, plan, tied="first" if tied_first else "refuse")

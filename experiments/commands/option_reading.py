@@ -52,6 +52,7 @@ def read_request(options: ProblemOptions) -> ProblemRequest:
             options.schedule, options.microbatches, options.chunks, options.max_devices
         ),
         placement=_read_placement(options),
+        engine=options.for_,
         attention=options.attention,
         communication_scale=options.communication_scale,
         with_host=not options.no_host,

@@ -18,6 +18,7 @@ from experiments.commands.completions import (
     complete_planners,
     complete_steps,
 )
+from experiments.problems.plan_files import EngineName
 from experiments.problems.recompute_request import RULES
 from solver import OBJECTIVES, SOLVERS
 from solver.model.problem import MemoryModel
@@ -202,6 +203,15 @@ class ProblemOptions:
             "MODULE",
             "A module that stays on one device, or a pattern such as 'model.layers.*'; several "
             "on one device as 'wte+lm_head'. May be repeated.",
+        ),
+    ] = None
+    for_: Annotated[
+        EngineName | None,
+        typer.Option(
+            "--for",
+            help="Plan what this engine has words for: whole layers, and the ends where it has "
+            "them; hand-over writes it.",
+            rich_help_panel=_PLACEMENT,
         ),
     ] = None
     link: Annotated[

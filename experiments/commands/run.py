@@ -88,7 +88,7 @@ def run(
         progress.step(f"{model}: capturing")
         captured = captured_model(model)
         say_note(captured)
-        if profile is not None or request.placement is not None:
+        if profile is not None or request.placement is not None or request.engine:
             measured_problem(captured, profile, settings)
         progress.step(f"{model}: starting {counted(count, 'process', 'processes')}")
         with PipelineGroup(count, threads=threads) as group:

@@ -14,7 +14,7 @@ from experiments.commands.option_reading import check_given, read_limits, read_r
 from experiments.commands.options import JsonOption, ModelArgument, ProblemOptions, SearchOptions
 from experiments.console.exit_codes import EXIT_NO_PLAN
 from experiments.console.output import print_json, say_note
-from experiments.problems.plan_files import ForeignPlan, PlanFormat, read_foreign_plan
+from experiments.problems.plan_files import FORMATS, ForeignPlan, PlanFormat, read_foreign_plan
 from experiments.problems.request import read_problem
 from solver import PartitionError, PartitionProblem, SolveResult, SolveStatus, check_solver, summary
 from solver.evaluation.result import judge
@@ -31,12 +31,15 @@ _PlanArgument = Annotated[
     typer.Argument(
         metavar="PLAN.json",
         help="A plan of fxpartition, a device map of accelerate, a split specification of "
-        "torch.distributed.pipelining, or tags of operators.",
+        "torch.distributed.pipelining, or tags of operators; with --format of an engine its words, "
+        "such as 16,32, or a file with them.",
     ),
 ]
 _FormatOption = Annotated[
     PlanFormat | None,
-    typer.Option("--format", help="What the file is; found out if left out."),
+    typer.Option(
+        "--format", help="What the file is, found out if left out; or the engine whose words it is."
+    ),
 ]
 
 
@@ -55,6 +58,10 @@ def score(
 
         fxpartition score map.json gpt2 --devices 3x300MB
 
+    Or the words that someone gives to vLLM:
+
+        fxpartition score --format vllm 3,5,4 gpt2 --devices 3x300MB
+
     The exit code is 1 if the plan breaks limits.
     """
     from experiments.console.progress import ProgressLine
@@ -62,7 +69,8 @@ def score(
     check_given(plan_file, "PLAN.json", "plan.json")
     limits = read_limits(search)
     check_solver(search.solver)
-    _check_file(plan_file)
+    if form is None or form in FORMATS:
+        _check_file(plan_file)
     request = read_request(problem)
     with ProgressLine(quiet=True) as progress:
         captured, scored = read_problem(model, request, progress.step)

@@ -105,7 +105,9 @@ def measured_problem(
     graph = requested_graph(captured, [] if devices is None else [devices], request)
     if devices is None:
         probe = DeviceSet((Device("probe"),))
-        free = problem_of_graph(graph, captured, probe, replace(request, placement=None))
+        free = problem_of_graph(
+            graph, captured, probe, replace(request, placement=None, engine=None)
+        )
         derived = devices_by_shares(free, settings.shares, settings.slack_permille)
         devices = DeviceSet(tuple(replace(d, name=f"cpu:{i}") for i, d in enumerate(derived)))
     return problem_of_graph(graph, captured, devices, request)

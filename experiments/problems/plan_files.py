@@ -1,22 +1,31 @@
-"""Files with a plan that someone made, in any of four forms, told apart by what is in them."""
+"""Plans that someone made: files of four forms, told apart by what is in them, and words.
+
+Words are those that a program takes, such as vLLM's ``16,32`` (:mod:`fx_bridge.interop.engines`).
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from solver import PartitionError, PartitionPlan, PartitionProblem
-from solver.io.files import read_json
+from solver.io.files import read_json, read_text
 from solver.io.json_files import plan_from_json
 from solver.model.quantities import counted
 
 if TYPE_CHECKING:
     from fx_bridge.capture.graph import CapturedGraph
 
-PlanFormat = Literal["plan", "device-map", "split-spec", "tags"]
-FORMATS: Final[tuple[PlanFormat, ...]] = get_args(PlanFormat)
+FileFormat = Literal["plan", "device-map", "split-spec", "tags"]
+FORMATS: Final[tuple[FileFormat, ...]] = get_args(FileFormat)
+EngineName = Literal[
+    "vllm", "sglang", "tensorrt-llm", "llama.cpp", "torchtitan", "nemo", "mindformers", "megatron"
+]
+"""As of ``fx_bridge``, whose import loads torch."""
+PlanFormat = Literal[FileFormat, EngineName]
 _POINTS: Final = ("beginning", "end")
 _EXAMPLES: Final = (
     'write a plan of fxpartition plan --out, a device map {"module": 0}, a split specification '
@@ -30,8 +39,8 @@ class ForeignPlan:
 
     Attributes
     ----------
-    format : {"plan", "device-map", "split-spec", "tags"}
-        Who writes such files: this project, accelerate, or torch's ways to split.
+    format : str
+        Who writes so: this project, accelerate, torch's ways to split, or an engine.
     plan : PartitionPlan
         The same plan, for the problem at hand.
     notes : tuple of str
@@ -49,10 +58,12 @@ def read_foreign_plan(
     captured: CapturedGraph | None,
     form: PlanFormat | None = None,
 ) -> ForeignPlan:
-    """Read a file as a plan of `problem`.
+    """Read a file as a plan of `problem`, or words.
 
     Parameters
     ----------
+    path : str
+        Of a file; for an engine its words, or a file with them.
     problem : PartitionProblem
         Its devices are those that the file speaks of.
     captured : CapturedGraph or None
@@ -63,6 +74,8 @@ def read_foreign_plan(
     PartitionError
         If the file is none of these, or not valid: the file and what is wrong with it.
     """
+    if form is not None and form in get_args(EngineName):
+        return _from_words(captured, problem, path, form)
     data = read_json(Path(path))
     if form is None:
         form = _recognised(path, data, captured)
@@ -107,6 +120,21 @@ def _recognised(path: str, data: object, captured: CapturedGraph | None) -> Plan
             f"{', '.join(FORMATS)}"
         )
     return "tags" if named[0] > named[1] else "device-map"
+
+
+def _from_words(
+    captured: CapturedGraph | None, problem: PartitionProblem, words: str, engine: PlanFormat
+) -> ForeignPlan:
+    if captured is None:
+        raise PartitionError(
+            f"words for {engine} count the layers of a model; give the model in the place of a "
+            "saved problem"
+        )
+    from fx_bridge.interop.engines import plan_from_words
+
+    if os.path.isfile(words):  # noqa: PTH113 - false for any name that cannot be
+        words = read_text(words, "words")
+    return ForeignPlan(engine, plan_from_words(captured, problem.devices, words, engine))
 
 
 def _from_device_map(

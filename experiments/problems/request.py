@@ -51,6 +51,8 @@ class ProblemRequest:
         Empty where no option of the group is given.
     placement : Placement or None
         None where no option of the group is given, so that a saved problem needs no torch.
+    engine : str or None
+        Whose words the plan is to be said in.
     attention : str or None
         The kernel of attention on all devices, in place of those of their classes.
     profile : Profile or None
@@ -75,6 +77,7 @@ class ProblemRequest:
     recompute: RecomputeRequest = field(default_factory=RecomputeRequest)
     pipeline: Pipeline = field(default_factory=Pipeline)
     placement: Placement | None = None
+    engine: str | None = None
     attention: str | None = None
     profile: Profile | None = None
     communication_scale: float | None = None
@@ -85,8 +88,16 @@ class ProblemRequest:
 
     @property
     def keep_whole(self) -> Sequence[str]:
-        """Modules that stay on one device each."""
+        """Modules that are asked to stay on one device each."""
         return () if self.placement is None else self.placement.keep_whole
+
+    def placement_of(self, captured: CapturedGraph | None) -> Placement | None:
+        """Return the placement of a model, with what keeps plans within the words of an engine."""
+        if self.engine is None or captured is None:
+            return self.placement
+        from fx_bridge.interop.engines import placement_for
+
+        return placement_for(self.engine, captured, self.placement)
 
 
 def parse_objective(text: str, where: str) -> tuple[str, ...]:
@@ -178,6 +189,7 @@ def read_saved_problem(path: Path, request: ProblemRequest) -> PartitionProblem:
 
     for option, value, why in (
         ("--keep-whole", request.keep_whole, "knows no modules"),
+        ("--for", request.engine, "knows no layers"),
         ("--constant", request.constants, "has no inputs"),
         ("--profile", request.profile, "has its times"),
         ("--optimizer", request.training, "counts its optimizer"),
@@ -271,6 +283,7 @@ def requested_graph(
     training = None
     if request.memory_model == "training":
         training = request.recompute.training(request.training or Training())
+    placement = request.placement_of(captured)
     costs = Costs()
     if request.profile is not None:
         request.profile.check(captured)
@@ -279,7 +292,7 @@ def requested_graph(
         captured,
         costs=replace(costs, specs=specs, attention=request.attention),
         training=training,
-        keep_whole=request.keep_whole,
+        keep_whole=() if placement is None else placement.keep_whole,
     )
 
 
@@ -347,7 +360,7 @@ def _with_hand_made(
             "--microbatches changes nothing here; give --schedule, --objective step or "
             "--memory-model training too, or leave it out"
         )
-    asked = request.placement
+    asked = request.placement_of(captured)
     if asked is None:
         return problem
 

@@ -10,15 +10,14 @@ FlagScale ``arguments_fs.py``. Neither was run.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping
 from typing import Final
 
 from fx_bridge.capture.attention import attention_cores
 from fx_bridge.capture.graph import CapturedGraph, check_captured
-from fx_bridge.capture.layers import layer_calls, repeated_modules
-from fx_bridge.capture.modules import ModuleCall
 from fx_bridge.interop.checkpoints import WholeModules
+from fx_bridge.interop.megatron_layout import write_layout
+from fx_bridge.interop.stage_layers import Layer, LayeredModel, check_stages
 from fx_bridge.recomputation.decisions import problem_with_regions
 from fx_bridge.split.checks import check_total
 from solver import PartitionError, PartitionPlan, PartitionProblem
@@ -58,14 +57,12 @@ def megatron_arguments(
     >>> print(*megatron_arguments(captured, plan))
     --pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et*2|tL
     """
-    stages = _StagesOfLayers(captured, plan, problem, "Megatron")
-    counts = [len(layers) for layers in stages.layers]
-    parts = [f"t*{count}" if count > 1 else "t" * count for count in counts]
-    words = ["--pipeline-model-parallel-size", str(len(plan.device_order))]
-    words += ["--pipeline-model-parallel-layout", f"E{'|'.join(parts)}L"]
-    options = stages.same_for_all()
+    again = _LayersAgain(captured, plan, problem, "Megatron")
+    with again.model.told_nearest(plan):
+        words = write_layout(again.model.names, again.stages)
+    options = again.same_for_all()
     if options is None:
-        options = {"granularity": "full", "method": "block", "num_layers": stages.first_of_all()}
+        options = {"granularity": "full", "method": "block", "num_layers": again.first_of_all()}
     for name, value in options.items():
         words += [f"--recompute-{name.replace('_', '-')}", str(value)]
     return words
@@ -100,27 +97,18 @@ def flagscale_settings(
         In one line: which stage or layer FlagScale has no words for, and the nearest that it has.
     """
     check_natural(microbatches, "microbatches")
-    stages = _StagesOfLayers(captured, plan, problem, "FlagScale")
-    counts = [len(layers) for layers in stages.layers]
-    if plan.chunks:
-        raise PartitionError(
-            "the plan has several chunks on a device, and FlagScale's hetero_pipeline_layer_split "
-            "has none; plan with chunks_per_device=1"
-        )
-    for stage, count in zip(plan.stages, counts, strict=True):
-        if not count:
-            raise PartitionError(
-                f"{stage} has no layer, and FlagScale's stages have one or more; plan for fewer "
-                "devices"
-            )
+    layers = _LayersAgain(captured, plan, problem, "FlagScale")
+    with layers.model.told_nearest(plan):
+        check_stages("FlagScale", layers.stages)
+    counts = [stage.count for stage in layers.stages]
     settings: dict[str, object] = {
         "pipeline_model_parallel_size": len(counts),
         "hetero": {"hetero_pipeline_layer_split": counts},
     }
-    options = stages.same_for_all()
+    options = layers.same_for_all()
     if options is not None:
         return settings | {f"recompute_{name}": value for name, value in options.items()}
-    again = stages.first_layers_again()
+    again = layers.first_layers_again()
     # Each entry: of how many stages, then of how many microbatches, and what for these.
     return {
         **settings,
@@ -135,21 +123,15 @@ def flagscale_settings(
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    """A layer: its call, and its operators in execution order."""
-
-    call: ModuleCall
-    operators: tuple[str, ...]
-
-
-class _StagesOfLayers:
-    """The layers of every stage of a plan, and which of them run again.
+class _LayersAgain:
+    """Which layers of the stages of a plan run again.
 
     Attributes
     ----------
-    layers : list of list of _Layer
-        By stage, in execution order.
+    model : LayeredModel
+        Its layers.
+    stages : list of StageLayers
+        What each stage runs.
     """
 
     def __init__(
@@ -166,89 +148,9 @@ class _StagesOfLayers:
         if plan.recomputed:
             problem = problem_with_regions(captured, plan, problem)
             self._modules = WholeModules(captured, plan, problem)
-        members: dict[ModuleCall, list[str]] = {}
-        self._outside: list[str] = []
-        for name, call in layer_calls(captured).items():
-            (self._outside if call is None else members.setdefault(call, [])).append(name)
-        all_layers = [_Layer(call, tuple(names)) for call, names in members.items()]
-        self._check_list(all_layers)
-        self.layers: list[list[_Layer]] = [[] for _ in plan.stages]
-        for layer in all_layers:
-            self.layers[self._stage_of(layer)].append(layer)
-        self._check_order(all_layers)
-        self._check_ends(all_layers)
-
-    # -- where layers are ------------------------------------------------------------------
-
-    def _check_list(self, layers: Sequence[_Layer]) -> None:
-        paths = [layer.call.path for layer in layers]
-        lists = list(
-            dict.fromkeys(path.rpartition(".")[0] for path in repeated_modules(self._captured))
-        )
-        if len(lists) != 1:
-            has = f"lists {' and '.join(map(repr, lists))}" if lists else "none that repeat"
-            raise PartitionError(
-                f"{self._program} has one list of layers, and the model has {has}; use "
-                "checkpointed_modules"
-            )
-        for path in paths:
-            if paths.count(path) > 1:
-                raise PartitionError(
-                    f"layer {path!r} is called several times, and {self._program} calls each once; "
-                    "use checkpointed_modules"
-                )
-
-    def _stage_of(self, layer: _Layer) -> int:
-        index = self._plan.stage_index
-        first = {index[name]: name for name in reversed(layer.operators)}
-        if len(first) > 1:
-            where = " and ".join(
-                f"{self._plan.stages[stage]} ({first[stage]!r})" for stage in sorted(first)
-            )
-            raise PartitionError(
-                f"the plan divides layer {layer.call.path!r} between {where}, and {self._program} "
-                f"has whole layers; plan with Placement(keep_whole=[{layer.call.path!r}])"
-            )
-        return next(iter(first))
-
-    def _check_order(self, layers: Sequence[_Layer]) -> None:
-        found = [layer for own in self.layers for layer in own]
-        for layer, expected in zip(found, layers, strict=True):
-            if layer is not expected:
-                raise PartitionError(
-                    f"layer {layer.call.path!r} is on {self._plan.stages[self._stage_of(layer)]}, "
-                    f"before {expected.call.path!r}, and {self._program} has layers in order; plan "
-                    "with solver='chain'"
-                )
-        plan = self._plan
-        rounds = len(plan.stages) // len(plan.device_order)
-        if rounds * len(plan.device_order) != len(plan.stages):
-            raise PartitionError(
-                f"not all devices have as many chunks, and {self._program} gives each as many; "
-                "plan with chunks_per_device=1"
-            )
-        for stage, own in list(zip(plan.stages, self.layers, strict=True))[1:-1]:
-            if not own:
-                raise PartitionError(
-                    f"{stage} has no layer, and {self._program} has none without but the first "
-                    "and the last; plan for fewer devices"
-                )
-
-    def _check_ends(self, layers: Sequence[_Layer]) -> None:
-        """Raise if weights outside of layers are not where the first or the last stage is."""
-        weights = self._captured.storage_table.weights_read
-        place = {node.name: at for at, node in enumerate(self._captured.operators)}
-        begin = place[layers[0].operators[0]]
-        for name in self._outside:
-            end = self._plan.stages[0 if place[name] < begin else -1]
-            if weights.get(name) and self._plan.stage_of(name) != end:
-                side = "before" if place[name] < begin else "after"
-                raise PartitionError(
-                    f"operator {name!r}, {side} the layers, is on {self._plan.stage_of(name)}, and "
-                    f"{self._program} has it on {end}; pin it there"
-                )
-
-    # -- what of them runs again -----------------------------------------------------------
+        self.model = LayeredModel(captured, program)
+        with self.model.told_nearest(plan):
+            self.stages, self._layers = self.model.stages_of(plan)
 
     def same_for_all(self) -> dict[str, object] | None:
         """Return the options that say it for all stages without counting; None if none do."""
@@ -256,10 +158,10 @@ class _StagesOfLayers:
             return {}
         if self._runs_cores_again(self._modules):
             return {"granularity": "selective", "modules": "core_attn"}
-        for unit in range(1, 1 + max(map(len, self.layers))):
+        for unit in range(1, 1 + max(map(len, self._layers))):
             unit_of = {
                 name: (stage, at // unit)
-                for stage, layers in enumerate(self.layers)
+                for stage, layers in enumerate(self._layers)
                 for at, layer in enumerate(layers)
                 for name in layer.operators
             }
@@ -282,9 +184,9 @@ class _StagesOfLayers:
         core_of = {
             name: at for at, core in enumerate(attention_cores(self._captured)) for name in core
         }
-        inside = {name for own in self.layers for layer in own for name in layer.operators}
+        inside = {name for own in self._layers for layer in own for name in layer.operators}
         have = (
-            not core_of.keys().isdisjoint(layer.operators) for own in self.layers for layer in own
+            not core_of.keys().isdisjoint(layer.operators) for own in self._layers for layer in own
         )
         return all(have) and core_of.keys() <= inside and self._is_all(modules, core_of)
 
@@ -292,9 +194,9 @@ class _StagesOfLayers:
         """Return how many first layers run again of every stage, or all where it has fewer."""
         again = self.first_layers_again()
         most = max(again)
-        for stage, first, layers in zip(self._plan.stages, again, self.layers, strict=True):
+        for stage, first, layers in zip(self.stages, again, self._layers, strict=True):
             if first < min(most, len(layers)):
-                other = self._plan.stages[again.index(most)]
+                other = self.stages[again.index(most)]
                 all_of_it = counted(len(layers), "layer")
                 raise PartitionError(
                     f"{stage} runs {first} of {all_of_it} again and {other} {most}, and "
@@ -305,38 +207,38 @@ class _StagesOfLayers:
 
     def first_layers_again(self) -> list[int]:
         """Return how many layers run again of each stage, which must be its first ones."""
-        for name in self._outside:
+        for name in self.model.outside:
             if name in self._plan.recomputed:
                 raise PartitionError(
                     f"operator {name!r} on {self._plan.stage_of(name)} is in no layer and runs "
                     f"again, and {self._program} runs only layers again; {_ADVICE}"
                 )
         counts = []
-        for stage, layers in zip(self._plan.stages, self.layers, strict=True):
+        for stage, layers in zip(self.stages, self._layers, strict=True):
             runs = [self._runs_again(layer) for layer in layers]
             count = sum(runs)
             if not all(runs[:count]):
-                again = layers[runs.index(True, runs.index(False))].call.path
-                nearest = ", ".join(repr(layer.call.path) for layer in layers[:count])
+                again = layers[runs.index(True, runs.index(False))].path
+                nearest = ", ".join(repr(layer.path) for layer in layers[:count])
                 raise PartitionError(
                     f"{stage} runs layer {again!r} again but not "
-                    f"{layers[runs.index(False)].call.path!r} before it, and {self._program} runs "
+                    f"{layers[runs.index(False)].path!r} before it, and {self._program} runs "
                     f"the first layers of a stage again; the nearest is {nearest}"
                 )
             counts.append(count)
         return counts
 
-    def _runs_again(self, layer: _Layer) -> bool:
+    def _runs_again(self, layer: Layer) -> bool:
         """Return whether a layer runs again; PartitionError if a part of it does."""
         again = self._plan.recomputed.intersection(layer.operators)
         if not again or self._modules is None:
             return False
-        if not self._modules.is_whole(dict.fromkeys(layer.operators, layer.call)):
+        if not self._modules.is_whole(dict.fromkeys(layer.operators, layer.path)):
             raise PartitionError(
-                f"{min(again)!r} of layer {layer.call.path!r} on "
+                f"{min(again)!r} of layer {layer.path!r} on "
                 f"{self._plan.stage_of(layer.operators[0])} runs again but not all of it, and "
                 f"{self._program} runs whole layers again, or the cores of attention of all; "
                 f"{_ADVICE}"
             )
-        self._modules.check_effects(layer.call.path, layer.operators)
+        self._modules.check_effects(layer.path, layer.operators)
         return True

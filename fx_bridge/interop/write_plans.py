@@ -66,7 +66,8 @@ def device_map(
     {'0': 0, '1': 0, '2': 1}
     """
     check_captured(captured, "map", "device_map(capture(model, args), plan)")
-    _check_sayable(captured, plan)
+    check_total(captured, plan)
+    check_not_recomputed(plan)
     if tied not in get_args(Tied):
         raise PartitionError(f"tied is {tied!r}; write 'refuse' or 'first'")
     names = _device_names(plan.device_order)
@@ -125,7 +126,8 @@ def split_spec(captured: CapturedGraph, plan: PartitionPlan) -> dict[str, SplitP
     from torch.distributed.pipelining import SplitPoint
 
     check_captured(captured, "split", "split_spec(capture(model, args), plan)")
-    _check_sayable(captured, plan)
+    check_total(captured, plan)
+    check_not_recomputed(plan)
     cuts = _cuts(captured, plan)
     cut_of: dict[str, int] = {}
     for number, cut in enumerate(cuts):
@@ -140,8 +142,8 @@ def split_spec(captured: CapturedGraph, plan: PartitionPlan) -> dict[str, SplitP
     return {path: SplitPoint[cuts[number].points[path]] for path, number in chosen}
 
 
-def _check_sayable(captured: CapturedGraph, plan: PartitionPlan) -> None:
-    check_total(captured, plan)
+def check_not_recomputed(plan: PartitionPlan) -> None:
+    """Refuse a plan in which operators run again, for those who cannot be told which."""
     if plan.recomputed:
         raise PartitionError(
             f"the plan lets {min(plan.recomputed)!r} run again in the backward pass, which those "

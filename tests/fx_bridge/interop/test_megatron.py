@@ -317,9 +317,21 @@ def test_what_is_no_run_of_whole_layers_is_refused():
     inside = next(n for n, call in layer_calls(captured).items() if call and "linear" in n)
     divided = replace(plan, assignment={**plan.assignment, inside: "cuda:1"})
     assert refused(captured, divided).startswith("the plan divides layer 'layers.0' between cuda:0")
-    for name, where, side in ((names[0], "cuda:1", "before"), (names[-1], "cuda:0", "after")):
+    for name, where, message in (
+        (
+            names[0],
+            "cuda:1",
+            "what is before the layers is on cuda:1, and FlagScale has it on cuda:0",
+        ),
+        (
+            names[-1],
+            "cuda:0",
+            f"'layer_norm', after the layers, is on cuda:1 and {names[-1]!r} on cuda",
+        ),
+    ):
         moved = replace(plan, assignment={**plan.assignment, name: where})
-        assert f"operator {name!r}, {side} the layers, is on {where}" in refused(captured, moved)
+        assert message in refused(captured, moved)
+        assert refused(captured, moved).endswith("; the nearest is 1,2 layers on cuda:0,cuda:1")
     layers = layer_calls(captured)
     swapped = {
         n: {"cuda:0": "cuda:1", "cuda:1": "cuda:0"}[d] if layers[n] else d

@@ -1,0 +1,182 @@
+"""Words of a program as a person writes them: options, settings, and numbers of layers."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+from fx_bridge.interop.stage_layers import StageLayers, is_host
+from solver import PartitionError
+from solver.io.json_fields import parse_json
+from solver.model.quantities import check_digits, counted
+
+Words = list[str] | dict[str, object]
+"""What a program takes: arguments of a command line, or settings of a file."""
+
+VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+_MOST_LAYERS: Final = 100_000
+"""More than any model has: a slip is refused, not written out."""
+
+
+def read_arguments(text: str, program: str, main: str, known: Mapping[str, str]) -> dict[str, str]:
+    """Return what options and variables on a command line say, by their names.
+
+    Parameters
+    ----------
+    main : str
+        The option that a single word without any is the value of.
+    known : mapping of str to str
+        The names that may be there, each to the one that stands for it.
+
+    Raises
+    ------
+    PartitionError
+        If there is another one, one has no value or two, or `main` is missing.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise PartitionError(f"{program}'s words {text!r}: {error}; close the quotation") from None
+    if len(words) == 1 and words[0].partition("=")[0] not in known:
+        return {main: words[0]}
+    found: dict[str, str] = {}
+    while words:
+        word = words.pop(0)
+        name, equals, value = word.partition("=")
+        if name not in known:
+            raise PartitionError(
+                f"{program}'s words have {word!r}, which says nothing of layers; write only "
+                f"{', '.join(dict.fromkeys(known.values()))}"
+            )
+        if not equals and not words:
+            raise PartitionError(f"{program}'s {name} has no value; write one behind it")
+        if known[name] in found:
+            raise PartitionError(f"{program}'s {known[name]} is given twice; give it once")
+        found[known[name]] = value if equals else words.pop(0)
+    if main not in found:
+        raise PartitionError(f"{program}'s words have no {main}; write it, or its value alone")
+    return found
+
+
+def read_settings(text: str, program: str, main: str, known: Collection[str]) -> dict[str, Any]:
+    """Return what settings say, as JSON with their names or as the value of `main` alone."""
+    text = text.strip()
+    if not text.startswith(("{", "[")):
+        text = f"[{text}]"
+    value = parse_json(text, f"{program}'s {main}")
+    if not isinstance(value, dict):
+        return {main: value}
+    for name in value:
+        if name != main and name not in known:
+            raise PartitionError(
+                f"{program}'s settings have {name!r}, which says nothing of layers; write only "
+                f"{', '.join((main, *known))}"
+            )
+    if main not in value:
+        raise PartitionError(f"{program}'s settings have no {main}; write it, or its value alone")
+    return value
+
+
+def read_number(text: object, what: str, least: int = 0) -> int:
+    """Return a number of layers or stages; PartitionError, which begins with `what`, if none."""
+    digits = str(text).strip()
+    check_digits(digits, what)
+    is_number = digits.removeprefix("-").isascii() and digits.removeprefix("-").isdecimal()
+    if isinstance(text, bool) or not is_number or not least <= int(digits) <= _MOST_LAYERS:
+        raise PartitionError(
+            f"{what} is {text!r}; write a whole number from {least} to {_MOST_LAYERS:,}"
+        )
+    return int(digits)
+
+
+def check_size(size: object, stages: int, program: str, name: str) -> None:
+    """Refuse another number of stages than the words have."""
+    if size is not None and read_number(size, f"{program}'s {name}", 1) != stages:
+        raise PartitionError(
+            f"{program}'s {name} is {size} and there are {counted(stages, 'stage')}; write {stages}"
+        )
+
+
+def stages_of_counts(
+    counts: Sequence[int], layers: int, devices: Sequence[str], program: str, chunks: int = 1
+) -> list[StageLayers]:
+    """Return the stages that have numbers of layers, with the ends on the first and the last.
+
+    Parameters
+    ----------
+    counts : sequence of int
+        By stage, every chunk in turn.
+    layers : int
+        Of the model.
+    devices : sequence of str
+        Those that there are, in order.
+
+    Raises
+    ------
+    PartitionError
+        If there are more stages than devices, or not as many layers as the model has.
+    """
+    size = len(counts) // chunks
+    check_devices(size, devices, program)
+    check_sum(counts, layers, program)
+    for at, count in enumerate(counts):
+        if count < 1:
+            raise PartitionError(
+                f"stage {at} of {program}'s {list(counts)} has no layer; write 1 or more, or fewer "
+                "stages"
+            )
+    last = len(counts) - 1
+    return [
+        StageLayers(devices[at % size], count, at == 0, at == last, at // size)
+        for at, count in enumerate(counts)
+    ]
+
+
+def check_devices(size: int, devices: Sequence[str], program: str) -> None:
+    """Refuse more stages than there are devices."""
+    if not 1 <= size <= len(devices):
+        raise PartitionError(
+            f"{program}'s words have {counted(size, 'stage')} and there are "
+            f"{counted(len(devices), 'device')}; give as many"
+        )
+
+
+def check_sum(counts: Sequence[int], layers: int, program: str) -> None:
+    """Refuse another number of layers than the model has."""
+    if sum(counts) != layers:
+        raise PartitionError(
+            f"{program}'s words have {counted(sum(counts), 'layer')} and the model has {layers}; "
+            f"write numbers whose sum is {layers}"
+        )
+
+
+def without_host(devices: Sequence[str], program: str) -> list[str]:
+    """Return the devices of a program that runs on GPUs alone; refuse a plan of the host alone."""
+    found = [device for device in devices if not is_host(device)]
+    if not found:
+        raise PartitionError(f"{program} runs on GPUs, and there are none; add such as 24GB")
+    return found
+
+
+def cuda_numbers(devices: Sequence[str], program: str) -> list[str]:
+    """Return the numbers of CUDA devices; PartitionError if one of them is none."""
+    for device in devices:
+        kind, _, number = device.partition(":")
+        if kind != "cuda" or not number.isdecimal():
+            raise PartitionError(
+                f"{program} runs on CUDA devices by number, and the plan has {device!r}; plan for "
+                "devices such as cuda:0 and cuda:1"
+            )
+    return [device.partition(":")[2] for device in devices]
+
+
+def named_devices(numbers: Sequence[str], devices: Sequence[str], what: str) -> list[str]:
+    """Return the devices that are called by their numbers."""
+    found = [f"cuda:{number.strip()}" for number in numbers]
+    for name in found:
+        if name not in devices:
+            raise PartitionError(f"{what} names {name!r}; the devices are {', '.join(devices)}")
+    if len(set(found)) < len(found):
+        raise PartitionError(f"{what} names a device twice; name each once")
+    return found

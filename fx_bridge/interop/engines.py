@@ -1,0 +1,223 @@
+"""Plans in the words of programs that serve and train, by layers of stages, and words as plans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from fx_bridge.capture.graph import CapturedGraph
+from fx_bridge.interop.engine_words import Words, without_host
+from fx_bridge.interop.layer_counts import (
+    Read,
+    Write,
+    partition_by_variable,
+    read_offset,
+    read_pp_partition,
+    write_offset,
+    write_pp_partition,
+)
+from fx_bridge.interop.llama_cpp import read_split, write_split
+from fx_bridge.interop.megatron_layout import read_layout, write_layout
+from fx_bridge.interop.module_parts import parts_of_modules
+from fx_bridge.interop.stage_layers import LayeredModel, is_host
+from fx_bridge.interop.write_plans import check_not_recomputed
+from fx_bridge.options import Placement
+from fx_bridge.split.checks import check_total
+from solver import Device, PartitionError, PartitionPlan
+from solver.model.checks import did_you_mean
+
+_HOST: Final = "cpu:0"
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A program that takes plans as layers of stages.
+
+    Attributes
+    ----------
+    program : str
+        As it calls itself.
+    write : callable
+        Stages, with the names of a model's modules, as words.
+    read : callable
+        Words, the names of a model's modules and of devices, as stages.
+    has_host : bool
+        Whether it has the embedding on the host.
+    needs_gpus : bool
+        Whether the host can be no stage.
+    bare_ends : bool
+        Whether the embedding and the head may be on stages without a layer.
+    """
+
+    program: str
+    write: Write
+    read: Read
+    has_host: bool = False
+    needs_gpus: bool = False
+    bare_ends: bool = False
+
+
+def _counted(program: str, variable: str, size: str) -> Engine:
+    return Engine(program, *partition_by_variable(program, variable, size), needs_gpus=True)
+
+
+def _named(program: str, *, rotary_everywhere: bool) -> Engine:
+    words = parts_of_modules(program, rotary_everywhere=rotary_everywhere)
+    return Engine(program, *words, bare_ends=True)
+
+
+ENGINES: Final[Mapping[str, Engine]] = MappingProxyType(
+    {
+        "vllm": _counted("vLLM", "VLLM_PP_LAYER_PARTITION", "--pipeline-parallel-size"),
+        "sglang": _counted("SGLang", "SGLANG_PP_LAYER_PARTITION", "--pp-size"),
+        "tensorrt-llm": Engine(
+            "TensorRT-LLM", write_pp_partition, read_pp_partition, needs_gpus=True
+        ),
+        "llama.cpp": Engine("llama.cpp", write_split, read_split, has_host=True, bare_ends=True),
+        "torchtitan": _named("torchtitan", rotary_everywhere=False),
+        "nemo": _named("NeMo", rotary_everywhere=True),
+        "mindformers": Engine("MindFormers", write_offset, read_offset),
+        "megatron": Engine("Megatron", write_layout, read_layout, bare_ends=True),
+    }
+)
+"""By the names that users write."""
+
+
+def engine_words(captured: CapturedGraph, plan: PartitionPlan, engine: str) -> Words:
+    """Return a plan in the words of an engine: arguments of a command line, or settings.
+
+    Parameters
+    ----------
+    plan : PartitionPlan
+        Its stages must be runs of whole layers, all of one list, with the embedding and the head
+        where the engine has them. Nothing runs again; for Megatron
+        :func:`~fx_bridge.interop.megatron.megatron_arguments` says what does.
+    engine : str
+        One of ``ENGINES``.
+
+    Returns
+    -------
+    list of str or dict of str to object
+        Arguments and environment variables, or what belongs into a file of settings.
+
+    Raises
+    ------
+    PartitionError
+        In one line: what the engine has no words for, and the nearest plan that it has words for.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fx_bridge.capture.graph import capture
+    >>> layers = [torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()) for _ in range(3)]
+    >>> captured = capture(torch.nn.Sequential(*layers), (torch.ones(1, 4),))
+    >>> devices = ["cuda:0"] * 4 + ["cuda:1"] * 2
+    >>> names = [node.name for node in captured.operators]
+    >>> plan = PartitionPlan(dict(zip(names, devices)), ("cuda:0", "cuda:1"))
+    >>> print(*engine_words(captured, plan, "sglang"))
+    CUDA_VISIBLE_DEVICES=0,1 SGLANG_PP_LAYER_PARTITION=2,1 --pp-size 2
+    """
+    found = _engine(engine)
+    model = LayeredModel(captured, found.program)
+    check_total(captured, plan)
+    check_not_recomputed(plan)
+    host = next(filter(is_host, plan.device_order), None)
+    if found.needs_gpus and host is not None:
+        raise PartitionError(
+            f"{found.program} runs on GPUs, and the plan has {host!r}; plan without it"
+        )
+    with model.told_nearest(plan):
+        return found.write(model.names, model.stages_of(plan)[0])
+
+
+def plan_from_words(
+    captured: CapturedGraph, devices: Sequence[Device], words: str, engine: str
+) -> PartitionPlan:
+    """Return the plan that words for an engine say.
+
+    Parameters
+    ----------
+    devices : sequence of Device
+        The first stage runs on the first, and so on, where the words name no devices.
+    words : str
+        What :func:`engine_words` returns, on a command line or as JSON, or the part of it that
+        says the layers, such as ``"22,10"`` or ``"Et*3|t*3L"``.
+    engine : str
+        One of ``ENGINES``.
+
+    Raises
+    ------
+    PartitionError
+        In one line: what the words say that is no plan of this model on these devices.
+
+    Notes
+    -----
+    Weights that the embedding and the head share are on both of their devices. Operators outside
+    of layers run where the embedding is, or the head, or the layer before them.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fx_bridge.capture.graph import capture
+    >>> layers = [torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()) for _ in range(3)]
+    >>> captured = capture(torch.nn.Sequential(*layers), (torch.ones(1, 4),))
+    >>> pair = [Device("cuda:0"), Device("cuda:1")]
+    >>> plan_from_words(captured, pair, "2,1", "vllm").operators_of("cuda:1")
+    ('linear_2', 'tanh_2')
+    """
+    found = _engine(engine)
+    model = LayeredModel(captured, found.program)
+    names = [device.name for device in devices]
+    if found.needs_gpus:
+        names = without_host(names, found.program)
+    return model.plan_of(found.read(words, model.names, names))
+
+
+def placement_for(
+    engine: str, captured: CapturedGraph, beside: Placement | None = None
+) -> Placement:
+    """Return what keeps plans of a model within what the words of an engine can say.
+
+    That is every layer whole, and what is before the first and after the last one together, with
+    these layers where the engine has no stage without one. On llama.cpp the embedding is pinned to
+    ``cpu:0``.
+
+    Parameters
+    ----------
+    engine : str
+        One of ``ENGINES``.
+    beside : Placement, optional
+        What is asked for besides.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fx_bridge.capture.graph import capture
+    >>> layers = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3)))
+    >>> model = torch.nn.Sequential(torch.nn.Embedding(9, 4), layers, torch.nn.LayerNorm(4))
+    >>> captured = capture(model, (torch.tensor([1, 2]),))
+    >>> placement_for("vllm", captured)
+    Placement(keep_whole=('1.0', '1.1', '1.2', '0+1.0', '1.2+2'))
+    """
+    found, beside = _engine(engine), beside or Placement()
+    names = LayeredModel(captured, found.program).names
+    first, last = names.layers[:1], names.layers[-1:]
+    ends = [(*names.embedding, *first), (*last, *names.head)]
+    if found.bare_ends:
+        ends = [names.embedding, names.head]
+    pins = dict.fromkeys(names.embedding, _HOST) if found.has_host else {}
+    together = ["+".join(end) for end in ends if len(end) > 1]
+    return Placement(
+        {**pins, **beside.pins},
+        beside.cut_after,
+        (*names.layers, *together, *beside.keep_whole),
+    )
+
+
+def _engine(name: str) -> Engine:
+    if name not in ENGINES:
+        hint = did_you_mean(name, ENGINES, f"write one of {', '.join(ENGINES)}")
+        raise PartitionError(f"engine {name!r} is unknown; {hint}")
+    return ENGINES[name]

@@ -1,0 +1,122 @@
+"""Engines that take a number of layers for every stage: vLLM, SGLang, TensorRT-LLM, MindFormers.
+
+The embedding is on the first stage, norm and head are on the last; weights that the two share are
+on both. Written after the sources of 2025 and 2026: of vLLM ``distributed/utils.py``, of SGLang
+``distributed/utils.py``, of TensorRT-LLM ``llmapi/llm_args.py``, of MindFormers
+``models/utils.py``. None was run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fx_bridge.interop.engine_words import (
+    VISIBLE,
+    Words,
+    check_devices,
+    check_size,
+    check_sum,
+    cuda_numbers,
+    named_devices,
+    read_arguments,
+    read_number,
+    read_settings,
+    stages_of_counts,
+    without_host,
+)
+from fx_bridge.interop.stage_layers import LayerNames, StageLayers, check_stages
+from solver import PartitionError
+
+Write = Callable[[LayerNames, Sequence[StageLayers]], Words]
+Read = Callable[[str, LayerNames, Sequence[str]], list[StageLayers]]
+
+
+def partition_by_variable(program: str, variable: str, size: str) -> tuple[Write, Read]:
+    """Return what writes and reads an environment variable with numbers, ``22,10``.
+
+    Parameters
+    ----------
+    size : str
+        The argument for the number of stages. Their devices are in the order of
+        ``CUDA_VISIBLE_DEVICES``.
+    """
+
+    def write(names: LayerNames, stages: Sequence[StageLayers]) -> Words:
+        numbers = cuda_numbers([stage.device for stage in stages], program)
+        check_stages(program, stages)
+        counts = ",".join(str(stage.count) for stage in stages)
+        visible = f"{VISIBLE}={','.join(numbers)}"
+        return [visible, f"{variable}={counts}", size, str(len(stages))]
+
+    def read(text: str, names: LayerNames, devices: Sequence[str]) -> list[StageLayers]:
+        known = {name: name for name in (VISIBLE, variable, size)}
+        found = read_arguments(text, program, variable, known)
+        counts = [read_number(n, f"{program}'s {variable}") for n in found[variable].split(",")]
+        check_size(found.get(size), len(counts), program, size)
+        order = without_host(devices, program)
+        if VISIBLE in found:
+            order = named_devices(found[VISIBLE].split(","), order, f"{program}'s {VISIBLE}")
+        return stages_of_counts(counts, len(names.layers), order, program)
+
+    return write, read
+
+
+def write_pp_partition(names: LayerNames, stages: Sequence[StageLayers]) -> Words:
+    """Return stages as settings of TensorRT-LLM: the layers of each rank."""
+    check_stages("TensorRT-LLM", stages)
+    counts = [stage.count for stage in stages]
+    return {"pipeline_parallel_size": len(counts), "pp_partition": counts}
+
+
+def read_pp_partition(text: str, names: LayerNames, devices: Sequence[str]) -> list[StageLayers]:
+    """Return the stages that ``pp_partition`` of TensorRT-LLM says, on the devices in order."""
+    program, size = "TensorRT-LLM", "pipeline_parallel_size"
+    found = read_settings(text, program, "pp_partition", [size])
+    counts = _numbers(found["pp_partition"], f"{program}'s pp_partition")
+    check_size(found.get(size), len(counts), program, size)
+    return stages_of_counts(counts, len(names.layers), without_host(devices, program), program)
+
+
+def write_offset(names: LayerNames, stages: Sequence[StageLayers]) -> Words:
+    """Return stages as settings of MindFormers: how many layers each has above the quotient.
+
+    That is layers // stages, rounded down; with several stages a device one list for each round.
+    """
+    check_stages("MindFormers", stages, has_chunks=True)
+    size = len({stage.device for stage in stages})
+    base = sum(stage.count for stage in stages) // len(stages)
+    offset = [stage.count - base for stage in stages]
+    if size == len(stages):
+        return {"pipeline_stage": size, "offset": offset}
+    rounds = [offset[at : at + size] for at in range(0, len(offset), size)]
+    return {"pipeline_stage": size, "pp_interleave_num": len(rounds), "offset": rounds}
+
+
+def read_offset(text: str, names: LayerNames, devices: Sequence[str]) -> list[StageLayers]:
+    """Return the stages that ``offset`` of MindFormers says, on the devices in order."""
+    program, size, interleave = "MindFormers", "pipeline_stage", "pp_interleave_num"
+    found = read_settings(text, program, "offset", [size, interleave])
+    offset, layers = found["offset"], len(names.layers)
+    nested = isinstance(offset, list) and bool(offset) and isinstance(offset[0], list)
+    rounds = [
+        _numbers(row, f"{program}'s offset", -layers) for row in (offset if nested else [offset])
+    ]
+    stages = len(rounds[0])
+    if any(len(row) != stages for row in rounds):
+        raise PartitionError(
+            f"{program}'s offset is {offset}, with lists of several lengths; write one number for "
+            "each device in each"
+        )
+    check_size(found.get(size), stages, program, size)
+    check_size(found.get(interleave), len(rounds), program, interleave)
+    check_devices(stages, devices, program)
+    base = layers // (stages * len(rounds))
+    counts = [base + number for row in rounds for number in row]
+    check_sum(counts, layers, program)
+    return stages_of_counts(counts, layers, devices, program, len(rounds))
+
+
+def _numbers(value: object, what: str, least: int = 0) -> list[int]:
+    if not isinstance(value, list) or not value:
+        raise PartitionError(f"{what} is {value!r}; write a list of numbers, one for each stage")
+    return [read_number(number, what, least) for number in value]

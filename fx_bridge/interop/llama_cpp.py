@@ -1,0 +1,131 @@
+"""The layers of devices as ``-dev``, ``-ts`` and ``-ngl`` of llama.cpp, in mode ``layer``.
+
+The embedding is on the host. The output, which is norm and head, counts as a layer behind the
+last one, so that the last device has one more than layers. ``-ngl`` is how many of these, from the
+end, are not on the host. Written after ``load_tensors`` of ``llama-model.cpp`` of 2026. It was not
+run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from fx_bridge.interop.engine_words import (
+    Words,
+    cuda_numbers,
+    named_devices,
+    read_arguments,
+    read_number,
+    without_host,
+)
+from fx_bridge.interop.stage_layers import LayerNames, StageLayers, check_stages, is_host
+from solver import PartitionError
+
+_PROGRAM: Final = "llama.cpp"
+_PREFIX: Final = "CUDA"
+_NO_DEVICE: Final = "none"
+_KNOWN: Final = {
+    **{name: name for name in ("-dev", "-sm", "-ts", "-ngl", "-fit")},
+    "--device": "-dev",
+    "--split-mode": "-sm",
+    "--tensor-split": "-ts",
+    "--gpu-layers": "-ngl",
+    "--n-gpu-layers": "-ngl",
+    "--fit": "-fit",
+}
+
+
+def write_split(names: LayerNames, stages: Sequence[StageLayers]) -> Words:
+    """Return stages as arguments: the host with the embedding, and then CUDA devices.
+
+    Raises
+    ------
+    PartitionError
+        If the embedding is elsewhere, or the host has layers that are not the first ones.
+    """
+    for stage in stages:
+        if stage.has_embedding and not is_host(stage.device):
+            raise PartitionError(
+                f"what is before the layers is on {stage}, and {_PROGRAM} has it on the host; pin "
+                "it to cpu:0"
+            )
+    for stage in stages[1:]:
+        if is_host(stage.device):
+            raise PartitionError(
+                f"{stage} comes after {stages[0]}, and {_PROGRAM}'s host has the first layers and "
+                "not the head; pin what it has to other devices"
+            )
+    check_stages(_PROGRAM, stages, bare_ends=True)
+    others = stages[1:]
+    devices = [f"{_PREFIX}{n}" for n in cuda_numbers([s.device for s in others], _PROGRAM)]
+    split = [stage.count + stage.has_head for stage in others]
+    shares = ",".join(map(str, split or [1]))
+    return [
+        *("-dev", ",".join(devices) or _NO_DEVICE, "-sm", "layer", "-ts", shares),
+        *("-ngl", str(sum(split)), "-fit", "off"),
+    ]
+
+
+def read_split(text: str, names: LayerNames, devices: Sequence[str]) -> list[StageLayers]:
+    """Return the stages that arguments say, or the value of ``-ts`` alone, by llama.cpp's rule.
+
+    Without ``-ngl`` no layer is on the host. The numbers of ``-ts`` are shares, which llama.cpp
+    divides by their sum as float32: layer number i of n that are not on the host is on the first
+    device up to which the shares add up to more than i / n.
+    """
+    found = read_arguments(text, _PROGRAM, "-ts", _KNOWN)
+    for name, value in (("-sm", "layer"), ("-fit", "off")):
+        if found.get(name, value) != value:
+            raise PartitionError(
+                f"{_PROGRAM}'s {name} is {found[name]!r}, which decides otherwise; write {value}"
+            )
+    host = next(filter(is_host, devices), None)
+    if host is None:
+        raise PartitionError(
+            f"{_PROGRAM} has the embedding on the host, and it is not among {', '.join(devices)}; "
+            "add such as 64GB@cpu"
+        )
+    layers = len(names.layers)
+    most = layers + 1
+    offloaded = min(read_number(found.get("-ngl", most), f"{_PROGRAM}'s -ngl"), most)
+    if not offloaded:
+        return [StageLayers(host, layers, True, True)]
+    order = without_host(devices, _PROGRAM)
+    if "-dev" in found:
+        numbers = [word.strip().removeprefix(_PREFIX) for word in found["-dev"].split(",")]
+        order = named_devices(numbers, order, f"{_PROGRAM}'s -dev")
+    ends = _cumulative_shares(found["-ts"], len(order))
+    places = np.arange(offloaded).astype(np.float32) / np.float32(offloaded)
+    counts = Counter(np.searchsorted(ends, places, side="right").tolist())
+    last = max(counts)
+    return [
+        StageLayers(host, most - offloaded, True),
+        *(
+            StageLayers(order[at], counts[at] - (at == last), has_head=at == last)
+            for at in sorted(counts)
+        ),
+    ]
+
+
+def _cumulative_shares(text: str, devices: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    """Return up to which part of the layers each device and those before it go, as float32."""
+    try:
+        shares = np.array([float(word) for word in text.split(",")], np.float32)
+    except ValueError:
+        raise PartitionError(
+            f"{_PROGRAM}'s -ts is {text!r}; write numbers with commas between them, such as 22,11"
+        ) from None
+    if len(shares) > devices:
+        raise PartitionError(
+            f"{_PROGRAM}'s -ts has {len(shares)} numbers and there are {devices} devices beside "
+            "the host; give as many"
+        )
+    if not np.isfinite(shares).all() or (shares < 0).any() or not shares.any():
+        raise PartitionError(f"{_PROGRAM}'s -ts is {text!r}; write shares of which one is above 0")
+    sums: np.ndarray[tuple[int], np.dtype[np.float32]] = np.cumsum(shares, dtype=np.float32)
+    sums /= sums[-1]
+    return sums

@@ -1,0 +1,117 @@
+"""The modules of each stage, as ``module_fqns_per_model_part`` of torchtitan and NeMo AutoModel.
+
+The names are those of the captured model. NeMo has the rotary embedding on every stage. Written
+after ``pipeline_parallel.py`` of torchtitan and ``pipelining/functional.py`` of NeMo AutoModel, of
+2025 and 2026. Neither was run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from fx_bridge.interop.engine_words import Words, check_devices, read_settings
+from fx_bridge.interop.stage_layers import LayerNames, StageLayers, check_stages
+from solver import PartitionError
+from solver.model.quantities import counted
+
+Write = Callable[[LayerNames, Sequence[StageLayers]], Words]
+Read = Callable[[str, LayerNames, Sequence[str]], list[StageLayers]]
+
+_KEY: Final = "module_fqns_per_model_part"
+_ROTARY: Final = "rotary_emb"
+
+
+def parts_of_modules(program: str, *, rotary_everywhere: bool) -> tuple[Write, Read]:
+    """Return what writes and reads the modules of each stage.
+
+    Parameters
+    ----------
+    rotary_everywhere : bool
+        Whether every stage names the rotary embedding, at its end.
+    """
+
+    def ends_of(names: LayerNames) -> tuple[list[str], list[str], list[str]]:
+        everywhere = [n for n in names.embedding if n.rpartition(".")[2] == _ROTARY]
+        everywhere = everywhere if rotary_everywhere else []
+        return [n for n in names.embedding if n not in everywhere], [*names.head], everywhere
+
+    def write(names: LayerNames, stages: Sequence[StageLayers]) -> Words:
+        check_stages(program, stages, has_chunks=True, bare_ends=True)
+        embedding, head, everywhere = ends_of(names)
+        parts, done = [], 0
+        for stage in stages:
+            part = embedding if stage.has_embedding else []
+            part = [*part, *names.layers[done : done + stage.count]]
+            parts.append([*part, *(head if stage.has_head else ()), *everywhere])
+            done += stage.count
+        return {_KEY: parts}
+
+    def read(text: str, names: LayerNames, devices: Sequence[str]) -> list[StageLayers]:
+        parts = _lists(read_settings(text, program, _KEY, ())[_KEY], program)
+        embedding, head, everywhere = ends_of(names)
+        own = [[name for name in part if name not in everywhere] for part in parts]
+        listed = [name for part in own for name in part]
+        expected = [*embedding, *names.layers, *head]
+        for at, name in enumerate(expected):
+            there = listed[at] if at < len(listed) else "nothing"
+            if there != name:
+                raise PartitionError(
+                    f"{program}'s {_KEY} has {there!r} where {name!r} runs; write the modules in "
+                    f"the order {', '.join(expected[max(0, at - 1) : at + 2])}"
+                )
+        if len(listed) > len(expected):
+            raise PartitionError(
+                f"{program}'s {_KEY} has {listed[len(expected)]!r} behind {expected[-1]!r}, which "
+                "is the last; leave it out"
+            )
+        return _stages(own, names, (embedding, head), devices, program)
+
+    return write, read
+
+
+def _stages(
+    parts: Sequence[Sequence[str]],
+    names: LayerNames,
+    ends: tuple[Sequence[str], Sequence[str]],
+    devices: Sequence[str],
+    program: str,
+) -> list[StageLayers]:
+    size = min(len(parts), len(devices))
+    if len(parts) % size:
+        raise PartitionError(
+            f"{program}'s words have {counted(len(parts), 'stage')} on "
+            f"{counted(size, 'device')}; write as many stages for each"
+        )
+    check_devices(size, devices, program)
+    for names_of_end in ends:
+        where = [at for at, part in enumerate(parts) if set(part) & set(names_of_end)]
+        if len(where) > 1:
+            raise PartitionError(
+                f"{program}'s stages {where[0]} and {where[1]} share {', '.join(names_of_end)}; "
+                "write them into one"
+            )
+    layers = set(names.layers)
+    return [
+        StageLayers(
+            devices[at % size],
+            len(layers.intersection(part)),
+            at == 0,
+            at == len(parts) - 1,
+            at // size,
+        )
+        for at, part in enumerate(parts)
+    ]
+
+
+def _lists(value: object, program: str) -> list[list[str]]:
+    is_list = isinstance(value, list) and value and all(isinstance(part, list) for part in value)
+    if not is_list or not all(isinstance(name, str) for part in value for name in part):  # type: ignore[attr-defined]
+        raise PartitionError(
+            f"{program}'s {_KEY} is no list of lists of names; write such as "
+            '[["embed", "layers.0"], ["layers.1", "norm", "head"]]'
+        )
+    for at, part in enumerate(value):  # type: ignore[arg-type, var-annotated]
+        if not part:
+            raise PartitionError(f"{program}'s stage {at} has no module; write one or leave it out")
+    return value  # type: ignore[return-value]

@@ -1,0 +1,306 @@
+"""The layers of pipeline stages: what most programs can say of a plan.
+
+Layers are the outermost modules that a model repeats (:mod:`fx_bridge.capture.layers`), all of one
+list. What reads parameters before the first of them is the *embedding*, what reads some later is
+the *head*: norms, and what makes the result. Operators without parameters, such as masks and
+rotary positions, are in no words: programs compute them wherever they need them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from fx_bridge.capture.graph import CapturedGraph, check_captured
+from fx_bridge.capture.layers import layer_calls, repeated_modules
+from fx_bridge.capture.modules import enclosing, module_calls
+from solver import PartitionError, PartitionPlan, Stage
+
+
+@dataclass(frozen=True, slots=True)
+class StageLayers:
+    """What a pipeline stage runs, counted in layers.
+
+    Attributes
+    ----------
+    count : int
+        Of layers; those of the next stage follow.
+    has_embedding, has_head : bool
+        Whether it runs what is before the first layer, and what is after the last one.
+    chunk : int
+        Which of the device's stages it is.
+    """
+
+    device: str
+    count: int
+    has_embedding: bool = False
+    has_head: bool = False
+    chunk: int = 0
+
+    def __str__(self) -> str:
+        return str(Stage(self.device, self.chunk))
+
+
+@dataclass(frozen=True, slots=True)
+class LayerNames:
+    """The modules of a model by their paths, in the order in which they run.
+
+    Attributes
+    ----------
+    embedding, head : tuple of str
+        The outermost modules that run before the first layer, and after it outside of layers.
+    """
+
+    layers: tuple[str, ...]
+    embedding: tuple[str, ...] = ()
+    head: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A layer: its path, and its operators in execution order."""
+
+    path: str
+    operators: tuple[str, ...]
+
+
+class LayeredModel:
+    """A captured model as one list of layers, with what is before and after them.
+
+    Parameters
+    ----------
+    program : str
+        For whom it is read so, for the errors.
+
+    Attributes
+    ----------
+    layers : tuple of Layer
+        In execution order.
+    outside : tuple of str
+        The operators of no layer.
+    names : LayerNames
+        Its modules.
+
+    Raises
+    ------
+    PartitionError
+        If it has no list of layers, or several, or a layer is called several times.
+    """
+
+    def __init__(self, captured: CapturedGraph, program: str) -> None:
+        check_captured(captured, "read the layers of", "capture(model, args)")
+        self.captured, self.program = captured, program
+        self._layer_of = layer_calls(captured)
+        members: dict[tuple[str, int], list[str]] = {}
+        for name, call in self._layer_of.items():
+            if call is not None:
+                members.setdefault(call, []).append(name)
+        self._check_list([path for path, _ in members])
+        self.layers = tuple(Layer(path, tuple(own)) for (path, _), own in members.items())
+        self.outside = tuple(name for name, call in self._layer_of.items() if call is None)
+        order = list(self._layer_of)
+        before = set(order[: order.index(self.layers[0].operators[0])])
+        sides = [[n for n in self.outside if (n in before) is first] for first in (True, False)]
+        self._ends = [tuple(filter(self._reads_parameters, side)) for side in sides]
+        embedding, head = map(self._modules_of, sides)
+        self.names = LayerNames(tuple(layer.path for layer in self.layers), embedding, head)
+        self._before = before
+
+    def stages_of(self, plan: PartitionPlan) -> tuple[list[StageLayers], list[list[Layer]]]:
+        """Return the stages of a plan, and the layers of each.
+
+        A stage that has no layer and reads no parameter is left out.
+
+        Raises
+        ------
+        PartitionError
+            In one line: which layer the plan divides or has out of order, or which end it divides.
+        """
+        own: list[list[Layer]] = [[] for _ in plan.stages]
+        for layer in self.layers:
+            own[self._stage_of(layer, plan)].append(layer)
+        self._check_order([layer for layers in own for layer in layers], plan)
+        first = self._stage_of_end(self._ends[0], self.layers[0], "before", plan)
+        last = self._stage_of_end(self._ends[1], self.layers[-1], "after", plan)
+        kept = [at for at, layers in enumerate(own) if layers or at in (first, last)]
+        stages = [
+            StageLayers(
+                plan.stages[at].device, len(own[at]), at == first, at == last, plan.stages[at].chunk
+            )
+            for at in kept
+        ]
+        return stages, [own[at] for at in kept]
+
+    def plan_of(self, stages: Sequence[StageLayers]) -> PartitionPlan:
+        """Return the plan of stages that have all layers in order, and both ends.
+
+        Operators outside of layers are where the embedding is, before the first layer; on the
+        stage of the layer before them, between layers; and where the head is, after the last.
+        """
+        stage_of = dict(
+            zip(
+                self.names.layers,
+                (stage for stage in stages for _ in range(stage.count)),
+                strict=True,
+            )
+        )
+        now = next(stage for stage in stages if stage.has_embedding)
+        head = next(stage for stage in stages if stage.has_head)
+        last = self.layers[-1].operators[-1]
+        places: dict[str, StageLayers] = {}
+        parameters = set(self._ends[1])
+        for name, call in self._layer_of.items():
+            if call is not None:
+                now = stage_of[call.path]
+            places[name] = head if name in parameters else now
+            if name == last:
+                now = head
+        return PartitionPlan(
+            {name: stage.device for name, stage in places.items()},
+            tuple(dict.fromkeys(stage.device for stage in stages)),
+            {name: stage.chunk for name, stage in places.items() if stage.chunk},
+        )
+
+    @contextlib.contextmanager
+    def told_nearest(self, plan: PartitionPlan) -> Iterator[None]:
+        """Add to an error the nearest plan that can be said: each layer where most of it is."""
+        try:
+            yield
+        except PartitionError as error:
+            counts: Counter[str] = Counter()
+            for layer in self.layers:
+                of = Counter(plan.assignment[name] for name in layer.operators)
+                counts[of.most_common(1)[0][0]] += 1
+            devices = sorted(filter(counts.get, plan.device_order), key=lambda d: not is_host(d))
+            layers = ",".join(str(counts[device]) for device in devices)
+            raise PartitionError(
+                f"{error}; the nearest is {layers} layers on {','.join(devices)}"
+            ) from None
+
+    # -- what is where -------------------------------------------------------------------------
+
+    def _check_list(self, paths: Sequence[str]) -> None:
+        lists = list(
+            dict.fromkeys(path.rpartition(".")[0] for path in repeated_modules(self.captured))
+        )
+        if len(lists) != 1:
+            has = f"lists {' and '.join(map(repr, lists))}" if lists else "none that repeat"
+            raise PartitionError(
+                f"{self.program} has one list of layers, and the model has {has}; hand it over as "
+                "a split specification or as modules"
+            )
+        for path in paths:
+            if paths.count(path) > 1:
+                raise PartitionError(
+                    f"layer {path!r} is called several times, and {self.program} calls each once; "
+                    "hand it over as a split specification or as modules"
+                )
+
+    def _reads_parameters(self, name: str) -> bool:
+        table = self.captured.storage_table
+        return any(
+            isinstance(tensor, nn.Parameter)
+            for key in table.weights_read.get(name, ())
+            for tensor in table.weights[key].tensors
+        )
+
+    def _modules_of(self, operators: Sequence[str]) -> tuple[str, ...]:
+        """Return the outermost modules of operators that hold no layer."""
+        around = {prefix for layer in self.layers for prefix in enclosing(layer.path)}
+        calls = module_calls(self.captured)
+        found = (
+            next((call.path for call in calls[name] if call.path not in around), None)
+            for name in operators
+        )
+        return tuple(dict.fromkeys(path for path in found if path is not None))
+
+    def _stage_of(self, layer: Layer, plan: PartitionPlan) -> int:
+        index = plan.stage_index
+        first = {index[name]: name for name in reversed(layer.operators)}
+        if len(first) > 1:
+            where = " and ".join(
+                f"{plan.stages[stage]} ({first[stage]!r})" for stage in sorted(first)
+            )
+            raise PartitionError(
+                f"the plan divides layer {layer.path!r} between {where}, and {self.program} has "
+                f"whole layers; plan with Placement(keep_whole=[{layer.path!r}])"
+            )
+        return next(iter(first))
+
+    def _check_order(self, found: Sequence[Layer], plan: PartitionPlan) -> None:
+        for layer, expected in zip(found, self.layers, strict=True):
+            if layer is not expected:
+                raise PartitionError(
+                    f"layer {layer.path!r} is on {plan.stage_of(layer.operators[0])}, before "
+                    f"{expected.path!r}, and {self.program} has layers in order; plan with "
+                    "solver='chain'"
+                )
+
+    def _stage_of_end(
+        self, names: Sequence[str], layer: Layer, side: str, plan: PartitionPlan
+    ) -> int:
+        """Return the stage of what reads parameters on a side of the layers."""
+        index = plan.stage_index
+        first = {index[name]: name for name in reversed(names)}
+        if len(first) > 1:
+            one, other = sorted(first)[:2]
+            raise PartitionError(
+                f"operator {first[other]!r}, {side} the layers, is on {plan.stages[other]} and "
+                f"{first[one]!r} on {plan.stages[one]}, and {self.program} has them on one stage; "
+                "keep them together"
+            )
+        return next(iter(first), index[layer.operators[0]])
+
+
+def is_host(device: str) -> bool:
+    """Return whether a device is the host by its name, as ``cpu:0`` is."""
+    return device.partition(":")[0] == "cpu"
+
+
+def check_stages(
+    program: str,
+    stages: Sequence[StageLayers],
+    *,
+    has_chunks: bool = False,
+    bare_ends: bool = False,
+) -> None:
+    """Raise PartitionError unless the words of a program can say what stages run.
+
+    Parameters
+    ----------
+    has_chunks : bool
+        Whether devices may have several stages each, all as many.
+    bare_ends : bool
+        Whether the embedding and the head may be stages without a layer.
+    """
+    devices = list(dict.fromkeys(stage.device for stage in stages))
+    if not has_chunks and len(stages) > len(devices):
+        raise PartitionError(
+            f"the plan has several chunks on a device, and {program} has none; plan with "
+            "chunks_per_device=1"
+        )
+    rounds = len(stages) // len(devices)
+    if [stage.device for stage in stages] != devices * rounds:
+        raise PartitionError(
+            f"not all devices have as many chunks, and {program} gives each as many; plan with "
+            "chunks_per_device=1"
+        )
+    for at, stage in enumerate(stages):
+        for is_here, end, side in (
+            (stage.has_embedding, 0, "before"),
+            (stage.has_head, len(stages) - 1, "after"),
+        ):
+            if is_here and at != end:
+                raise PartitionError(
+                    f"what is {side} the layers is on {stage}, and {program} has it on "
+                    f"{stages[end]}; pin it there"
+                )
+        if not stage.count and not bare_ends:
+            raise PartitionError(
+                f"{stage} has no layer, and {program}'s stages have one or more; plan for fewer "
+                "devices, or keep the ends with a layer"
+            )

@@ -1,0 +1,398 @@
+"""Plans in the words of engines and back: random stages, captured models, and what is refused."""
+
+import itertools
+import json
+import random
+import shlex
+from collections import Counter
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+import torch
+from torch import nn
+
+from experiments.problems.plan_files import EngineName
+from fx_bridge import Placement, Search, partition_module
+from fx_bridge.capture.graph import capture
+from fx_bridge.capture.layers import layer_calls
+from fx_bridge.interop.engines import ENGINES, engine_words, placement_for, plan_from_words
+from fx_bridge.interop.stage_layers import LayeredModel, LayerNames, StageLayers
+from solver import Device, PartitionError, PartitionPlan, evaluate
+from tests.support.batch_models import GPT, LLAMA, hf
+from tests.support.decoders import captured_decoder, plan_of_layers
+from tests.support.llama_cpp_rule import devices_of_layers
+
+WITH_CHUNKS = ("torchtitan", "nemo", "mindformers", "megatron")
+HOST = "cpu:0"
+
+
+def names_of(count):
+    layers = tuple(f"model.layers.{at}" for at in range(count))
+    return LayerNames(layers, ("model.embed_tokens", "model.rotary_emb"), ("model.norm", "lm_head"))
+
+
+def random_counts(rng, layers, stages, least=1):
+    """Numbers of layers of stages, each `least` or more."""
+    cuts = sorted(rng.choices(range(layers - stages * least + 1), k=stages - 1))
+    edges = [0, *cuts, layers - stages * least]
+    return [end - begin + least for begin, end in itertools.pairwise(edges)]
+
+
+def random_stages(rng, engine, layers):
+    """Stages that an engine can say, and the devices in some order."""
+    stages = rng.randint(1, min(8, layers))
+    devices = [f"cuda:{at}" for at in range(8)]
+    rng.shuffle(devices)
+    chunks = rng.randint(1, max(1, layers // stages)) if engine in WITH_CHUNKS else 1
+    chunks = min(chunks, 3)
+    least = [1] * stages * chunks
+    counts = random_counts(rng, layers, len(least))
+    if engine == "llama.cpp":
+        counts[-1] -= rng.random() < 0.2  # the output alone
+        host = layers - sum(counts) + rng.choice([0, 0, counts[0] - 1])
+        counts[0] -= host - (layers - sum(counts))
+        split = [StageLayers(d, n) for d, n in zip(devices, counts, strict=False)]
+        split[-1] = replace(split[-1], has_head=True)
+        split = [s for s in split if s.count or s.has_head]
+        return [StageLayers(HOST, host, True), *split], [*devices, HOST]
+    if ENGINES[engine].bare_ends and len(counts) > 2 and rng.random() < 0.3:
+        counts = [0, counts[0] + counts[1], *counts[2:]]
+    last = len(counts) - 1
+    made = [
+        StageLayers(devices[at % stages], n, at == 0, at == last, at // stages)
+        for at, n in enumerate(counts)
+    ]
+    return made, devices
+
+
+def text_of(words):
+    return json.dumps(words) if isinstance(words, dict) else shlex.join(words)
+
+
+def test_users_can_name_every_engine():
+    assert get_args(EngineName) == tuple(ENGINES)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_random_stages_come_back(engine):
+    rng = random.Random(engine)
+    for layers in range(4, 131):
+        for _ in range(3):
+            names = names_of(layers)
+            stages, devices = random_stages(rng, engine, layers)
+            text = text_of(ENGINES[engine].write(names, stages))
+            if engine in ("torchtitan", "nemo") and stages[-1].chunk:
+                # Their words do not say how many stages a device has.
+                devices = list(dict.fromkeys(stage.device for stage in stages))
+            found = ENGINES[engine].read(text, names, devices)
+            assert found == stages, (engine, layers, text)
+
+
+def test_layers_are_where_llama_cpp_puts_them():
+    rng = random.Random(0)
+    seen = Counter()
+    for _ in range(5000):
+        layers = rng.randint(4, 130)
+        stages, _ = random_stages(rng, "llama.cpp", layers)
+        words = ENGINES["llama.cpp"].write(names_of(layers), stages)
+        options = dict(zip(words[::2], words[1::2], strict=True))
+        shares = [float(share) for share in options["-ts"].split(",")]
+        found = devices_of_layers(layers, shares, int(options["-ngl"]))
+        order = ["cuda:" + name.removeprefix("CUDA") for name in options["-dev"].split(",")]
+        where = [HOST if at is None else order[at] for at in found]
+        expected = [stage.device for stage in stages for _ in range(stage.count)]
+        assert where == [*expected, stages[-1].device]
+        seen[stages[0].count > 0, len(stages) > 2] += 1
+    assert len(seen) == 4
+
+
+def test_shares_are_read_as_llama_cpp_does():
+    rng = random.Random(1)
+    for _ in range(500):
+        layers, count = rng.randint(4, 130), rng.randint(1, 8)
+        shares = [rng.choice([0, 1, 3, 0.1, 0.25, 24, 79.3]) for _ in range(count)]
+        shares[rng.randrange(count)] = 1.5
+        offloaded = rng.randint(1, layers + 3)
+        devices = [f"cuda:{at}" for at in range(count)]
+        words = f"-ts {','.join(map(str, shares))} -ngl {offloaded}"
+        stages = ENGINES["llama.cpp"].read(words, names_of(layers), [*devices, HOST])
+        found = devices_of_layers(layers, shares, offloaded)
+        where = [HOST if at is None else devices[at] for at in found]
+        expected = [stage.device for stage in stages for _ in range(stage.count)]
+        assert where == [*expected, stages[-1].device]
+
+
+@pytest.mark.parametrize(
+    ("engine", "text", "counts"),
+    [
+        ("megatron", "Et*3|(tt|)*2,t|L", [3, 2, 2, 1, 0]),
+        ("megatron", "E,tt|t*2|(t|t)*2,L", [2, 2, 1, 2, 1]),
+        ("mindformers", "0,1,0", [2, 3, 2]),
+        ("mindformers", "[[-1, 1], [0, 3]]", [0, 2, 1, 4]),
+        ("tensorrt-llm", "3,5", [3, 5]),
+        ("vllm", "--pipeline-parallel-size=2 VLLM_PP_LAYER_PARTITION=3,5", [3, 5]),
+    ],
+)
+def test_words_of_people(engine, text, counts):
+    devices = [f"cuda:{at}" for at in range(2 if "[[" in text else 5)]
+    names = names_of(sum(counts))
+    if 0 in counts and engine == "mindformers":
+        with pytest.raises(PartitionError, match=r"stage 0 of MindFormers's .* has no layer"):
+            ENGINES[engine].read(text, names, devices)
+        return
+    assert [s.count for s in ENGINES[engine].read(text, names, devices)] == counts
+
+
+@pytest.mark.parametrize(
+    ("engine", "text", "message"),
+    [
+        ("vllm", "3,4", "has 7 layers and the model has 8; write numbers whose sum is 8"),
+        ("vllm", "0,8", "stage 0 of vLLM's [0, 8] has no layer; write 1 or more, or fewer stages"),
+        ("vllm", "2,2,2,2", "have 4 stages and there are 3 devices; give as many"),
+        ("vllm", "3,x", "vLLM's VLLM_PP_LAYER_PARTITION is 'x'; write a whole number from 0"),
+        ("vllm", "3,5 --tp 2", "vLLM's words have '3,5', which says nothing of layers; write only"),
+        ("vllm", "--pipeline-parallel-size 2", "vLLM's words have no VLLM_PP_LAYER_PARTITION"),
+        ("vllm", "'3,5", "No closing quotation; close the quotation"),
+        (
+            "sglang",
+            "SGLANG_PP_LAYER_PARTITION=3,5 --pp-size 3",
+            "SGLang's --pp-size is 3 and there are 2 stages; write 2",
+        ),
+        (
+            "sglang",
+            "SGLANG_PP_LAYER_PARTITION=3,5 CUDA_VISIBLE_DEVICES=1,7",
+            "SGLang's CUDA_VISIBLE_DEVICES names 'cuda:7'; the devices are cuda:0, cuda:1, cuda:2",
+        ),
+        ("tensorrt-llm", '{"tp": 2}', "settings have 'tp', which says nothing of layers"),
+        ("tensorrt-llm", "3,", "TensorRT-LLM's pp_partition"),
+        ("mindformers", "[[0,0],[0]]", "with lists of several lengths"),
+        ("mindformers", "1,1", "have 10 layers and the model has 8"),
+        ("megatron", "Et*4|t*4,m|L", "has 'm', a layer of multi-token prediction, and the model"),
+        ("megatron", "Et*4|x|t*4L", "has 'x'; write E, t, L, | and repeats such as t*3"),
+        ("megatron", "t*4|Et*4L", "does not begin with its only E and end with its only L"),
+        ("megatron", "Et*4||t*4L", "has a stage without a layer"),
+        ("megatron", "Et*999999999|L", "write a whole number from 0 to 100,000"),
+        ("megatron", "Et*2|t*2|t*2|t*2L", "has 4 stages on 3 devices; write as many stages for"),
+        ("llama.cpp", "4,5", "llama.cpp has the embedding on the host, and it is not among cuda:0"),
+        ("nemo", '[["lm_head"]]', "has 'lm_head' where 'model.embed_tokens' runs; write the modul"),
+        ("torchtitan", "3,5", "module_fqns_per_model_part is no list of lists of names"),
+    ],
+)
+def test_words_that_are_no_plan_are_refused(engine, text, message):
+    with pytest.raises(PartitionError) as error:
+        ENGINES[engine].read(text, names_of(8), ["cuda:0", "cuda:1", "cuda:2"])
+    assert message.replace("has 7", "have 7") in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("4,x", "llama.cpp's -ts is '4,x'; write numbers with commas between them, such as 22,11"),
+        ("0,0", "llama.cpp's -ts is '0,0'; write shares of which one is above 0"),
+        ("1,1,1,1", "llama.cpp's -ts has 4 numbers and there are 3 devices beside the host"),
+        ("-ts 4,5 -sm row", "llama.cpp's -sm is 'row', which decides otherwise; write layer"),
+    ],
+)
+def test_shares_that_are_none_are_refused(text, message):
+    with pytest.raises(PartitionError) as error:
+        ENGINES["llama.cpp"].read(text, names_of(8), ["cuda:0", "cuda:1", "cuda:2", HOST])
+    assert message in str(error.value)
+
+
+# -- captured models ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["gpt2", "llama"])
+def language_model(request):
+    """A captured model of five layers; GPT-2 has one weight for its embedding and its head."""
+    torch.manual_seed(0)
+    if request.param == "gpt2":
+        model = hf("GPT2LMHeadModel", "GPT2Config", **GPT | {"n_layer": 5})
+    else:
+        model = hf("LlamaForCausalLM", "LlamaConfig", **LLAMA | {"num_hidden_layers": 5})
+    return capture(model, (torch.randint(0, 100, (2, 16)),))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_plans_for_an_engine_are_handed_over(language_model, engine):
+    """The devices are so small that a plan needs two or three of them."""
+    total = sum(w.size_bytes for w in language_model.storage_table.weights.values())
+    devices = [Device(f"cuda:{at}", total * 7 // 10) for at in range(3)]
+    if engine == "llama.cpp":
+        devices[2] = Device(HOST, total)
+    result = partition_module(
+        language_model,
+        devices=devices,
+        placement=placement_for(engine, language_model),
+        search=Search(solver="auto"),
+    )
+    words = text_of(engine_words(language_model, result.plan, engine))
+    stages = LayeredModel(language_model, engine).stages_of(result.plan)[0]
+    order = [result.problem.device_of[stage.device] for stage in stages]
+    order += [device for device in devices if device not in order]
+    plan = plan_from_words(language_model, order, words, engine)
+    assert LayeredModel(language_model, engine).stages_of(plan)[0] == stages
+    assert engine_words(language_model, plan, engine) == engine_words(
+        language_model, result.plan, engine
+    )
+    assert len(stages) > 1
+    layers = layer_calls(language_model)
+    assert all(plan.assignment[n] == d for n, d in result.plan.assignment.items() if layers[n])
+    assert evaluate(result.problem, plan).feasible
+
+
+def test_the_modules_of_language_models(language_model):
+    names = LayeredModel(language_model, "NeMo").names
+    plan = LayeredModel(language_model, "NeMo").plan_of(
+        [StageLayers("cuda:0", 2, True), StageLayers("cuda:1", 3, has_head=True)]
+    )
+    (parts,) = engine_words(language_model, plan, "nemo").values()
+    if "model.norm" in names.head:
+        assert parts[0][:2] == ["model.embed_tokens", "model.layers.0"]
+        assert parts[1][-3:] == ["model.norm", "lm_head", "model.rotary_emb"]
+        (own,) = engine_words(language_model, plan, "torchtitan").values()
+        assert own[0][:3] == ["model.embed_tokens", "model.rotary_emb", "model.layers.0"]
+        assert own[1][-2:] == ["model.norm", "lm_head"]
+    else:
+        assert parts[0][:2] == ["transformer.wte", "transformer.wpe"]
+        assert parts[1][-2:] == ["transformer.ln_f", "lm_head"]
+
+
+# -- refused -----------------------------------------------------------------------------------
+
+
+def refused(captured, plan, engine):
+    with pytest.raises(PartitionError) as error:
+        engine_words(captured, plan, engine)
+    assert len(str(error.value).splitlines()) == 1
+    return str(error.value)
+
+
+def moved(plan, where):
+    assignment = {**plan.assignment, **where}
+    used = [device for device in plan.device_order if device in assignment.values()]
+    more = [device for device in dict.fromkeys(where.values()) if device not in used]
+    return PartitionPlan(assignment, (*used, *more))
+
+
+def on_devices(plan, names):
+    """The same plan on other devices."""
+    assignment = {name: names[device] for name, device in plan.assignment.items()}
+    return PartitionPlan(assignment, tuple(names[device] for device in plan.device_order))
+
+
+def test_what_an_engine_has_no_words_for_is_refused():
+    _, captured, _ = captured_decoder(5)
+    plan = plan_of_layers(captured, [2, 3])
+    calls = layer_calls(captured)
+    first, *_, last = plan.assignment
+    inside = next(n for n, call in calls.items() if call and "linear" in n)
+    message = refused(captured, moved(plan, {inside: "cuda:1"}), "vllm")
+    assert message.startswith("the plan divides layer 'layers.0' between cuda:0 ('tanh') and cuda")
+    assert message.endswith("; the nearest is 2,3 layers on cuda:0,cuda:1")
+
+    swap = {"cuda:0": "cuda:1", "cuda:1": "cuda:0"}
+    swapped = moved(plan, {n: swap[d] for n, d in plan.assignment.items() if calls[n]})
+    message = refused(captured, swapped, "sglang")
+    assert (
+        "layer 'layers.2' is on cuda:0, before 'layers.0', and SGLang has layers in ord" in message
+    )
+    assert message.endswith("; the nearest is 3,2 layers on cuda:0,cuda:1")
+
+    assert refused(captured, moved(plan, {first: "cuda:1"}), "tensorrt-llm").startswith(
+        "what is before the layers is on cuda:1, and TensorRT-LLM has it on cuda:0; pin it there"
+    )
+    alone = moved(plan, {last: "cuda:2", "layer_norm": "cuda:2"})
+    assert refused(captured, alone, "mindformers") == (
+        "cuda:2 has no layer, and MindFormers's stages have one or more; plan for fewer devices, "
+        "or keep the ends with a layer; the nearest is 2,3 layers on cuda:0,cuda:1"
+    )
+    assert engine_words(captured, alone, "megatron")[3] == "Et*2|t*3|L"
+
+
+def test_chunks_are_refused_where_there_are_none():
+    _, captured, _ = captured_decoder(4)
+    plan = plan_of_layers(captured, [1, 1, 1, 1])
+    chunk_of = {f"cuda:{at}": at // 2 for at in range(4)}
+    plan = PartitionPlan(
+        {n: f"cuda:{int(d[-1]) % 2}" for n, d in plan.assignment.items()},
+        ("cuda:0", "cuda:1"),
+        {n: chunk_of[d] for n, d in plan.assignment.items()},
+    )
+    assert refused(captured, plan, "vllm") == (
+        "the plan has several chunks on a device, and vLLM has none; plan with "
+        "chunks_per_device=1; the nearest is 2,2 layers on cuda:0,cuda:1"
+    )
+    assert engine_words(captured, plan, "mindformers") == {
+        "pipeline_stage": 2,
+        "pp_interleave_num": 2,
+        "offset": [[0, 0], [0, 0]],
+    }
+    assert engine_words(captured, plan, "megatron")[3] == "Et|t|t|tL"
+
+
+def test_other_devices_are_refused():
+    _, captured, _ = captured_decoder(4)
+    plan = plan_of_layers(captured, [2, 2])
+    host = on_devices(plan, {"cuda:0": HOST, "cuda:1": "cuda:0"})
+    assert refused(captured, host, "vllm") == (
+        "vLLM runs on GPUs, and the plan has 'cpu:0'; plan without it"
+    )
+    named = on_devices(plan, {"cuda:0": "left", "cuda:1": "right"})
+    assert "vLLM runs on CUDA devices by number, and the plan has 'left'" in refused(
+        captured, named, "vllm"
+    )
+    assert engine_words(captured, named, "tensorrt-llm")["pp_partition"] == [2, 2]
+    assert engine_words(captured, host, "llama.cpp") == [
+        *("-dev", "CUDA0", "-sm", "layer", "-ts", "3", "-ngl", "3", "-fit", "off"),
+    ]
+    with pytest.raises(PartitionError, match="vLLM runs on GPUs, and there are none; add such as"):
+        plan_from_words(captured, [Device(HOST)], "4", "vllm")
+
+
+def test_llama_cpp_has_the_first_layers_on_the_host():
+    _, captured, _ = captured_decoder(4)
+    plan = plan_of_layers(captured, [2, 2])
+    assert refused(captured, plan, "llama.cpp").startswith(
+        "what is before the layers is on cuda:0, and llama.cpp has it on the host; pin it to cpu:0"
+    )
+    first = next(iter(plan.assignment))
+    three = PartitionPlan({**plan.assignment, first: HOST}, (HOST, "cuda:0", "cuda:1"))
+    assert engine_words(captured, three, "llama.cpp")[5] == "2,3"
+    behind = on_devices(plan, {"cuda:0": HOST, "cuda:1": "cpu:1"})
+    assert "cpu:1 comes after cpu:0, and llama.cpp's host has the first layers" in refused(
+        captured, behind, "llama.cpp"
+    )
+    all_of_it = PartitionPlan(dict.fromkeys(plan.assignment, HOST), (HOST,))
+    words = shlex.join(engine_words(captured, all_of_it, "llama.cpp"))
+    assert words == "-dev none -sm layer -ts 1 -ngl 0 -fit off"
+    assert plan_from_words(captured, [Device(HOST)], words, "llama.cpp") == all_of_it
+
+
+def test_plans_that_run_again_and_other_models_are_refused():
+    _, captured, _ = captured_decoder(4)
+    plan = plan_of_layers(captured, [2, 2])
+    again = replace(plan, recomputed={"linear"})
+    assert "lets 'linear' run again in the backward pass" in refused(captured, again, "nemo")
+    with pytest.raises(PartitionError, match="engine 'vlm' is unknown; did you mean vllm"):
+        engine_words(captured, plan, "vlm")
+    single = capture(nn.Linear(4, 4), (torch.ones(1, 4),))
+    with pytest.raises(PartitionError, match="vLLM has one list of layers, and the model has none"):
+        placement_for("vllm", single)
+
+
+def test_what_is_asked_for_besides_stays():
+    _, captured, _ = captured_decoder(3)
+    beside = Placement({"embed": "cuda:1"}, ["layers.0"], ["norm+head"])
+    found = placement_for("llama.cpp", captured, beside)
+    assert dict(found.pins) == {"embed": "cuda:1"}
+    assert found.cut_after == ("layers.0",)
+    layers = ("layers.0", "layers.1", "layers.2")
+    assert found.keep_whole == (*layers, "norm+head", "norm+head")
+    assert placement_for("vllm", captured).keep_whole == (
+        *layers,
+        "embed+layers.0",
+        "layers.2+norm+head",
+    )
