@@ -33,7 +33,7 @@ def test_the_page_names_every_command_and_option():
         "(#search-options)": {words[0] for words, _ in rows_below("## Search options") if words},
     }
     named = {
-        f"--{field.name.replace('_', '-')}"
+        f"--{field.name.rstrip('_').replace('_', '-')}"
         for group in (ProblemOptions, LimitOptions)
         for field in fields(group)
     }

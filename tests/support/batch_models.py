@@ -221,3 +221,17 @@ def captured_model(name):
 
 
 NAMES = tuple(_FACTORIES)
+
+
+def small_gpt2():
+    """A GPT-2 of five layers, whose embedding and head are one weight, and inputs for commands."""
+    torch.manual_seed(0)
+    model = hf("GPT2LMHeadModel", "GPT2Config", **GPT | {"n_layer": 5})
+    return model, (torch.randint(0, 100, (2, 16)),)
+
+
+def small_llama():
+    """A Llama of five layers, and inputs for commands."""
+    torch.manual_seed(0)
+    model = hf("LlamaForCausalLM", "LlamaConfig", **LLAMA | {"num_hidden_layers": 5})
+    return model, (torch.randint(0, 100, (2, 16)),)

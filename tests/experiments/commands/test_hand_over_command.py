@@ -100,6 +100,43 @@ def test_layers_that_run_again_are_handed_over(again, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
+    ("model", "engine", "devices"),
+    [
+        ("small_gpt2", "vllm", "2x300KB"),
+        ("small_gpt2", "llama.cpp", "2x200KB,300KB@cpu"),
+        ("small_llama", "megatron", "3x180KB"),
+        ("small_llama", "llama.cpp", "2x120KB,200KB@cpu"),
+    ],
+)
+def test_what_an_engine_is_told_is_a_proven_optimum(model, engine, devices, tmp_path, capsys):
+    """Planned for an engine, handed over, and scored among the plans that it has words for."""
+    model = f"tests.support.batch_models:{model}"
+    plan, out = str(tmp_path / "plan.json"), str(tmp_path / "words")
+    options = ["--devices", devices, "--for", engine, "--objective", "transfer"]
+    assert main(["plan", model, *options, "--out", plan]) == 0
+    assert main(["hand-over", plan, model, "--to", engine, "--out", out]) == 0
+    assert f"wrote {out}: " in capsys.readouterr().out
+    words = Path(out).read_text()
+    for given in (out, words):
+        # In front of the words, for they may begin with a dash.
+        assert main(["score", "--format", engine, *options, "--json", "--", given, model]) == 0
+        score = json.loads(capsys.readouterr().out)
+        assert score["format"] == engine
+        assert len(score["device_order"]) > 1
+        assert score["gap"]["proven"] and score["gap"]["least"] == 0
+    assert main(["score", "--format", engine, "7,8,9", model, *options]) == EXIT_BAD_INPUT
+
+
+def test_words_need_a_model(tmp_path, capsys):
+    saved = str(tmp_path / "problem.json")
+    assert main(["export", "mlp", "--devices", "2x500KB", "--out", saved]) == 0
+    assert main(["score", "--format", "vllm", "1,1", saved]) == EXIT_BAD_INPUT
+    assert "words for vllm count the layers of a model" in capsys.readouterr().err
+    assert main(["plan", saved, "--for", "vllm"]) == EXIT_BAD_INPUT
+    assert "which knows no layers; --for needs a model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         (["mlp", "--to", "flagscale"], "a number for each microbatch; add --microbatches"),

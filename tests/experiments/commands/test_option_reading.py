@@ -34,6 +34,7 @@ def test_every_option_is_read():
         chunks=2,
         max_devices=1,
         keep_whole=["a", "b+c"],
+        for_="vllm",
         pin=["x=0", "y=cuda:0,cuda:1"],
         cut_after=["z"],
         schedule="gpipe",
@@ -59,6 +60,7 @@ def test_every_option_is_read():
         placement=Placement(
             pins={"x": 0, "y": ("cuda:0", "cuda:1")}, cut_after=["z"], keep_whole=["a", "b+c"]
         ),
+        engine="vllm",
         communication_scale=2.5,
         with_host=False,
         with_replicas=False,

@@ -19,7 +19,7 @@ from fx_bridge.capture.layers import layer_calls
 from fx_bridge.interop.engines import ENGINES, engine_words, placement_for, plan_from_words
 from fx_bridge.interop.stage_layers import LayeredModel, LayerNames, StageLayers
 from solver import Device, PartitionError, PartitionPlan, evaluate
-from tests.support.batch_models import GPT, LLAMA, hf
+from tests.support.batch_models import small_gpt2, small_llama
 from tests.support.decoders import captured_decoder, plan_of_layers
 from tests.support.llama_cpp_rule import devices_of_layers
 
@@ -204,15 +204,10 @@ def test_shares_that_are_none_are_refused(text, message):
 # -- captured models ---------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=["gpt2", "llama"])
+@pytest.fixture(scope="module", params=[small_gpt2, small_llama])
 def language_model(request):
     """A captured model of five layers; GPT-2 has one weight for its embedding and its head."""
-    torch.manual_seed(0)
-    if request.param == "gpt2":
-        model = hf("GPT2LMHeadModel", "GPT2Config", **GPT | {"n_layer": 5})
-    else:
-        model = hf("LlamaForCausalLM", "LlamaConfig", **LLAMA | {"num_hidden_layers": 5})
-    return capture(model, (torch.randint(0, 100, (2, 16)),))
+    return capture(*request.param())
 
 
 @pytest.mark.parametrize("engine", ENGINES)
