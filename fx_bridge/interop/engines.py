@@ -195,11 +195,10 @@ def placement_for(
     --------
     >>> import torch
     >>> from fx_bridge.capture.graph import capture
-    >>> layers = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3)))
-    >>> model = torch.nn.Sequential(torch.nn.Embedding(9, 4), layers, torch.nn.LayerNorm(4))
-    >>> captured = capture(model, (torch.tensor([1, 2]),))
+    >>> layers = [torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()) for _ in range(3)]
+    >>> captured = capture(torch.nn.Sequential(*layers), (torch.ones(1, 4),))
     >>> placement_for("vllm", captured)
-    Placement(keep_whole=('1.0', '1.1', '1.2', '0+1.0', '1.2+2'))
+    Placement(keep_whole=('0', '1', '2'))
     """
     found, beside = _engine(engine), beside or Placement()
     names = LayeredModel(captured, found.program).names
