@@ -1,0 +1,280 @@
+"""A lower bound on the time of a forward, over counts of alike units; and plans that nearly reach it.
+
+A model in integers counts, for every class of alike units, how many have each mode on each device.
+Its rows are necessary, so that its optimum bounds all plans from below:
+
+* *memory*: what resident units and caches take, and the largest streamed unit, fit; with the
+  stages in order, a solution of the model is a plan that fits, and no solution means no plan;
+* *work*: a round takes as long as all that runs in it, one unit after the other;
+* *link*: a round takes as long as the loads of a link and the time in which that link must rest.
+  While one unit runs, the buffer is not emptied. So all that arrives or begins to meanwhile is in
+  the buffer together, beside the unit itself if it is streamed. It takes at most ``slowest`` times
+  as many nanoseconds as there are bytes left, where ``slowest`` is the most that a load of any
+  unit takes for each of its bytes. For the rest of the unit's run the link rests. To a link, all
+  other stages of a latency are such a run as well, since none of them empties its buffer. Runs of
+  different units do not overlap, so that their rests add up.
+
+The room of a buffer depends on what is resident. Its range is cut into brackets; in each one the
+rest of the link counts as if the buffer had the most of the bracket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from solver.model.clock import Clock
+from solver.offload.model import Mode, OffloadProblem, Unit
+
+if TYPE_CHECKING:
+    from ortools.sat.python import cp_model
+
+_BRACKETS_OF_LARGEST: Final = 8
+"""Brackets of the room of a buffer, for each multiple of the largest unit."""
+_MULTIPLES: Final = 3
+"""Beyond as many multiples of the largest unit, brackets double."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitClass:
+    """Units that differ by name and place alone."""
+
+    unit: Unit
+    members: tuple[int, ...]
+
+
+def classes_of(problem: OffloadProblem) -> tuple[UnitClass, ...]:
+    """Return the classes of alike units, in the order of their first members."""
+    found: dict[Any, list[int]] = {}
+    for index, unit in enumerate(problem.units):
+        times = tuple(place.compute_ns(unit) for place in problem.devices)
+        key = (unit.weight_bytes, unit.cache_bytes, times, unit.host_ns, unit.written)
+        found.setdefault(key, []).append(index)
+    return tuple(UnitClass(problem.units[m[0]], tuple(m)) for m in found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class CountAnswer:
+    """What a count model says.
+
+    Attributes
+    ----------
+    bound_ns : int or None
+        No solution has less; None if there is no solution.
+    devices : tuple of int or None
+        The device of every unit in the best solution found; None if none was found.
+    counts : mapping or None
+        How many units of a class (by position) have a mode on a device.
+    """
+
+    bound_ns: int | None
+    devices: tuple[int, ...] | None = None
+    counts: dict[tuple[int, int, Mode], int] | None = None
+
+
+class CountModel:
+    """Counts of alike units by device and mode.
+
+    Parameters
+    ----------
+    buffers : int
+        Every streamed unit fits into the buffer as many times; 1 is necessary, more is a choice.
+    """
+
+    def __init__(self, problem: OffloadProblem, *, buffers: int = 1) -> None:
+        from ortools.sat.python import cp_model
+
+        self._problem = problem
+        self._classes = classes_of(problem)
+        self._buffers = buffers
+        self._model: cp_model.CpModel = cp_model.CpModel()
+        self._count: dict[tuple[int, int, Mode], Any] = {}
+        self._add_counts()
+        self._stages = self._add_stages()
+        self._rooms = [self._add_memory(device) for device in range(len(problem.devices))]
+        self._add_host_memory()
+        self._value = self._model.new_int_var(0, self._most_ns, "")
+        self._add_times()
+        self._model.minimize(self._value)
+
+    @cached_property
+    def _most_ns(self) -> int:
+        """A time that no round exceeds: everything in its slowest mode, one after the other."""
+        hops_ns = max(self._problem.stage_hop_ns, self._problem.host_hop_ns)
+        total = 0
+        for unit in self._problem.units:
+            times = [hops_ns + (unit.host_ns or 0)]
+            for place in self._problem.devices:
+                load_ns = place.link.transfer_ns(unit.weight_bytes)
+                times.append(hops_ns + load_ns + place.compute_ns(unit))
+            total += max(times)
+        return total
+
+    def solve(self, clock: Clock, seed: int) -> CountAnswer:
+        """Minimise the time of a round until the clock is over."""
+        from ortools.sat.python import cp_model
+
+        from solver.cp.run import charge_run, limit_run, portfolio_solver
+
+        solver = portfolio_solver(1, seed)
+        limit_run(solver.parameters, clock)
+        status = solver.solve(self._model)
+        charge_run(clock, solver)
+        if status == cp_model.INFEASIBLE:
+            return CountAnswer(None)
+        assert status != cp_model.MODEL_INVALID, self._model.validate()
+        bound = max(round(solver.best_objective_bound), 0)
+        if status == cp_model.UNKNOWN:
+            return CountAnswer(bound)
+        devices = tuple(
+            sum(1 - solver.value(is_before) for is_before in stages) for stages in self._stages
+        )
+        return CountAnswer(
+            bound, devices, {key: solver.value(count) for key, count in self._count.items()}
+        )
+
+    # -- rows -----------------------------------------------------------------------------
+
+    def _add_counts(self) -> None:
+        every = range(len(self._problem.devices))
+        for number, kind in enumerate(self._classes):
+            most = len(kind.members)
+            for device in every:
+                for mode in kind.unit.modes:
+                    self._count[number, device, mode] = self._model.new_int_var(0, most, "")
+            self._model.add(sum(self._counts(number, device) for device in every) == most)
+
+    def _counts(self, number: int, device: int, *modes: Mode) -> Any:
+        wanted = modes or self._classes[number].unit.modes
+        return sum(
+            self._count[number, device, mode]
+            for mode in wanted
+            if (number, device, mode) in self._count
+        )
+
+    def _add_stages(self) -> list[list[Any]]:
+        """Return, for each unit, whether it is on device d or before it, for all d but the last."""
+        model = self._model
+        borders = range(len(self._problem.devices) - 1)
+        stages = [[model.new_bool_var("") for _ in borders] for _ in self._problem.units]
+        for border in borders:
+            for one, after in zip(stages, stages[1:], strict=False):
+                model.add_implication(after[border], one[border])
+            for number, kind in enumerate(self._classes):
+                before = sum(self._counts(number, device) for device in range(border + 1))
+                model.add(before == sum(stages[member][border] for member in kind.members))
+        for one in stages:
+            for border in borders[1:]:
+                model.add_implication(one[border - 1], one[border])
+        return stages
+
+    def _sum(self, device: int, weights: dict[Mode, list[int]]) -> Any:
+        """Return the sum over classes and modes of counts times numbers of each class."""
+        return sum(
+            numbers[number] * self._count[number, device, mode]
+            for mode, numbers in weights.items()
+            for number in range(len(self._classes))
+            if (number, device, mode) in self._count
+        )
+
+    def _add_memory(self, device: int) -> Any:
+        """Return the room of the buffer of a device; None if it is unlimited."""
+        capacity = self._problem.devices[device].device.memory_bytes
+        if capacity is None:
+            return None
+        held = [kind.unit.held_bytes for kind in self._classes]
+        caches = [kind.unit.cache_bytes for kind in self._classes]
+        room = self._model.new_int_var(0, capacity, "")
+        self._model.add(
+            room + self._sum(device, {"resident": held, "streamed": caches}) == capacity
+        )
+        for number, kind in enumerate(self._classes):
+            streamed = self._count.get((number, device, "streamed"))
+            if streamed is None:
+                continue
+            is_used = self._model.new_bool_var("")
+            self._model.add(streamed == 0).only_enforce_if(~is_used)
+            needed = self._buffers * kind.unit.weight_bytes
+            self._model.add(room >= needed).only_enforce_if(is_used)
+        return room
+
+    def _add_host_memory(self) -> None:
+        capacity = self._problem.host.memory_bytes
+        if capacity is None:
+            return
+        weights = [kind.unit.weight_bytes for kind in self._classes]
+        held = [kind.unit.held_bytes for kind in self._classes]
+        rows = {"streamed": weights, "host": held}
+        total = sum(self._sum(device, rows) for device in range(len(self._problem.devices)))  # type: ignore[arg-type]
+        self._model.add(total <= capacity)
+
+    def _add_times(self) -> None:
+        problem = self._problem
+        works = []
+        for device, place in enumerate(problem.devices):
+            runs = [place.compute_ns(kind.unit) for kind in self._classes]
+            hosts = [kind.unit.host_ns or 0 for kind in self._classes]
+            works.append(self._sum(device, {"resident": runs, "streamed": runs, "host": hosts}))
+        is_latency = problem.objective == "latency"
+        for work in [sum(works)] if is_latency else works:
+            self._model.add(self._value >= work)
+        for device in range(len(problem.devices)):
+            others = [work for other, work in enumerate(works) if other != device]
+            self._add_link(device, sum(others) if is_latency else 0)
+
+    def _add_link(self, device: int, elsewhere: Any) -> None:
+        """Add the rows of a link; `elsewhere` is the work of a round that is no use to it."""
+        link = self._problem.devices[device].link
+        loads = [link.transfer_ns(kind.unit.weight_bytes) for kind in self._classes]
+        load = self._sum(device, {"streamed": loads})
+        self._model.add(self._value >= load)
+        streamable = [
+            number
+            for number in range(len(self._classes))
+            if (number, device, "streamed") in self._count
+        ]
+        room = self._rooms[device]
+        if room is None or not streamable:
+            return
+        sizes = {number: self._classes[number].unit.weight_bytes for number in streamable}
+        slowest = max(Fraction(loads[number], size) for number, size in sizes.items())
+        brackets = self._brackets(device, max(sizes.values()))
+        chosen = [self._model.new_bool_var("") for _ in brackets]
+        self._model.add_exactly_one(chosen)
+        for (least, most), is_chosen in zip(brackets, chosen, strict=True):
+            self._model.add_linear_constraint(room, least, most).only_enforce_if(is_chosen)
+            rests = self._rests(device, most, slowest)
+            row = self._model.add(self._value >= load + rests)
+            row.only_enforce_if(is_chosen)
+            if not isinstance(elsewhere, int):
+                row = self._model.add(
+                    self._value >= load + rests + elsewhere - int(most * slowest)
+                )
+                row.only_enforce_if(is_chosen)
+
+    def _rests(self, device: int, room: int, slowest: Fraction) -> Any:
+        """Return how long the link of a device rests at least while units of its stage run."""
+        place = self._problem.devices[device]
+        rests: dict[Mode, list[int]] = {mode: [] for mode in ("resident", "streamed", "host")}  # type: ignore[misc]
+        for kind in self._classes:
+            unit = kind.unit
+            run_ns = place.compute_ns(unit)
+            left = max(room - unit.weight_bytes, 0)
+            rests["resident"].append(max(run_ns - int(room * slowest), 0))
+            rests["streamed"].append(max(run_ns - int(left * slowest), 0))
+            rests["host"].append(max((unit.host_ns or 0) - int(room * slowest), 0))
+        return self._sum(device, rests)
+
+    def _brackets(self, device: int, largest: int) -> Sequence[tuple[int, int]]:
+        capacity = self._problem.devices[device].device.memory_bytes
+        assert capacity is not None
+        step = max(largest // _BRACKETS_OF_LARGEST, 1)
+        tops: list[int] = []
+        top = 0
+        while top < capacity:
+            top += step if top < _MULTIPLES * largest else top
+            tops.append(min(top, capacity))
+        return [(before + 1 if before else 0, top) for before, top in zip([0, *tops], tops)]  # noqa: B905

@@ -1,0 +1,236 @@
+"""What an offload plan costs, and whether it fits: the only definition of both.
+
+``docs/offload.md`` states the semantics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from solver.model.checks import did_you_mean
+from solver.model.errors import PartitionError
+from solver.model.quantities import exact_bytes
+from solver.offload.model import Mode, OffloadPlan, OffloadProblem
+from solver.offload.rounds import StreamedStep, round_ns
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadEvaluation:
+    """The cost of a plan.
+
+    Attributes
+    ----------
+    value_ns : Fraction or None
+        The objective, exact; None if the plan does not fit.
+    violations : tuple of str
+        What does not fit, in words.
+    held_bytes : mapping of str to int
+        What resident units and the caches of streamed ones take, by device.
+    buffer_bytes : mapping of str to int or None
+        What is left for loads, by device; None is unlimited.
+    host_bytes : int
+        What the host holds.
+    """
+
+    value_ns: Fraction | None
+    violations: tuple[str, ...]
+    held_bytes: Mapping[str, int]
+    buffer_bytes: Mapping[str, int | None]
+    host_bytes: int
+
+    @property
+    def feasible(self) -> bool:
+        """Whether the plan fits."""
+        return not self.violations
+
+
+def evaluate_offload(
+    problem: OffloadProblem, plan: OffloadPlan, *, ahead: bool = True
+) -> OffloadEvaluation:
+    """Return what a plan costs.
+
+    Parameters
+    ----------
+    ahead : bool
+        Load as early as link and buffer allow; otherwise a load begins when its unit is due, as
+        with the hooks of accelerate.
+
+    Raises
+    ------
+    PartitionError
+        If the plan names other units or devices than the problem.
+    """
+    devices, modes = _indices(problem, plan)
+    held, largest, host_bytes = memory_of(problem, devices, modes)
+    violations = [
+        *_order_violations(problem, devices),
+        *_mode_violations(problem, modes),
+        *_memory_violations(problem, held, largest, host_bytes),
+    ]
+    rooms = rooms_of(problem, held)
+    names = [place.name for place in problem.devices]
+    return OffloadEvaluation(
+        None if violations else timeline_ns(problem, devices, modes, rooms, ahead=ahead),
+        tuple(violations),
+        dict(zip(names, held, strict=True)),
+        dict(zip(names, rooms, strict=True)),
+        host_bytes,
+    )
+
+
+def _indices(
+    problem: OffloadProblem, plan: OffloadPlan
+) -> tuple[tuple[int, ...], tuple[Mode, ...]]:
+    names = {unit.name for unit in problem.units}
+    for what, given in (("device_of", plan.device_of), ("mode_of", plan.mode_of)):
+        for name in names - set(given):
+            raise PartitionError(f"{what} lacks unit {name!r}; name every unit")
+        for name in set(given) - names:
+            hint = did_you_mean(name, names, "name units of the problem alone")
+            raise PartitionError(f"{what} names {name!r}, which is no unit; {hint}")
+    for name, device in plan.device_of.items():
+        if device not in problem.device_index:
+            hint = did_you_mean(device, problem.device_index, "name devices of the problem")
+            raise PartitionError(f"unit {name!r} is on {device!r}, which is no device; {hint}")
+    devices = tuple(problem.device_index[plan.device_of[unit.name]] for unit in problem.units)
+    return devices, tuple(plan.mode_of[unit.name] for unit in problem.units)
+
+
+def memory_of(
+    problem: OffloadProblem, devices: Sequence[int], modes: Sequence[Mode]
+) -> tuple[list[int], list[int], int]:
+    """Return what each device holds for good, its largest streamed unit, and the host's bytes."""
+    held = [0] * len(problem.devices)
+    largest = [0] * len(problem.devices)
+    host_bytes = 0
+    for unit, device, mode in zip(problem.units, devices, modes, strict=True):
+        if mode == "resident":
+            held[device] += unit.held_bytes
+        elif mode == "streamed":
+            held[device] += unit.cache_bytes
+            largest[device] = max(largest[device], unit.weight_bytes)
+            host_bytes += unit.weight_bytes
+        else:
+            host_bytes += unit.held_bytes
+    return held, largest, host_bytes
+
+
+def rooms_of(problem: OffloadProblem, held: Sequence[int]) -> list[int | None]:
+    """Return the bytes of the buffer of each device; None is unlimited."""
+    capacities = [place.device.memory_bytes for place in problem.devices]
+    return [
+        None if capacity is None else capacity - taken
+        for capacity, taken in zip(capacities, held, strict=True)
+    ]
+
+
+def _order_violations(problem: OffloadProblem, devices: Sequence[int]) -> list[str]:
+    return [
+        f"unit {problem.units[index].name!r} is on {problem.devices[after].name!r}, which comes "
+        f"before {problem.devices[before].name!r}, on which the unit before it is"
+        for index, (before, after) in enumerate(zip(devices, devices[1:], strict=False), 1)
+        if after < before
+    ]
+
+
+def _mode_violations(problem: OffloadProblem, modes: Sequence[Mode]) -> list[str]:
+    reasons = {"streamed": "it has no weights, or writes them", "host": "it has no host_ns"}
+    return [
+        f"unit {unit.name!r} cannot be {mode}: {reasons[mode]}"
+        for unit, mode in zip(problem.units, modes, strict=True)
+        if mode not in unit.modes
+    ]
+
+
+def _memory_violations(
+    problem: OffloadProblem, held: Sequence[int], largest: Sequence[int], host_bytes: int
+) -> list[str]:
+    found = []
+    for place, taken, load in zip(problem.devices, held, largest, strict=True):
+        capacity = place.device.memory_bytes
+        if capacity is not None and taken + load > capacity:
+            streamed = f", and {exact_bytes(load)} for its largest load" if load else ""
+            found.append(
+                f"device {place.name!r} needs {exact_bytes(taken)} for good{streamed}; it has "
+                f"{exact_bytes(capacity)}"
+            )
+    capacity = problem.host.memory_bytes
+    if capacity is not None and host_bytes > capacity:
+        found.append(f"the host needs {exact_bytes(host_bytes)}; it has {exact_bytes(capacity)}")
+    return found
+
+
+def timeline_ns(
+    problem: OffloadProblem,
+    devices: Sequence[int],
+    modes: Sequence[Mode],
+    rooms: Sequence[int | None],
+    *,
+    ahead: bool = True,
+    enough_ns: Fraction | None = None,
+) -> Fraction:
+    """Return the objective of a plan that fits.
+
+    Parameters
+    ----------
+    enough_ns : Fraction, optional
+        From this value on, the objective need not be exact; see :func:`round_ns`.
+    """
+    every = range(len(problem.units))
+    rounds: list[Sequence[int]] = [every]
+    if problem.objective == "bottleneck":
+        rounds = [[i for i in every if devices[i] == d] for d in sorted(set(devices))]
+    value = Fraction(0)
+    for members in rounds:
+        steps, work_ns = _steps(problem, devices, modes, members)
+        if not ahead or not steps:
+            time = Fraction(work_ns + sum(step.load_ns for step in steps))
+        else:
+            time = round_ns(steps, rooms, enough_ns=enough_ns)
+        value = max(value, time)
+    return value
+
+
+def _steps(
+    problem: OffloadProblem,
+    devices: Sequence[int],
+    modes: Sequence[Mode],
+    members: Sequence[int],
+) -> tuple[list[StreamedStep], int]:
+    """Return the streamed units of a round, and the time of all that runs in it, hops included."""
+    steps: list[StreamedStep] = []
+    waited_ns = work_ns = 0
+    place: int | None = None
+    for index in members:
+        unit, device, mode = problem.units[index], devices[index], modes[index]
+        here = -1 if mode == "host" else device
+        if place is not None and here != place:
+            hop_ns = problem.host_hop_ns if -1 in (here, place) else problem.stage_hop_ns
+            waited_ns += hop_ns
+            work_ns += hop_ns
+        place = here
+        if mode == "host":
+            assert unit.host_ns is not None
+            run_ns = unit.host_ns
+        else:
+            run_ns = problem.devices[device].compute_ns(unit)
+        work_ns += run_ns
+        if mode != "streamed":
+            waited_ns += run_ns
+            continue
+        load_ns = problem.devices[device].link.transfer_ns(unit.weight_bytes)
+        steps.append(StreamedStep(device, waited_ns, run_ns, load_ns, unit.weight_bytes))
+        waited_ns = 0
+    if steps:
+        # The first streamed unit also waits for what runs after the last one of the round before.
+        first = steps[0]
+        steps[0] = StreamedStep(
+            first.link,
+            first.before_ns + waited_ns,
+            first.run_ns,
+            first.load_ns,
+            first.size_bytes,
+        )
+    return steps, work_ns

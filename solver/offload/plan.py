@@ -1,0 +1,218 @@
+"""Plans for models that do not fit, with a bound that no plan beats."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from solver.evaluation.result import SolveStatus
+from solver.model.clock import Clock
+from solver.model.limits import SolveLimits
+from solver.offload.bound import CountModel, classes_of
+from solver.offload.evaluate import memory_of, rooms_of, timeline_ns
+from solver.offload.layout import State, layouts
+from solver.offload.model import OffloadPlan, OffloadProblem
+
+_BUFFERS: Final = (2, 3)
+"""How many times streamed units fit into the buffer in the plans that are tried."""
+_SHARE_OF_BOUND: Final = 0.4
+"""Of the time, for the bound."""
+_SHARE_OF_START: Final = 0.1
+"""Of the time, for each other model of counts."""
+_HISTORY: Final = 30
+"""Steps that the search looks back: it accepts what is no worse than the plan of that time."""
+_TRIES_OF_UNIT: Final = 300
+"""Neighbours without improvement, for each unit, after which a search ends."""
+_MOVE_S: Final = 5e-6
+"""What a neighbour counts as on a clock of work, for each unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadResult:
+    """A plan and what is proven.
+
+    Attributes
+    ----------
+    status : SolveStatus
+        Optimal only if value and bound meet.
+    plan : OffloadPlan or None
+        The best plan found.
+    value_ns : Fraction or None
+        Its objective, exact.
+    bound_ns : int or None
+        No plan takes less; None if no plan exists.
+    """
+
+    status: SolveStatus
+    plan: OffloadPlan | None
+    value_ns: Fraction | None
+    bound_ns: int | None
+
+    @property
+    def gap(self) -> float | None:
+        """(value - bound) / value; None without a plan."""
+        if self.value_ns is None or self.bound_ns is None:
+            return None
+        return float((self.value_ns - self.bound_ns) / self.value_ns) if self.value_ns else 0.0
+
+
+def plan_offload(problem: OffloadProblem, limits: SolveLimits | None = None) -> OffloadResult:
+    """Search the device and mode of every unit.
+
+    The count model (:mod:`solver.offload.bound`) gives the bound, and counts to start from: with
+    room for one load, and with two and three. They are laid out over the order of units, and local
+    search moves on from the best layouts (late acceptance: Burke and Bykov, EJOR 258, 2017). The
+    timeline judges every plan.
+
+    Parameters
+    ----------
+    limits : SolveLimits, optional
+        Time and seed; 60 s if not said. One thread searches.
+    """
+    limits = limits or SolveLimits()
+    clock = Clock.of(limits)
+    limit_s = math.inf if limits.time_limit_s is None else limits.time_limit_s
+    answer = CountModel(problem).solve(clock.slice(_SHARE_OF_BOUND * limit_s), limits.seed)
+    if answer.bound_ns is None:
+        return OffloadResult(SolveStatus.INFEASIBLE, None, None, None)
+    search = _Search(problem, answer.bound_ns, clock, random.Random(limits.seed))
+    classes = classes_of(problem)
+    starts = list(layouts(classes, answer))
+    for buffers in _BUFFERS:
+        if search.is_done(starts):
+            break
+        model = CountModel(problem, buffers=buffers)
+        found = model.solve(clock.slice(_SHARE_OF_START * limit_s), limits.seed)
+        starts += layouts(classes, found)
+    search.run(starts)
+    if search.best is None or search.value_ns is None:
+        return OffloadResult(SolveStatus.UNKNOWN, None, None, answer.bound_ns)
+    is_optimal = search.value_ns == answer.bound_ns
+    return OffloadResult(
+        SolveStatus.OPTIMAL if is_optimal else SolveStatus.FEASIBLE,
+        problem.plan(*search.best),
+        search.value_ns,
+        answer.bound_ns,
+    )
+
+
+class _Search:
+    """Late acceptance over modes and stage borders."""
+
+    def __init__(
+        self, problem: OffloadProblem, bound_ns: int, clock: Clock, draw: random.Random
+    ) -> None:
+        self._problem = problem
+        self._bound_ns = bound_ns
+        self._clock = clock
+        self._draw = draw
+        self._alike = {m: kind.members for kind in classes_of(problem) for m in kind.members}
+        self.best: State | None = None
+        self.value_ns: Fraction | None = None
+
+    def is_done(self, starts: list[State]) -> bool:
+        """Take the best of these plans, and say whether nothing is left to do."""
+        for state in starts:
+            self._judge(state, None)
+        return self.value_ns == self._bound_ns or self._clock.is_over
+
+    def run(self, starts: list[State]) -> None:
+        """Search from every plan that fits, the best first, until the clock is over."""
+        valued = [(value, state) for state in starts if (value := self._judge(state, None))]
+        valued.sort(key=lambda pair: pair[0])
+        for number, (value, state) in enumerate(valued):
+            if self.value_ns == self._bound_ns or self._clock.is_over:
+                return
+            part = self._clock.slice(self._clock.left_s / (len(valued) - number))
+            self._improve(state, value, part)
+
+    def _judge(self, state: State, enough_ns: Fraction | None) -> Fraction | None:
+        """Return the value of a plan, None if it does not fit, and remember the best."""
+        problem = self._problem
+        held, largest, host_bytes = memory_of(problem, *state)
+        most = problem.host.memory_bytes
+        rooms = rooms_of(problem, held)
+        if most is not None and host_bytes > most:
+            return None
+        if any(room is not None and room < load for room, load in zip(rooms, largest, strict=True)):
+            return None
+        value = timeline_ns(problem, *state, rooms, enough_ns=enough_ns)
+        if self.value_ns is None or value < self.value_ns:
+            self.best, self.value_ns = state, value
+        return value
+
+    def _improve(self, state: State, value: Fraction, clock: Clock) -> None:
+        history = [value] * _HISTORY
+        count = len(self._problem.units)
+        turn = idle = 0
+        while idle < _TRIES_OF_UNIT * count and not clock.is_over:
+            turn += 1
+            idle += 1
+            clock.charge(_MOVE_S * count)
+            neighbour = self._neighbour(state)
+            if neighbour is None:
+                continue
+            before = history[turn % _HISTORY]
+            limit = max(before, value)
+            best_before = self.value_ns
+            # A value beyond the limit need not be exact.
+            found = self._judge(neighbour, limit + 1)
+            if found is not None and found <= limit:
+                state, value = neighbour, found
+            if self.value_ns != best_before:
+                idle = 0
+                if self.value_ns == self._bound_ns:
+                    return
+            history[turn % _HISTORY] = min(before, value)
+
+    def _neighbour(self, state: State) -> State | None:
+        """Return a plan that differs a little: modes exchanged, one changed, a border moved."""
+        draw = self._draw
+        devices, modes = state
+        index = draw.randrange(len(modes))
+        kind = draw.random()
+        if kind < 0.1 and len(self._problem.devices) > 1:
+            return self._moved_border(state, index)
+        changed = list(modes)
+        if kind < 0.7:
+            others = [m for m in self._alike[index] if modes[m] != modes[index]]
+            if others:
+                other = draw.choice(others)
+                changed[index], changed[other] = modes[other], modes[index]
+                return devices, tuple(changed)
+        allowed = [m for m in self._problem.units[index].modes if m != modes[index]]
+        if not allowed:
+            return None
+        changed[index] = draw.choice(allowed)
+        if kind > 0.85:
+            # One mode more and another less, of units that need not be alike.
+            other = draw.randrange(len(modes))
+            if modes[index] in self._problem.units[other].modes:
+                changed[other] = modes[index]
+        return devices, tuple(changed)
+
+    def _moved_border(self, state: State, index: int) -> State | None:
+        """Return the plan in which a unit and all between it and a border change the device."""
+        devices, modes = state
+        borders = [i for i in range(1, len(devices)) if devices[i] != devices[i - 1]]
+        moved = list(devices)
+        if not borders:
+            device = self._draw.randrange(len(self._problem.devices))
+            part = range(index) if device < devices[0] else range(index, len(devices))
+            for i in part:
+                moved[i] = device
+            return tuple(moved), modes
+        border = self._draw.choice(borders)
+        step = self._draw.choice((-2, -1, 1, 2))
+        if step > 0:
+            for i in range(border, min(border + step, len(devices))):
+                if devices[i] == devices[border]:
+                    moved[i] = devices[border - 1]
+        else:
+            for i in range(max(border + step, 0), border):
+                if devices[i] == devices[border - 1]:
+                    moved[i] = devices[border]
+        return tuple(moved), modes
