@@ -164,10 +164,16 @@ def _take_turns(parameters: cp_model.SatParameters) -> None:
     parameters.ignore_subsolvers.append(_FEASIBILITY_JUMP)
 
 
-def single_solver(seed: int) -> cp_model.CpSolver:
-    """Return a solver of one thread, with the search that proves most of these models first."""
+def single_solver(seed: int, search: str = _SUBSOLVERS[0]) -> cp_model.CpSolver:
+    """Return a solver of one thread and one search.
+
+    Parameters
+    ----------
+    search : str
+        One of CP-SAT's; if not said, the one that proves most models of partitions first.
+    """
     solver = _settled_solver(1, seed)
-    solver.parameters.subsolvers.append(_SUBSOLVERS[0])
+    solver.parameters.subsolvers.append(search)
     return solver
 
 

@@ -20,10 +20,10 @@ rest of the link counts as if the buffer had the most of the bracket.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from solver.model.clock import Clock
@@ -32,10 +32,14 @@ from solver.offload.model import Mode, OffloadProblem, Unit
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
-_BRACKETS_OF_LARGEST: Final = 8
-"""Brackets of the room of a buffer, for each multiple of the largest unit."""
-_MULTIPLES: Final = 3
-"""Beyond as many multiples of the largest unit, brackets double."""
+_BRACKETS_OF_LARGEST: Final = 16
+"""Brackets of the room of a buffer up to the largest unit; beyond they grow by one such part."""
+_SEARCH: Final = "default_lp"
+"""Of CP-SAT's searches the one that proves these models first: few counts, tight linear rows."""
+_MOST_PRODUCT: Final = 10**17
+"""Rows with larger products of bytes and times are left out, since CP-SAT counts in 64 bits."""
+_PIECE_BYTES: Final = 2**18
+"""Buffers count in whole pieces where their bytes are multiplied by a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,37 +93,25 @@ class CountModel:
 
         self._problem = problem
         self._classes = classes_of(problem)
+        self._every = range(len(problem.devices))
         self._buffers = buffers
         self._model: cp_model.CpModel = cp_model.CpModel()
         self._count: dict[tuple[int, int, Mode], Any] = {}
         self._add_counts()
         self._stages = self._add_stages()
-        self._rooms = [self._add_memory(device) for device in range(len(problem.devices))]
+        self._rooms = [self._add_memory(device) for device in self._every]
         self._add_host_memory()
-        self._value = self._model.new_int_var(0, self._most_ns, "")
+        self._value = self._model.new_int_var(0, problem.most_ns, "")
         self._add_times()
         self._model.minimize(self._value)
-
-    @cached_property
-    def _most_ns(self) -> int:
-        """A time that no round exceeds: everything in its slowest mode, one after the other."""
-        hops_ns = max(self._problem.stage_hop_ns, self._problem.host_hop_ns)
-        total = 0
-        for unit in self._problem.units:
-            times = [hops_ns + (unit.host_ns or 0)]
-            for place in self._problem.devices:
-                load_ns = place.link.transfer_ns(unit.weight_bytes)
-                times.append(hops_ns + load_ns + place.compute_ns(unit))
-            total += max(times)
-        return total
 
     def solve(self, clock: Clock, seed: int) -> CountAnswer:
         """Minimise the time of a round until the clock is over."""
         from ortools.sat.python import cp_model
 
-        from solver.cp.run import charge_run, limit_run, portfolio_solver
+        from solver.cp.run import charge_run, limit_run, single_solver
 
-        solver = portfolio_solver(1, seed)
+        solver = single_solver(seed, _SEARCH)
         limit_run(solver.parameters, clock)
         status = solver.solve(self._model)
         charge_run(clock, solver)
@@ -139,7 +131,7 @@ class CountModel:
     # -- rows -----------------------------------------------------------------------------
 
     def _add_counts(self) -> None:
-        every = range(len(self._problem.devices))
+        every = self._every
         for number, kind in enumerate(self._classes):
             most = len(kind.members)
             for device in every:
@@ -182,9 +174,9 @@ class CountModel:
 
     def _add_memory(self, device: int) -> Any:
         """Return the room of the buffer of a device; None if it is unlimited."""
-        capacity = self._problem.devices[device].device.memory_bytes
-        if capacity is None:
+        if self._problem.devices[device].device.memory_bytes is None:
             return None
+        capacity = self._capacity(device)
         held = [kind.unit.held_bytes for kind in self._classes]
         caches = [kind.unit.cache_bytes for kind in self._classes]
         room = self._model.new_int_var(0, capacity, "")
@@ -208,7 +200,7 @@ class CountModel:
         weights = [kind.unit.weight_bytes for kind in self._classes]
         held = [kind.unit.held_bytes for kind in self._classes]
         rows = {"streamed": weights, "host": held}
-        total = sum(self._sum(device, rows) for device in range(len(self._problem.devices)))  # type: ignore[arg-type]
+        total = sum(self._sum(device, rows) for device in self._every)  # type: ignore[arg-type]
         self._model.add(total <= capacity)
 
     def _add_times(self) -> None:
@@ -219,11 +211,37 @@ class CountModel:
             hosts = [kind.unit.host_ns or 0 for kind in self._classes]
             works.append(self._sum(device, {"resident": runs, "streamed": runs, "host": hosts}))
         is_latency = problem.objective == "latency"
-        for work in [sum(works)] if is_latency else works:
+        for work in [sum(works) + self._hops()] if is_latency else works:
             self._model.add(self._value >= work)
-        for device in range(len(problem.devices)):
+        for device in self._every:
             others = [work for other, work in enumerate(works) if other != device]
             self._add_link(device, sum(others) if is_latency else 0)
+
+    def _hops(self) -> Any:
+        """Return the least time of the hops of a forward.
+
+        From each device that runs anything to the next one goes a hop, or two by way of the host.
+        If the host runs anything besides, it comes first or last, or between two devices.
+        """
+        hop_ns = self._problem.host_hop_ns
+        border_ns = min(self._problem.stage_hop_ns, 2 * hop_ns)
+        extra_ns = hop_ns if len(self._problem.devices) == 1 else min(hop_ns, 2 * hop_ns - border_ns)
+        if not border_ns and not extra_ns:
+            return 0
+        used = [self._is_any(device, "resident", "streamed") for device in self._every]
+        hosts = [self._is_any(device, "host") for device in self._every]
+        is_used, is_host = self._model.new_bool_var(""), self._model.new_bool_var("")
+        for device in self._every:
+            self._model.add_implication(used[device], is_used)
+            self._model.add_implication(hosts[device], is_host)
+        return border_ns * (sum(used) - 1) + extra_ns * (is_used + is_host - 1)
+
+    def _is_any(self, device: int, *modes: Mode) -> Any:
+        """Return a Boolean that is true if any unit has one of these modes on a device."""
+        count = sum(self._counts(number, device, *modes) for number in range(len(self._classes)))
+        is_any = self._model.new_bool_var("")
+        self._model.add(count <= len(self._problem.units) * is_any)
+        return is_any
 
     def _add_link(self, device: int, elsewhere: Any) -> None:
         """Add the rows of a link; `elsewhere` is the work of a round that is no use to it."""
@@ -241,19 +259,24 @@ class CountModel:
             return
         sizes = {number: self._classes[number].unit.weight_bytes for number in streamable}
         slowest = max(Fraction(loads[number], size) for number, size in sizes.items())
-        brackets = self._brackets(device, max(sizes.values()))
+        if slowest * self._capacity(device) > _MOST_PRODUCT:
+            return
+        loads_ns = [load]
+        if not isinstance(elsewhere, int):
+            pieces = self._model.new_int_var(0, -(-self._capacity(device) // _PIECE_BYTES), "")
+            self._model.add(_PIECE_BYTES * pieces <= room + _PIECE_BYTES - 1)
+            filled = math.ceil(slowest * _PIECE_BYTES) * pieces
+            loads_ns.append(load + elsewhere - filled)
+            self._model.add(self._value >= loads_ns[-1])
+        brackets = self._brackets(device, max(sizes.values()), slowest)
         chosen = [self._model.new_bool_var("") for _ in brackets]
         self._model.add_exactly_one(chosen)
         for (least, most), is_chosen in zip(brackets, chosen, strict=True):
-            self._model.add_linear_constraint(room, least, most).only_enforce_if(is_chosen)
+            inside = self._model.add_linear_constraint(room, least, most)
+            inside.only_enforce_if(is_chosen)
             rests = self._rests(device, most, slowest)
-            row = self._model.add(self._value >= load + rests)
-            row.only_enforce_if(is_chosen)
-            if not isinstance(elsewhere, int):
-                row = self._model.add(
-                    self._value >= load + rests + elsewhere - int(most * slowest)
-                )
-                row.only_enforce_if(is_chosen)
+            for busy in loads_ns:
+                self._model.add(self._value >= busy + rests).only_enforce_if(is_chosen)
 
     def _rests(self, device: int, room: int, slowest: Fraction) -> Any:
         """Return how long the link of a device rests at least while units of its stage run."""
@@ -268,13 +291,39 @@ class CountModel:
             rests["host"].append(max((unit.host_ns or 0) - int(room * slowest), 0))
         return self._sum(device, rests)
 
-    def _brackets(self, device: int, largest: int) -> Sequence[tuple[int, int]]:
-        capacity = self._problem.devices[device].device.memory_bytes
-        assert capacity is not None
+    def _brackets(
+        self, device: int, largest: int, slowest: Fraction
+    ) -> Sequence[tuple[int, int]]:
+        """Return ranges of the room that cover all; beyond the last but one no link need rest."""
+        capacity = self._capacity(device)
+        place = self._problem.devices[device]
+        needed = 0
+        for kind in self._classes:
+            run_ns = place.compute_ns(kind.unit)
+            longest = max(run_ns, kind.unit.host_ns or 0)
+            streamed = kind.unit.weight_bytes + math.ceil(run_ns / slowest)
+            needed = max(needed, streamed, math.ceil(longest / slowest))
         step = max(largest // _BRACKETS_OF_LARGEST, 1)
         tops: list[int] = []
         top = 0
-        while top < capacity:
-            top += step if top < _MULTIPLES * largest else top
+        while top < min(needed, capacity):
+            top += max(step, top // _BRACKETS_OF_LARGEST)
             tops.append(min(top, capacity))
-        return [(before + 1 if before else 0, top) for before, top in zip([0, *tops], tops)]  # noqa: B905
+        if not tops or tops[-1] < capacity:
+            tops.append(capacity)
+        return [
+            (before + 1 if before else 0, top)
+            for before, top in zip([0, *tops], tops, strict=False)
+        ]
+
+    def _capacity(self, device: int) -> int:
+        """Return the memory of a device that matters.
+
+        With room for all units and a load, none of the best plans gains by more: what it streams
+        can be resident.
+        """
+        capacity = self._problem.devices[device].device.memory_bytes
+        assert capacity is not None
+        units = self._problem.units
+        every = sum(unit.held_bytes for unit in units)
+        return min(capacity, every + self._buffers * max(unit.weight_bytes for unit in units))

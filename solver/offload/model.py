@@ -21,6 +21,7 @@ from solver.model.checks import (
 )
 from solver.model.devices import Device, Link
 from solver.model.errors import PartitionError
+from solver.model.problem_checks import MAX_TOTAL
 from solver.model.quantities import parse_memory
 
 Mode = Literal["resident", "streamed", "host"]
@@ -203,6 +204,7 @@ class OffloadProblem:
         check_choice(self.objective, OFFLOAD_OBJECTIVES, "objective")
         for unit in self.units:
             self._check_classes(unit)
+        self._check_totals()
 
     def _check_classes(self, unit: Unit) -> None:
         if not isinstance(unit.compute_ns, Mapping):
@@ -213,6 +215,31 @@ class OffloadProblem:
                     f"unit {unit.name!r}: compute_ns lacks class {place.device.device_class!r} of "
                     f"device {place.name!r}; add it"
                 )
+
+    def _check_totals(self) -> None:
+        sizes = sum(unit.held_bytes for unit in self.units)
+        capacities = [place.device.memory_bytes or 0 for place in self.devices]
+        if max(sizes, *capacities) > MAX_TOTAL:
+            raise PartitionError(
+                f"weights and caches, or the memory of a device, are above {MAX_TOTAL} bytes "
+                "(1 PB); write less, or None for unlimited memory"
+            )
+        if self.most_ns > MAX_TOTAL:
+            raise PartitionError(
+                f"times add up to more than {MAX_TOTAL} ns; check units, links and hops"
+            )
+
+    @cached_property
+    def most_ns(self) -> int:
+        """A time that no round exceeds: all in the slowest way, one after the other."""
+        hop_ns = max(self.stage_hop_ns, self.host_hop_ns)
+        total = len(self.units) * hop_ns
+        for unit in self.units:
+            times = [unit.host_ns or 0]
+            for place in self.devices:
+                times.append(place.link.transfer_ns(unit.weight_bytes) + place.compute_ns(unit))
+            total += max(times)
+        return total
 
     @cached_property
     def device_index(self) -> Mapping[str, int]:

@@ -24,8 +24,10 @@ _SHARE_OF_START: Final = 0.1
 """Of the time, for each other model of counts."""
 _HISTORY: Final = 30
 """Steps that the search looks back: it accepts what is no worse than the plan of that time."""
-_TRIES_OF_UNIT: Final = 300
+_TRIES_OF_UNIT: Final = 60
 """Neighbours without improvement, for each unit, after which a search ends."""
+_STARTS: Final = 4
+"""Plans that are searched from."""
 _MOVE_S: Final = 5e-6
 """What a neighbour counts as on a clock of work, for each unit."""
 
@@ -121,8 +123,8 @@ class _Search:
 
     def run(self, starts: list[State]) -> None:
         """Search from every plan that fits, the best first, until the clock is over."""
-        valued = [(value, state) for state in starts if (value := self._judge(state, None))]
-        valued.sort(key=lambda pair: pair[0])
+        valued = [(value, state) for state in dict.fromkeys(starts) if (value := self._judge(state, None)) is not None]
+        valued = sorted(valued, key=lambda pair: pair[0])[:_STARTS]
         for number, (value, state) in enumerate(valued):
             if self.value_ns == self._bound_ns or self._clock.is_over:
                 return
