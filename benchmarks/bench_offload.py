@@ -9,6 +9,7 @@ layer: attention with its cache, or the MLP.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 import time
@@ -26,7 +27,7 @@ from solver.offload.plan import plan_offload
 
 ITEM = 2
 USABLE = 0.9
-"""Share of a device's memory that weights, caches and buffers may take."""
+"""Share of a device that weights, caches and buffers may take; of 24 GB, of 10**9 bytes each."""
 GB = 10**9
 
 
@@ -147,34 +148,27 @@ def problem_of(model, devices, host, work_name):
     )
 
 
-def streaming_rule(problem):
-    """accelerate's rule: all but the first units that fit is streamed to the main device."""
-    return greedy(problem, range(len(problem.units)), "streamed")
+def greedy(problem, order, other, largest=0):
+    """Make units resident in an order, device by device, until one fits nowhere.
 
-
-def prefix_on_host(problem):
-    """llama.cpp's -ngl: a prefix of the layers runs on the host, the rest is resident."""
-    return greedy(problem, reversed(range(len(problem.units))), "host")
-
-
-def greedy(problem, order, other):
-    """Make units resident in an order until one does not fit; the devices fill one by one."""
-    largest = max(unit.weight_bytes for unit in problem.units) if other == "streamed" else 0
-    names = list(range(len(problem.devices)))
+    The others are `other` on the last device tried, which keeps room for their caches and for a
+    load of `largest` bytes.
+    """
     order = list(order)
-    if order[0] != 0:
+    names = list(range(len(problem.devices)))
+    if order[0]:
         names.reverse()
-    rest = [unit.cache_bytes if other == "streamed" else 0 for unit in problem.units]
-    devices = [names[-1 if order[0] == 0 else -1]] * len(order)
-    modes = [other] * len(order)
-    turn, held = 0, 0
-    waiting = sum(rest)
+    units = problem.units
+    devices = [names[-1]] * len(units)
+    modes = [other] * len(units)
+    turn = held = 0
+    waiting = sum(unit.cache_bytes for unit in units) if other == "streamed" else 0
     for index in order:
-        unit = problem.units[index]
-        waiting -= rest[index]
+        unit = units[index]
+        waiting -= unit.cache_bytes if other == "streamed" else 0
         while turn < len(names):
-            is_main = other == "streamed" and turn == len(names) - 1
-            room = problem.devices[names[turn]].device.memory_bytes - is_main * (largest + waiting)
+            reserved = (largest + waiting) if turn == len(names) - 1 else 0
+            room = problem.devices[names[turn]].device.memory_bytes - reserved
             if held + unit.held_bytes <= room:
                 held += unit.held_bytes
                 devices[index], modes[index] = names[turn], "resident"
@@ -185,6 +179,31 @@ def greedy(problem, order, other):
     return problem.plan(tuple(devices), tuple(modes))
 
 
+def value_of(problem, plan, **settings):
+    """The objective of a plan of a rule, which fits by construction."""
+    found = evaluate_offload(problem, plan, **settings)
+    assert found.feasible, found.violations
+    return found.value_ns
+
+
+def rules(problem, tokens):
+    """Yield (name, value) of what others do; None where a rule does not apply."""
+    largest = max(unit.weight_bytes for unit in problem.units)
+    every = range(len(problem.units))
+    # What accelerate streams runs on its main device, the first; here that comes last, so that
+    # stages stay in order.
+    turned = dataclasses.replace(problem, devices=problem.devices[::-1])
+    plan = greedy(turned, every, "streamed", largest)
+    yield "accelerate", value_of(turned, plan, ahead=False)
+    yield "-ngl", value_of(problem, greedy(problem, every[::-1], "host"))
+    # llama.cpp copies matrices of the host to the device for batches of at least 32 tokens.
+    if tokens < 32:
+        yield "op offload", None
+    else:
+        plan = greedy(problem, every[::-1], "streamed", largest)
+        yield "op offload", value_of(problem, plan, ahead=False)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="rows whose text contains this")
@@ -192,9 +211,11 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    print("| model, devices, host | work | ms | bound | gap | resident/streamed/host"
-          " | accelerate | -ngl | seconds |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print(
+        "| model, devices, host | work | ms | bound | gap | resident/streamed/host"
+        " | accelerate | -ngl | op offload | seconds |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|")
     rows = []
     for model, devices, host, work in ROWS:
         title = f"{model}, {'+'.join(f'{size} GB {name}' for name, size in devices)}, {host}"
@@ -207,20 +228,25 @@ def main():
         seconds = time.perf_counter() - start
         modes = Counter(result.plan.mode_of.values())
         value = result.value_ns
-        streamed = evaluate_offload(problem, streaming_rule(problem), ahead=False)
-        prefix = evaluate_offload(problem, prefix_on_host(problem))
-        assert streamed.feasible and prefix.feasible, (streamed.violations, prefix.violations)
+        tokens = WORKS[work].batch * WORKS[work].tokens
+        times = {
+            name: None if found is None else float(found / value)
+            for name, found in rules(problem, tokens)
+        }
         row = {
             "case": title, "work": work, "value_ms": float(value / 10**6),
             "bound_ms": result.bound_ns / 10**6, "gap": result.gap,
-            "modes": dict(modes), "accelerate": float(streamed.value_ns / value),
-            "ngl": float(prefix.value_ns / value), "seconds": seconds,
+            "modes": dict(modes), "times": times, "seconds": seconds,
         }  # fmt: skip
         rows.append(row)
         counts = "/".join(str(modes[mode]) for mode in ("resident", "streamed", "host"))
-        print(f"| {title} | {work} | {row['value_ms']:.1f} | {row['bound_ms']:.1f} |"
-              f" {100 * row['gap']:.2f} % | {counts} | {row['accelerate']:.2f} |"
-              f" {row['ngl']:.2f} | {seconds:.1f} |", flush=True)
+        others = " | ".join("-" if one is None else f"{one:.2f}" for one in times.values())
+        print(
+            f"| {title} | {work} | {row['value_ms']:.1f} | {row['bound_ms']:.1f} |"
+            f" {100 * row['gap']:.2f} % | {counts} | {others} |"
+            f" {seconds:.1f} |",
+            flush=True,
+        )
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))
 

@@ -1,4 +1,4 @@
-"""A lower bound on the time of a forward, over counts of alike units; and plans that nearly reach it.
+"""A lower bound on the time of a forward, from counts of alike units; and counts to start from.
 
 A model in integers counts, for every class of alike units, how many have each mode on each device.
 Its rows are necessary, so that its optimum bounds all plans from below:
@@ -21,13 +21,14 @@ rest of the link counts as if the buffer had the most of the bracket.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from solver.model.clock import Clock
-from solver.offload.model import Mode, OffloadProblem, Unit
+from solver.offload.model import MODES, Mode, OffloadProblem, Unit
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -70,13 +71,13 @@ class CountAnswer:
         No solution has less; None if there is no solution.
     devices : tuple of int or None
         The device of every unit in the best solution found; None if none was found.
-    counts : mapping or None
-        How many units of a class (by position) have a mode on a device.
+    counts : mapping of (int, int, str) to int
+        How many units of a class, by position, have a mode on a device.
     """
 
     bound_ns: int | None
     devices: tuple[int, ...] | None = None
-    counts: dict[tuple[int, int, Mode], int] | None = None
+    counts: Mapping[tuple[int, int, Mode], int] = field(default_factory=dict)
 
 
 class CountModel:
@@ -153,7 +154,7 @@ class CountModel:
         borders = range(len(self._problem.devices) - 1)
         stages = [[model.new_bool_var("") for _ in borders] for _ in self._problem.units]
         for border in borders:
-            for one, after in zip(stages, stages[1:], strict=False):
+            for one, after in pairwise(stages):
                 model.add_implication(after[border], one[border])
             for number, kind in enumerate(self._classes):
                 before = sum(self._counts(number, device) for device in range(border + 1))
@@ -199,8 +200,8 @@ class CountModel:
             return
         weights = [kind.unit.weight_bytes for kind in self._classes]
         held = [kind.unit.held_bytes for kind in self._classes]
-        rows = {"streamed": weights, "host": held}
-        total = sum(self._sum(device, rows) for device in self._every)  # type: ignore[arg-type]
+        rows: dict[Mode, list[int]] = {"streamed": weights, "host": held}
+        total = sum(self._sum(device, rows) for device in self._every)
         self._model.add(total <= capacity)
 
     def _add_times(self) -> None:
@@ -225,7 +226,9 @@ class CountModel:
         """
         hop_ns = self._problem.host_hop_ns
         border_ns = min(self._problem.stage_hop_ns, 2 * hop_ns)
-        extra_ns = hop_ns if len(self._problem.devices) == 1 else min(hop_ns, 2 * hop_ns - border_ns)
+        extra_ns = (
+            hop_ns if len(self._problem.devices) == 1 else min(hop_ns, 2 * hop_ns - border_ns)
+        )
         if not border_ns and not extra_ns:
             return 0
         used = [self._is_any(device, "resident", "streamed") for device in self._every]
@@ -259,7 +262,7 @@ class CountModel:
             return
         sizes = {number: self._classes[number].unit.weight_bytes for number in streamable}
         slowest = max(Fraction(loads[number], size) for number, size in sizes.items())
-        if slowest * self._capacity(device) > _MOST_PRODUCT:
+        if not slowest or slowest * self._capacity(device) > _MOST_PRODUCT:
             return
         loads_ns = [load]
         if not isinstance(elsewhere, int):
@@ -281,7 +284,7 @@ class CountModel:
     def _rests(self, device: int, room: int, slowest: Fraction) -> Any:
         """Return how long the link of a device rests at least while units of its stage run."""
         place = self._problem.devices[device]
-        rests: dict[Mode, list[int]] = {mode: [] for mode in ("resident", "streamed", "host")}  # type: ignore[misc]
+        rests: dict[Mode, list[int]] = {mode: [] for mode in MODES}
         for kind in self._classes:
             unit = kind.unit
             run_ns = place.compute_ns(unit)
@@ -291,9 +294,7 @@ class CountModel:
             rests["host"].append(max((unit.host_ns or 0) - int(room * slowest), 0))
         return self._sum(device, rests)
 
-    def _brackets(
-        self, device: int, largest: int, slowest: Fraction
-    ) -> Sequence[tuple[int, int]]:
+    def _brackets(self, device: int, largest: int, slowest: Fraction) -> Sequence[tuple[int, int]]:
         """Return ranges of the room that cover all; beyond the last but one no link need rest."""
         capacity = self._capacity(device)
         place = self._problem.devices[device]
@@ -311,10 +312,7 @@ class CountModel:
             tops.append(min(top, capacity))
         if not tops or tops[-1] < capacity:
             tops.append(capacity)
-        return [
-            (before + 1 if before else 0, top)
-            for before, top in zip([0, *tops], tops, strict=False)
-        ]
+        return [(before + 1 if before else 0, top) for before, top in pairwise([0, *tops])]
 
     def _capacity(self, device: int) -> int:
         """Return the memory of a device that matters.

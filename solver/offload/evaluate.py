@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 
 from solver.model.checks import did_you_mean
 from solver.model.errors import PartitionError
@@ -83,11 +84,11 @@ def evaluate_offload(
 def _indices(
     problem: OffloadProblem, plan: OffloadPlan
 ) -> tuple[tuple[int, ...], tuple[Mode, ...]]:
-    names = {unit.name for unit in problem.units}
+    names = [unit.name for unit in problem.units]
     for what, given in (("device_of", plan.device_of), ("mode_of", plan.mode_of)):
-        for name in names - set(given):
+        for name in (name for name in names if name not in given):
             raise PartitionError(f"{what} lacks unit {name!r}; name every unit")
-        for name in set(given) - names:
+        for name in (name for name in given if name not in names):
             hint = did_you_mean(name, names, "name units of the problem alone")
             raise PartitionError(f"{what} names {name!r}, which is no unit; {hint}")
     for name, device in plan.device_of.items():
@@ -130,7 +131,7 @@ def _order_violations(problem: OffloadProblem, devices: Sequence[int]) -> list[s
     return [
         f"unit {problem.units[index].name!r} is on {problem.devices[after].name!r}, which comes "
         f"before {problem.devices[before].name!r}, on which the unit before it is"
-        for index, (before, after) in enumerate(zip(devices, devices[1:], strict=False), 1)
+        for index, (before, after) in enumerate(pairwise(devices), 1)
         if after < before
     ]
 

@@ -24,8 +24,7 @@ def layouts(classes: Sequence[UnitClass], answer: CountAnswer) -> Iterator[State
             for device in sorted(set(answer.devices)):
                 members = [m for m in kind.members if answer.devices[m] == device]
                 counts = {
-                    mode: answer.counts.get((number, device, mode), 0)
-                    for mode in kind.unit.modes
+                    mode: answer.counts.get((number, device, mode), 0) for mode in kind.unit.modes
                 }
                 for member, mode in zip(members, arrange(counts), strict=True):
                     modes[member] = mode
@@ -46,7 +45,8 @@ def _spread(counts: dict[Mode, int]) -> list[Mode]:
 
 def _hosts_first(counts: dict[Mode, int]) -> list[Mode]:
     hosts = counts.get("host", 0)
-    return ["host"] * hosts + _spread({**counts, "host": 0})
+    first: list[Mode] = ["host"] * hosts
+    return first + _spread({**counts, "host": 0})
 
 
 def _hosts_last(counts: dict[Mode, int]) -> list[Mode]:

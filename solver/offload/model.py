@@ -250,10 +250,7 @@ class OffloadProblem:
         """Return the plan that has these devices, by position, and modes."""
         names = [unit.name for unit in self.units]
         return OffloadPlan(
-            {
-                name: self.devices[device].name
-                for name, device in zip(names, devices, strict=True)
-            },
+            {name: self.devices[device].name for name, device in zip(names, devices, strict=True)},
             dict(zip(names, modes, strict=True)),
         )
 

@@ -22,12 +22,12 @@ _SHARE_OF_BOUND: Final = 0.4
 """Of the time, for the bound."""
 _SHARE_OF_START: Final = 0.1
 """Of the time, for each other model of counts."""
-_HISTORY: Final = 30
-"""Steps that the search looks back: it accepts what is no worse than the plan of that time."""
-_TRIES_OF_UNIT: Final = 60
-"""Neighbours without improvement, for each unit, after which a search ends."""
-_STARTS: Final = 4
-"""Plans that are searched from."""
+_SHARE_OF_DESCENTS: Final = 0.5
+"""Of the time that is left, for the plans to start from; the rest is for disturbances."""
+_TRIES_OF_PAIR: Final = 4
+"""Neighbours without gain, for each pair of units, after which a descent ends."""
+_MOVES_OF_DISTURBANCE: Final = (2, 8)
+"""Least and most moves by which the best plan is disturbed."""
 _MOVE_S: Final = 5e-6
 """What a neighbour counts as on a clock of work, for each unit."""
 
@@ -65,9 +65,9 @@ def plan_offload(problem: OffloadProblem, limits: SolveLimits | None = None) -> 
     """Search the device and mode of every unit.
 
     The count model (:mod:`solver.offload.bound`) gives the bound, and counts to start from: with
-    room for one load, and with two and three. They are laid out over the order of units, and local
-    search moves on from the best layouts (late acceptance: Burke and Bykov, EJOR 258, 2017). The
-    timeline judges every plan.
+    room for one load, and with two and three. They are laid out over the order of units; iterated
+    local search (Lourenço, Martin, Stützle, Handbook of Metaheuristics, 2003) moves on from there.
+    The timeline judges every plan.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def plan_offload(problem: OffloadProblem, limits: SolveLimits | None = None) -> 
 
 
 class _Search:
-    """Late acceptance over modes and stage borders."""
+    """Iterated local search over modes and stage borders."""
 
     def __init__(
         self, problem: OffloadProblem, bound_ns: int, clock: Clock, draw: random.Random
@@ -118,57 +118,71 @@ class _Search:
     def is_done(self, starts: list[State]) -> bool:
         """Take the best of these plans, and say whether nothing is left to do."""
         for state in starts:
-            self._judge(state, None)
-        return self.value_ns == self._bound_ns or self._clock.is_over
+            self._judge(state)
+        return self._is_over()
 
     def run(self, starts: list[State]) -> None:
-        """Search from every plan that fits, the best first, until the clock is over."""
-        valued = [(value, state) for state in dict.fromkeys(starts) if (value := self._judge(state, None)) is not None]
-        valued = sorted(valued, key=lambda pair: pair[0])[:_STARTS]
-        for number, (value, state) in enumerate(valued):
-            if self.value_ns == self._bound_ns or self._clock.is_over:
-                return
-            part = self._clock.slice(self._clock.left_s / (len(valued) - number))
-            self._improve(state, value, part)
+        """Improve every plan that fits, then the best one, disturbed, until that gains nothing."""
+        valued = [state for state in dict.fromkeys(starts) if self._judge(state) is not None]
+        share_s = _SHARE_OF_DESCENTS * self._clock.left_s / max(len(valued), 1)
+        for state in valued:
+            self._improve(state, self._clock.slice(share_s))
+        idle = 0
+        while self.best is not None and idle < len(self._problem.units) and not self._is_over():
+            before = self.value_ns
+            self._improve(self._disturbed(self.best), self._clock.slice(share_s))
+            idle = idle + 1 if self.value_ns == before else 0
 
-    def _judge(self, state: State, enough_ns: Fraction | None) -> Fraction | None:
-        """Return the value of a plan, None if it does not fit, and remember the best."""
-        problem = self._problem
-        held, largest, host_bytes = memory_of(problem, *state)
-        most = problem.host.memory_bytes
-        rooms = rooms_of(problem, held)
+    def _is_over(self) -> bool:
+        return self.value_ns == self._bound_ns or self._clock.is_over
+
+    def _rooms(self, state: State) -> list[int | None] | None:
+        """Return the buffers of a plan; None if it does not fit."""
+        held, largest, host_bytes = memory_of(self._problem, *state)
+        most = self._problem.host.memory_bytes
         if most is not None and host_bytes > most:
             return None
+        rooms = rooms_of(self._problem, held)
         if any(room is not None and room < load for room, load in zip(rooms, largest, strict=True)):
             return None
-        value = timeline_ns(problem, *state, rooms, enough_ns=enough_ns)
+        return rooms
+
+    def _judge(self, state: State, enough_ns: Fraction | None = None) -> Fraction | None:
+        """Return the value of a plan, None if it does not fit, and remember the best.
+
+        From `enough_ns` on, which must be worse than the best, the value need not be exact.
+        """
+        rooms = self._rooms(state)
+        if rooms is None:
+            return None
+        value = timeline_ns(self._problem, *state, rooms, enough_ns=enough_ns)
         if self.value_ns is None or value < self.value_ns:
             self.best, self.value_ns = state, value
         return value
 
-    def _improve(self, state: State, value: Fraction, clock: Clock) -> None:
-        history = [value] * _HISTORY
+    def _improve(self, state: State, clock: Clock) -> None:
+        """Go from plan to plan that is no worse, until many neighbours gained nothing."""
         count = len(self._problem.units)
-        turn = idle = 0
-        while idle < _TRIES_OF_UNIT * count and not clock.is_over:
-            turn += 1
+        value = self._judge(state)
+        assert value is not None
+        idle = 0
+        while idle < _TRIES_OF_PAIR * count**2 and not clock.is_over and not self._is_over():
             idle += 1
             clock.charge(_MOVE_S * count)
             neighbour = self._neighbour(state)
             if neighbour is None:
                 continue
-            before = history[turn % _HISTORY]
-            limit = max(before, value)
-            best_before = self.value_ns
-            # A value beyond the limit need not be exact.
-            found = self._judge(neighbour, limit + 1)
-            if found is not None and found <= limit:
+            found = self._judge(neighbour, value + 1)
+            if found is not None and found <= value:
+                idle = 0 if found != value else idle
                 state, value = neighbour, found
-            if self.value_ns != best_before:
-                idle = 0
-                if self.value_ns == self._bound_ns:
-                    return
-            history[turn % _HISTORY] = min(before, value)
+
+    def _disturbed(self, state: State) -> State:
+        for _ in range(self._draw.randint(*_MOVES_OF_DISTURBANCE)):
+            neighbour = self._neighbour(state)
+            if neighbour is not None and self._rooms(neighbour) is not None:
+                state = neighbour
+        return state
 
     def _neighbour(self, state: State) -> State | None:
         """Return a plan that differs a little: modes exchanged, one changed, a border moved."""

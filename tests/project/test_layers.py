@@ -23,8 +23,8 @@ from tests.support.sources import (
 
 LAYERS = {
     "solver": """
-        model < evaluation < io < presolve < stages < dp < bounds < cp < heuristics < search
-        < diagnosis
+        model < evaluation < io < presolve < stages < dp < bounds < cp < heuristics, offload
+        < search < diagnosis
     """,
     "fx_bridge": """
         storages < capture < costs, checkpoint, equivalence, memory, recomputation < batch, split
@@ -259,7 +259,7 @@ def test_no_statement_imports_against_the_direction(package, forbidden):
 
 
 def test_the_oracle_imports_nothing_that_it_checks():
-    names = ("oracle", "recompute_oracle", "step_oracle", "pipeline_simulator")
+    names = ("oracle", "recompute_oracle", "step_oracle", "pipeline_simulator", "offload_oracle")
     parts = {f"tests.support.{name}" for name in names}
     for part in parts:
         for name in imported_by(Path(*part.split(".")).with_suffix(".py")):

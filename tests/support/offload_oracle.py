@@ -2,7 +2,7 @@
 
 An instance is plain data::
 
-    {"units": [{"weight", "cache", "runs": [ns on each device], "host": ns or None, "written"}, ...],
+    {"units": [{"weight", "cache", "runs": [ns by device], "host": ns or None, "written"}, ...],
      "devices": [{"memory", "rate": bytes a ns as (bytes, ns), "latency"}, ...],
      "host_memory": bytes or None, "stage_hop", "host_hop", "objective"}
 
@@ -21,7 +21,7 @@ def load_time(device, size):
 
 def fits(case, places, modes):
     """Whether a plan may exist."""
-    if any(after < before for before, after in zip(places, places[1:], strict=False)):
+    if any(after < before for before, after in itertools.pairwise(places)):
         return False
     held = [0] * len(case["devices"])
     largest = [0] * len(case["devices"])

@@ -1,7 +1,6 @@
 """Plans, bounds and timelines against brute force over all modes and cuts."""
 
 import random
-from fractions import Fraction
 
 import pytest
 
@@ -25,24 +24,24 @@ def cases(count, seed):
 
 @counts(300, 1500)
 def test_bound_optimum_and_plan_are_in_order(count):
-    is_best = is_proven = 0
+    feasible = is_best = is_proven = 0
     for case in cases(count, 1):
         best = offload_oracle.optimum(case)
         problem = problem_of(case)
         found = plan_offload(problem, LIMITS)
         if best is None:
             assert found.status is SolveStatus.INFEASIBLE
-            is_best, is_proven = is_best + 1, is_proven + 1
             continue
+        feasible += 1
         evaluation = evaluate_offload(problem, found.plan)
         assert evaluation.feasible and evaluation.value_ns == found.value_ns
         assert found.bound_ns <= best <= found.value_ns
         assert (found.status is SolveStatus.OPTIMAL) == (found.bound_ns == found.value_ns)
         is_best += best == found.value_ns
         is_proven += best == found.bound_ns
-    print(is_best, is_proven, count)
-    assert is_best >= 0.95 * count
-    assert is_proven >= 0.6 * count
+    assert feasible >= count / 2
+    assert is_best >= 0.95 * feasible
+    assert is_proven >= 0.5 * feasible
 
 
 @counts(150, 1000)
@@ -54,3 +53,143 @@ def test_timelines_are_those_that_are_played(count):
         for places, modes in draw.sample(every, min(len(every), 20)):
             found = evaluate_offload(problem, problem.plan(places, modes))
             assert found.value_ns == offload_oracle.value_of(case, places, modes)
+
+
+def chain(memory, *, bandwidth=10**9, latency=0, host_ns=30, count=6, **settings):
+    """Like units of 10 bytes and 4 ns on one device."""
+    units = [Unit(f"u{index}", 10, 1, 4, host_ns) for index in range(count)]
+    device = OffloadDevice(Device("d", memory), Link(bandwidth, latency))
+    return OffloadProblem(units, [device], **settings)
+
+
+def planned(problem, *modes):
+    """Return the plan on one device with these modes."""
+    return problem.plan((0,) * len(modes), modes)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_more_memory_and_a_faster_link_never_cost_time(seed):
+    draw = random.Random(seed)
+    case = random_case(draw, 5, 1 + seed % 2)
+    values = []
+    for factor in (1, 2, 3):
+        for device in case["devices"]:
+            device["memory"] = device["memory"] * factor + 12
+        values.append(offload_oracle.optimum(case))
+        result = plan_offload(problem_of(case), LIMITS)
+        assert result.value_ns == values[-1]
+        for device in case["devices"]:
+            device["rate"] = (device["rate"][0] * 2, device["rate"][1])
+        values.append(offload_oracle.optimum(case))
+        result = plan_offload(problem_of(case), LIMITS)
+        assert result.value_ns == values[-1]
+    assert values == sorted(values, reverse=True)
+
+
+def test_everything_is_resident_if_it_fits():
+    result = plan_offload(chain(66, host_hop_ns=3), LIMITS)
+    assert result.status is SolveStatus.OPTIMAL
+    assert set(result.plan.mode_of.values()) == {"resident"}
+    assert (result.value_ns, result.bound_ns, result.gap) == (24, 24, 0)
+    assert plan_offload(chain(65, host_hop_ns=3), LIMITS).value_ns > 24
+    assert plan_offload(chain(None), LIMITS).value_ns == 24
+
+
+def test_with_an_infinite_link_offload_costs_nothing():
+    result = plan_offload(chain(16, bandwidth=None), LIMITS)
+    assert result.status is SolveStatus.OPTIMAL
+    assert result.value_ns == 24
+    # One byte less, and no unit can be streamed beside all caches.
+    assert plan_offload(chain(15, bandwidth=None), LIMITS).value_ns > 24
+
+
+def test_without_loading_ahead_times_add_up_as_in_accelerate():
+    problem = chain(1000, latency=2)
+    plan = planned(problem, *("resident", "streamed", "streamed", "host", "streamed", "resident"))
+    found = evaluate_offload(problem, plan, ahead=False)
+    assert found.value_ns == 5 * 4 + 30 + 3 * (10 + 2)
+    assert evaluate_offload(problem, plan).value_ns == 5 * 4 + 30
+
+
+def test_loads_of_the_next_forward_run_at_the_end_of_this_one():
+    # One buffer: the load takes 10 ns and begins when the unit has run, 16 ns before it is due.
+    units = [Unit("s", 10, 0, 4), *(Unit(f"r{index}", 1, 0, 4) for index in range(4))]
+    device = OffloadDevice(Device("d", 14), Link(10**9))
+    problem = OffloadProblem(units, [device])
+    plan = planned(problem, "streamed", *["resident"] * 4)
+    assert evaluate_offload(problem, plan).value_ns == 20
+    slow = OffloadProblem(units, [OffloadDevice(Device("d", 14), Link(10**9 // 4))])
+    assert evaluate_offload(slow, plan).value_ns == 44
+
+
+def test_a_run_on_the_host_hops_there_and_back_once():
+    problem = chain(1000, host_hop_ns=7, host_ns=5)
+    plan = planned(problem, *("resident", "host", "host", "resident", "host", "host"))
+    assert evaluate_offload(problem, plan).value_ns == 2 * 4 + 4 * 5 + 3 * 7
+
+
+def test_what_does_not_fit_is_said_in_words():
+    problem = chain(25, host=OffloadHost(11))
+    plan = planned(problem, *("resident", "resident", "streamed", "streamed", "host", "host"))
+    found = evaluate_offload(problem, plan)
+    assert found.value_ns is None and not found.feasible
+    assert found.violations == (
+        "device 'd' needs 24 B for good, and 10 B for its largest load; it has 25 B",
+        "the host needs 42 B; it has 11 B",
+    )
+    units = [Unit("a", 5, written=True), Unit("b", 5)]
+    places = [OffloadDevice(Device("d")), OffloadDevice(Device("e"))]
+    problem = OffloadProblem(units, places)
+    found = evaluate_offload(problem, problem.plan((1, 0), ("streamed", "host")))
+    assert found.violations == (
+        "unit 'b' is on 'd', which comes before 'e', on which the unit before it is",
+        "unit 'a' cannot be streamed: it has no weights, or writes them",
+        "unit 'b' cannot be host: it has no host_ns",
+    )
+
+
+def test_nothing_fits():
+    result = plan_offload(chain(5, host=OffloadHost(20)), LIMITS)
+    assert result.status is SolveStatus.INFEASIBLE
+    assert result.plan is result.value_ns is result.bound_ns is result.gap is None
+
+
+def test_a_deterministic_search_repeats_itself():
+    case = random_case(random.Random(3), 40, 1)
+    limits = SolveLimits(0.5, seed=4, deterministic=True)
+    assert plan_offload(problem_of(case), limits) == plan_offload(problem_of(case), limits)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Unit("", 1), "unit name is ''; write a non-empty string"),
+        (lambda: Unit("u", -1), "unit 'u': weight_bytes is -1; write a number that is not"),
+        (lambda: Unit("u", compute_ns=1.5), "unit 'u': compute_ns is 1.5; write a whole number"),
+        (lambda: Unit("u", compute_ns={"c": -1}), r"compute_ns\['c'\] is -1"),
+        (lambda: Unit("u", host_ns=True), "unit 'u': host_ns is True; write a whole number"),
+        (lambda: Unit("u", written=1), "unit 'u': written is 1; write True or False"),
+        (lambda: OffloadDevice("d"), "device is 'd'; write a solver.Device"),
+        (lambda: OffloadDevice(Device("d"), 5), "device 'd': link is 5; write a solver.Link"),
+        (lambda: OffloadHost("5"), "host: memory '5' has no unit"),
+        (lambda: OffloadHost(0), "host: memory_bytes is 0; write a positive number"),
+        (lambda: OffloadProblem([], []), "units is empty; give at least one Unit"),
+        (lambda: chain(5, objective="time"), "objective is 'time'; write one of latency"),
+        (lambda: chain(10**16), "above 1000000000000000 bytes"),
+        (lambda: chain(5, host_ns=10**15), "times add up to more than"),
+        (lambda: OffloadPlan({}, {"u": "gpu"}), "mode of unit 'u' is 'gpu'; write one of"),
+        (lambda: evaluate_offload(chain(5), OffloadPlan({}, {})), "device_of lacks unit 'u0'"),
+    ],
+)
+def test_malformed_input_is_refused_in_one_line(make, says):
+    with pytest.raises(PartitionError, match=says) as error:
+        make()
+    assert "\n" not in str(error.value)
+
+
+def test_devices_need_their_class_and_names_of_their_own():
+    unit = Unit("u", 1, 0, {"a100": 3})
+    with pytest.raises(PartitionError, match="unit 'u': compute_ns lacks class 'h100' of device"):
+        OffloadProblem([unit], [OffloadDevice(Device("d", None, "h100"))])
+    with pytest.raises(PartitionError, match="two entries are called 'u'"):
+        OffloadProblem([Unit("u"), Unit("u")], [OffloadDevice(Device("d"))])
