@@ -234,10 +234,11 @@ class CountModel:
         used = [self._is_any(device, "resident", "streamed") for device in self._every]
         hosts = [self._is_any(device, "host") for device in self._every]
         is_used, is_host = self._model.new_bool_var(""), self._model.new_bool_var("")
+        self._model.add(is_used <= sum(used))
         for device in self._every:
             self._model.add_implication(used[device], is_used)
             self._model.add_implication(hosts[device], is_host)
-        return border_ns * (sum(used) - 1) + extra_ns * (is_used + is_host - 1)
+        return border_ns * (sum(used) - is_used) + extra_ns * (is_used + is_host - 1)
 
     def _is_any(self, device: int, *modes: Mode) -> Any:
         """Return a Boolean that is true if any unit has one of these modes on a device."""
