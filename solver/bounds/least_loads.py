@@ -26,6 +26,7 @@ import numpy as np
 from solver.model.arrays import Bools, Ints
 from solver.model.clock import UNLIMITED, Clock
 from solver.presolve.instance import Instance
+from solver.stages.minimum_cut import MinimumCut
 
 _LARGEST_FLOW: Final = 1 << 60
 _MOST_NODES: Final = 2_000
@@ -366,10 +367,8 @@ class LeastLoads:
 
     def _cut(
         self, inside: Sequence[int], outside: Sequence[int] = (), crossing: bool = False
-    ) -> tuple[int, list[int]]:
+    ) -> tuple[int, Bools]:
         """Return the least load, or crossing, with the set of units that has it."""
-        from ortools.graph.python import max_flow
-
         count = source = len(self._work)
         tails, heads, costs = self._arcs
         costs = costs.copy()
@@ -377,10 +376,7 @@ class LeastLoads:
         if crossing:
             by_unit[0] = 0
         by_unit[0, list(outside)] = by_unit[1, list(inside)] = self._total
-        flow = max_flow.SimpleMaxFlow()
-        flow.add_arcs_with_capacity(tails, heads, costs)
-        status = flow.solve(source, source + 1)
-        assert status == flow.OPTIMAL, status
+        cut = MinimumCut(tails, heads, costs, source, source + 1)
+        assert cut.is_exact
         self._clock.charge(_CUT_S + _CUT_S_PER_ARC * len(costs))
-        members = [node for node in flow.get_source_side_min_cut() if node < count]
-        return flow.optimal_flow(), members
+        return cut.capacity, cut.is_before[:count]

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solver.model.arrays import Bools, Ints
+from solver.model.arrays import Ints
+from solver.stages.minimum_cut import MinimumCut
 
 _LARGEST_SCALE = 1 << 20
 _LARGEST_FLOW = 1 << 60
@@ -204,37 +205,28 @@ class _Case:
         tails += outside
         heads += [self.sink] * len(outside)
         producers = [self.source if net.producer < 0 else net.producer for net in region.nets]
-        self.tails = np.array(
-            [*tails, *producers, *range(units), *[self.source] * units], dtype=np.int32
-        )
-        self.heads = np.array(
-            [*heads, *range(units, units + nets), *[self.sink] * units, *range(units)],
-            dtype=np.int32,
+        self.tails: Ints = np.array([*tails, *producers, *range(units), *[self.source] * units])
+        self.heads: Ints = np.array(
+            [*heads, *range(units, units + nets), *[self.sink] * units, *range(units)]
         )
         self.firm = len(tails)
 
     def line(self, slope: int) -> tuple[Line, int, int] | None:
         """Return the line of a slope with the work and time of its set; None if no set exists."""
-        from ortools.graph.python import max_flow
-
         slope = max(-self.steepest, min(self.steepest, slope))
         weights = abs(slope) * self.work
         none = np.zeros(self.units, dtype=np.int64)
         finite = [self.scale * self.costs, *((weights, none) if slope > 0 else (none, weights))]
         firm = sum(int(part.sum()) for part in finite) + 1
         capacities = np.concatenate([np.full(self.firm, firm, dtype=np.int64), *finite])
-        flow = max_flow.SimpleMaxFlow()
-        flow.add_arcs_with_capacity(self.tails, self.heads, capacities)
-        status = flow.solve(self.source, self.sink)
-        if status != flow.OPTIMAL:
+        cut = MinimumCut(self.tails, self.heads, capacities, self.source, self.sink)
+        if not cut.is_exact:
             # Too large for its integers: claim nothing but that no time is negative.
             return Line(1, 0, 0), 0, 0
-        least = flow.optimal_flow()
+        least = cut.capacity
         if least >= firm:
             return None
-        chosen: Bools = np.zeros(self.sink + 1, dtype=np.bool_)
-        chosen[flow.get_source_side_min_cut()] = True
-        work_ns = int(self.work[chosen[: self.units]].sum())
+        work_ns = int(self.work[cut.is_before[: self.units]].sum())
         if slope < 0:
             least += slope * self.total_work
         crossing = (least - slope * work_ns) // self.scale

@@ -21,10 +21,10 @@ import numpy as np
 
 from solver.model.problem import PartitionProblem
 from solver.model.recomputation import required
+from solver.stages.minimum_cut import UNCUT, PricedNetwork
 
 _LARGEST = float(1 << 44)
-_UNLIMITED = 1 << 58
-"""Capacities of arcs, at most, and of those that no cut has."""
+"""Capacities of arcs, at most."""
 
 
 class Choice(NamedTuple):
@@ -151,11 +151,11 @@ class RecomputeHulls:
         alike = tuple((index - first, self._alike[index]) for index in part.members)
         key = (alike, part.is_first, part.is_last)
         if key not in self._known:
-            self._known[key] = _hull(_Network(self, part))
+            self._known[key] = _hull(_PartCuts(self, part))
         return self._known[key]
 
 
-class _Network:
+class _PartCuts:
     """The minimum cut of a part for any price."""
 
     def __init__(self, hulls: RecomputeHulls, part: Part) -> None:
@@ -193,21 +193,18 @@ class _Network:
                             read_by.setdefault(root, []).append(index)
         for root, readers in read_by.items():
             if root in number and operators[root].backward.must_recompute:
-                arcs += [(number[reader], number[root], -1, 0) for reader in set(readers)]
+                arcs += [(number[reader], number[root], UNCUT, 0) for reader in set(readers)]
             released_bytes = hulls.anchor_bytes(root, hulls.regions[part.members[0]])
             is_before = not part.is_first and hulls.regions[root] < hulls.regions[part.members[0]]
             is_held = is_before or root in inside
             if released_bytes <= 0 or not is_held:
                 continue
             for reader in set(readers):
-                arcs.append((number[reader], nodes, -1, 0))
+                arcs.append((number[reader], nodes, UNCUT, 0))
             arcs.append((nodes, number.get(root, 1), 0, released_bytes))
             nodes += 1
-        arcs += [(0, number[index], -1, 0) for index in self.required]
-        self._nodes = nodes
-        self._tails, self._heads, self._times, self._bytes = (
-            np.array(arcs, dtype=np.int64).reshape(-1, 4).T
-        )
+        arcs += [(0, number[index], UNCUT, 0) for index in self.required]
+        self._nodes, self._network = nodes, PricedNetwork(arcs)
 
     def _required(self, *regions: int) -> list[int]:
         """Return what of the part must run again, if all of some regions does that may."""
@@ -235,32 +232,21 @@ class _Network:
 
     def choice(self, time: int, size: int) -> Choice:
         """Return the cheapest choice if `size` bytes are worth `time` nanoseconds."""
-        # It takes a second to load, which plans without this are spared.
-        from ortools.graph.python import max_flow
-
-        solver = max_flow.SimpleMaxFlow()
-        costs = self._times.astype(np.float64) * size + self._bytes.astype(np.float64) * time
+        costs = self._network.costs(time, size)
         # Of integers whose sums fit; what is lost makes a choice a little less than the cheapest.
         costs *= min(1.0, _LARGEST / max(float(costs.max(initial=0.0)), 1.0))
-        capacity = np.where(self._times < 0, _UNLIMITED, costs.astype(np.int64))
-        solver.add_arcs_with_capacity(self._tails, self._heads, capacity)
-        solver.solve(0, 1)
-        again = {int(node) - 2 for node in solver.get_source_side_min_cut()}
-        chosen = [i for place, i in enumerate(self.candidates) if place in again]
-        return self.measured(chosen)
+        again = self._network.cut(costs).is_before
+        return self.measured([i for i in self.candidates if again[self._number[i]]])
 
     def measured(self, chosen: list[int]) -> Choice:
         """Return what a choice takes and keeps, by its cut."""
-        is_source = np.zeros(self._nodes, dtype=np.bool_)
-        is_source[0] = True
-        is_source[[self._number[index] for index in chosen]] = True
+        network = self._network
+        is_before = np.zeros(self._nodes, dtype=np.bool_)
+        is_before[[0, *(self._number[index] for index in chosen)]] = True
         # Anchors are there with what reads them.
-        free = self._times < 0
-        is_source[self._heads[free & is_source[self._tails]]] = True
-        cut = is_source[self._tails] & ~is_source[self._heads] & ~free
-        extra_ns = int(self._times[cut].sum())
-        held_bytes = self.kept_bytes - int(self._bytes[self._tails == 0].sum())
-        held_bytes += int(self._bytes[cut].sum())
+        is_before[network.heads[network.is_uncut & is_before[network.tails]]] = True
+        extra_ns, cut_bytes = network.measured(is_before)
+        held_bytes = self.kept_bytes - int(network.bytes[network.tails == 0].sum()) + cut_bytes
         places = tuple(self._part.members.index(index) for index in sorted(chosen))
         return Choice(extra_ns, held_bytes, places)
 
@@ -271,7 +257,7 @@ class _Network:
             return []
         links = nx.Graph()
         links.add_nodes_from(self._number[self._part.members[place]] for place in more)
-        arcs = zip(self._tails.tolist(), self._heads.tolist(), strict=True)
+        arcs = zip(self._network.tails.tolist(), self._network.heads.tolist(), strict=True)
         links.add_edges_from(arc for arc in arcs if not {0, 1} & {*arc})
         chosen = [self._part.members[place] for place in first.again]
         found: list[Choice] = []
@@ -284,22 +270,22 @@ class _Network:
         return found[:-1]
 
 
-def _hull(network: _Network) -> tuple[Choice, ...]:
-    first = network.measured(network.required)
-    last = network.measured(network.whole) if network.is_whole else network.choice(1 << 20, 1)
+def _hull(cuts: _PartCuts) -> tuple[Choice, ...]:
+    first = cuts.measured(cuts.required)
+    last = cuts.measured(cuts.whole) if cuts.is_whole else cuts.choice(1 << 20, 1)
     if last.held_bytes >= first.held_bytes:
         return (first,)
-    if network.is_whole:
+    if cuts.is_whole:
         return first, last
-    found = [first, *_between(network, first, last), last]
+    found = [first, *_between(cuts, first, last), last]
     return tuple(found)
 
 
-def _between(network: _Network, first: Choice, last: Choice) -> list[Choice]:
+def _between(cuts: _PartCuts, first: Choice, last: Choice) -> list[Choice]:
     """Return the choices of the hull between two of them."""
     time, size = last.extra_ns - first.extra_ns, first.held_bytes - last.held_bytes
-    middle = network.choice(time, size)
+    middle = cuts.choice(time, size)
     cost = middle.extra_ns * size + middle.held_bytes * time
     if cost >= first.extra_ns * size + first.held_bytes * time:
-        return network.between(first, last)
-    return [*_between(network, first, middle), middle, *_between(network, middle, last)]
+        return cuts.between(first, last)
+    return [*_between(cuts, first, middle), middle, *_between(cuts, middle, last)]

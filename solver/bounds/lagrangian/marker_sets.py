@@ -10,6 +10,7 @@ from solver.bounds.markers import Markers
 from solver.bounds.spine import main_path
 from solver.model.arrays import Bools, Ints
 from solver.presolve.instance import Instance
+from solver.stages.minimum_cut import MinimumCut
 
 _MOST_MARKERS = 64
 _LEAST_MARKERS = 4
@@ -78,8 +79,6 @@ class MarkerSets(Markers):
         array of bool
             Which units in question are in these sets; see :meth:`set_of`.
         """
-        from ortools.graph.python import max_flow
-
         inside = np.zeros(self.count + 1, dtype=np.int64)
         np.add.at(inside, self.in_from, values)
         total: Ints = np.cumsum(inside)[: self.count]
@@ -87,29 +86,22 @@ class MarkerSets(Markers):
         own = values[unit]
         gains, losses = np.flatnonzero(own > 0), np.flatnonzero(own < 0)
         size = len(own)
-        chosen = np.zeros(size + 2, dtype=np.bool_)
-        if len(gains):
-            flow = max_flow.SimpleMaxFlow()
+        # If nothing costs, all that gains need is there.
+        taken: Bools = np.full(size, len(gains) > 0)
+        if len(gains) and len(losses):
             # No more than all gains of a position can flow through any of its arcs.
             gained = np.zeros(self.count, dtype=np.int64)
             np.add.at(gained, position[gains], own[gains])
             endless = int(gained.max()) + 1
-            for tail, head, capacity in (
-                (np.full(len(gains), size), gains, own[gains]),
-                (losses, np.full(len(losses), size + 1), -own[losses]),
-                (tails, heads, np.full(len(tails), endless)),
-            ):
-                flow.add_arcs_with_capacity(
-                    tail.astype(np.int32), head.astype(np.int32), capacity.astype(np.int64)
-                )
-            if len(losses):
-                status = flow.solve(size, size + 1)
-                assert status == flow.OPTIMAL, status
-                chosen[np.array(flow.get_source_side_min_cut(), dtype=np.int64)] = True
-            else:
-                # What a gain needs costs nothing.
-                chosen[:size] = True
-        taken: Bools = chosen[:size]
+            cut = MinimumCut(
+                np.concatenate([np.full(len(gains), size), losses, tails]),
+                np.concatenate([gains, np.full(len(losses), size + 1), heads]),
+                np.concatenate([own[gains], -own[losses], np.full(len(tails), endless)]),
+                size,
+                size + 1,
+            )
+            assert cut.is_exact
+            taken = cut.is_before[:size]
         np.add.at(total, position[taken], own[taken])
         return total, taken
 

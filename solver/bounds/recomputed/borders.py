@@ -11,6 +11,7 @@ import numpy as np
 from solver.bounds.recomputed.skeleton import Pairs, Skeleton, bits_of
 from solver.model.arrays import Bools, Floats, Ints
 from solver.model.clock import Clock
+from solver.stages.minimum_cut import MinimumCut
 
 _MANY_READERS = 8
 """Values that as many chosen units read count by themselves."""
@@ -293,8 +294,8 @@ class _Cut:
         }
         self._unread = [*unread]
         arcs += [(0 if unit in is_source else number[unit], unread[unit]) for unit in unread]
-        tails, heads = np.array(arcs + free, dtype=np.int32).T
-        self._tails, self._heads, self._free = tails, heads, len(free)
+        self._tails, self._heads = np.array(arcs + free, dtype=np.int32).T
+        self._free = len(free)
 
     def may_cost(self, sizes: Ints) -> bool:
         """Whether any value that may cross has a size."""
@@ -308,14 +309,9 @@ class _Cut:
         unread : array of int, optional
             What counts besides for units whose first reader is behind the border.
         """
-        from ortools.graph.python import max_flow
-
         more = np.zeros(len(self._unread), dtype=np.int64)
         if unread is not None:
             more = unread[self._unread]
         free = np.full(self._free, _UNLIMITED)
         capacity = np.concatenate([sizes[self._owners], more, free])
-        solver = max_flow.SimpleMaxFlow()
-        solver.add_arcs_with_capacity(self._tails, self._heads, capacity)
-        solver.solve(0, 1)
-        return float(min(solver.optimal_flow(), _UNLIMITED))
+        return float(min(MinimumCut(self._tails, self._heads, capacity).capacity, _UNLIMITED))

@@ -21,15 +21,16 @@ regions may have costs for one price, and others for another.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from solver.model.arrays import Floats, Ints
 from solver.model.holdings import StorageGraph
 from solver.model.problem import PartitionProblem
 from solver.presolve.instance import Instance
+from solver.stages.minimum_cut import UNCUT, PricedNetwork
 
 _MOST_PRICES = 24
 _FLAT = 1e-6
@@ -68,22 +69,16 @@ class MemoryPrices:
         units : Instance
             Of a problem in which operators may run again.
         """
-        network = _Network(units.problem, device_class)
-        prices = np.append(0.0, _breakpoints(network))
+        flows = _GraphFlows(units.problem, device_class)
+        prices = np.append(0.0, _breakpoints(flows))
         unit_of = np.array(units.unit_of_operator)
-        costs_ns = np.array(
-            [
-                np.bincount(unit_of, network.flows(price), len(units)) + units.work_ns[device_class]
-                for price in prices.tolist()
-            ]
-        )
-        is_alone = np.bincount(unit_of) == 1
-        slack_ns = np.array(
-            [
-                np.bincount(unit_of, network.slack_ns(price), len(units)) * is_alone
-                for price in prices.tolist()
-            ]
-        )
+
+        def by_unit(amounts: Callable[[float], Floats]) -> Floats:
+            rows = [np.bincount(unit_of, amounts(at), len(units)) for at in prices.tolist()]
+            return np.array(rows, dtype=np.float64)
+
+        costs_ns = by_unit(flows.starting) + units.work_ns[device_class]
+        slack_ns = by_unit(flows.slack_ns) * (np.bincount(unit_of) == 1)
         return cls(prices, costs_ns, np.minimum.accumulate(slack_ns[::-1])[::-1])
 
     def mixture(self, price: float) -> tuple[int, float]:
@@ -97,13 +92,13 @@ class MemoryPrices:
         return lower, (price - low) / (high - low)
 
 
-def _breakpoints(network: _Network) -> list[float]:
+def _breakpoints(flows: _GraphFlows) -> list[float]:
     """Return prices at which the cheapest choice changes: all, or those that change most.
 
     Source: Eisner and Severance, "Mathematical techniques for efficient record segmentation in
     large shared databases", J. ACM 23, 1976.
     """
-    first, last = network.choice(0.0), network.choice(network.largest_price)
+    first, last = flows.choice(0.0), flows.choice(flows.largest_price)
     # The largest error of what is known between two choices comes first.
     gaps: list[tuple[float, float, tuple[float, float], tuple[float, float]]] = []
     found: list[float] = []
@@ -112,7 +107,7 @@ def _breakpoints(network: _Network) -> list[float]:
         if before[1] > after[1]:
             price = (after[0] - before[0]) / (before[1] - after[1])
             value = before[0] + price * before[1]
-            middle = network.choice(price)
+            middle = flows.choice(price)
             error = value - (middle[0] + price * middle[1])
             if error <= _FLAT * value:
                 found.append(price)
@@ -129,19 +124,15 @@ def _breakpoints(network: _Network) -> list[float]:
     return sorted({*found, *(price for _, price, _, _ in gaps)} - {0.0})
 
 
-class _Network:
-    """The network of the module's docstring; node 0 is where paths start, 1 where they end.
+class _GraphFlows:
+    """The flows of the module's docstring; node 0 is where paths start, 1 where they end.
 
     Attributes
     ----------
-    tails, heads : array of int32
-        Of arcs; the last ones, from `first` on, start at 0 and lead to `sources`.
-    times, bytes : array of float
-        Of arcs.
-    free : array of bool
-        Arcs without a limit.
     kept_bytes : array of float
         By operator, what is kept whatever runs again.
+    sources : list of int
+        The operators that paths start at.
     """
 
     def __init__(self, problem: PartitionProblem, device_class: str) -> None:
@@ -155,46 +146,42 @@ class _Network:
         roots = [index_of.get(problem.root_of[op.name], -1) for op in operators]
         may = [root >= 0 and operators[root].backward.recomputable for root in roots]
         self.kept_bytes: Floats = np.zeros(len(operators))
-        arcs: list[tuple[int, int, float, float, bool]] = []
-        starting: list[tuple[int, float]] = []
+        arcs: list[tuple[int, int, int, int]] = []
+        starting: list[tuple[int, int]] = []
         count = len(operators)
         for index, op in enumerate(operators):
             backward, node, value = op.backward, 2 + index, 2 + count + index
             # What lives in a storage is there with it; a value that is received counts by itself.
             if roots[index] == index:
                 released_bytes = op.storage_bytes - backward.kept_bytes
-                size = float(min(op.value_bytes, released_bytes))
+                size = min(op.value_bytes, released_bytes)
                 # What runs again in a later region needs it as an anchor.
                 is_own = self._pays(structure, index) == backward.region
-                arcs.append((value, node if may[index] and is_own else 1, 0.0, size, False))
+                arcs.append((value, node if may[index] and is_own else 1, 0, size))
             elif op.alias_of is not None and op.alias_of in index_of:
                 parent = 2 + count + index_of[op.alias_of]
-                arcs.append((value, parent, 0.0, float(op.value_bytes), False))
+                arcs.append((value, parent, 0, op.value_bytes))
             if not may[index]:
                 self.kept_bytes[index] = backward.saved_bytes
                 continue
             if roots[index] != index:
                 continue
-            arcs.append((node, 1, float(forward[index]), float(backward.rng_bytes), False))
+            arcs.append((node, 1, int(forward[index]), backward.rng_bytes))
             others = structure.savers[index]
             if any(operators[i].backward.region != backward.region for i in others):
                 self.kept_bytes[index] = min(backward.saved_bytes, op.storage_bytes)
                 continue
-            starting.append((index, float(backward.saved_bytes)))
+            starting.append((index, backward.saved_bytes))
             family = [operators[i] for i in structure.families[index] if operators[i].in_place]
-            for read in {read for own in (op, *family) for read in own.reads}:
+            for read in dict.fromkeys(read for own in (op, *family) for read in own.reads):
                 root = roots[index_of[read]] if read in index_of else -1
                 if root not in (-1, index) and self._pays(structure, root) == backward.region:
-                    arcs.append((node, 2 + count + index_of[read], 0.0, 0.0, True))
-        self.first = len(arcs)
-        arcs += [(0, 2 + index, 0.0, size, False) for index, size in starting]
+                    arcs.append((node, 2 + count + index_of[read], UNCUT, 0))
         self.sources = [index for index, _ in starting]
-        columns = list(zip(*arcs, strict=True)) if arcs else [()] * 5
-        self.tails: npt.NDArray[np.int32] = np.array(columns[0], dtype=np.int32)
-        self.heads: npt.NDArray[np.int32] = np.array(columns[1], dtype=np.int32)
-        self.times: Floats = np.array(columns[2], dtype=np.float64)
-        self.bytes: Floats = np.array(columns[3], dtype=np.float64)
-        self.free = np.array(columns[4], dtype=np.bool_)
+        self._first = len(arcs)
+        arcs += [(0, 2 + index, 0, saved_bytes) for index, saved_bytes in starting]
+        self._network = PricedNetwork(arcs)
+        self._saved_bytes: Ints = np.array([saved_bytes for _, saved_bytes in starting], np.int64)
 
     def _pays(self, structure: StorageGraph, root: int) -> int:
         """Return the one region whose paths may go through a storage.
@@ -207,12 +194,10 @@ class _Network:
     @property
     def largest_price(self) -> float:
         """A price at which hardly an operator keeps what it may make again."""
-        own_bytes = self.bytes[self.first :]
-        own_ns = self._forward_ns[self.sources]
-        some = own_bytes > 0
-        return 4 * float((own_ns[some] / own_bytes[some]).max(initial=0.0))
+        own_ns, some = self._forward_ns[self.sources], self._saved_bytes > 0
+        return 4 * float((own_ns[some] / self._saved_bytes[some]).max(initial=0.0))
 
-    def flows(self, price: float) -> Floats:
+    def starting(self, price: float) -> Floats:
         """Return what starts at every operator, no more than there is."""
         return self._solved(price)[0]
 
@@ -225,7 +210,7 @@ class _Network:
         kept_bytes = np.array([op.backward.kept_bytes for op in operators], dtype=np.float64)
         found = np.zeros(len(operators))
         own = self.sources
-        left_ns = self.bytes[self.first :] * price - self.flows(price)[own]
+        left_ns = self._saved_bytes * price - self.starting(price)[own]
         found[own] = np.minimum(left_ns, kept_bytes[own] * price * (batches - 1) / batches)
         return np.maximum(found, 0.0)
 
@@ -236,23 +221,12 @@ class _Network:
     def _solved(self, price: float) -> tuple[Floats, tuple[float, float]]:
         if price in self._flows:
             return self._flows[price]
-        from ortools.graph.python import max_flow
-
-        costs = self.times + self.bytes * price
+        costs = self._network.costs(price, 1)
         scale = min(1.0, _LARGEST / max(float(costs.max(initial=0.0)) * len(costs), 1.0))
         # Whole parts of a nanosecond, as fine as they can be.
         scale *= 1 if scale < 1 else min(1024.0, _LARGEST / max(float(costs.sum()), 1.0))
-        capacity: Ints = np.floor(costs * scale).astype(np.int64)
-        capacity[self.free] = 1 << 58
-        solver = max_flow.SimpleMaxFlow()
-        arcs = solver.add_arcs_with_capacity(self.tails, self.heads, capacity)
-        solver.solve(0, 1)
+        cut = self._network.cut(costs * scale)
         starts = self.kept_bytes * price
-        flows = solver.flows(arcs[self.first :])
-        starts[self.sources] += np.asarray(flows, dtype=np.float64) / scale
-        is_source = np.zeros(int(max(self.tails.max(), self.heads.max())) + 1, dtype=np.bool_)
-        is_source[solver.get_source_side_min_cut()] = True
-        cut = is_source[self.tails] & ~is_source[self.heads]
-        choice = float(self.times[cut].sum()), float(self.bytes[cut].sum())
-        self._flows[price] = starts, choice
+        starts[self.sources] += cut.flows[self._first :] / scale
+        self._flows[price] = starts, self._network.measured(cut.is_before)
         return self._flows[price]

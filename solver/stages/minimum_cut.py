@@ -1,0 +1,101 @@
+"""Minimum cuts, with capacities of their own or by a price for each byte that is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from solver.model.arrays import Bools, Floats, Ints
+
+UNCUT = -1
+"""Time of arcs that no cut has."""
+_UNLIMITED = 1 << 58
+
+
+class MinimumCut:
+    """A minimum cut of a network.
+
+    Parameters
+    ----------
+    tails, heads, capacities : array of int
+        Of arcs.
+    source, sink : int
+        Nodes; the first two, if not given.
+
+    Attributes
+    ----------
+    is_exact : bool
+        False if the sums of capacities are too large.
+    """
+
+    def __init__(
+        self, tails: Ints, heads: Ints, capacities: Ints, source: int = 0, sink: int = 1
+    ) -> None:
+        # It takes a second to load, which plans without cuts are spared.
+        from ortools.graph.python import max_flow
+
+        self._nodes = 1 + max(source, sink, int(tails.max(initial=0)), int(heads.max(initial=0)))
+        self._flow = max_flow.SimpleMaxFlow()
+        self._arcs = self._flow.add_arcs_with_capacity(
+            tails.astype(np.int32), heads.astype(np.int32), capacities.astype(np.int64)
+        )
+        self.is_exact = self._flow.solve(source, sink) == self._flow.OPTIMAL
+
+    @property
+    def capacity(self) -> int:
+        """The sum of the arcs that it has."""
+        return int(self._flow.optimal_flow())
+
+    @property
+    def is_before(self) -> Bools:
+        """By node, whether it is on the side of the source, of which no cut has fewer."""
+        found: Bools = np.zeros(self._nodes, dtype=np.bool_)
+        found[self._flow.get_source_side_min_cut()] = True
+        return found
+
+    @property
+    def flows(self) -> Ints:
+        """By arc, what a maximum flow sends through it."""
+        return np.asarray(self._flow.flows(self._arcs), dtype=np.int64)
+
+
+class PricedNetwork:
+    """A network whose cuts say what runs again: their arcs take time, and keep bytes.
+
+    On the side of the source, node 0, is what runs again; on that of the sink, node 1, what is
+    kept.
+
+    Parameters
+    ----------
+    arcs : sequence of (int, int, int, int)
+        Tail, head, time and bytes of each. The time of those that no cut has is `UNCUT`.
+
+    Attributes
+    ----------
+    tails, heads, times, bytes : array of int
+        Of arcs.
+    is_uncut : array of bool
+        Of arcs: no cut has it.
+    """
+
+    def __init__(self, arcs: Sequence[tuple[int, int, int, int]]) -> None:
+        columns: Ints = np.array(arcs, dtype=np.int64).reshape(-1, 4).T
+        self.tails, self.heads, times, self.bytes = columns
+        self.is_uncut: Bools = times == UNCUT
+        self.times: Ints = np.where(self.is_uncut, 0, times)
+
+    def costs(self, time: float, size: float) -> Floats:
+        """Return what arcs cost if `size` bytes are worth `time` nanoseconds."""
+        found: Floats = self.times.astype(np.float64) * size + self.bytes.astype(np.float64) * time
+        return found
+
+    def cut(self, costs: Floats) -> MinimumCut:
+        """Return the cheapest cut; costs are rounded down."""
+        capacities = np.where(self.is_uncut, _UNLIMITED, costs.astype(np.int64))
+        return MinimumCut(self.tails, self.heads, capacities)
+
+    def measured(self, is_before: Bools) -> tuple[int, int]:
+        """Return time and bytes of a cut, by what is on the side of the source."""
+        cut = is_before[self.tails] & ~is_before[self.heads]
+        return int(self.times[cut].sum()), int(self.bytes[cut].sum())
