@@ -123,7 +123,6 @@ class _Program:
     ceiling_ns: int
     upper: list[float] = field(default_factory=list)
     low: list[float] = field(default_factory=list)
-    high: list[float] = field(default_factory=list)
     row: list[int] = field(default_factory=list)
     column: list[int] = field(default_factory=list)
     value: list[float] = field(default_factory=list)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from solver.model.arrays import Ints
-from solver.presolve.device_kinds import DeviceSets, merged_kinds
+from solver.presolve.device_kinds import merged_kinds
 
 _MORE_THAN_ROUNDING = 1 + 1e-12
 
@@ -283,49 +283,6 @@ class Steps:
     def _one_end(self, head: int, held: int, kind: StageKind, known: int) -> int:
         room = head + self._bottleneck_ns
         return 0 if room <= known else self._cells.farthest_end(room, held + self._capacity(kind))
-
-
-def rooms(
-    slots: int,
-    total: int,
-    step: Callable[[int, StageKind, bool], int],
-    kinds: Sequence[StageKind],
-    sets: DeviceSets,
-    order: Sequence[StageKind] | None = None,
-) -> list[int]:
-    """Return the most that 1, 2, ... stages get to, over all devices or for an order.
-
-    Parameters
-    ----------
-    slots, total : int
-        The most stages, and the position at which everything has run.
-    step : callable
-        From a position, a kind, and whether the stage is the first, to the farthest end.
-    kinds, sets
-        Of devices.
-    order : sequence of StageKind, optional
-        The kind of each slot.
-    """
-    found: list[int] = []
-    if order is not None:
-        done = 0
-        for slot in range(slots):
-            if done < total:
-                done = max(done, step(done, order[slot], slot == 0))
-            found.append(done)
-        return found
-    # A farther start is never worse.
-    farthest = [0]
-    for slot, level in enumerate(sets.levels[1 : slots + 1]):
-        for smaller in sets.smaller[level]:
-            best = 0
-            for kind, rest in smaller:
-                done = farthest[rest]
-                end = step(done, kinds[kind], slot == 0) if done < total else done
-                best = max(best, done, end)
-            farthest.append(best)
-        found.append(max(farthest[level]))
-    return found + found[-1:] * (slots - len(found))
 
 
 def few_kinds(kinds: Mapping[StageKind, int], most_sets: int) -> dict[StageKind, int]:

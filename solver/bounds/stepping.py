@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from solver.bounds.least_limit import least_limit
-from solver.bounds.position_steps import StageKind, few_kinds, rooms
+from solver.bounds.position_steps import StageKind, few_kinds
 from solver.model.devices import Device
 from solver.presolve.device_kinds import DeviceSets
 from solver.presolve.instance import Instance
@@ -72,12 +72,7 @@ class DestructiveBound(ABC):
             and not any(op.is_backward for op in problem.operators)
         )
 
-    def least_bottleneck_ns(
-        self,
-        at_least: int = 0,
-        order: Sequence[Device] | None = None,
-        at_most: int | None = None,
-    ) -> int:
+    def least_bottleneck_ns(self, at_least: int = 0) -> int:
         """Return a lower bound of the bottleneck of every plan with at most `slots` devices.
 
         Memory may rule out all plans; then every number bounds them, and some large one comes.
@@ -86,29 +81,20 @@ class DestructiveBound(ABC):
         ----------
         at_least : int
             A bound that is known.
-        order : sequence of Device, optional
-            Only plans whose devices are some of these, in this order.
-        at_most : int, optional
-            No need to look for a bound beyond this one.
         """
-        # From there on only memory is in the way.
-        most_ns = self._largest_ns if at_most is None else min(self._largest_ns, at_most)
-        # Each trial looks at all sets of devices, where no order is given.
-        is_quick = order is not None or len(self._kinds) == 1
         return least_limit(
-            lambda limit_ns: self._fails(limit_ns, order),
+            self._fails,
             at_least,
-            max(at_least + 1, most_ns),
+            # From there on only memory is in the way.
+            max(at_least + 1, self._largest_ns),
             step=at_least // _FIRST_STEP + 1,
-            parts=None if is_quick else _NEAR,
+            # Each trial looks at all sets of devices.
+            parts=None if len(self._kinds) == 1 else _NEAR,
         )
 
     @abstractmethod
-    def _fails(self, bottleneck_ns: int, order: Sequence[Device] | None) -> bool:
+    def _fails(self, bottleneck_ns: int) -> bool:
         """Whether no plan has all loads at most `bottleneck_ns`."""
-
-    def _kinds_of(self, order: Sequence[Device] | None) -> list[StageKind] | None:
-        return None if order is None else [self._kind_of(device) for device in order]
 
     def _kind_of(self, device: Device) -> StageKind:
         pays = self._transfers.pays(device)
@@ -140,17 +126,36 @@ class SteppingBound(DestructiveBound):
         order : sequence of Device, optional
             The device of each slot; without it, any device may be anywhere.
         """
-        step, kinds = self._step(bottleneck_ns), self._kinds_of(order)
-        return rooms(slots, self._total, step, self._few_kinds, self._sets, kinds)
+        return self._rooms_ns(self._step(bottleneck_ns), slots, order)
 
     def rooms_from_end_ns(
         self, bottleneck_ns: int, slots: int, order: Sequence[Device] | None = None
     ) -> list[int]:
         """Return the most work that the last 1, 2, ... stages can have together."""
-        step = self._step_back(bottleneck_ns)
-        kinds = self._kinds_of(None if order is None else order[::-1])
-        return rooms(slots, self._total, step, self._few_kinds, self._sets, kinds)
+        backward = None if order is None else order[::-1]
+        return self._rooms_ns(self._step_back(bottleneck_ns), slots, backward)
 
-    def _fails(self, bottleneck_ns: int, order: Sequence[Device] | None) -> bool:
-        slots = self._slots if order is None else len(order)
-        return self.rooms_ns(bottleneck_ns, slots, order)[-1] < self._total
+    def _rooms_ns(self, step: Step, slots: int, order: Sequence[Device] | None) -> list[int]:
+        found: list[int] = []
+        if order is not None:
+            done = 0
+            for slot, kind in enumerate(map(self._kind_of, order[:slots])):
+                if done < self._total:
+                    done = max(done, step(done, kind, slot == 0))
+                found.append(done)
+            return found
+        # A farther start is never worse.
+        farthest = [0]
+        for slot, level in enumerate(self._sets.levels[1 : slots + 1]):
+            for smaller in self._sets.smaller[level]:
+                best = 0
+                for number, rest in smaller:
+                    best = max(best, farthest[rest])
+                    if farthest[rest] < self._total:
+                        best = max(best, step(farthest[rest], self._few_kinds[number], slot == 0))
+                farthest.append(best)
+            found.append(max(farthest[level]))
+        return found + found[-1:] * (slots - len(found))
+
+    def _fails(self, bottleneck_ns: int) -> bool:
+        return self.rooms_ns(bottleneck_ns, self._slots)[-1] < self._total

@@ -113,11 +113,6 @@ class BorderIdeals:
     inside: tuple[Bools, ...]
     follows: tuple[Indices, ...]
 
-    @property
-    def count(self) -> int:
-        """How many sets there are at all borders."""
-        return sum(columns.shape[1] for columns in self.inside)
-
 
 class WindowSource(Protocol):
     """A bound that can tighten stage windows.
@@ -184,14 +179,6 @@ class StageBounds:
         self._positions: list[tuple[SteppingBound, int]] = []
         self._borders: BorderBound | None = None
 
-    @classmethod
-    def complete(cls, units: Instance) -> StageBounds:
-        """Return bounds that know positions and borders."""
-        bounds = cls(units)
-        bounds.add_positions()
-        bounds.add_borders()
-        return bounds
-
     def add_positions(self) -> None:
         """Let bounds and windows know what the first stages can have done, with transfers."""
         units = self._units
@@ -215,13 +202,7 @@ class StageBounds:
             bound = BorderBound(self._units, len(self._devices))
             self._borders = bound if bound.is_known else None
 
-    def least_bottleneck_ns(
-        self,
-        slots: int,
-        order: Sequence[Device] | None = None,
-        at_most: int | None = None,
-        at_least: int = 0,
-    ) -> int:
+    def least_bottleneck_ns(self, slots: int, at_least: int = 0) -> int:
         """Return a lower bound of the bottleneck.
 
         The average load, the longest operator, and what positions and borders make of them.
@@ -230,20 +211,17 @@ class StageBounds:
         ----------
         slots : int
             The most stages.
-        order : sequence of Device, optional
-            Only plans whose devices are some of these, in this order.
-        at_most, at_least : int, optional
-            No need to look for a bound beyond the first; the second is known.
+        at_least : int
+            A bound that is known.
         """
-        devices = self._devices if order is None else order
-        ratios = sorted(self._slowness[device.device_class] for device in devices)
+        ratios = sorted(self._slowness[device.device_class] for device in self._devices)
         rate = sum(1.0 / ratio for ratio in ratios[:slots])
         # The last division is in floats: give it away rather than claim too much.
         least = max(at_least, self._largest_work, int(self._total_work / rate * (1 - 1e-12)))
         for positions, _ in self._positions:
-            least = max(least, positions.least_bottleneck_ns(least, order, at_most))
+            least = max(least, positions.least_bottleneck_ns(least))
         if self._borders is not None:
-            least = max(least, self._borders.least_bottleneck_ns(least, order, at_most))
+            least = max(least, self._borders.least_bottleneck_ns(least))
         return least
 
     def narrow_by(self, source: WindowSource) -> None:

@@ -185,7 +185,7 @@ class StepRows:
         return rows
 
     def _flow_shops(self) -> LinearSum:
-        """Return the time of :func:`solver.evaluation.step_bounds.gpipe_step_ns`."""
+        """Return the time of a step of GPipe in a chain (docs/definition.md, "Flow shops")."""
         total = LinearSum()
         for step in self._passes:
             times = [self._duration(Task("action", step, p, p)) for p in self.stages.positions]

@@ -108,8 +108,6 @@ class IdealAnswer:
         the relaxation that it solved is not tight.
     plan : PartitionPlan or None
         A feasible one.
-    evaluation : Evaluation or None
-        Of `plan`.
     objective_bounds : tuple of int, or None
         Of the objectives that it minimised, in their order.
     reason : str
@@ -118,7 +116,6 @@ class IdealAnswer:
 
     status: SolveStatus
     plan: PartitionPlan | None = None
-    evaluation: Evaluation | None = None
     objective_bounds: tuple[int, ...] | None = None
     reason: str = ""
 
@@ -277,9 +274,8 @@ def _stopped(minimiser: Minimiser, chains: RepeatedChains, reason: str) -> Ideal
     bounds = (search.refuted + 1,)
     if search.best is not None:
         plan = _plan(minimiser.costs, search.best, chains)
-        evaluation = evaluate(minimiser.problem, plan)
-        if evaluation.feasible:
-            return IdealAnswer(SolveStatus.FEASIBLE, plan, evaluation, bounds)
+        if evaluate(minimiser.problem, plan).feasible:
+            return IdealAnswer(SolveStatus.FEASIBLE, plan, bounds)
     return IdealAnswer(SolveStatus.UNKNOWN, objective_bounds=bounds, reason=reason)
 
 
@@ -306,14 +302,14 @@ def _judge(
         if not evaluation.feasible:
             continue
         if evaluation.objective == values:
-            return IdealAnswer(SolveStatus.OPTIMAL, candidate, evaluation, values)
+            return IdealAnswer(SolveStatus.OPTIMAL, candidate, values)
         assert values < evaluation.objective, (values, evaluation.objective)
         if best is None or evaluation.objective < best.objective:
             best, plan = evaluation, candidate
     if best is None:
         reason = "; ".join(evaluate(problem, plan).violations)
         return IdealAnswer(SolveStatus.UNKNOWN, objective_bounds=values[:1], reason=reason)
-    return IdealAnswer(SolveStatus.FEASIBLE, plan, best, values[:1])
+    return IdealAnswer(SolveStatus.FEASIBLE, plan, values[:1])
 
 
 class _Known:

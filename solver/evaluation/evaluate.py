@@ -166,14 +166,13 @@ def stage_memory_bytes(
     operators: Iterable[str],
     in_flight: int = 1,
     *,
-    relayed_bytes: int | None = None,
     recomputed: Collection[str] = (),
 ) -> int:
     """Return what a device that runs exactly `operators`, in one chunk, holds at its peak.
 
     It depends on nothing else in a plan: whatever these operators read from others is received,
     and whatever others read from them is sent. Under relayed charging that is a lower bound, of a
-    device that passes on nothing for others, unless `relayed_bytes` are given.
+    device that passes on nothing for others.
 
     Parameters
     ----------
@@ -181,8 +180,6 @@ def stage_memory_bytes(
         In any order; they run in execution order.
     in_flight : int
         Microbatches of which something is kept (memory model ``training`` only).
-    relayed_bytes : int, optional
-        What the device holds of values that hop to it and from it, which it reads or not.
     recomputed : collection of str
         Those that run again.
     """
@@ -195,16 +192,8 @@ def stage_memory_bytes(
     if recomputed:
         stage_of = {problem.operators[index].name: 0 for index in here.tolist()}
         recomputation = Recomputation(problem, stage_of, recomputed)
-    memory = StageMemory(
-        problem,
-        stage,
-        here,
-        1,
-        values_hop=relayed_bytes is not None,
-        recomputation=recomputation,
-    )
+    memory = StageMemory(problem, stage, here, 1, recomputation=recomputation)
     held_bytes = weights_bytes_of(problem, stage, here) + memory.received_bytes + memory.peak_bytes
-    held_bytes += relayed_bytes or 0
     return int((held_bytes + (in_flight - 1) * memory.saved_bytes)[0])
 
 

@@ -1,9 +1,9 @@
-"""What the step of a pipeline takes at least, and what GPipe's takes exactly, by formulas."""
+"""What the step of a pipeline takes at least, by a formula."""
 
 from __future__ import annotations
 
-from solver.evaluation.timeline import PipelineTimes, Task, event_graph
-from solver.model.schedules import PASSES, action_tables
+from solver.evaluation.timeline import PipelineTimes, event_graph
+from solver.model.schedules import action_tables
 
 
 def step_bound_ns(
@@ -64,37 +64,3 @@ def step_bound_ns(
             for own in by_resource.values()
         ),
     )
-
-
-def gpipe_step_ns(times: PipelineTimes, microbatches: int) -> int:
-    """Return how long a step of GPipe takes in a chain of ranks with one stage each.
-
-    Parameters
-    ----------
-    times : PipelineTimes
-        Its arcs are those from every position to the next one.
-    microbatches : int
-        Of the step.
-
-    Notes
-    -----
-    Forward passes are a flow shop of identical jobs: their microbatches visit the same machines
-    in the same order, which are the ranks, and if transfers overlap the links between them. It
-    takes the sum of all times plus (m - 1) times the longest; docs/definition.md proves it. The
-    backward passes are another one, which begins when the first has ended.
-
-    Examples
-    --------
-    >>> chain = PipelineTimes((3, 5), (4, 6), {(0, 1): (1, 1)}, overlap=True)
-    >>> gpipe_step_ns(chain, microbatches=10)
-    119
-    """
-    positions = range(len(times.forward_ns))
-    total_ns = 0
-    for step in PASSES:
-        machines = [times.duration_ns(Task("action", step, p, p)) for p in positions]
-        if times.overlap:
-            ends = [arc if step == "forward" else arc[::-1] for arc in times.arcs]
-            machines += [times.duration_ns(Task("link", step, *pair)) for pair in ends]
-        total_ns += sum(machines) + (microbatches - 1) * max(machines)
-    return total_ns

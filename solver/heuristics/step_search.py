@@ -20,7 +20,6 @@ def improve_step(
     units: Instance,
     plan: PartitionPlan,
     *,
-    most_evaluations: int = _MOST_EVALUATIONS,
     target: int = 0,
     clock: Clock = UNLIMITED,
 ) -> PartitionPlan:
@@ -32,8 +31,6 @@ def improve_step(
         Numbered in a topological order, in which blocks are taken from stages.
     plan : PartitionPlan
         In order, with colocation and pins kept; it may be of several chunks.
-    most_evaluations : int
-        How many plans the evaluator judges at most.
     target : int
         Stop when the first objective reaches this, such as a proven bound.
     clock : Clock
@@ -41,7 +38,7 @@ def improve_step(
     """
     best = evaluate(units.problem, plan)
     rank = _rank(best)
-    left = most_evaluations
+    left = _MOST_EVALUATIONS
     improved = best.feasible
     while improved:
         improved = False

@@ -59,7 +59,6 @@ class LimitRefutation:
         self._state = state
         self._presolved = state.presolved
         self._stage_bounds = state.stage_bounds
-        self._branches = state.begin_branches()
         self._knows_weights_alone = True
         # Of each order, or of all at once.
         self._refuted_ns: dict[Order | None, int] = {}

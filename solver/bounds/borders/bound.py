@@ -11,13 +11,12 @@ than regions, hardly anything is relaxed but the memory of activations.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from solver.bounds.borders.steps import BorderSteps, Front
 from solver.bounds.borders.tables import BorderList, Borders
 from solver.bounds.spine import spine_units
 from solver.bounds.stepping import DestructiveBound
-from solver.model.devices import Device
 from solver.presolve.instance import Instance
 
 
@@ -58,18 +57,10 @@ class BorderBound(DestructiveBound):
         """Whether there is a bound."""
         return self._table is not None
 
-    def _fails(self, bottleneck_ns: int, order: Sequence[Device] | None) -> bool:
+    def _fails(self, bottleneck_ns: int) -> bool:
         if self._table is None:
             return False
         steps = BorderSteps(self._table, bottleneck_ns)
-        kinds = self._kinds_of(order)
-        if kinds is not None:
-            front = steps.start()
-            for kind in kinds:
-                front = steps.after([(front, kind)])
-                if steps.is_done(front):
-                    return False
-            return True
         return not any(steps.is_done(front) for front in self._fronts(steps))
 
     def _fronts(self, steps: BorderSteps) -> Iterator[Front]:

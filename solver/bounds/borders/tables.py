@@ -52,8 +52,6 @@ class Borders:
         The weights before the border, less what else a stage holds that starts there.
     near : tuple of Ints
         By the region before, plus 1: the last region whose ends are too near for the level.
-    ideals : tuple of (int, int)
-        Region and, as a bit mask of the region's units, what is there of it.
     """
 
     work: Ints
@@ -63,7 +61,6 @@ class Borders:
     gain_ns: tuple[Ints, ...]
     gain_bytes: tuple[Ints, ...]
     near: tuple[Ints, ...]
-    ideals: tuple[tuple[int, int], ...]
     places: Regions
 
     def __len__(self) -> int:
@@ -241,17 +238,16 @@ class BorderList:
         """Return the borders that matter; None if there are too many ideals."""
         places = self.places
         features = self._features()
-        ideals_of: dict[tuple[object, ...], tuple[list[int], Bools] | None] = {}
-        shapes: dict[tuple[object, ...], tuple[Ints, list[int]]] = {}
+        ideals_of: dict[tuple[object, ...], Bools | None] = {}
+        shapes: dict[tuple[object, ...], Ints] = {}
         tables: list[Ints] = []
         regions: list[Ints] = []
-        ideals: list[tuple[int, int]] = []
         levels = len(self._levels.ahead)
         listed = rows = 0
         weights_before, _ = places.sums(self._weights)
         for region in range(places.count):
             own = places.members.get(region, [])
-            table, masks = np.zeros((1, 2 + 3 * levels), dtype=np.int64), [0]
+            table = np.zeros((1, 2 + 3 * levels), dtype=np.int64)
             if own:
                 arcs = places.arcs(region)
                 work, held = self._work[own], self._weights[own]
@@ -260,14 +256,14 @@ class BorderList:
                     graph = (len(own), arcs)
                     if graph not in ideals_of:
                         ideals_of[graph] = _ideals(*graph)
-                    given = ideals_of[graph]
-                    if given is None:
+                    member = ideals_of[graph]
+                    if member is None:
                         return None
-                    listed += len(given[0])
+                    listed += member.shape[1]
                     if listed > _MOST_LISTED:
                         return None
-                    shapes[key] = self._shape(*given, work, held, features[region])
-                table, masks = shapes[key]
+                    shapes[key] = self._shape(member, work, held, features[region])
+                table = shapes[key]
             rows += len(table)
             if rows > _MOST_BORDERS:
                 return None
@@ -282,24 +278,17 @@ class BorderList:
             table[:, 2 + 2 * levels :] += [self._live[level][region] for level in range(levels)]
             tables.append(table)
             regions.append(np.full(len(table), region))
-            ideals += [(region, mask) for mask in masks]
-        return self._joined(np.concatenate(tables), np.concatenate(regions), ideals)
+        return self._joined(np.concatenate(tables), np.concatenate(regions))
 
-    def _shape(
-        self,
-        masks: list[int],
-        member: Bools,
-        work: Ints,
-        held: Ints,
-        features: Sequence[_Feature],
-    ) -> tuple[Ints, list[int]]:
+    def _shape(self, member: Bools, work: Ints, held: Ints, features: Sequence[_Feature]) -> Ints:
         """Return work, weights and crossings of the ideals of one region that matter."""
         levels = len(self._levels.ahead)
-        table = np.zeros((len(masks), 2 + 3 * levels), dtype=np.int64)
+        count = member.shape[1]
+        table = np.zeros((count, 2 + 3 * levels), dtype=np.int64)
         for unit, inside in enumerate(member):
             table[inside, 0] += work[unit]
             table[inside, 1] += held[unit]
-        everywhere = np.ones(len(masks), dtype=np.bool_)
+        everywhere = np.ones(count, dtype=np.bool_)
         for value in features:
             is_local = value.producer >= 0
             made = member[value.producer] if is_local else everywhere
@@ -314,8 +303,8 @@ class BorderList:
                 leaves = made if is_local and value.leaves else waits
                 if value.is_sent and (is_local or (not value.leaves and value.made_near[level])):
                     table[leaves, 2 + levels + level] += value.time_ns
-        kept = _undominated(self._needs_and_gains(table))
-        return table[kept], [masks[number] for number in kept]
+        found: Ints = table[_undominated(self._needs_and_gains(table))]
+        return found
 
     def _needs_and_gains(self, table: Ints) -> Ints:
         """Return columns of which less is never worse."""
@@ -334,7 +323,7 @@ class BorderList:
             return times
         return np.floor(times / self._slowness * (1 - 1e-12)).astype(np.int64)
 
-    def _joined(self, table: Ints, region: Ints, ideals: list[tuple[int, int]]) -> Borders:
+    def _joined(self, table: Ints, region: Ints) -> Borders:
         """Put both ends and all borders in order."""
         levels = len(self._levels.ahead)
         count = self.places.count
@@ -354,14 +343,13 @@ class BorderList:
             gain_ns=tuple(-columns[:, 1 + levels + level] for level in range(levels)),
             gain_bytes=tuple(-columns[:, 1 + 2 * levels + level] for level in range(levels)),
             near=tuple(self._levels.near),
-            ideals=((-1, 0), *(ideals[number] for number in order), (count, 0)),
             places=self.places,
         )
 
 
-def _ideals(count: int, arcs: tuple[tuple[int, int], ...]) -> tuple[list[int], Bools] | None:
+def _ideals(count: int, arcs: tuple[tuple[int, int], ...]) -> Bools | None:
     masks = list_ideals(count, arcs, _MOST_IDEALS)
-    return None if masks is None else (masks, membership(masks, count))
+    return None if masks is None else membership(masks, count)
 
 
 def _undominated(costs: Ints) -> list[int]:

@@ -9,8 +9,6 @@ each other, for all orders of the devices at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from solver.bounds.held_weights import stage_weights
@@ -19,7 +17,6 @@ from solver.bounds.lagrangian.program import PricedKind, PriceProgram, Relaxed
 from solver.bounds.least_limit import least_limit
 from solver.model.arrays import Ints
 from solver.model.clock import UNLIMITED, Clock
-from solver.model.devices import Device
 from solver.presolve.device_kinds import merged_kinds
 from solver.presolve.instance import Instance
 
@@ -89,7 +86,7 @@ class PriceBound:
         self._grain = int(held.sum()) // _RESOLUTION + 1
         self._held: Ints = held // self._grain
         kinds: list[PricedKind] = []
-        self._kind_of: dict[str, int] = {}
+        kind_of: list[int] = []
         known: dict[tuple[object, ...], int] = {}
         for device in devices:
             banned = np.array(
@@ -104,8 +101,8 @@ class PriceBound:
                 scaled = None if room is None else -(-room // self._grain)
                 ticks = units.work_ns[device.device_class] // self._tick_ns
                 kinds.append(PricedKind(0, ticks, scaled, banned))
-            self._kind_of[device.name] = known[key]
-        counts = np.bincount(list(self._kind_of.values()), minlength=len(kinds)).tolist()
+            kind_of.append(known[key])
+        counts = np.bincount(kind_of).tolist()
         self._kinds = [
             PricedKind(count, kind.times, kind.room, kind.banned)
             for count, kind in zip(counts, kinds, strict=True)
@@ -129,7 +126,6 @@ class PriceBound:
         self,
         at_least: int,
         at_most: int,
-        order: Sequence[Device] | None = None,
         clock: Clock = UNLIMITED,
     ) -> int:
         """Return a lower bound of the bottleneck of every plan.
@@ -140,12 +136,10 @@ class PriceBound:
             A bound that is known.
         at_most : int
             A larger bound is of no interest; memory may rule out all plans.
-        order : sequence of Device, optional
-            Only plans whose devices are some of these, in this order.
         clock : Clock
             When to stop.
         """
-        search = _Search(self._program(order), self._tick_ns, self._most_ticks, clock)
+        search = _Search(self._program(), self._tick_ns, self._most_ticks, clock)
         return least_limit(
             search.refutes,
             at_least,
@@ -155,10 +149,7 @@ class PriceBound:
             clock=clock,
         )
 
-    def _program(self, order: Sequence[Device] | None) -> PriceProgram:
-        if order is not None:
-            own = [self._kind_of[device.name] for device in order]
-            return PriceProgram(self._sets, self._kinds, self._held, len(own), own)
+    def _program(self) -> PriceProgram:
         kinds = merged_kinds(
             {kind: kind.count for kind in self._kinds},
             _MOST_SETS,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -85,8 +84,6 @@ class PriceProgram:
         Weights by unit, each at the first unit that reads it.
     most_devices : int
         That a plan may use.
-    order : sequence of int, optional
-        Only plans whose devices are some of these kinds, in this order.
 
     Attributes
     ----------
@@ -123,20 +120,15 @@ class PriceProgram:
         kinds: Sequence[PricedKind],
         held: Ints,
         most_devices: int,
-        order: Sequence[int] | None = None,
     ) -> None:
         self.sets, self.kinds, self.held = sets, tuple(kinds), held
-        if order is None:
-            self.devices = DeviceSets.of([kind.count for kind in kinds], most_devices)
-            self.adjacent = {
-                (i, j)
-                for i in range(len(kinds))
-                for j in range(len(kinds))
-                if i != j or kinds[i].count > 1
-            }
-        else:
-            self.devices = DeviceSets.in_order(order, len(kinds))
-            self.adjacent = set(itertools.pairwise(order))
+        self.devices = DeviceSets.of([kind.count for kind in kinds], most_devices)
+        self.adjacent = {
+            (i, j)
+            for i in range(len(kinds))
+            for j in range(len(kinds))
+            if i != j or kinds[i].count > 1
+        }
         held_certain = sets.certain(held)
         self._times = [sets.certain(kind.times) for kind in kinds]
         self._fits = [

@@ -32,6 +32,9 @@ from solver.stages.in_flight import in_flight
 
 _SAME, _OTHER = 0, 1
 """Neighbours of the same node, and of another one."""
+_Reached = tuple[Ints, Ints]
+"""The places that sets of devices reach, by the node of their first device and by set: if the
+device before that is of the same node, and if it is of another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,22 +108,6 @@ class KindCosts:
         return min(max(most, 1), len(places) - 1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Reached:
-    """The places that sets of devices reach, by the node of their first device and by set.
-
-    Attributes
-    ----------
-    first : (array, array)
-        If the device before that is of the same node, and if it is of another one.
-    others : array
-        The least of the second over all nodes but one.
-    """
-
-    first: tuple[Ints, Ints]
-    others: Ints
-
-
 class LimitProgram:
     """The dynamic program over sets of devices, for segments between some places.
 
@@ -171,7 +158,7 @@ class LimitProgram:
         steps = self._steps(limit_ns)
         reached = self._reach(steps)
         # Nothing is received by the first stage, so either sort of neighbour is right.
-        starts = np.minimum(*reached.first).min(axis=0)
+        starts = np.minimum(*reached).min(axis=0)
         whole = np.flatnonzero(starts == 0)
         if not len(whole):
             return None
@@ -273,9 +260,11 @@ class LimitProgram:
         return np.append(starts, self._count)
 
     def _reach(self, steps: list[list[Ints]]) -> _Reached:
+        """Return the places that sets of devices reach."""
         nodes = self._costs.node_count
         shape = (nodes, len(self.sets))
         first = (np.full(shape, self._count), np.full(shape, self._count))
+        # The least of the second over all nodes but one.
         others = np.full(shape, self._count)
         # Behind the last device nothing is sent, so either sort of neighbour is right.
         first[_SAME][:, 0] = others[:, 0] = self._count - 1
@@ -297,7 +286,7 @@ class LimitProgram:
                 for node in range(nodes):
                     rest = [number for number in range(nodes) if number != node]
                     others[node, sets] = found[rest].min(axis=0)
-        return _Reached(first, others)
+        return first
 
     def _way(self, steps: list[list[Ints]], reached: _Reached, chosen: int) -> list[Stage]:
         """Return stages with which a set runs the whole order."""
@@ -305,12 +294,12 @@ class LimitProgram:
             (before, node)
             for before in (_SAME, _OTHER)
             for node in range(self._costs.node_count)
-            if reached.first[before][node, chosen] == 0
+            if reached[before][node, chosen] == 0
         )
         stages: list[Stage] = []
         while chosen:
             table = steps[int(self.sets.sizes[chosen]) - 1]
-            start = int(reached.first[before][node, chosen])
+            start = int(reached[before][node, chosen])
             stage, chosen, before, node = next(
                 (Stage(kind, start, end), rest, sort, following)
                 for kind, rest in enumerate(self.sets.rest[chosen].tolist())
@@ -323,11 +312,11 @@ class LimitProgram:
 
     def _behind(self, reached: _Reached, node: int, rest: int) -> Iterable[tuple[int, int, int]]:
         """Yield what a device of `node` may have behind it: its sort, node and start."""
-        yield _SAME, node, int(reached.first[_SAME][node, rest])
+        yield _SAME, node, int(reached[_SAME][node, rest])
         if rest:
             for other in range(self._costs.node_count):
                 if other != node:
-                    yield _OTHER, other, int(reached.first[_OTHER][other, rest])
+                    yield _OTHER, other, int(reached[_OTHER][other, rest])
 
     def correct(self, stages: Sequence[Stage], usage: Sequence[DeviceUsage]) -> bool:
         """Count of the segments of some stages what the evaluator says; return whether it is more.

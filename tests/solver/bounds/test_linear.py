@@ -17,8 +17,8 @@ from solver import (
     solve,
 )
 from solver.bounds.linear import _Program, closure_bound_ns
-from solver.bounds.windows import StageBounds
 from solver.presolve.instance import condense
+from tests.support.bounds import complete_bounds
 from tests.support.graphs import streams
 from tests.support.oracle import brute_force
 from tests.support.problem_counts import counts
@@ -28,7 +28,7 @@ from tests.support.random_problems import random_problem, to_instance
 def bound_over_orders(problem, ceiling_ns):
     """The least bound of all orders of all devices; with empty stages they hold every plan."""
     units = condense(problem)
-    bounds = StageBounds.complete(units)
+    bounds = complete_bounds(units)
     return min(
         closure_bound_ns(bounds, units, order, at_least=0, ceiling_ns=ceiling_ns)
         for order in itertools.permutations(problem.devices)
@@ -48,7 +48,7 @@ def test_the_bound_is_true_of_streams(count):
             bound = bound_over_orders(problem, ceiling_ns)
             assert bound <= optimum, (seed, ceiling_ns)
             seen["optimal", ceiling_ns - optimum] += bound == optimum
-        average = StageBounds.complete(condense(problem)).least_bottleneck_ns(len(problem.devices))
+        average = complete_bounds(condense(problem)).least_bottleneck_ns(len(problem.devices))
         seen["compared"] += 1
         seen["better"] += bound_over_orders(problem, optimum + 1) > average
     assert seen["compared"] >= count * 3 // 4
@@ -69,7 +69,7 @@ def test_the_bound_is_true_where_values_are_relayed(count):
             continue
         optimum = best[0][0]
         units = condense(problem)
-        bounds = StageBounds.complete(units)
+        bounds = complete_bounds(units)
         # A stage without operators would pass values on, so each set of devices has its orders.
         orders = [
             order
@@ -93,7 +93,7 @@ def test_dual_values_of_any_quality_give_a_true_bound():
     problem = streams(3)
     optimum = brute_force(to_instance(problem))[0][0]
     units = condense(problem)
-    bounds = StageBounds.complete(units)
+    bounds = complete_bounds(units)
     rng = np.random.default_rng(0)
     found = []
     for order in itertools.permutations(problem.devices):

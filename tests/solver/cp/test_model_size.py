@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from solver import SolveLimits, SolveStatus, solve
-from solver.bounds.windows import StageBounds
 from solver.cp.formulation import CpSatFormulation
 from solver.cp.load_rows import LoadRows
 from solver.cp.model_size import link_terms
@@ -13,6 +12,7 @@ from solver.presolve import presolved
 from solver.presolve.instance import condense
 from solver.search import branch_models, rounds
 from solver.search.schedule import TIMES
+from tests.support.bounds import complete_bounds
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
 
@@ -42,7 +42,7 @@ def test_no_model_has_more_terms_than_estimated(drawn, monkeypatch):
     for problem in linked_problems(range(200), **drawn):
         units = condense(problem)
         slots, chunks = min(len(problem.devices), len(units)), problem.chunks_per_device
-        windows = StageBounds.complete(units).windows(slots, chunks=chunks)
+        windows = complete_bounds(units).windows(slots, chunks=chunks)
         if windows.empty:
             continue
         made.clear()
@@ -59,7 +59,7 @@ def test_links_that_are_alike_have_no_terms():
         units = condense(problem := random_problem(seed))
         if not units.transfers.depends_on_pair:
             slots = min(len(problem.devices), len(units))
-            assert link_terms(units, StageBounds.complete(units).windows(slots), slots) == 0
+            assert link_terms(units, complete_bounds(units).windows(slots), slots) == 0
 
 
 def test_too_large_a_model_is_not_made_and_leaves_a_true_bound(monkeypatch):

@@ -3,7 +3,6 @@
 import pytest
 from ortools.sat.python import cp_model
 
-from solver.bounds.windows import StageBounds
 from solver.cp import step_rows
 from solver.cp.formulation import CpSatFormulation
 from solver.evaluation.evaluate import evaluate
@@ -11,6 +10,7 @@ from solver.evaluation.result import SolveStatus
 from solver.model.limits import SolveLimits
 from solver.presolve.instance import condense
 from solver.search.solve import solve
+from tests.support.bounds import complete_bounds
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_plan, random_problem, to_instance
 
@@ -95,7 +95,7 @@ def test_a_models_value_of_a_plan_is_the_evaluators():
         if not found.feasible:
             continue
         slots, chunks = len(plan.device_order), 1 + plan.stages[-1].chunk
-        windows = StageBounds.complete(units).windows(slots, None, None, chunks)
+        windows = complete_bounds(units).windows(slots, None, None, chunks)
         formulation = CpSatFormulation(
             units, windows, slots, chunks=chunks, use_all=True, all_rounds=True
         )

@@ -5,10 +5,10 @@ import random
 
 import pytest
 
-from solver.evaluation.step_bounds import gpipe_step_ns, step_bound_ns
+from solver.evaluation.step_bounds import step_bound_ns
 from solver.evaluation.timeline import PipelineTimes, timeline
 from solver.model.schedules import action_tables
-from tests.support.random_pipelines import random_settings, random_times
+from tests.support.random_pipelines import gpipe_step_ns, random_settings, random_times
 
 
 @pytest.mark.parametrize("overlap", [False, True])

@@ -18,13 +18,12 @@ from solver import (
 )
 from solver.evaluation import step_time
 from solver.evaluation.step import PipelineStep
-from solver.evaluation.step_bounds import gpipe_step_ns
 from solver.evaluation.step_time import step_time_ns
 from solver.evaluation.timeline import PipelineTimes, timeline
 from solver.model import schedules
 from solver.model.training import Backward
 from tests.support.pipeline_simulator import pipeline_tables, simulate_step
-from tests.support.random_pipelines import random_times
+from tests.support.random_pipelines import gpipe_step_ns, random_times
 
 
 def random_step(rng):

@@ -4,6 +4,7 @@ import pytest
 
 from solver import Device, Interconnect, Operator, PartitionPlan, PartitionProblem
 from solver.evaluation.evaluate import evaluate
+from solver.heuristics import step_search
 from solver.heuristics.step_search import improve_step
 from solver.model.clock import Clock
 from solver.presolve.instance import condense
@@ -45,12 +46,14 @@ def test_no_plan_becomes_worse_and_many_become_better(draw_chunks):
     assert better >= seen // 4 > 0
 
 
-def test_nothing_is_looked_at_beyond_the_target_or_the_limits():
+def test_nothing_is_looked_at_beyond_the_target_or_the_limits(monkeypatch):
     for seed in range(40):
         problem = random_problem(seed, relayed=True, steps=True)
         plan = random_plan(problem, seed)
         units = condense(problem)
-        assert improve_step(units, plan, most_evaluations=0) == plan
         assert improve_step(units, plan, clock=Clock(0.0)) == plan
         value = evaluate(problem, plan).objective[0]
         assert improve_step(units, plan, target=value) == plan
+        with monkeypatch.context() as patch:
+            patch.setattr(step_search, "_MOST_EVALUATIONS", 0)
+            assert improve_step(units, plan) == plan

@@ -4,12 +4,12 @@ import pytest
 from ortools.sat.python import cp_model
 
 from solver import SolveLimits, SolveStatus, solve
-from solver.bounds.windows import StageBounds
 from solver.cp import run as model_run
 from solver.cp.formulation import CpSatFormulation
 from solver.presolve import presolved
 from solver.presolve.instance import condense
 from solver.search import rounds
+from tests.support.bounds import complete_bounds
 from tests.support.oracle import brute_force
 from tests.support.problem_counts import counts, some
 from tests.support.random_problems import random_problem, to_instance
@@ -44,7 +44,7 @@ def test_a_plan_is_a_full_hint_of_the_same_value():
             continue
         units = condense(problem)
         positions = min(len(problem.devices), len(units))
-        model = CpSatFormulation(units, StageBounds.complete(units).windows(positions), positions)
+        model = CpSatFormulation(units, complete_bounds(units).windows(positions), positions)
         target = model.objective(problem.objective[0])
         model.stages.model.minimize(target.expression)
         choice = model.stages.choice_of(plan.plan)

@@ -15,12 +15,12 @@ from solver import (
 from solver.bounds.state_space.bound import SkeletonBound
 from solver.bounds.state_space.expansion import TooMuchWork
 from solver.bounds.state_space.skeleton_choice import choose_skeleton
-from solver.bounds.windows import StageBounds
 from solver.cp.formulation import CpSatFormulation
 from solver.cp.pull_rows import PullRows
 from solver.model.clock import UNLIMITED
 from solver.presolve.instance import condense
 from solver.search.limit_refutation import LimitRefutation, LimitStatus
+from tests.support.bounds import complete_bounds
 from tests.support.graphs import LINK, decoder, with_values
 from tests.support.problem_counts import some
 from tests.support.random_problems import random_problem
@@ -31,7 +31,7 @@ def relaxed_optimum(problem):
     """The least bottleneck of the model in which operators are pulled to their readers."""
     units = condense(problem)
     slots = len(problem.devices)
-    windows = StageBounds.complete(units).windows(slots)
+    windows = complete_bounds(units).windows(slots)
     if windows.empty:
         return None
     formulation = CpSatFormulation(

@@ -1,17 +1,13 @@
 """Bounds by borders that exist, against brute force."""
 
-import itertools
-
 import pytest
 
 from solver import (
     Device,
     Interconnect,
     Operator,
-    PartitionPlan,
     PartitionProblem,
     Weight,
-    evaluate,
 )
 from solver.bounds.averages import least_average_ns, usable_devices
 from solver.bounds.path_markers import PathBound
@@ -52,27 +48,6 @@ def test_the_bound_is_true_of_layers_and_more_than_positions_tell(count, chargin
     assert compared >= count * 3 // 5
     assert better >= count // 25
     assert exact >= compared // 8
-
-
-def test_the_bound_of_an_order_is_true_of_the_best_plan_in_it():
-    compared = more = 0
-    for seed in range(200):
-        problem = layers(seed)
-        best = brute_force(to_instance(problem))
-        if best is None:
-            continue
-        assignment = best[1]
-        device_of = {device.name: device for device in problem.devices}
-        for order in itertools.permutations(sorted(set(assignment.values()))):
-            if not evaluate(problem, PartitionPlan(assignment, order)).feasible:
-                continue
-            bound = border_bound(problem)
-            found = bound.least_bottleneck_ns(order=[device_of[name] for name in order])
-            assert found <= best[0][0], (seed, order)
-            compared += 1
-            more += found > bound.least_bottleneck_ns()
-    assert compared >= 60
-    assert more >= 10
 
 
 def test_weights_come_in_lumps():

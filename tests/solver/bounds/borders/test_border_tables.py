@@ -13,6 +13,7 @@ from solver.bounds.borders.tables import BorderList
 from solver.bounds.position_steps import StageKind
 from solver.bounds.spine import spine_units
 from solver.presolve.instance import condense
+from solver.stages.ideals import list_ideals
 from tests.support.graphs import layers
 
 
@@ -37,29 +38,36 @@ def stages_at_random(rng, units, count):
     return stages
 
 
-def units_of(listed, border):
-    """Return the units of the spine that are before a border."""
-    region, mask = listed.ideals[border]
-    whole = np.flatnonzero(listed.places.coordinate <= 2 * region).tolist()
-    own = listed.places.members.get(region, [])
-    return whole + [unit for place, unit in enumerate(own) if mask >> place & 1]
+def sets_of(units, kept, listed):
+    """Return the units of the spine that are before each border, if none is left out."""
+    places, work = listed.places, units.fastest_ns[kept]
+    found = [[]]
+    for region in range(places.count):
+        own = places.members.get(region, [])
+        whole = np.flatnonzero(places.coordinate <= 2 * region).tolist()
+        masks = list_ideals(len(own), places.arcs(region), 10**5) if own else [0]
+        more = [[unit for place, unit in enumerate(own) if mask >> place & 1] for mask in masks]
+        found += [whole + inside for inside in sorted(more, key=lambda inside: work[inside].sum())]
+    found.append(list(range(len(kept))))
+    assert [work[inside].sum() for inside in found] == listed.work.tolist()
+    return found
 
 
-def border_of(listed, kept, stages, last):
+def border_of(sets, kept, stages, last):
     """Return the border of what the stages up to `last` run of the spine."""
     inside = [place for place, unit in enumerate(kept) if stages[unit] <= last]
-    if not inside:
-        return 0
-    if len(inside) == len(kept):
-        return len(listed) - 1
-    found = [n for n in range(1, len(listed) - 1) if units_of(listed, n) == inside]
     # Of an articulation unit and the whole region before it there is one each.
-    return found[0]
+    return len(sets) - 1 if len(inside) == len(kept) else sets.index(inside)
+
+
+@pytest.fixture
+def nothing_left_out(monkeypatch):
+    monkeypatch.setattr(borders_module, "_undominated", lambda costs: list(range(len(costs))))
 
 
 @pytest.mark.parametrize("charging", ["peer_to_peer", "host_staged", "relayed"])
-def test_no_stage_takes_or_holds_less(charging, monkeypatch):
-    monkeypatch.setattr(borders_module, "_undominated", lambda costs: list(range(len(costs))))
+@pytest.mark.usefixtures("nothing_left_out")
+def test_no_stage_takes_or_holds_less(charging):
     checked = tight = fitting = 0
     for seed in range(150):
         rng = random.Random(seed)
@@ -67,6 +75,7 @@ def test_no_stage_takes_or_holds_less(charging, monkeypatch):
         if len({device.device_class for device in problem.devices}) > 1:
             continue
         units, kept, listed = borders_of(problem)
+        sets = sets_of(units, kept, listed)
         stages = stages_at_random(rng, units, len(problem.devices))
         used = sorted(set(stages))
         names = [device.name for device in problem.devices]
@@ -75,8 +84,8 @@ def test_no_stage_takes_or_holds_less(charging, monkeypatch):
         )
         usage = {entry.device: entry for entry in evaluate(problem, plan).usage}
         for stage in used:
-            start = border_of(listed, kept, stages, stage - 1)
-            end = border_of(listed, kept, stages, stage)
+            start = border_of(sets, kept, stages, stage - 1)
+            end = border_of(sets, kept, stages, stage)
             before, after = int(listed.region[start]), int(listed.region[end])
             for level, near in enumerate(listed.near):
                 # What lies beside the spine may have a stage of its own.
@@ -128,18 +137,21 @@ def _rows(listed):
 
 
 def test_the_first_border_is_empty_and_the_last_one_is_everything():
-    _, kept, listed = borders_of(layers(3))
-    assert units_of(listed, 0) == []
-    assert units_of(listed, len(listed) - 1) == list(range(len(kept)))
+    units, kept, listed = borders_of(layers(3))
+    assert (listed.work[0], listed.region[0]) == (0, -1)
+    assert listed.work[-1] == units.fastest_ns[kept].sum()
+    assert listed.region[-1] == listed.places.count
     assert (np.diff(listed.work) >= 0).all()
 
 
+@pytest.mark.usefixtures("nothing_left_out")
 def test_fronts_know_all_that_stages_reach():
     """Every chain of borders within the limits ends at one that the front is as good as."""
     reached = 0
     for seed in range(25):
         problem = layers(seed)
-        _, _, listed = borders_of(problem)
+        units, kept, listed = borders_of(problem)
+        sets = sets_of(units, kept, listed)
         kinds = [StageKind(device.memory_bytes, 1.0, True) for device in problem.devices]
         limit_ns = max(1, int(listed.work[-1]) * 2 // 3)
         steps = BorderSteps(listed, limit_ns)
@@ -149,7 +161,7 @@ def test_fronts_know_all_that_stages_reach():
             exact |= {
                 end
                 for start, end in itertools.product(exact, range(len(listed)))
-                if _is_possible(listed, start, end, limit_ns, kind.capacity_bytes)
+                if _is_possible(listed, sets, start, end, limit_ns, kind.capacity_bytes)
             }
             for border in exact:
                 for level in range(len(listed.near)):
@@ -163,12 +175,11 @@ def test_fronts_know_all_that_stages_reach():
     assert reached >= 200
 
 
-def _is_possible(listed, start, end, limit_ns, capacity):
+def _is_possible(listed, sets, start, end, limit_ns, capacity):
     """Whether a stage between two borders may keep within limits, as far as is known."""
     before, after = listed.region[start], listed.region[end]
     if before == after:
-        own, more = set(units_of(listed, start)), set(units_of(listed, end))
-        return own <= more and (
+        return set(sets[start]) <= set(sets[end]) and (
             listed.work[end] - listed.work[start] <= limit_ns
             and listed.held_bytes[end] - listed.held_bytes[start] <= capacity
         )

@@ -50,9 +50,8 @@ def test_no_plan_leaves_more_than_the_program_says():
             if all(chosen[source] or not chosen[target] for source, target in units.edges)
         ]
         everything = np.ones(size, dtype=bool)
-        best = {None: None}
+        best = None
         for order in itertools.permutations(range(3)):
-            best[order] = None
             for first, second in itertools.product(closed, repeat=2):
                 if (first & ~second).any():
                     continue
@@ -69,27 +68,24 @@ def test_no_plan_leaves_more_than_the_program_says():
                     left += time_prices[kind] * (limit - load)
                     left += memory_prices[kind] * ((own.room or 0) - weight)
                 else:
-                    for key in (None, order):
-                        best[key] = left if best[key] is None else max(best[key], left)
-        for order, value in best.items():
-            program = PriceProgram(sets, kinds, held, 3, order)
-            found = program.most(limit, time_prices, memory_prices)
-            if value is not None:
-                compared += 1
-                assert found is not None and found.value >= value
-            if found is not None:
-                # The value is that of the plan which it names.
-                assert found.value == sum(
-                    time_prices[k] * (found.used[k] * limit - found.loads[k])
-                    + memory_prices[k] * (found.used[k] * (kinds[k].room or 0) - found.held[k])
-                    for k in range(3)
-                )
-    assert compared > 150
+                    best = left if best is None else max(best, left)
+        found = PriceProgram(sets, kinds, held, 3).most(limit, time_prices, memory_prices)
+        if best is not None:
+            compared += 1
+            assert found is not None and found.value >= best
+        if found is not None:
+            # The value is that of the plan which it names.
+            assert found.value == sum(
+                time_prices[k] * (found.used[k] * limit - found.loads[k])
+                + memory_prices[k] * (found.used[k] * (kinds[k].room or 0) - found.held[k])
+                for k in range(3)
+            )
+    assert compared > 20
 
 
 @pytest.mark.parametrize("block", some(2, of=6))
 def test_no_bound_is_above_the_optimum(block):
-    """Tests random problems of all kinds, and unequal chains, by all orders and by each."""
+    """Tests random problems of all kinds, and unequal chains, by all orders."""
     better = exact = 0
     for seed in range(40 * block, 40 * (block + 1)):
         if seed % 2:
@@ -109,12 +105,6 @@ def test_no_bound_is_above_the_optimum(block):
         assert found <= optimum
         better += average < found < FAR
         exact += found == optimum
-        by_order = [
-            bound.least_bottleneck_ns(min(average, optimum), most, order)
-            for order in itertools.permutations(problem.devices)
-        ]
-        if usable_devices(units) == len(problem.devices):
-            assert min(by_order) <= optimum
     assert better > 5 and exact > 5
 
 
