@@ -11,14 +11,8 @@ from solver.bounds.pipeline_step import least_filled_step_ns, step_of_load_ns
 from solver.bounds.positions import PositionBound
 from solver.bounds.spine import longest_path, spine
 from solver.model.problem import ObjectiveName
+from solver.presolve.device_kinds import usable_devices
 from solver.presolve.instance import Instance
-
-
-def usable_devices(units: Instance) -> int:
-    """Return the most devices that a plan can use."""
-    problem = units.problem
-    most = len(problem.devices) if problem.max_devices is None else problem.max_devices
-    return min(most, len(problem.devices), len(units))
 
 
 def least_value(units: Instance, name: ObjectiveName, position_bound: PositionBound | None) -> int:

@@ -22,6 +22,7 @@ from solver.bounds.stepping import SteppingBound
 from solver.model.arrays import Bools, Indices, Ints
 from solver.model.clock import Clock
 from solver.model.devices import Device
+from solver.presolve.device_kinds import room_bytes
 from solver.presolve.instance import Instance
 
 _BLOCK_BYTES = 8 * 1024 * 1024
@@ -300,11 +301,11 @@ class StageBounds:
             come before a position.
         """
         if order is None:
-            memory = sorted(map(_capacity, self._devices), reverse=True)[:slots]
+            memory = sorted(map(room_bytes, self._devices), reverse=True)[:slots]
             speed = sorted(1.0 / self._slowness[d.device_class] for d in self._devices)
             ends = [(memory, speed[::-1][:slots])] * 2
         else:
-            memory = [_capacity(device) for device in order]
+            memory = list(map(room_bytes, order))
             speed = [1.0 / self._slowness[device.device_class] for device in order]
             ends = [(memory, speed), (memory[::-1], speed[::-1])]
         before = self._least_stages(self._up, *ends[0], bottleneck_ns)
@@ -338,7 +339,3 @@ class StageBounds:
             time_room = np.cumsum(np.array(speed) * bottleneck_ns) * (1 + 1e-12)
             stages = np.maximum(stages, np.searchsorted(time_room, sums[:, 0]) + 1)
         return stages
-
-
-def _capacity(device: Device) -> float:
-    return np.inf if device.memory_bytes is None else float(device.memory_bytes)

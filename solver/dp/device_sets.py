@@ -11,7 +11,7 @@ import numpy as np
 
 from solver.model.arrays import Bools
 from solver.model.devices import Device
-from solver.presolve.device_kinds import DeviceSets, interchangeable_kinds
+from solver.presolve.device_kinds import DeviceSets, interchangeable_kinds, most_devices, room_bytes
 from solver.presolve.instance import Instance
 from solver.stages.viable_sets import Borders, ViableSets
 
@@ -53,7 +53,7 @@ class Moves:
 
 def are_few(units: Instance) -> bool:
     """Whether the sets of devices are so few that a chain tells them all apart."""
-    most = units.problem.max_devices or len(units.problem.devices)
+    most = most_devices(units.problem)
     kinds = interchangeable_kinds(units)
     return math.prod(min(len(kind.devices), most) + 1 for kind in kinds) <= _MOST_STATES
 
@@ -64,7 +64,7 @@ def device_moves(units: Instance) -> list[Moves]:
     counts = [len(kind.devices) for kind in kinds]
     names = tuple(kind.names for kind in kinds)
     representatives = tuple(kind.device for kind in kinds)
-    most = min(sum(counts), units.problem.max_devices or sum(counts))
+    most = most_devices(units.problem)
     if are_few(units):
         return [Moves(representatives, names, DeviceSets.of(counts, most))]
     return [
@@ -79,7 +79,7 @@ def order_moves(units: Instance, order: Sequence[str]) -> Moves:
     kinds = interchangeable_kinds(units)
     kind_of = {name: number for number, kind in enumerate(kinds) for name in kind.names}
     missing = [name for name in kind_of if name not in order]
-    most = units.problem.max_devices or len(kind_of)
+    most = most_devices(units.problem)
     flat = [kind_of[name] for name in (*missing, *order)]
     return Moves(
         tuple(kind.device for kind in kinds),
@@ -89,10 +89,7 @@ def order_moves(units: Instance, order: Sequence[str]) -> Moves:
 
 
 def _device_orders(kinds: tuple[Device, ...], counts: Sequence[int]) -> list[list[int]]:
-    def memory(kind: int) -> float:
-        size = kinds[kind].memory_bytes
-        return float("inf") if size is None else size
-
+    memory = [room_bytes(device) for device in kinds].__getitem__
     flat = [kind for kind, count in enumerate(counts) for _ in range(count)]
     orders = [sorted(flat, key=memory), sorted(flat, key=memory, reverse=True), flat, flat[::-1]]
     return [list(order) for order in dict.fromkeys(map(tuple, orders))]
@@ -123,7 +120,7 @@ class ViableStates:
             everything,
             sum(everything),
             [units.slowness[device.device_class] for device in moves.kinds],
-            [math.inf if d.memory_bytes is None else d.memory_bytes for d in moves.kinds],
+            list(map(room_bytes, moves.kinds)),
         )
         self._ceiling_ns = math.inf if ceiling_ns is None else ceiling_ns
         first = itertools.accumulate(map(len, units.members), initial=0)

@@ -69,7 +69,7 @@ from solver.model.clock import UNLIMITED, Clock
 from solver.model.cuts import is_hand_made
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
-from solver.presolve.device_kinds import DeviceKind, DeviceSets, interchangeable_kinds
+from solver.presolve.device_kinds import DeviceKind, DeviceSets, interchangeable_kinds, most_devices
 from solver.presolve.dominance import simplify
 from solver.presolve.instance import Instance, condense
 from solver.presolve.transfers import Transfers
@@ -242,11 +242,7 @@ def _solve_blocks(
     ideals = list_ideals(blocks.count, [*blocks.edges, *chains.arcs()], most)
     if ideals is None:
         return IdealAnswer(SolveStatus.UNKNOWN, reason=f"the graph has more than {most:,} ideals")
-    most_devices = len(problem.devices)
-    if problem.max_devices is not None:
-        most_devices = min(most_devices, problem.max_devices)
-
-    sets = DeviceSets.of([len(kind.devices) for kind in kinds], most_devices)
+    sets = DeviceSets.of([len(kind.devices) for kind in kinds], most_devices(problem))
     if problem.chunks_per_device > 1:
         search = InterleavedSearch(
             units, kinds, blocks, ideals, sets, known.bottleneck_ns, clock, _MOST_PAIRS

@@ -245,24 +245,10 @@ class StageLister:
     def _blocks(self, starts: Indices, ends: Indices, ceiling: float) -> Iterator[_Block]:
         """Yield the stages from some starts to some ends by kinds and classes."""
         costs = self._costs
-        low = int(np.searchsorted(ends, starts[0], side="right"))
         for kinds in costs.alike:
             kind = kinds[0]
-            # Floats of ratios are not exact; a few too many ends do no harm.
-            reach_ns = ceiling / costs.slowness[kind] * (1 + 1e-9) + 1
-            reach_ns += costs.ideals.work_ns[starts[-1]]
-            high = int(np.searchsorted(costs.ideals.work_ns[ends], reach_ns, side="right"))
-            rows, columns = starts, ends[low:high]
-            if not len(columns):
-                continue
-            self._spend(len(rows) * len(columns))
-            fits = costs.ideals.nested(rows, columns)
-            fits &= costs.compute_ns(kind, rows, columns) <= ceiling
-            may = costs.allowed(kind, rows, columns)
-            if may is not None:
-                fits &= may
-            rows, columns, fits = _without_empty(rows, columns, fits)
-            if not len(rows):
+            rows, columns, fits = costs.possible(kind, starts, ends, ceiling, self._spend)
+            if not fits.size:
                 continue
             load_ns = costs.load_ns(kind, rows, columns)
             fits &= load_ns <= ceiling
@@ -316,11 +302,6 @@ class _Block:
     start: Indices
     end: Indices
     load_ns: Floats
-
-
-def _without_empty(rows: Indices, columns: Indices, fits: Bools) -> tuple[Indices, Indices, Bools]:
-    some_row, some_column = fits.any(axis=1), fits.any(axis=0)
-    return rows[some_row], columns[some_column], fits[np.ix_(some_row, some_column)]
 
 
 def _level(blocks: Sequence[_Block]) -> StageList:

@@ -14,7 +14,7 @@ import numpy as np
 
 from solver.model.arrays import Bools, Floats, Indices
 from solver.model.clock import Clock
-from solver.presolve.device_kinds import DeviceSets
+from solver.presolve.device_kinds import DeviceSets, room_bytes
 from solver.stages.costs import StageCosts
 from solver.stages.in_flight import in_flight
 from solver.stages.viable_sets import ViableSets
@@ -129,10 +129,7 @@ class Sweep:
         self.clock, self.most_pairs = clock, most_pairs
         self.pairs = 0
         self.refuted = -1.0
-        self.capacity = [
-            np.inf if kind.device.memory_bytes is None else float(kind.device.memory_bytes)
-            for kind in costs.kinds
-        ]
+        self.capacity = [room_bytes(kind.device) for kind in costs.kinds]
         full = [len(kind.devices) for kind in costs.kinds]
         self._viable = ViableSets(sets.counts, full, sets.most, costs.slowness, self.capacity)
 
@@ -190,13 +187,14 @@ class Sweep:
     ) -> None:
         """Try all stages from `starts` to `ends` on `kind` before the devices `rest`."""
         costs, limits, goal = self.costs, self._goal.limits, self._goal
-        starts, ends, allowed = self._possible(kind, starts, ends)
+        ceiling = limits.get("bottleneck", np.inf)
+        starts, ends, allowed = costs.possible(kind, starts, ends, ceiling, self.spend)
         if not allowed.any():
             return
         load: Floats = np.zeros((1, 1))
         if goal.largest == "bottleneck" or "bottleneck" in limits:
             load = costs.load_ns(kind, starts, ends)
-            allowed &= load <= limits.get("bottleneck", np.inf)
+            allowed &= load <= ceiling
         capacity = self.capacity[kind]
         lower = upper = np.zeros((1, 1))
         most_memory = most_memory_bytes(capacity, limits.get("peak_memory"))
@@ -227,29 +225,6 @@ class Sweep:
         self._top[target, chosen] = top[better]
         self._end[target, chosen] = ends[choice[better]]
         self._step[target, chosen] = step
-
-    def _possible(
-        self, kind: int, starts: Indices, ends: Indices
-    ) -> tuple[Indices, Indices, Bools]:
-        """Return starts and ends with some stage that work, pins and order allow, and which."""
-        costs = self.costs
-        ceiling, slowness = self._goal.limits.get("bottleneck", np.inf), costs.slowness[kind]
-        low, high = int(np.searchsorted(ends, starts[0], side="right")), len(ends)
-        if ceiling < np.inf:
-            reach = costs.ideals.work_ns[starts[-1]] + ceiling / slowness * (1 + 1e-9) + 1
-            high = int(np.searchsorted(costs.ideals.work_ns[ends], reach, side="right"))
-        ends = ends[low:high]
-        if not len(ends):
-            return starts, ends, np.zeros((len(starts), 0), dtype=np.bool_)
-        self.spend(len(starts) * len(ends))
-        allowed = costs.ideals.nested(starts, ends)
-        if ceiling < np.inf:
-            allowed &= costs.compute_ns(kind, starts, ends) <= ceiling
-        may = costs.allowed(kind, starts, ends)
-        if may is not None:
-            allowed &= may
-        some_start, some_end = allowed.any(axis=1), allowed.any(axis=0)
-        return starts[some_start], ends[some_end], allowed[np.ix_(some_start, some_end)]
 
     def _make_certain(self, tried: _Tried, choice: Indices) -> None:
         """Change the ends that are chosen until the memory of none that matters is uncertain."""

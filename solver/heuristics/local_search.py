@@ -25,6 +25,7 @@ from solver.model.cuts import NO_BLOCK, positions_of_blocks
 from solver.model.devices import Device
 from solver.model.plan import PartitionPlan
 from solver.model.problem import ObjectiveName, PartitionProblem
+from solver.presolve.device_kinds import most_devices
 from solver.presolve.instance import Instance
 from solver.presolve.unit_cuts import unit_blocks
 
@@ -111,7 +112,8 @@ def improve(
         units = _within_blocks(units, plan, devices)
     search = Rounds(units, devices, name, seed, pace, target, clock)
     budget = pace.iterations(len(units)) if max_iterations is None else max_iterations
-    found = search.run([devices.index(d) for d in _devices_of_units(units, plan)], budget)
+    position = {device.name: number for number, device in enumerate(devices)}
+    found = search.run([position[name] for name in units.lowered(plan.assignment)], budget)
     if found is None:
         return plan
     return better(units, plan, plan_at(units, devices, found))
@@ -248,9 +250,8 @@ def _devices(units: Instance, plan: PartitionPlan) -> list[Device]:
     devices = [problem.device_of[name] for name in plan.device_order]
     if problem.objective[0] == "devices":
         return devices
-    most = len(problem.devices) if problem.max_devices is None else problem.max_devices
     unused = [device for device in problem.devices if device not in devices]
-    return devices + unused[: max(0, most - len(devices))]
+    return devices + unused[: max(0, most_devices(problem) - len(devices))]
 
 
 def _within_blocks(units: Instance, plan: PartitionPlan, devices: Sequence[Device]) -> Instance:
@@ -266,11 +267,3 @@ def _within_blocks(units: Instance, plan: PartitionPlan, devices: Sequence[Devic
             before = allowed[unit]
             allowed[unit] = own[block] if before is None else own[block] & before
     return replace(units, allowed_devices=tuple(allowed))
-
-
-def _devices_of_units(units: Instance, plan: PartitionPlan) -> list[Device]:
-    problem = units.problem
-    return [
-        problem.device_of[plan.assignment[problem.operators[members[0]].name]]
-        for members in units.members
-    ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Final
 
-from solver.bounds.averages import least_value, usable_devices
+from solver.bounds.averages import least_value
 from solver.bounds.positions import PositionBound
 from solver.dp.contiguous.solver import best_cut, transition_count
 from solver.heuristics.coarsening import cheap_order, consecutive_clusters
@@ -19,6 +19,7 @@ from solver.heuristics.local_search import improve
 from solver.model.clock import Clock
 from solver.model.plan import PartitionPlan
 from solver.presolve.clusters import contract
+from solver.presolve.device_kinds import usable_devices
 from solver.presolve.instance import Instance
 from solver.presolve.unit_cuts import by_block
 

@@ -64,10 +64,8 @@ def _neighbours(units: Instance, plan: PartitionPlan) -> list[PartitionPlan]:
     The last units of a stage have no successors left in it, and the first no predecessors, so
     that no edge turns round. A stage keeps at least one unit.
     """
-    operators = units.problem.operators
-    stage = [plan.stage_index[operators[members[0]].name] for members in units.members]
     members_of: list[list[int]] = [[] for _ in plan.stages]
-    for unit, number in enumerate(stage):
+    for unit, number in enumerate(units.lowered(plan.stage_index)):
         members_of[number].append(unit)
     found: list[PartitionPlan] = []
     size = 1 << max(len(row) for row in members_of).bit_length()

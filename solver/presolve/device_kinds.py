@@ -13,6 +13,7 @@ import numpy as np
 
 from solver.model.arrays import Floats, Ints
 from solver.model.devices import Device
+from solver.model.problem import PartitionProblem
 from solver.presolve.instance import Instance
 
 Kind = TypeVar("Kind")
@@ -38,6 +39,21 @@ class DeviceKind:
     def names(self) -> tuple[str, ...]:
         """Their names."""
         return tuple(device.name for device in self.devices)
+
+
+def room_bytes(device: Device) -> float:
+    """Return the memory of a device as a number, infinite without a limit."""
+    return math.inf if device.memory_bytes is None else float(device.memory_bytes)
+
+
+def most_devices(problem: PartitionProblem) -> int:
+    """Return the most devices that the rules let a plan use."""
+    return min(problem.max_devices or len(problem.devices), len(problem.devices))
+
+
+def usable_devices(units: Instance) -> int:
+    """Return the most devices that a plan can use."""
+    return min(most_devices(units.problem), len(units))
 
 
 def interchangeable_kinds(

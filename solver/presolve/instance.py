@@ -15,7 +15,8 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from solver.model.arrays import Ints, sums
+from solver.model.arrays import Bools, Ints, sums
+from solver.model.devices import Device
 from solver.model.problem import PartitionProblem
 from solver.model.sharing import shared_while_held
 from solver.presolve.graph import neighbours
@@ -196,6 +197,11 @@ class Instance:
         """Whether operators that must share a device are pinned to different ones."""
         return any(allowed is not None and not allowed for allowed in self.allowed_devices)
 
+    def banned(self, device: Device) -> Bools:
+        """Return whether each unit may not run on a device."""
+        allowed = self.allowed_devices
+        return np.array([own is not None and device.name not in own for own in allowed])
+
     def by_unit(self, values: Ints) -> Ints:
         """Return the sum of values, by operator, over the operators of each unit."""
         order = np.array([index for members in self.members for index in members], dtype=np.int64)
@@ -216,6 +222,11 @@ class Instance:
         for unit in reversed(range(len(self))):
             most[unit] = min([most[unit], *(most[other] for other in self.successors[unit])])
         return least, most
+
+    def lowered(self, values: Mapping[str, _Value]) -> list[_Value]:
+        """Return what units have, such as their devices, given by operator."""
+        operators = self.problem.operators
+        return [values[operators[members[0]].name] for members in self.members]
 
     def lift(self, values: Sequence[_Value]) -> dict[str, _Value]:
         """Return what units have, such as their devices, for each of their operators."""

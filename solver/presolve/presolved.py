@@ -6,7 +6,12 @@ from dataclasses import dataclass
 
 from solver.model.devices import Device
 from solver.model.problem import PartitionProblem
-from solver.presolve.device_kinds import DeviceKind, device_orders, interchangeable_kinds
+from solver.presolve.device_kinds import (
+    DeviceKind,
+    device_orders,
+    interchangeable_kinds,
+    usable_devices,
+)
 from solver.presolve.dominance import Simplified
 from solver.presolve.instance import Instance
 from solver.presolve.symmetry import IdenticalBlocks
@@ -61,9 +66,7 @@ class Presolved:
     @property
     def slots(self) -> int:
         """How many devices can be of use."""
-        slots = min(len(self.problem.devices), len(self.units))
-        most = self.problem.max_devices
-        return slots if most is None else min(slots, most)
+        return usable_devices(self.units)
 
     @property
     def is_large(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -95,9 +95,7 @@ class StageCosts:
         """Count, in every ideal, the blocks that a kind may not run; None if it may run all."""
         self._banned: list[Floats | None] = []
         for kind in self.kinds:
-            flags = np.array(
-                [a is not None and kind.device.name not in a for a in self.units.allowed_devices]
-            )
+            flags = self.units.banned(kind.device)
             counted = self.blocks.sums(flags.astype(np.int64)) @ self.ideals.member
             self._banned.append(counted if flags.any() else None)
 
@@ -162,6 +160,42 @@ class StageCosts:
         """Return whether `kind` may run each stage; None if it may run all."""
         banned = self._banned[kind]
         return None if banned is None else banned[starts][:, None] == banned[ends][None, :]
+
+    def possible(
+        self,
+        kind: int,
+        starts: Indices,
+        ends: Indices,
+        ceiling_ns: float,
+        spend: Callable[[int], None],
+    ) -> tuple[Indices, Indices, Bools]:
+        """Return starts and ends with some stage that work, pins and order allow, and which.
+
+        Parameters
+        ----------
+        ceiling_ns : float
+            Of work; may be infinite.
+        spend : callable
+            Told how many pairs are looked at before they are.
+        """
+        work_ns = self.ideals.work_ns
+        low, high = int(np.searchsorted(ends, starts[0], side="right")), len(ends)
+        if ceiling_ns < np.inf:
+            # Floats of ratios are not exact; a few too many ends do no harm.
+            reach_ns = work_ns[starts[-1]] + ceiling_ns / self.slowness[kind] * (1 + 1e-9) + 1
+            high = int(np.searchsorted(work_ns[ends], reach_ns, side="right"))
+        ends = ends[low:high]
+        if not len(ends):
+            return starts, ends, np.zeros((len(starts), 0), dtype=np.bool_)
+        spend(len(starts) * len(ends))
+        fits = self.ideals.nested(starts, ends)
+        if ceiling_ns < np.inf:
+            fits &= self.compute_ns(kind, starts, ends) <= ceiling_ns
+        may = self.allowed(kind, starts, ends)
+        if may is not None:
+            fits &= may
+        some_start, some_end = fits.any(axis=1), fits.any(axis=0)
+        return starts[some_start], ends[some_end], fits[np.ix_(some_start, some_end)]
 
     def compute_ns(self, kind: int, starts: Indices, ends: Indices) -> Floats:
         """Return the compute time of each stage on `kind`."""

@@ -1,8 +1,8 @@
 """Bounds of a whole problem, made as the search makes them."""
 
-from solver.bounds.averages import usable_devices
 from solver.bounds.borders.bound import BorderBound
 from solver.bounds.windows import StageBounds
+from solver.presolve.device_kinds import usable_devices
 from solver.presolve.instance import condense
 
 

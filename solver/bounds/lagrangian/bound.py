@@ -89,9 +89,7 @@ class PriceBound:
         kind_of: list[int] = []
         known: dict[tuple[object, ...], int] = {}
         for device in devices:
-            banned = np.array(
-                [a is not None and device.name not in a for a in units.allowed_devices]
-            )
+            banned = units.banned(device)
             room = device.memory_bytes
             if room is not None and room >= held.sum():
                 room = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -12,7 +11,7 @@ from solver.dp.stage_list import Families, StageLister, TooManyStages
 from solver.model.arrays import Floats
 from solver.model.clock import Clock
 from solver.model.problem import PartitionProblem
-from solver.presolve.device_kinds import DeviceSets, interchangeable_kinds
+from solver.presolve.device_kinds import DeviceSets, interchangeable_kinds, most_devices, room_bytes
 from solver.presolve.dominance import simplify
 from solver.presolve.instance import condense
 from solver.stages.blocks import collapse_units
@@ -69,16 +68,11 @@ class PartStages:
         if self._costs.most_load_ns * max(self._weights) * len(part.devices) >= _EXACT:
             raise TooManyStages
         self._kind_of = {d.name: i for i, kind in enumerate(kinds) for d in kind.devices}
-        most = len(part.devices)
-        if part.max_devices is not None:
-            most = min(most, part.max_devices)
+        most = most_devices(part)
         limits = [len(kind.devices) for kind in kinds]
         self._sets = DeviceSets.of(limits, most)
         self._pairs_left = _MOST_PAIRS
-        capacity = [
-            math.inf if kind.device.memory_bytes is None else float(kind.device.memory_bytes)
-            for kind in kinds
-        ]
+        capacity = [room_bytes(kind.device) for kind in kinds]
         lister = StageLister(self._costs, capacity, [1] * most, self._spend)
         bits = SetBits(limits, most)
         may = bits.pack(np.repeat(bits.usable[:, None], len(self._costs.ideals), axis=1))

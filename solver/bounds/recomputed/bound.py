@@ -31,7 +31,7 @@ from solver.bounds.recomputed.skeleton import Pairs, Skeleton
 from solver.model.arrays import Bools, Floats, Ints
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.problem import PartitionProblem
-from solver.presolve.device_kinds import DeviceKind, DeviceSets
+from solver.presolve.device_kinds import DeviceKind, DeviceSets, most_devices
 from solver.presolve.instance import Instance
 from solver.stages.in_flight import in_flight
 
@@ -154,9 +154,8 @@ class RecomputedStages:
     @cached_property
     def _sets(self) -> DeviceSets | None:
         limits = [len(kind.devices) for kind in self._kinds]
-        most = min(sum(limits), self._problem.max_devices or sum(limits))
         is_small = math.prod(limit + 1 for limit in limits) <= _MOST_SETS
-        return DeviceSets.of(limits, most) if is_small else None
+        return DeviceSets.of(limits, most_devices(self._problem)) if is_small else None
 
     def _least(
         self, costs: Callable[[int, int], Floats], both: Callable[[Floats, Floats], Floats]

@@ -89,13 +89,13 @@ class Skeleton:
             key = self.before[unit], self.after[unit]
             if unit not in chosen and all(key):
                 group[unit] = numbers.setdefault(key, len(numbers))
-        sides = [
-            np.array([list(flags_of(k[side], len(self.chosen))) for k in numbers])
-            for side in (0, 1)
-        ]
         if not numbers:
             nothing = np.zeros((0, len(self)))
             return group, nothing, nothing
+        sides = [
+            membership(masks, len(self.chosen)).T.astype(np.float64)
+            for masks in zip(*numbers, strict=True)
+        ]
         member = self.member.astype(np.float64)
         inside = sides[0] @ member
         outside = (inside < sides[0].sum(axis=1)[:, None]).astype(np.float64)
@@ -176,8 +176,3 @@ def bits_of(mask: int) -> list[int]:
         found.append((mask & -mask).bit_length() - 1)
         mask &= mask - 1
     return found
-
-
-def flags_of(mask: int, count: int) -> list[int]:
-    """Return the first bits of a mask."""
-    return [mask >> place & 1 for place in range(count)]

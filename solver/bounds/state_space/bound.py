@@ -20,7 +20,7 @@ from solver.bounds.windows import BorderIdeals, StageWindows
 from solver.model.arrays import Indices, Ints
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.devices import Device
-from solver.presolve.device_kinds import DeviceSets, merged_kinds
+from solver.presolve.device_kinds import DeviceSets, merged_kinds, room_bytes
 from solver.presolve.instance import Instance
 
 _MOST_SETS = 100
@@ -208,8 +208,7 @@ class SkeletonBound:
         self._sets = DeviceSets.of([counts[kind] for kind in self._kinds], self.slots)
 
     def _exact_kind(self, device: Device) -> Kind:
-        memory = math.inf if device.memory_bytes is None else float(device.memory_bytes)
-        return self._classes.index(device.device_class), memory
+        return self._classes.index(device.device_class), room_bytes(device)
 
     def kind_of(self, device: Device) -> int:
         """Return the number of the kind that a device is counted as."""

@@ -32,7 +32,7 @@ from solver.model.arrays import Ints
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.cuts import is_hand_made
 from solver.model.plan import PartitionPlan
-from solver.presolve.device_kinds import DeviceSets
+from solver.presolve.device_kinds import DeviceSets, most_devices
 from solver.presolve.instance import Instance
 from solver.stages.recompute_chooser import RecomputeChooser
 
@@ -144,7 +144,7 @@ class _Search:
         self._chooser = chooser
         self._costs = KindCosts(units, kinds, stretch_permille)
         counts = [len(kind.names) for kind in kinds]
-        self._sets = DeviceSets.of(counts, units.problem.max_devices or sum(counts))
+        self._sets = DeviceSets.of(counts, most_devices(units.problem))
         self._clock = clock
         self.best: _Judged | None = None
 

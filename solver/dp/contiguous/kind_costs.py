@@ -33,18 +33,10 @@ def work_before(
 
 def banned_before(units: Instance, devices: Sequence[Device]) -> list[Ints | None]:
     """Count, before each place, the operators that a device may not run; None if it may all."""
+    sizes = list(map(len, units.members))
     banned: list[Ints | None] = []
-    if all(allowed is None for allowed in units.allowed_devices):
-        return [None] * len(devices)
     for device in devices:
-        flags = [
-            units.allowed_devices[unit] is not None
-            and device.name not in (units.allowed_devices[unit] or ())
-            for unit, members in enumerate(units.members)
-            for _ in members
-        ]
-        if any(flags):
-            banned.append(np.concatenate([[0], np.cumsum(flags, dtype=np.int64)]))
-        else:
-            banned.append(None)
+        flags = np.repeat(units.banned(device), sizes)
+        before = np.concatenate([[0], np.cumsum(flags, dtype=np.int64)])
+        banned.append(before if flags.any() else None)
     return banned

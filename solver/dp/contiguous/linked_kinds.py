@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from solver.model.devices import Device
 from solver.model.problem import PartitionProblem
-from solver.presolve.device_kinds import interchangeable_kinds
+from solver.presolve.device_kinds import interchangeable_kinds, most_devices
 from solver.presolve.instance import Instance
 from solver.presolve.transfers import LinkPair, Links
 
@@ -56,7 +56,7 @@ def linked_kinds(units: Instance) -> tuple[LinkedKind, ...] | None:
 
 
 def _set_count(problem: PartitionProblem, kinds: tuple[LinkedKind, ...]) -> int:
-    most = problem.max_devices or len(problem.devices)
+    most = most_devices(problem)
     return math.prod(min(len(kind.names), most) + 1 for kind in kinds)
 
 

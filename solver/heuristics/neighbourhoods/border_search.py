@@ -74,7 +74,7 @@ def improve_borders(
         if idle == _MOST_IDLE or value[0] <= target or clock.is_over:
             break
         idle += 1
-        neighbourhood = near.around(_stages(units, plan), count, pieces)
+        neighbourhood = near.around(units.lowered(plan.stage_index), count, pieces)
         if neighbourhood.windows.places > _MOST_PLACES:
             continue
         found = solver.lower(plan, value[0], neighbourhood, range(count))
@@ -84,8 +84,3 @@ def improve_borders(
         if evaluation.feasible and evaluation.objective < value:
             plan, value, idle = found, evaluation.objective, 0
     return plan
-
-
-def _stages(units: Instance, plan: PartitionPlan) -> list[int]:
-    operators = units.problem.operators
-    return [plan.stage_index[operators[own[0]].name] for own in units.members]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from solver.bounds.averages import least_devices, usable_devices
+from solver.bounds.averages import least_devices
 from solver.heuristics.multilevel import Multilevel
 from solver.model.clock import Clock
+from solver.presolve.device_kinds import usable_devices
 from solver.search.findings import BoundFound, Finding, Infeasible, NothingFound, PlanFound
 from solver.search.state import SearchState
 from solver.search.steps.heuristics import MOST_SUB_SOLVES

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from solver.bounds.averages import usable_devices
 from solver.bounds.pipeline_step import (
     least_filled_step_ns,
     load_of_step_ns,
@@ -19,6 +18,7 @@ from solver.evaluation.result import SolveStatus
 from solver.model.clock import Clock
 from solver.model.cuts import is_hand_made
 from solver.model.problem import PartitionProblem
+from solver.presolve.device_kinds import usable_devices
 from solver.presolve.instance import condense
 from solver.search.findings import BoundFound, Finding, Infeasible, PlanFound
 from solver.search.state import SearchState

@@ -15,9 +15,10 @@ from solver import (
     PartitionProblem,
     evaluate,
 )
-from solver.bounds.averages import least_average_ns, usable_devices
+from solver.bounds.averages import least_average_ns
 from solver.bounds.path_markers import PathBound
 from solver.bounds.positions import PositionBound
+from solver.presolve.device_kinds import usable_devices
 from solver.presolve.instance import condense
 from tests.support.graphs import streams
 from tests.support.oracle import brute_force

@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 
 from solver import Device, Interconnect, Link, Operator, PartitionPlan, PartitionProblem, evaluate
-from solver.bounds.averages import usable_devices
 from solver.bounds.pipeline_step import least_filled_step_ns
 from solver.bounds.recomputed.bound import RecomputedStages
 from solver.model.training import Backward
-from solver.presolve.device_kinds import interchangeable_kinds
+from solver.presolve.device_kinds import interchangeable_kinds, usable_devices
 from solver.presolve.instance import condense
 from tests.support.problem_counts import counts
 

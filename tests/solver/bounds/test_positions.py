@@ -14,8 +14,9 @@ from solver import (
     Weight,
     solve,
 )
-from solver.bounds.averages import least_average_ns, least_value, usable_devices
+from solver.bounds.averages import least_average_ns, least_value
 from solver.bounds.positions import PositionBound
+from solver.presolve.device_kinds import usable_devices
 from solver.presolve.instance import condense
 from tests.support.oracle import brute_force
 from tests.support.random_problems import to_instance

@@ -9,10 +9,11 @@ from solver import (
     PartitionProblem,
     Weight,
 )
-from solver.bounds.averages import least_average_ns, usable_devices
+from solver.bounds.averages import least_average_ns
 from solver.bounds.path_markers import PathBound
 from solver.bounds.positions import PositionBound
 from solver.bounds.spine import spine
+from solver.presolve.device_kinds import usable_devices
 from solver.presolve.instance import condense
 from tests.support.bounds import border_bound
 from tests.support.graphs import layers

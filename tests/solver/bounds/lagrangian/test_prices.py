@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from solver import Device, Operator, PartitionProblem, SolveLimits, SolveStatus, Weight, solve
-from solver.bounds.averages import least_average_ns, usable_devices
+from solver.bounds.averages import least_average_ns
 from solver.bounds.lagrangian import bound as price_bound
 from solver.bounds.lagrangian.bound import PriceBound
 from solver.bounds.lagrangian.marker_sets import MarkerSets
 from solver.bounds.lagrangian.program import PricedKind, PriceProgram
 from solver.model.clock import Clock
+from solver.presolve.device_kinds import usable_devices
 from solver.presolve.instance import condense
 from tests.support.graphs import unequal_chain
 from tests.support.oracle import brute_force
