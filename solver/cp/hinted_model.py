@@ -54,44 +54,47 @@ class HintedModel:
         self.upper: dict[int, int] = {}
         self.values: dict[int, int] = {}
 
-    def new_bool(self, definition: Callable[[StageChoice], int]) -> cp_model.IntVar:
-        """Return a new Boolean variable whose value under a plan is `definition`."""
-        variable = self.model.new_bool_var("")
-        self.definitions.append((variable, definition))
-        self.upper[variable.index] = 1
-        return variable
-
-    def new_int(self, upper: int, definition: Callable[[StageChoice], int]) -> cp_model.IntVar:
-        """Return a new variable from 0 to `upper` whose value under a plan is `definition`."""
-        variable = self.model.new_int_var(0, upper, "")
+    def _define(
+        self,
+        variable: cp_model.IntVar,
+        upper: int,
+        definition: Callable[[StageChoice], int] | LinearSum,
+    ) -> cp_model.IntVar:
         self.definitions.append((variable, definition))
         self.upper[variable.index] = upper
         return variable
+
+    def new_bool(self, definition: Callable[[StageChoice], int]) -> cp_model.IntVar:
+        """Return a new Boolean variable whose value under a plan is `definition`."""
+        return self._define(self.model.new_bool_var(""), 1, definition)
+
+    def new_int(self, upper: int, definition: Callable[[StageChoice], int]) -> cp_model.IntVar:
+        """Return a new variable from 0 to `upper` whose value under a plan is `definition`."""
+        return self._define(self.model.new_int_var(0, upper, ""), upper, definition)
 
     def at_least(self, total: LinearSum) -> LinearSum:
         """Return a variable that is at least `total`, or `total` itself if that is short."""
         if len(total.terms) <= 1:
             return total
         upper = max(total.largest(self.upper), 0)
-        variable = self.model.new_int_var(0, upper, "")
-        self.definitions.append((variable, total))
-        self.upper[variable.index] = upper
+        variable = self._define(self.model.new_int_var(0, upper, ""), upper, total)
         self.model.add(variable >= total.expression)
         return LinearSum().add(variable)
 
-    def largest_of(self, rows: list[LinearSum]) -> LinearSum:
+    def largest_of(self, rows: Sequence[LinearSum]) -> LinearSum:
         """Return a variable that is at least every row."""
-        values = self.values
-        variable = self.new_int(
-            max(0, *(row.largest(self.upper) for row in rows)),
-            lambda _: max(0, *(row.value(values) for row in rows)),
-        )
-        for row in rows:
-            self.model.add(variable >= row.expression)
-        return LinearSum().add(variable)
+        return self.largest_that_count([(row, []) for row in rows])
 
-    def largest_that_count(self, rows: list[ConditionalRow]) -> LinearSum:
-        """Return a variable that is at least every row whose literals have their values."""
+    def largest_that_count(
+        self, rows: Sequence[ConditionalRow], upper: int | None = None
+    ) -> LinearSum:
+        """Return a variable that is at least every row whose literals have their values.
+
+        Parameters
+        ----------
+        upper : int, optional
+            Its upper bound; without it that of the rows.
+        """
         counting: list[tuple[LinearSum, list[tuple[cp_model.IntVar, bool]]]] = []
         for row, literals in rows:
             open_ones = [(lit, wanted) for lit, wanted in literals if not isinstance(lit, bool)]
@@ -107,7 +110,8 @@ class HintedModel:
             ]
             return max([0, *found])
 
-        upper = max([0, *(row.largest(self.upper) for row, _ in counting)])
+        if upper is None:
+            upper = max([0, *(row.largest(self.upper) for row, _ in counting)])
         variable = self.new_int(upper, largest)
         for row, conditions in counting:
             constraint = self.model.add(variable >= row.expression)

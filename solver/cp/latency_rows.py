@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property, partial
 
 from solver.cp.crossings import Crossings
-from solver.cp.hinted_model import StageChoice
 from solver.cp.linear import LinearSum, Literal
 from solver.cp.load_rows import LoadRows
 from solver.cp.position_times import PositionTimes
-from solver.model.devices import Device
 
 
 class LatencyRows:
@@ -26,35 +23,14 @@ class LatencyRows:
     @cached_property
     def end(self) -> LinearSum:
         """The end of the last stage: the longest path of stage times, in nanoseconds."""
-        stages, values = self.stages, self.stages.values
-        times = self._stage_times
+        stages, times = self.stages, self._stage_times
         horizon = sum(time.largest(stages.upper) for time in times)
         finishes: list[LinearSum] = []
         for target in stages.positions:
-            before = [
-                (arc, finishes[source])
-                for source in stages.positions[:target]
-                if (arc := self.arc(source, target)) is not False
-            ]
-
-            def start_ns(
-                _: StageChoice, before: Sequence[tuple[Literal, LinearSum]] = before
-            ) -> int:
-                return max(
-                    (
-                        finish.value(values)
-                        for arc, finish in before
-                        if (arc if isinstance(arc, bool) else values[arc.index])
-                    ),
-                    default=0,
-                )
-
-            start = stages.new_int(horizon, start_ns)
-            for arc, finish in before:
-                constraint = stages.model.add(start >= finish.expression)
-                if not isinstance(arc, bool):
-                    constraint.only_enforce_if(arc)
-            finishes.append(LinearSum().add(start).add_sum(times[target]))
+            arcs = [(source, self.arc(source, target)) for source in stages.positions[:target]]
+            before = [(finishes[source], [(arc, True)]) for source, arc in arcs]
+            start = stages.largest_that_count(before, horizon)
+            finishes.append(start.add_sum(times[target]))
         return stages.largest_of(finishes)
 
     def arc(self, source: int, target: int) -> Literal:
@@ -116,10 +92,9 @@ class LatencyRows:
         if self.stages.chunks == 1:
             return self.loads.loads
         return [
-            self.loads.add_load(slot, self.loads.by_kinds(slot, partial(self._parts, position)))
+            self.loads.add_load(
+                slot, self.loads.by_kinds(slot, partial(self.times.parts, position, part="both"))
+            )
             for position in self.stages.positions
             for slot in (position % len(self.stages.slots),)
         ]
-
-    def _parts(self, position: int, device: Device) -> list[LinearSum]:
-        return self.times.parts(position, device, "both")

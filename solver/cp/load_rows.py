@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from ortools.sat.python import cp_model
 
 from solver.cp.crossings import Crossings
-from solver.cp.hinted_model import Place, StageChoice
+from solver.cp.hinted_model import ConditionalRow, Place
 from solver.cp.linear import LinearSum, Literal
 from solver.cp.recompute_choice import RecomputeChoice
 from solver.model.devices import Device
@@ -75,31 +75,16 @@ class LoadRows:
 
     def add_load(self, slot: int, parts_of: dict[tuple[int, ...], list[LinearSum]]) -> LinearSum:
         """Return a variable of at least the largest part that counts for the kind in `slot`."""
-        stages, values = self.stages, self.stages.values
         upper = max(
-            sum(part.largest(stages.upper) for part in parts) for parts in parts_of.values()
+            sum(part.largest(self.stages.upper) for part in parts) for parts in parts_of.values()
         )
         if self._largest_load_ns is not None:
             upper = min(upper, self._largest_load_ns)
-
-        def load_ns(choice: StageChoice) -> int:
-            kind = choice.kind_at[slot]
-            if kind is None:
-                return 0
-            parts = next(parts for kinds, parts in parts_of.items() if kind in kinds)
-            return max(part.value(values) for part in parts)
-
-        chosen = {
-            kinds: None if len(parts_of) == 1 else self._any_kind(slot, kinds) for kinds in parts_of
-        }
-        load = stages.new_int(upper, load_ns)
+        rows: list[ConditionalRow] = []
         for kinds, parts in parts_of.items():
-            for part in parts:
-                constraint = stages.model.add(load >= part.expression)
-                literal = chosen[kinds]
-                if literal is not None:
-                    constraint.only_enforce_if(literal)
-        return LinearSum().add(load)
+            is_chosen: Literal = len(parts_of) == 1 or self._any_kind(slot, kinds)
+            rows += [(part, [(is_chosen, True)]) for part in parts]
+        return self.stages.largest_that_count(rows, upper)
 
     @cached_property
     def _parts(self) -> list[dict[tuple[int, ...], list[LinearSum]]]:
@@ -275,8 +260,8 @@ class LoadRows:
         part : {"both", "forward", "backward"}
             Whether to count values, gradients or both.
         """
-        stages, values = self.stages, self.stages.values
-        by_kinds: dict[tuple[int, int], LinearSum] = {}
+        stages = self.stages
+        rows: list[ConditionalRow] = []
         for first, sender in enumerate(stages.kinds):
             for second, receiver in enumerate(stages.kinds):
                 chosen = [stages.kind[source][first], stages.kind[target][second]]
@@ -291,22 +276,7 @@ class LoadRows:
                         total.add_sum(travels, times[id(net)])
                     else:
                         total.add(travels, times[id(net)])
-                by_kinds[first, second] = total
-        if len(by_kinds) == 1 and stages.order is not None:
-            return next(iter(by_kinds.values()))
-
-        def time_ns(choice: StageChoice) -> int:
-            first, second = choice.kind_at[source], choice.kind_at[target]
-            if first is None or second is None:
-                return 0
-            return by_kinds[first, second].value(values)
-
-        upper = max((total.largest(stages.upper) for total in by_kinds.values()), default=0)
-        variable = stages.new_int(upper, time_ns)
-        for (first, second), total in by_kinds.items():
-            constraint = stages.model.add(variable >= total.expression)
-            chosen = [stages.kind[source][first], stages.kind[target][second]]
-            conditions = [entry for entry in chosen if not isinstance(entry, bool)]
-            if conditions:
-                constraint.only_enforce_if(*conditions)
-        return LinearSum().add(variable)
+                rows.append((total, [(entry, True) for entry in chosen]))
+        if len(rows) == 1 and stages.order is not None:
+            return rows[0][0]
+        return stages.largest_that_count(rows)

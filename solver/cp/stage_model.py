@@ -138,7 +138,9 @@ class StageModel(HintedModel):
         self.used: list[Literal] = [True for _ in self.slots]
         self.kind: list[list[Literal]]
         if self.use_all:
-            self._use_all()
+            # Plans with fewer devices have an order of their own.
+            for place in self.places:
+                self._occupy(place)
         elif self.order is None or len(self.kinds) == 1:
             self._align_right()
         elif "devices" in self.problem.objective:
@@ -181,11 +183,6 @@ class StageModel(HintedModel):
                     total = LinearSum().add(self.used[position])
                     total.add(self.reaches(unit, position + 1))
                     self.model.add(total.expression >= 1)
-
-    def _use_all(self) -> None:
-        """Leave no slot empty; plans with fewer devices have an order of their own."""
-        for place in self.places:
-            self._occupy(place)
 
     def _occupy(self, place: Place) -> None:
         """Let some unit be on one of the positions of `place`."""

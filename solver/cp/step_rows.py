@@ -14,7 +14,6 @@ from typing import Final
 
 import networkx as nx
 
-from solver.cp.hinted_model import StageChoice
 from solver.cp.latency_rows import LatencyRows
 from solver.cp.linear import LinearSum, Literal
 from solver.cp.position_times import PositionTimes
@@ -141,26 +140,11 @@ class StepRows:
 
     def _latest(self, times: Sequence[tuple[LinearSum, Literal]]) -> LinearSum:
         """Return a variable that is at least each of the times whose literal is true."""
-        stages, values = self.stages, self.stages.values
         if not times:
             return LinearSum()
         if len(times) == 1 and times[0][1] is True:
             return times[0][0]
-
-        def latest_ns(_: StageChoice) -> int:
-            return max(
-                time.value(values)
-                for time, literal in [*times, (LinearSum(), True)]
-                if (literal if isinstance(literal, bool) else values[literal.index])
-            )
-
-        upper = max(time.largest(stages.upper) for time, _ in times)
-        variable = stages.new_int(upper, latest_ns)
-        for time, literal in times:
-            row = stages.model.add(variable >= time.expression)
-            if not isinstance(literal, bool):
-                row.only_enforce_if(literal)
-        return LinearSum().add(variable)
+        return self.stages.largest_that_count([(time, [(arc, True)]) for time, arc in times])
 
     def _bounds(self) -> list[LinearSum]:
         """Return the bounds of :func:`solver.evaluation.step_bounds.step_bound_ns`, one by one."""

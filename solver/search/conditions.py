@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from solver.dp.ideal_program import can_win
-from solver.search.state import SearchState
+from solver.search.state import SearchState, kept
 
 Condition = Callable[[SearchState], bool]
 
@@ -55,12 +55,9 @@ def is_bottleneck(state: SearchState) -> bool:
     return state.is_first and state.objective == "bottleneck"
 
 
+@kept
 def has_many_orders(state: SearchState) -> bool:
     """Whether device orders are too many to be listed."""
-    return state.kept(_has_many_orders)
-
-
-def _has_many_orders(state: SearchState) -> bool:
     return state.presolved.orders(every_length=False) is None
 
 
@@ -74,10 +71,7 @@ def not_(condition: Condition) -> Condition:
     return lambda state: not condition(state)
 
 
+@kept
 def ideals_are_few(state: SearchState) -> bool:
     """Whether the program over ideals will likely prove the optimum in about a second."""
-    return state.kept(_ideals_are_few)
-
-
-def _ideals_are_few(state: SearchState) -> bool:
     return can_win(state.problem)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import Final, TypeVar, cast
 
 from solver.bounds.parts.decomposition import Decomposition
@@ -379,3 +379,8 @@ class SearchState:
     @property
     def _bound_is_known(self) -> bool:
         return self._bound is not None or self.branches is not None
+
+
+def kept(make: Callable[[SearchState], _Kept]) -> Callable[[SearchState], _Kept]:
+    """Let a function be asked once for each state, as long as an objective lasts."""
+    return wraps(make)(lambda state: state.kept(make))

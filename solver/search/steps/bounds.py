@@ -15,7 +15,7 @@ from solver.bounds.pipeline_step import step_of_load_ns
 from solver.bounds.state_space.bound import SkeletonBound
 from solver.model.clock import Clock
 from solver.search.findings import BoundFound, Finding, PartsFound, WindowsFound
-from solver.search.state import SearchState
+from solver.search.state import SearchState, kept
 from solver.search.steps.heuristics import ideal_program
 
 
@@ -69,12 +69,9 @@ def parts(state: SearchState, clock: Clock) -> Iterator[Finding]:
     yield BoundFound(least_ns)
 
 
+@kept
 def has_shared_parts(state: SearchState) -> bool:
     """Whether parts of the graph share the time of all devices."""
-    return state.kept(_has_shared_parts)
-
-
-def _has_shared_parts(state: SearchState) -> bool:
     return decomposition.applies(state.presolved.units)
 
 
@@ -115,12 +112,9 @@ def state_space(state: SearchState, clock: Clock) -> Iterator[Finding]:
         yield BoundFound(min(bound.least_bottleneck_ns(state.bound, clock), ceiling_ns))
 
 
+@kept
 def has_state_space(state: SearchState) -> bool:
     """Whether ideals say something, and linear programs of single orders do not say more."""
-    return state.kept(_has_state_space)
-
-
-def _has_state_space(state: SearchState) -> bool:
     presolved = state.presolved
     single = len(presolved.kinds) > 1 and bool(presolved.orders(every_length=False))
     return presolved.slots > 1 and not single and SkeletonBound.applies(presolved.units)

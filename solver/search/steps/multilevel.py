@@ -9,16 +9,13 @@ from solver.heuristics.multilevel import Multilevel
 from solver.model.clock import Clock
 from solver.presolve.device_kinds import usable_devices
 from solver.search.findings import BoundFound, Finding, Infeasible, NothingFound, PlanFound
-from solver.search.state import SearchState
+from solver.search.state import SearchState, kept
 from solver.search.steps.heuristics import MOST_SUB_SOLVES
 
 
+@kept
 def levels(state: SearchState) -> Multilevel:
     """Return the levels of the graph."""
-    return state.kept(_levels)
-
-
-def _levels(state: SearchState) -> Multilevel:
     return Multilevel(state.units)
 
 

@@ -10,7 +10,7 @@ from solver.presolve.dominance import Simplified, simplify
 from solver.presolve.shortfalls import find_shortfalls
 from solver.presolve.symmetry import identical_blocks
 from solver.search.findings import BlocksFound, Finding, Infeasible, UnitsMerged
-from solver.search.state import SearchState
+from solver.search.state import SearchState, kept
 
 _LARGEST_SAVING: Final = 4
 """A graph of more times the units that may be left is not simplified: to count takes seconds."""
@@ -33,7 +33,7 @@ def byte_sums(state: SearchState, clock: Clock) -> Iterator[Finding]:
 
 def dominance(state: SearchState, clock: Clock) -> Iterator[Finding]:
     """Merge units that some best plan keeps together."""
-    yield UnitsMerged(state.kept(_simplified))
+    yield UnitsMerged(_simplified(state))
 
 
 def symmetry(state: SearchState, clock: Clock) -> Iterator[Finding]:
@@ -54,8 +54,9 @@ def has_few_places(state: SearchState, most: int) -> bool:
     most_units = most // len(state.problem.devices)
     if len(state.units) > _LARGEST_SAVING * most_units:
         return False
-    return len(state.kept(_simplified).units) <= most_units
+    return len(_simplified(state).units) <= most_units
 
 
+@kept
 def _simplified(state: SearchState) -> Simplified:
     return simplify(state.units)

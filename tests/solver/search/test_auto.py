@@ -99,7 +99,7 @@ def test_what_the_program_over_ideals_leaves_open_is_searched_on(monkeypatch):
 
     def undecided(asked, clock, improve):
         calls.append((asked, clock.left_s))
-        return IdealAnswer(SolveStatus.FEASIBLE, known.plan, known.evaluation, (1,))
+        return IdealAnswer(SolveStatus.FEASIBLE, known.plan, (1,))
 
     monkeypatch.setattr(heuristics, "solve_ideals", undecided)
     result = solve(problem, LIMITS)
