@@ -42,14 +42,14 @@ all (:mod:`solver.dp.interleaved`, with the proof). Only ``bottleneck`` with the
 ``weights`` is done; everything else is declined.
 
 **What makes it fast.** Units that some best plan keeps together are merged first
-(:mod:`solver.presolve.dominance`, :func:`solver.stages.blocks.collapse`), which removes most ideals
-of some graphs: every dangling output doubles their number. Of ideals that differ by exchanges of
-identical chains one is regarded (:mod:`solver.stages.repeated_chains`). Costs of all pairs of
-ideals in a block are one matrix product (:mod:`solver.stages.pair_sums`). The stages below a
-ceiling on the load are few, and the same for all sets of devices: for the bottleneck they are
-listed once, and each set is a bit (:mod:`solver.dp.stage_list`,
-:mod:`solver.dp.bottleneck`). Other objectives take a sweep for each set
-(:mod:`solver.dp.sweep`), in which limits leave few ideals where it can end.
+(:mod:`solver.presolve.dominance`, :func:`solver.stages.blocks.collapse_units`), which removes
+most ideals of some graphs: every dangling output doubles their number. Of ideals that differ by
+exchanges of identical chains one is regarded (:mod:`solver.stages.repeated_chains`). Costs of all
+pairs of ideals in a block are one matrix product (:mod:`solver.stages.pair_sums`). The stages
+below a ceiling on the load are few, and the same for all sets of devices: for the bottleneck they
+are listed once, and each set is a bit (:mod:`solver.dp.stage_list`, :mod:`solver.dp.bottleneck`).
+Other objectives take a sweep for each set (:mod:`solver.dp.sweep`), in which limits leave few
+ideals where it can end.
 """
 
 from __future__ import annotations

@@ -16,11 +16,11 @@ with these middles are the plans of one chunk of the remaining graph, at the sam
 * *Memory.* With the memory model ``weights`` a device holds each weight once, whatever reads it.
   The other models add up what chunks hold, peaks and all: they are declined.
 
-So :mod:`solver.dp.sweep` solves the problem with given middles exactly, and the best of
-all is the optimum. The ideals of the remaining graph are the unions of one ideal of every round,
-``U = (I_1 - M_0) | (I_2 - M_1) | ...`` with ``M_{c-1} <= I_c <= M_c``. Merging units without cost
-(:func:`solver.stages.blocks.collapse`) moves them to the stage of a neighbour, which is a place in
-a chunk as well as a device; its proof holds for stages of any number of chunks.
+So :mod:`solver.dp.sweep` solves the problem with given middles exactly, and the best of all is the
+optimum. The ideals of the remaining graph are the unions of one ideal of every round, ``U = (I_1 -
+M_0) | (I_2 - M_1) | ...`` with ``M_{c-1} <= I_c <= M_c``. Merging units without cost
+(:func:`solver.stages.blocks.collapse_units`) moves them to the stage of a neighbour, which is a
+place in a chunk as well as a device; its proof holds for stages of any number of chunks.
 
 **What keeps unions few.** Let T be a ceiling on the load, and U what s of at most m devices run.
 Merged into one, devices have no more transfers in all than apart: it receives a value at most as
@@ -49,7 +49,7 @@ from solver.model.clock import Clock
 from solver.model.plan import PartitionPlan
 from solver.presolve.device_kinds import DeviceKind, DeviceSets, sums_by_set
 from solver.presolve.instance import Instance
-from solver.stages.blocks import DROPPED, Blocks, consuming_blocks
+from solver.stages.blocks import Blocks, consuming_blocks
 from solver.stages.costs import StageCosts
 from solver.stages.ideals import membership
 
@@ -135,12 +135,8 @@ class InterleavedSearch:
         self.clock, self.most_pairs = clock, most_pairs
         self.refuted = -1
         self.pairs = 0
-        work = np.zeros(blocks.count)
-        for unit, time_ns in enumerate(units.fastest_ns):
-            if blocks.block_of[unit] != DROPPED:
-                work[blocks.block_of[unit]] += time_ns
         self.member = membership(self.ideals, blocks.count)
-        self.work_ns: Floats = work @ self.member
+        self.work_ns: Floats = blocks.sums(units.fastest_ns) @ self.member
         self._nested = np.array(
             [[a & b == a for b in self.ideals] for a in self.ideals], dtype=np.bool_
         )

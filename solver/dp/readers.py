@@ -27,8 +27,9 @@ import numpy as np
 from solver.dp.stage_list import StageList
 from solver.dp.sweep import Stage
 from solver.model.arrays import Bools, Floats
-from solver.stages.blocks import consuming_blocks
+from solver.stages.blocks import crossings
 from solver.stages.costs import StageCosts
+from solver.stages.pair_sums import Crossing
 
 
 class Readers:
@@ -36,18 +37,13 @@ class Readers:
 
     def __init__(self, costs: StageCosts) -> None:
         self._member = costs.ideals.member
-        self._nets: list[tuple[int, tuple[int, ...]]] = []
-        self._cost_ns: list[int] = []
+        self._nets: list[Crossing] = []
         transfers = costs.units.transfers
         # Where sends overlap compute or receives, loads do not say what one more would add.
         if transfers.sends_once or costs.problem.interconnect.overlap:
             return
-        found: dict[tuple[int, tuple[int, ...]], int] = {}
-        for net, time_ns in zip(transfers.nets, transfers.least_ns, strict=True):
-            ends = consuming_blocks(net, costs.blocks)
-            if time_ns and ends is not None and len(ends[1]) > 1:
-                found[ends] = found.get(ends, 0) + time_ns
-        self._nets, self._cost_ns = list(found), list(found.values())
+        every = crossings(transfers.nets, transfers.least_ns, costs.blocks)
+        self._nets = [crossing for crossing in every if len(crossing.consumers) > 1]
 
     def __len__(self) -> int:
         return len(self._nets)
@@ -70,14 +66,14 @@ class Readers:
             For such a value the stage that makes it, by place, and the time that is missing.
         """
         found: dict[int, tuple[int, int]] = {}
-        for net, (producer, consumers) in enumerate(self._nets):
+        for net, crossing in enumerate(self._nets):
             borders = [0, *(stage.end for stage in stages)]
-            at = int(np.argmax(self._member[producer, borders])) - 1
-            read = np.diff(self._member[np.ix_(consumers, borders)].sum(axis=0)) > 0
+            at = int(np.argmax(self._member[crossing.producer, borders])) - 1
+            read = np.diff(self._member[np.ix_(crossing.consumers, borders)].sum(axis=0)) > 0
             read[at] = False
             counted = sends[net][stages[at].end] if net in sends else 1
             if read.sum() > counted:
-                found[net] = at, self._cost_ns[net] * int(read.sum() - counted)
+                found[net] = at, crossing.cost * int(read.sum() - counted)
         return found
 
     def raised(self, stages: StageList, nets: Sequence[int]) -> StageList | None:
@@ -95,14 +91,15 @@ class Readers:
         starts = np.repeat(stages.start, np.diff(stages.first))
         load_ns, sends, changed = stages.load_ns.copy(), dict(stages.sends), False
         for net in nets:
-            producer, consumers = self._nets[net]
-            read = self._member[list(consumers)].sum(axis=0)
+            crossing = self._nets[net]
+            read = self._member[list(crossing.consumers)].sum(axis=0)
             least = np.maximum(_least(stages, read[stages.end] > read[starts], len(read)), 1)
-            made = self._member[producer][stages.end] & ~self._member[producer][starts]
+            made = self._member[crossing.producer]
+            made = made[stages.end] & ~made[starts]
             more = least[stages.end] - (sends[net][stages.end] if net in sends else 1)
             raised = made & (more > 0)
             if raised.any():
-                load_ns[raised] += self._cost_ns[net] * more[raised]
+                load_ns[raised] += crossing.cost * more[raised]
                 sends[net], changed = least, True
         return replace(stages, load_ns=load_ns, sends=sends) if changed else None
 

@@ -149,9 +149,7 @@ def improve_slowly(
     value = evaluate(units.problem, plan).value(name)
     idle = 0
     for number in itertools.count() if searches is None else range(searches):
-        if value <= target or idle == _IDLE_SEARCHES:
-            return
-        if clock.is_over:
+        if value <= target or idle == _IDLE_SEARCHES or clock.is_over:
             return
         pace = SLOW[number % len(SLOW)]
         own_seed = seed + _SEEDS * number

@@ -13,6 +13,7 @@ from typing import Final
 
 from solver.bounds.averages import least_value
 from solver.bounds.positions import PositionBound
+from solver.dp.contiguous.orders import renumbered
 from solver.dp.contiguous.solver import best_cut, transition_count
 from solver.heuristics.coarsening import cheap_order, consecutive_clusters
 from solver.heuristics.local_search import improve
@@ -61,7 +62,7 @@ class Multilevel:
         wanted = _CLUSTERS_PER_DEVICE * len(units.problem.devices)
         most = max(2, min(_MOST_CLUSTERS, affordable, max(wanted, 1000)))
         if len(units) <= most:
-            return contract(units, _numbers(order), len(units))
+            return renumbered(units, order)
         return contract(units, *consecutive_clusters(units, order, most))
 
     @property
@@ -99,43 +100,3 @@ class Multilevel:
         return improve(
             self.coarse, plan, seed=seed, max_iterations=most, target=target, clock=clock
         )
-
-    def improve_boundaries(
-        self,
-        plan: PartitionPlan,
-        clock: Clock,
-        *,
-        max_solves: int | None,
-        workers: int,
-        seed: int,
-        target: int,
-    ) -> PartitionPlan:
-        """Return what exact sub-solves around stage boundaries make of a plan.
-
-        Parameters
-        ----------
-        plan, clock, seed, target
-            As for :meth:`anneal`.
-        max_solves : int or None
-            The most sub-solves; None for no limit.
-        workers : int
-            Threads of each.
-        """
-        from solver.heuristics.neighbourhoods.stage_boundaries import improve_by_neighbourhoods
-
-        return improve_by_neighbourhoods(
-            self.coarse,
-            plan,
-            clock=clock,
-            max_solves=max_solves,
-            workers=workers,
-            seed=seed,
-            target=target,
-        )
-
-
-def _numbers(order: list[int]) -> list[int]:
-    number = [0] * len(order)
-    for position, unit in enumerate(order):
-        number[unit] = position
-    return number

@@ -95,7 +95,6 @@ class _Search:
         transitions = transition_count(units)
         self._places = min(len(units) + 1, int((2 * _CUT_WORK / transitions) ** 0.5))
         self._cut_work = transitions * self._places**2 // 2
-        self._names = [units.problem.operators[members[0]].name for members in units.members]
         self._known: dict[tuple[int, ...], _Cut | None] = {}
         self._starts: list[tuple[_Cut, Sequence[int]]] = []
 
@@ -180,11 +179,6 @@ class _Search:
 
     def _stage_places(self, plan: PartitionPlan) -> list[int]:
         """Return the places at which stages of a plan begin."""
-        starts: list[int] = []
-        seen: set[str] = set()
-        for place, unit in enumerate(self._sides.path):
-            device = plan.assignment[self._names[unit]]
-            if device not in seen:
-                seen.add(device)
-                starts.append(place)
-        return starts
+        device_of = self._units.lowered(plan.assignment)
+        devices = [device_of[unit] for unit in self._sides.path]
+        return [devices.index(device) for device in dict.fromkeys(devices)]

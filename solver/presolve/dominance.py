@@ -187,12 +187,12 @@ def simplify(units: Instance) -> Simplified:
     by_device &= "step" not in problem.objective
     if by_device and not problem.stage_pins and not units.transfers.hops:
         merges = _merge_all(Blocks(units))
+    if not merges:
+        return Simplified.unchanged(units)
     anchor = list(range(len(units)))
     for merge in reversed(merges):
         # An anchor moves only after what has been merged into it.
         anchor[merge.unit] = anchor[merge.anchor]
-    if not merges:
-        return Simplified(units, units, (), tuple(anchor))
     # The numbers of anchors are in a topological order.
     number = {unit: i for i, unit in enumerate(sorted(set(anchor)))}
     merged = contract(units, [number[unit] for unit in anchor], len(number))

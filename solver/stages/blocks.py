@@ -59,28 +59,19 @@ class Blocks:
         return stages
 
 
-def collapse(
-    units: Instance,
-    free_nets: frozenset[int],
-    *,
-    forget_weights: bool,
-    returning: frozenset[int] = frozenset(),
-) -> Blocks:
+def collapse_units(units: Instance, *, forget_weights: bool) -> Blocks:
     """Merge units without cost of their own into the neighbour that every good plan gives them.
 
     Parameters
     ----------
-    free_nets : frozenset of int
-        Indices of the nets that cost neither time nor bytes wherever they cross.
     forget_weights : bool
-        Treat the weights of such units as nothing.
-    returning : frozenset of int
-        Units with a value that is relayed to the last stage at some cost.
+        Treat the weights of such units as nothing, which is a relaxation.
 
     Notes
     -----
     A unit is *free* if it takes no time on any device, holds no weights, storages, saved
-    storages or graph inputs that count, is none of `returning`, and may run anywhere. Proof that
+    storages or graph inputs that count, makes no value that is relayed to the last stage at some
+    cost, and may run anywhere. A net is free if it costs neither time nor bytes. Proof that
     some best plan agrees with each step, for all objectives but latency:
 
     * *Free source, free value*: it has no forward predecessors, and all its nets are free. It
@@ -101,6 +92,15 @@ def collapse(
     the earlier ones, so the argument repeats. With `forget_weights` the problem is relaxed
     first, by giving free units weights of no bytes, and the steps are exact for the relaxation.
     """
+    is_costly = units.transfers.is_costly
+    free_nets = frozenset(
+        index for index, net in enumerate(units.nets) if not is_costly[list(net.operators)].any()
+    )
+    returning = {
+        net.producer
+        for net in units.transfers.nets
+        if net.is_output and is_costly[list(net.operators)].any()
+    }
     free, weightless = _free_units(units, returning, forget_weights=forget_weights)
     merging = _Merging(units, free_nets)
     pending = sorted(free)
@@ -126,7 +126,7 @@ class _Merging:
         return leader_of(self._block, unit)
 
     def settles(self, unit: int) -> bool:
-        """Leave out or merge a free unit, if one of the steps of :func:`collapse` does."""
+        """Leave out or merge a free unit, if one of the steps of :func:`collapse_units` does."""
         nets, gone, free_nets = self._units.nets, self._gone, self._free_nets
         # What was merged into the unit is free too, and touches nothing but the unit.
         before = {self._find(u) for u in self._units.predecessors[unit] if u not in gone} - {unit}
@@ -158,15 +158,26 @@ class _Merging:
     def blocks(self, weightless: frozenset[int]) -> Blocks:
         """Return what units have become, numbered."""
         leader = [DROPPED if u in self._gone else self._find(u) for u in range(len(self._block))]
-        return _number(self._units, leader, self._dropped, weightless)
+        # A source takes its reader's number and a sink its producer's, so that leaders keep a
+        # topological order.
+        number = {unit: i for i, unit in enumerate(sorted(set(leader) - {DROPPED}))}
+        number[DROPPED] = DROPPED
+        block_of = tuple(number[unit] for unit in leader)
+        return Blocks(
+            count=len(number) - 1,
+            block_of=block_of,
+            edges=quotient_arcs(self._units.edges, block_of),
+            dropped=tuple(self._dropped),
+            weightless=weightless,
+        )
 
 
 def _free_units(
-    units: Instance, returning: frozenset[int], *, forget_weights: bool
+    units: Instance, returning: set[int], *, forget_weights: bool
 ) -> tuple[set[int], set[int]]:
     """Return the free units, and those of them that are only so without their weights."""
     problem = units.problem
-    busy: set[int] = set(returning)
+    busy = set(returning)
     busy.update(np.flatnonzero(units.slowest_ns).tolist())
     busy.update(u for u, allowed in enumerate(units.allowed_devices) if allowed is not None)
     if problem.memory_model != "weights":
@@ -184,46 +195,6 @@ def _free_units(
         else:
             free.difference_update(entry.units)
     return free, weightless
-
-
-def _number(
-    units: Instance,
-    leader: list[int],
-    dropped: list[tuple[int, tuple[int, ...]]],
-    weightless: frozenset[int],
-) -> Blocks:
-    # A source takes its reader's number and a sink its producer's, so that leaders keep a
-    # topological order.
-    number = {unit: i for i, unit in enumerate(sorted(set(leader) - {DROPPED}))}
-    number[DROPPED] = DROPPED
-    block_of = tuple(number[unit] for unit in leader)
-    return Blocks(
-        count=len(number) - 1,
-        block_of=block_of,
-        edges=quotient_arcs(units.edges, block_of),
-        dropped=tuple(dropped),
-        weightless=weightless,
-    )
-
-
-def collapse_units(units: Instance, *, forget_weights: bool) -> Blocks:
-    """Merge units into the blocks whose ideals the program is about.
-
-    Parameters
-    ----------
-    forget_weights : bool
-        Whether units whose weights alone keep them apart are merged, which is a relaxation.
-    """
-    is_costly = units.transfers.is_costly
-    free = frozenset(
-        index for index, net in enumerate(units.nets) if not is_costly[list(net.operators)].any()
-    )
-    returning = frozenset(
-        net.producer
-        for net in units.transfers.nets
-        if net.is_output and is_costly[list(net.operators)].any()
-    )
-    return collapse(units, free, forget_weights=forget_weights, returning=returning)
 
 
 def consuming_blocks(net: Net, blocks: Blocks) -> tuple[int, tuple[int, ...]] | None:

@@ -40,7 +40,6 @@ LAYERS = {
 CIRCLES_OF_FOLDERS = {
     ("solver/bounds", "solver/bounds/borders", "solver/bounds/lagrangian"),
     ("solver/dp", "solver/dp/contiguous"),
-    ("solver/heuristics", "solver/heuristics/neighbourhoods"),
     ("solver/search", "solver/search/steps"),
 }
 """Folders within one room that import each other. This list may only shrink."""

@@ -16,6 +16,7 @@ from solver.bounds.state_space.program import Kind, Program
 from solver.bounds.state_space.skeleton import Skeleton
 from solver.bounds.state_space.skeleton_choice import MOST_WIDE_NETS, choose_skeleton
 from solver.bounds.state_space.stages import SkeletonCosts
+from solver.bounds.stepping import DestructiveBound
 from solver.bounds.windows import BorderIdeals, StageWindows
 from solver.model.arrays import Indices, Ints
 from solver.model.clock import UNLIMITED, Clock
@@ -187,13 +188,7 @@ class SkeletonBound:
     @staticmethod
     def applies(units: Instance) -> bool:
         """Whether the bound is one of the problem."""
-        problem = units.problem
-        return (
-            problem.chunks_per_device == 1
-            and not units.transfers.sends_once
-            and not problem.interconnect.overlap
-            and not any(op.is_backward for op in problem.operators)
-        )
+        return not units.transfers.sends_once and DestructiveBound.applies(units)
 
     def _set_kinds(self, devices: Sequence[Device]) -> None:
         """Tell devices apart by class and memory, by as much memory as leaves few sets of them.

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from solver.stages.pair_sums import Crossing
+
 
 @dataclass(frozen=True, slots=True)
 class Feeders:
@@ -60,25 +62,6 @@ class WideNet:
 
 
 @dataclass(frozen=True, slots=True)
-class LocalNet:
-    """A value of a kept unit that other kept units depend on, all by places.
-
-    Attributes
-    ----------
-    producer : int
-        The unit that makes the value.
-    readers : tuple of int
-        What reads the value, or one that is made of it alone.
-    time_ns : int
-        The least time of a transfer of the value, or of one that is made of it.
-    """
-
-    producer: int
-    readers: tuple[int, ...]
-    time_ns: int
-
-
-@dataclass(frozen=True, slots=True)
 class Skeleton:
     """Units whose ideals are few, with what is known of the others.
 
@@ -94,8 +77,9 @@ class Skeleton:
         Values with far or many readers outside the skeleton.
     feeders : tuple of Feeders
         Every wide value has one owner among them; that of a value no chain reads has no chains.
-    local_nets : tuple of LocalNet
-        All other values that a device may send or receive.
+    local_nets : tuple of Crossing
+        All other values that a device may send or receive, by places: what reads each, or one that
+        is made of it alone, and the least time of a transfer of either.
     supply_ns : tuple of int
         By place: the least time that its device spends on units outside the skeleton and on what
         they make, without chains of feeders (:func:`solver.bounds.state_space.supply.supply_ns`).
@@ -108,7 +92,7 @@ class Skeleton:
     ideals: tuple[int, ...]
     wide: tuple[WideNet, ...]
     feeders: tuple[Feeders, ...]
-    local_nets: tuple[LocalNet, ...]
+    local_nets: tuple[Crossing, ...]
     supply_ns: tuple[int, ...]
     before: tuple[tuple[int, ...], ...]
     after: tuple[tuple[int, ...], ...]

@@ -8,11 +8,12 @@ import numpy as np
 
 from solver.bounds.markers import Markers
 from solver.bounds.spine import longest_path
-from solver.bounds.state_space.skeleton import Feeders, LocalNet, Skeleton, WideNet
+from solver.bounds.state_space.skeleton import Feeders, Skeleton, WideNet
 from solver.bounds.state_space.supply import supply_ns
 from solver.model.arrays import Ints
 from solver.presolve.instance import Instance
 from solver.stages.ideals import list_ideals
+from solver.stages.pair_sums import Crossing
 
 MOST_IDEALS = 60_000
 _LITTLE = 500
@@ -159,7 +160,7 @@ class _Choice:
                 local
                 for index, entry in enumerate(self.units.nets)
                 if index not in number_of and entry.producer in place and self.net_times_ns[index]
-                if (local := self._local(index, place, derived)).readers
+                if (local := self._local(index, place, derived)).consumers
             ),
             supply_ns=supply_ns,
             before=self._nearest(range(len(self.units)), self.predecessors, kept),
@@ -179,7 +180,7 @@ class _Choice:
                     found[unit] = net
         return found
 
-    def _local(self, index: int, place: Mapping[int, int], derived: Mapping[int, int]) -> LocalNet:
+    def _local(self, index: int, place: Mapping[int, int], derived: Mapping[int, int]) -> Crossing:
         """Return a net with the readers of what is made of it alone.
 
         Proof that the producer's device sends something of at least that time if another device
@@ -202,7 +203,7 @@ class _Choice:
                     times = [n for n in self.nets_of[unit] if self.net_times_ns[n] * 2 > time_ns]
                     pending += times
         producer = place[self.units.nets[index].producer]
-        return LocalNet(producer, tuple(sorted(readers - {producer})), time_ns)
+        return Crossing(producer, tuple(sorted(readers - {producer})), time_ns)
 
     def _supply(
         self,

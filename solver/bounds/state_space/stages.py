@@ -15,7 +15,7 @@ from solver.presolve.instance import Instance
 from solver.stages.blocks import DROPPED, Blocks
 from solver.stages.held_bytes import HeldBytes, MemoryOfStages
 from solver.stages.ideals import Ideals
-from solver.stages.pair_sums import Crossing, PairSum
+from solver.stages.pair_sums import PairSum
 
 _COLUMNS = 64
 """Ends whose stages are costed together."""
@@ -125,8 +125,7 @@ class SkeletonCosts:
         member = self.ideals.member
         self._work_ns = [own.work_ns[name].astype(np.float64) @ member for name in classes]
         self._move = PairSum(member)
-        for net in skeleton.local_nets:
-            crossing = Crossing(net.producer, net.readers, net.time_ns)
+        for crossing in skeleton.local_nets:
             self._move.add_sent(crossing)
             self._move.add_received(crossing)
         self._move.add_units(skeleton.supply_ns)

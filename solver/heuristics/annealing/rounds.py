@@ -77,7 +77,7 @@ class Rounds:
         """Return the best positions found within the capacities, or None."""
         best: int | None = None
         shares = self.pace.shares[: 1 if len(self.units) > _ONE_ROUND_ABOVE else None]
-        if any(limit is not None for limit in (d.memory_bytes for d in self.devices)):
+        if any(device.memory_bytes is not None for device in self.devices):
             positions = self._mended(positions, budget // 3)
         each = budget // (2 * len(shares))
         for number, share in enumerate(shares):
@@ -99,9 +99,7 @@ class Rounds:
             found = self._anneal(self.units, positions, cooling, seed, left - 1)
             if found is not None and (best is None or found[0] < best):
                 best, positions = found
-            if best is not None and best <= self.target:
-                break
-            if self.clock.is_over:
+            if (best is not None and best <= self.target) or self.clock.is_over:
                 break
         return None if best is None else positions
 

@@ -153,10 +153,9 @@ class _Search:
         units, so that clusters are consecutive in an order by stage: no cycle appears.
         """
         position = {device: at for at, device in enumerate(self.plan.device_order)}
-        operators = self.problem.operators
         members: list[list[int]] = [[] for _ in position]
-        for unit, indices in enumerate(self.units.members):
-            members[position[self.plan.assignment[operators[indices[0]].name]]].append(unit)
+        for unit, device in enumerate(self.units.lowered(self.plan.assignment)):
+            members[position[device]].append(unit)
         cluster_of = [0] * len(self.units)
         low: list[int] = []
         high: list[int] = []

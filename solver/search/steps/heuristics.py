@@ -22,12 +22,13 @@ from solver.heuristics.rotations import best_rotation, can_rotate
 from solver.model.clock import Clock
 from solver.model.cuts import is_hand_made
 from solver.model.problem import PartitionProblem
+from solver.presolve.instance import Instance
 from solver.search.findings import Finding, NothingFound, PlanFound
 from solver.search.state import SearchState
 
 _MOVES_PER_UNIT: Final = 100
 """Moves of local search on smaller graphs, which a model often solves at once."""
-MOST_SUB_SOLVES: Final = 40
+_MOST_SUB_SOLVES: Final = 40
 """Of a deterministic run."""
 _SLOW_SEARCHES: Final = 2
 """Without a clock of the wall."""
@@ -184,19 +185,24 @@ def all_borders(state: SearchState, clock: Clock) -> Iterator[Finding]:
 
 def stage_boundaries(state: SearchState, clock: Clock) -> Iterator[Finding]:
     """Offer what sub-solves around single stage boundaries make of the incumbent."""
+    yield improved_boundaries(state, state.presolved.units, clock, state.seed)
+
+
+def improved_boundaries(state: SearchState, units: Instance, clock: Clock, seed: int) -> PlanFound:
+    """Return what sub-solves around stage boundaries, on some units, make of the incumbent."""
     assert state.plan is not None
     from solver.heuristics.neighbourhoods.stage_boundaries import improve_by_neighbourhoods
 
     plan = improve_by_neighbourhoods(
-        state.presolved.units,
+        units,
         state.plan,
         clock=clock,
-        max_solves=MOST_SUB_SOLVES if clock.is_deterministic else None,
+        max_solves=_MOST_SUB_SOLVES if clock.is_deterministic else None,
         workers=state.workers,
-        seed=state.seed,
+        seed=seed,
         target=state.bound,
     )
-    yield PlanFound(plan)
+    return PlanFound(plan)
 
 
 def slow_annealing(state: SearchState, clock: Clock) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from solver.model.clock import Clock
 from solver.presolve.device_kinds import usable_devices
 from solver.search.findings import BoundFound, Finding, Infeasible, NothingFound, PlanFound
 from solver.search.state import SearchState, kept
-from solver.search.steps.heuristics import MOST_SUB_SOLVES
+from solver.search.steps.heuristics import improved_boundaries
 
 
 @kept
@@ -54,13 +54,4 @@ def anneal(state: SearchState, clock: Clock) -> Iterator[Finding]:
 
 def boundaries(state: SearchState, clock: Clock) -> Iterator[Finding]:
     """Offer what sub-solves around stage boundaries make of the incumbent."""
-    assert state.plan is not None
-    plan = levels(state).improve_boundaries(
-        state.plan,
-        clock,
-        max_solves=MOST_SUB_SOLVES if clock.is_deterministic else None,
-        workers=state.workers,
-        seed=state.limits.seed,
-        target=state.bound,
-    )
-    yield PlanFound(plan)
+    yield improved_boundaries(state, levels(state).coarse, clock, state.limits.seed)

@@ -14,7 +14,7 @@ from solver.model.devices import STAGING_HOST
 from solver.model.problem import ColocationGroup, Weight
 from solver.presolve.dominance import simplify
 from solver.presolve.instance import condense
-from solver.stages.blocks import collapse
+from solver.stages.blocks import collapse_units
 from solver.stages.ideals import list_ideals
 from solver.stages.repeated_chains import RepeatedChains, repeated_chains
 from tests.support.oracle import brute_force
@@ -117,7 +117,7 @@ def fork_and_join(seed, *, chains=None, length=None, devices=None, **changed):
 
 def chains_of(problem):
     units = simplify(condense(problem)).units
-    return repeated_chains(units, collapse(units, frozenset(), forget_weights=False))
+    return repeated_chains(units, collapse_units(units, forget_weights=False))
 
 
 def without_chains(monkeypatch):
@@ -207,7 +207,7 @@ def test_it_equals_the_program_without_chains_on_larger_problems(monkeypatch):
 def test_ideals_are_counted_once(chains, length):
     problem = layers_of_blocks(1, chains, length)
     units = condense(problem)
-    blocks = collapse(units, frozenset(), forget_weights=False)
+    blocks = collapse_units(units, forget_weights=False)
     found = repeated_chains(units, blocks)
     ((first, *others),) = found.groups
     assert len(others) == chains - 1
@@ -241,7 +241,7 @@ def test_a_value_that_others_read_besides_the_next_of_a_chain_is_declined():
         weights={key: size for key, size in problem.weights.items() if key == "join"},
     )
     units = condense(problem)
-    blocks = collapse(units, frozenset(), forget_weights=False)
+    blocks = collapse_units(units, forget_weights=False)
     assert repeated_chains(units, blocks).groups == ()
 
 
