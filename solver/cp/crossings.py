@@ -49,11 +49,7 @@ class Crossings:
                 )
             )
             for unit in readers:
-                total = LinearSum().add(literal)
-                stages.add_on(total, unit, place, -1)
-                if produced_here:
-                    stages.add_on(total, producer, place)
-                stages.model.add(total.expression >= 0)
+                self._force(literal, unit, producer if produced_here else -1, place)
         self._received[key] = literal
         return literal
 
@@ -76,10 +72,7 @@ class Crossings:
                 lambda s: s.on(unit, place) and any(not s.on(other, place) for other in others)
             )
             for other in away:
-                total = LinearSum().add(literal)
-                stages.add_on(total, unit, place, -1)
-                stages.add_on(total, other, place)
-                stages.model.add(total.expression >= 0)
+                self._force(literal, unit, other, place)
         self._crosses[key] = literal
         return literal
 
@@ -98,11 +91,17 @@ class Crossings:
         else:
             literal = stages.new_bool(lambda s: any(s.on(unit, place) for unit in units))
             for unit in here:
-                total = LinearSum().add(literal)
-                stages.add_on(total, unit, place, -1)
-                stages.model.add(total.expression >= 0)
+                self._force(literal, unit, -1, place)
         self._held[key] = literal
         return literal
+
+    def _force(self, literal: Literal, unit: int, other: int, place: Place) -> None:
+        """Let a literal be true if a unit is on `place` and another one (-1: none) is not."""
+        total = LinearSum().add(literal)
+        self.stages.add_on(total, unit, place, -1)
+        if other >= 0:
+            self.stages.add_on(total, other, place)
+        self.stages.model.add(total.expression >= 0)
 
     def hops(self, relay: Net, border: int) -> LinearSum:
         """hop[relay, border]: made on a position before `border` and needed there or later.

@@ -253,20 +253,20 @@ class _Search:
     def _higher_device_count(self, clock: Clock) -> Remedy | None:
         most = self.problem.max_devices
         assert most is not None
-        is_least = True
-        for count in range(most + 1, len(self.problem.devices) + 1):
-            change = HigherDeviceCount(count, is_least)
-            answer = self.ask(changed(self.base, change), clock)
-            if answer.plan is not None:
-                return self._remedy(change, answer.plan)
-            is_least &= answer.proven
-        return None
+        counts = range(most + 1, len(self.problem.devices) + 1)
+        return self._counted(HigherDeviceCount, counts, True, clock)
 
     def _more_devices(self, name: str, clock: Clock) -> Remedy | None:
         """Try up to as many more devices like `name` as there are devices."""
-        is_least = self.proven
-        for count in range(1, len(self.problem.devices) + 1):
-            change = MoreDevices(self.problem.device_of[name], count, is_least)
+        like = partial(MoreDevices, self.problem.device_of[name])
+        return self._counted(like, range(1, len(self.problem.devices) + 1), self.proven, clock)
+
+    def _counted(
+        self, make: Callable[[int, bool], Change], counts: range, is_least: bool, clock: Clock
+    ) -> Remedy | None:
+        """Try changes of more and more devices; `is_least` says that no fewer are enough."""
+        for count in counts:
+            change = make(count, is_least)
             answer = self.ask(changed(self.base, change), clock)
             if answer.plan is not None:
                 return self._remedy(change, answer.plan)

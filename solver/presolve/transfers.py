@@ -60,17 +60,6 @@ class Net:
     returned_bytes: int = 0
 
 
-def nets_by_unit(nets: Sequence[Net], count: int) -> tuple[list[list[int]], list[list[int]]]:
-    """Return the numbers of the nets that each of `count` units makes, and that it reads."""
-    makes: list[list[int]] = [[] for _ in range(count)]
-    reads: list[list[int]] = [[] for _ in range(count)]
-    for number, net in enumerate(nets):
-        makes[net.producer].append(number)
-        for unit in net.consumers:
-            reads[unit].append(number)
-    return makes, reads
-
-
 class Span(NamedTuple):
     """The least and the most time of one transfer of each net, in nanoseconds."""
 

@@ -26,7 +26,7 @@ class MinimumCut:
     Attributes
     ----------
     is_exact : bool
-        False if the sums of capacities are too large.
+        False if sums of capacities are too large; then nothing is known of the cut.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class MinimumCut:
 
     @property
     def capacity(self) -> int:
-        """The sum of the arcs that it has."""
+        """The sum of the capacities of its arcs."""
         return int(self._flow.optimal_flow())
 
     @property

@@ -91,10 +91,7 @@ class PairSum:
 
     def add_sent(self, crossing: Crossing) -> None:
         """Add a cost where the producer is in the set and some consumer is not."""
-        cost = float(crossing.cost)
-        made = self._member[crossing.producer]
-        read = self._count(crossing)
-        whole = read == len(crossing.consumers)
+        cost, made, read, whole = self._ends_of(crossing)
         cut = (made | (read > 0)) & ~(made & whole)
         # Over base p_J (1 - [all consumers in J]), a cut net lacks p_J ([all in J] - p_I).
         self.of_end += cost * (made & ~whole)
@@ -103,10 +100,7 @@ class PairSum:
 
     def add_received(self, crossing: Crossing) -> None:
         """Add a cost where some consumer is in the set and the producer is not."""
-        cost = float(crossing.cost)
-        made = self._member[crossing.producer]
-        read = self._count(crossing)
-        whole = read == len(crossing.consumers)
+        cost, made, read, whole = self._ends_of(crossing)
         cut = (made | (read > 0)) & ~(made & whole)
         self.of_end += cost * (~made & (read > 0))
         self.of_start += cost * (cut & made)
@@ -117,9 +111,7 @@ class PairSum:
 
     def add_touched(self, crossing: Crossing) -> None:
         """Add a cost where some consumer is in the set; there is no producer."""
-        cost = float(crossing.cost)
-        read = self._count(crossing)
-        whole = read == len(crossing.consumers)
+        cost, _, read, whole = self._ends_of(crossing)
         self.of_end += cost * (read > 0)
         self.of_start -= cost * whole
         for level in range(1, len(crossing.consumers)):
@@ -146,9 +138,11 @@ class PairSum:
             here = between >= least
             self._feature(here, here, -float(cost))
 
-    def _count(self, crossing: Crossing) -> Ints:
-        counts: Ints = self._member[list(crossing.consumers)].sum(axis=0)
-        return counts
+    def _ends_of(self, crossing: Crossing) -> tuple[float, Bools, Ints, Bools]:
+        """Return the cost and, by set, whether the producer, how many readers, and all are in."""
+        read = self._member[list(crossing.consumers)].sum(axis=0)
+        made, whole = self._member[crossing.producer], read == len(crossing.consumers)
+        return float(crossing.cost), made, read, whole
 
     def table(self, starts: Indices, ends: Indices) -> Floats:
         """Return the sum for every pair of a start (row) and an end (column)."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from solver.model.devices import Device
+from solver.presolve.graph import neighbours
 from solver.presolve.instance import Instance
-from solver.presolve.transfers import Links, nets_by_unit
+from solver.presolve.transfers import Links
 
 Change = Callable[[list[int], int, int, int], None]
 
@@ -47,7 +48,9 @@ class StageTimes:
         self._reading = [0] * (len(nets) * self.count)
         self._spread = [1] * len(nets)
         self._reading[:: self.count] = [len(net.consumers) for net in nets]
-        self._produced, self._consumed = nets_by_unit(nets, len(units))
+        made = ((net.producer, number) for number, net in enumerate(nets))
+        read = ((unit, number) for number, net in enumerate(nets) for unit in net.consumers)
+        self._produced, self._consumed = (neighbours(len(units), pairs) for pairs in (made, read))
         latency = {name: own.tolist() for name, own in units.work_ns.items()}
         self._compute = [latency[device.device_class] for device in devices]
         blocks = 3 if self.overlap else 1
