@@ -44,6 +44,7 @@ _OPERATOR_FIELDS: Final = (
     "is_output",
     "allowed_devices",
     "transfer_ns",
+    "received_bytes",
     "is_backward",
     "stage",
     "in_place",

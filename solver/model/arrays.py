@@ -109,7 +109,8 @@ class ProblemArrays:
         self.value_bytes = _array([op.value_bytes for op in operators])
         self.gradient_bytes = np.zeros(len(operators), dtype=np.int64)
         self.saved_bytes = np.zeros(len(operators), dtype=np.int64)
-        self.held_bytes = _array([*self.value_bytes, *(g.value_bytes for g in problem.inputs)])
+        held_bytes = [op.held_value_bytes for op in operators]
+        self.held_bytes = _array([*held_bytes, *(g.value_bytes for g in problem.inputs)])
         if problem.memory_model != "weights":
             self.held_bytes *= problem.microbatches
         if problem.is_training:

@@ -46,6 +46,10 @@ class Operator:
     transfer_ns : int, optional
         Time of one send or receive of its value on any link, instead of the link's
         own latency and bandwidth; in training with the way back of its gradient.
+    received_bytes : int, optional
+        Bytes that a stage elsewhere holds that reads its value; None: `value_bytes`. The two
+        differ where an operator stands for several passes, of which one at a time is there
+        (:mod:`solver.evaluation.phases`). Not in training.
     is_backward : bool
         It belongs to the backward pass: its edges cost transfers, but do not order stages.
     stage : int, optional
@@ -66,6 +70,7 @@ class Operator:
     is_output: bool = False
     allowed_devices: frozenset[str] | None = None
     transfer_ns: int | None = None
+    received_bytes: int | None = None
     is_backward: bool = False
     stage: int | None = None
     in_place: bool = False
@@ -84,6 +89,8 @@ class Operator:
         check_natural(self.value_bytes, f"{where}value_bytes")
         if self.transfer_ns is not None:
             check_natural(self.transfer_ns, f"{where}transfer_ns")
+        if self.received_bytes is not None:
+            check_natural(self.received_bytes, f"{where}received_bytes")
         if self.stage is not None:
             check_natural(self.stage, f"{where}stage")
         for attribute in ("reads", "weights"):
@@ -130,6 +137,11 @@ class Operator:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return remake(self)
+
+    @property
+    def held_value_bytes(self) -> int:
+        """Bytes that a stage elsewhere holds that reads its value."""
+        return self.value_bytes if self.received_bytes is None else self.received_bytes
 
     def latency_on(self, device_class: str) -> int:
         """Return the execution time in nanoseconds on a device of `device_class`."""

@@ -92,6 +92,11 @@ def check_graph(problem: PartitionProblem) -> None:
                 raise PartitionError(
                     f"{where}{what}latency_ns has no entry for device class {missing!r}"
                 )
+        if op.received_bytes is not None and problem.is_training:
+            raise PartitionError(
+                f"{where}received_bytes is set, but in training stages hold what travels; leave "
+                "it out"
+            )
         if op.is_backward and "step" in problem.objective:
             raise PartitionError(
                 f"{where}is_backward, but the objective 'step' schedules whole passes; give "
@@ -184,7 +189,7 @@ def check_totals(problem: PartitionProblem) -> None:
         readers = len(problem.readers_of[op.name])
         moves = min(readers, len(problem.devices) - 1)
         # Every other stage that reads it may hold it.
-        held_bytes = batches * op.value_bytes + backward.gradient_bytes
+        held_bytes = batches * op.held_value_bytes + backward.gradient_bytes
         holders = max(1, min(readers, chunks * len(problem.devices) - 1))
         if relayed:
             moves = borders if readers or op.is_output else 0

@@ -151,7 +151,7 @@ def _live_bytes(problem: PartitionProblem, op: Operator) -> int:
         name: str | None = read
         while name is not None:
             source = problem.operators[problem.index_of[name]]
-            smallest = min(smallest, source.value_bytes)
+            smallest = min(smallest, source.held_value_bytes)
             name = source.alias_of
         least[root] = max(least.get(root, 0), smallest)
     return op.storage_bytes + sum(least.values())

@@ -4,8 +4,8 @@ An instance is plain data, as JSON could hold it::
 
     {"operators": [{"name", "latency_ns" (int, or dict by device class), "reads", "storage_bytes",
                     "workspace_bytes", "value_bytes", "alias_of", "weights", "is_output",
-                    "allowed_devices" (list or None), "transfer_ns", "is_backward", "stage",
-                    "in_place",
+                    "allowed_devices" (list or None), "transfer_ns", "received_bytes" (or None),
+                    "is_backward", "stage", "in_place",
                     "backward": {"latency_ns", "gradient_bytes", "passes_to", "kept_bytes",
                                  "residual_bytes", "workspace_bytes", "weight_gradient_bytes",
                                  "saves", "recomputable", "rng_bytes", "region"}},
@@ -111,7 +111,7 @@ class Oracle:
             if name in self.number and self.relays:
                 pass  # it comes by a relay, which `relayed_bytes` adds
             elif name in self.number:
-                received += batches * self.ops[self.number[name]]["value_bytes"]
+                received += batches * self._held_value_bytes(self.number[name])
                 if training:
                     received += self.ops[self.number[name]]["backward"]["gradient_bytes"]
             else:
@@ -320,6 +320,11 @@ class Oracle:
                 at += 1
         return steps
 
+    def _held_value_bytes(self, i):
+        """What is held of a value that was received."""
+        own = self.ops[i].get("received_bytes")
+        return self.ops[i]["value_bytes"] if own is None else own
+
     def relayed_bytes(self, masks, device_order):
         """What each stage holds for what it is given and passes on."""
         held = {}
@@ -327,7 +332,7 @@ class Oracle:
             return held
         batches = self.instance["microbatches"]
         for i, giver, taker in self.carried(masks, device_order):
-            value, gradient = self.ops[i]["value_bytes"], self._gradient_bytes(self.ops[i])
+            value, gradient = self._held_value_bytes(i), self._gradient_bytes(self.ops[i])
             if self.instance["memory_model"] == "training":
                 held[taker] = held.get(taker, 0) + batches * value + gradient
                 held[giver] = held.get(giver, 0) + batches * gradient

@@ -102,6 +102,11 @@ def random_problem(
                 "value_bytes": value_bytes,
                 "alias_of": alias_of,
                 "weights": tuple(key for key in weights if rng.random() < 0.18),
+                "received_bytes": (
+                    spare.randint(0, 9) * byte_scale
+                    if memory_model != "training" and spare.random() < 0.1
+                    else None
+                ),
                 "is_output": rng.random() < 0.2 or i == count - 1,
                 "transfer_ns": rng.randint(0, 9) * time_scale if rng.random() < 0.15 else None,
                 "is_backward": rng.random() < 0.4 if scattered_backward else i >= backward_from,
@@ -468,6 +473,7 @@ def to_instance(problem: PartitionProblem) -> dict[str, Any]:
                     None if op.allowed_devices is None else sorted(op.allowed_devices)
                 ),
                 "transfer_ns": op.transfer_ns,
+                "received_bytes": op.received_bytes,
                 "is_backward": op.is_backward,
                 "stage": op.stage,
                 "in_place": op.in_place,

@@ -1,0 +1,208 @@
+"""Caches as buffers, and the layers of a cache of transformers that read and write them.
+
+Every layer of a model has a module with its buffers. For each call of the step, a cache of
+transformers is made whose layers are views of these modules at the positions of the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers.cache_utils import (
+    Cache,
+    CacheLayerMixin,
+    DummyLayer,
+    LinearAttentionCacheLayerMixin,
+    LinearAttentionLayer,
+    StaticCache,
+    StaticLayer,
+    StaticSlidingWindowLayer,
+)
+
+from solver import PartitionError
+
+_RECURRENT: Final = (LinearAttentionLayer,)
+_PROBED: Final = torch.bfloat16
+_ATTENTION: Final = (StaticLayer, StaticSlidingWindowLayer)
+
+
+class LayerCache(nn.Module):
+    """What one layer keeps between steps: its buffers, none of them in the state dict."""
+
+    def __init__(self, buffers: Mapping[str, torch.Tensor]) -> None:
+        super().__init__()
+        for name, tensor in buffers.items():
+            self.register_buffer(name, tensor, persistent=False)
+
+    def layer(self, positions: torch.Tensor, start: torch.Tensor) -> Any:
+        """Return the layer of a cache of transformers at some positions."""
+        return DummyLayer()
+
+
+class KeyValueCache(LayerCache):
+    """Keys and values of attention, of shape ``[batch, heads, context, width]``."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor, *, is_sliding: bool) -> None:
+        super().__init__({"keys": keys, "values": values})
+        self.is_sliding = is_sliding
+
+    def layer(self, positions: torch.Tensor, start: torch.Tensor) -> CacheLayerMixin:
+        return _KeyValueLayer(self, positions, start)
+
+
+class StateCache(LayerCache):
+    """States of a recurrent layer: of its convolutions and of its recurrence."""
+
+    def __init__(
+        self, conv_states: Mapping[int, torch.Tensor], recurrent_states: Mapping[int, torch.Tensor]
+    ) -> None:
+        named = {f"conv_states_{index}": tensor for index, tensor in conv_states.items()}
+        named |= {f"recurrent_states_{index}": t for index, t in recurrent_states.items()}
+        super().__init__(named)
+        self.numbers = tuple(sorted({*conv_states, *recurrent_states}))
+
+    def layer(self, positions: torch.Tensor, start: torch.Tensor) -> LinearAttentionCacheLayerMixin:
+        return _StateLayer(self, start)
+
+
+def layer_caches(model: Any, batch: int, context: int) -> list[LayerCache]:
+    """Return a cache for every layer of a model, empty.
+
+    Raises
+    ------
+    PartitionError
+        If transformers has another kind of cache for a layer.
+    """
+    sizes = _probe(model, batch, context)
+    like = next(model.parameters())
+    made: list[LayerCache] = []
+
+    def empty(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+        dtype = like.dtype if tensor.dtype == _PROBED else tensor.dtype
+        return torch.zeros(tuple(shape), dtype=dtype, device=like.device)
+
+    for index, layer in enumerate(sizes.layers):
+        if type(layer) in _ATTENTION:
+            length = (batch, layer.num_heads, context)
+            keys = empty(layer.keys, (*length, layer.k_head_dim))
+            values = empty(layer.values, (*length, layer.v_head_dim))
+            made.append(KeyValueCache(keys, values, is_sliding=layer.is_sliding))
+        elif type(layer) in _RECURRENT:
+            states = (layer.conv_states, layer.recurrent_states)
+            conv, recurrent = (
+                {number: empty(t, t.shape) for number, t in of.items() if t is not None}
+                for of in states
+            )
+            made.append(StateCache(conv, recurrent))
+        elif type(layer) is DummyLayer:
+            made.append(LayerCache({}))
+        else:
+            raise PartitionError(
+                f"layer {index} of {type(model).__name__} has a cache of kind "
+                f"{type(layer).__name__}, which cannot be served; give a model whose layers have "
+                "attention, sliding windows or recurrent states"
+            )
+    return made
+
+
+def cache_of(layers: Sequence[LayerCache], positions: torch.Tensor, start: torch.Tensor) -> Cache:
+    """Return the cache of transformers for a step that begins at position `start`."""
+    return Cache(layers=[layer.layer(positions, start) for layer in layers])
+
+
+def _probe(model: Any, batch: int, context: int) -> StaticCache:
+    """Run one token with fake tensors, and return the cache that it filled."""
+    cache = StaticCache(config=model.config, max_cache_len=context)
+    named = dict((*model.named_parameters(), *model.named_buffers()))
+    with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
+        # Fake kernels of experts know bfloat16 alone.
+        tensors = {
+            name: torch.empty(t.shape, dtype=_PROBED if t.is_floating_point() else t.dtype)
+            for name, t in named.items()
+        }
+        ids = torch.zeros(batch, 1, dtype=torch.long)
+        given = {"input_ids": ids, "past_key_values": cache, "use_cache": True}
+        torch.func.functional_call(model, tensors, (), given)
+    return cache
+
+
+class _KeyValueLayer(CacheLayerMixin):
+    """Attention at some positions of the buffers of a :class:`KeyValueCache`."""
+
+    is_compileable = True
+
+    def __init__(self, cache: KeyValueCache, positions: torch.Tensor, start: torch.Tensor) -> None:
+        super().__init__()
+        self._cache, self._positions, self._start = cache, positions, start
+        self.keys, self.values = cache.keys, cache.values
+        self.is_sliding = cache.is_sliding
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Do nothing: the buffers are there."""
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        cache = self._cache
+        cache.keys.index_copy_(2, self._positions, key_states)
+        cache.values.index_copy_(2, self._positions, value_states)
+        return cache.keys, cache.values
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self._cache.keys.shape[2], 0
+
+    def get_seq_length(self) -> Any:
+        return self._start
+
+    def get_max_length(self) -> int:
+        return int(self._cache.keys.shape[2])
+
+
+class _StateLayer(LinearAttentionLayer):
+    """The states of a :class:`StateCache`, which are zero again where a sequence begins."""
+
+    def __init__(self, cache: StateCache, start: torch.Tensor) -> None:
+        super().__init__(number_of_states=len(cache.numbers))
+        named = dict(cache.named_buffers())
+        resets: dict[str, Callable[[], torch.Tensor]] = {}
+        for name, tensor in named.items():
+            resets[name] = _Reset(tensor, start)
+        for number in cache.numbers:
+            self.has_previous_state[number] = True
+            self.is_conv_states_initialized[number] = f"conv_states_{number}" in named
+            self.is_recurrent_states_initialized[number] = f"recurrent_states_{number}" in named
+            if (key := f"conv_states_{number}") in named:
+                self.conv_kernel_size[number] = int(named[key].shape[-1])
+        self.conv_states = _Lazy({n: resets.get(f"conv_states_{n}") for n in cache.numbers})
+        self.recurrent_states = _Lazy(
+            {n: resets.get(f"recurrent_states_{n}") for n in cache.numbers}
+        )
+
+
+class _Reset:
+    """Return a state; the first time, make it zero at the beginning of a sequence."""
+
+    def __init__(self, state: torch.Tensor, start: torch.Tensor) -> None:
+        self._state, self._start, self._is_done = state, start, False
+
+    def __call__(self) -> torch.Tensor:
+        if not self._is_done:
+            self._is_done = True
+            self._state.mul_((self._start > 0).to(self._state.dtype))
+        return self._state
+
+
+class _Lazy(dict[int, Any]):
+    """A mapping whose values are made when they are read, in the layer that reads them."""
+
+    def __getitem__(self, number: int) -> Any:
+        made = super().__getitem__(number)
+        return None if made is None else made()

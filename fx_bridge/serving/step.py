@@ -1,0 +1,160 @@
+"""The step of a language model that serves: tokens and their position in, logits out.
+
+Keys and values live in buffers of the step, so that a captured graph reads and writes them in
+place and a device of a plan holds those of its layers.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import nn
+
+from solver import PartitionError
+from solver.model.checks import check_positive
+
+if TYPE_CHECKING:
+    from fx_bridge.serving.caches import LayerCache
+
+CACHES: Final = "caches"
+"""The module of a step that has the caches, one module for each layer."""
+
+
+class ServeStep(nn.Module):
+    """A causal language model that keeps its caches in buffers; made by :func:`serve_step`.
+
+    ``step(input_ids, start)`` writes the keys and values of `input_ids` at the positions `start`,
+    `start` + 1, ... and returns the logits of the last token, of shape ``[batch, 1, words]``.
+    `input_ids` has shape ``[batch, tokens]``, and `start` is an integer tensor without dimensions.
+    Parameters have their names in the model; ``caches.3.keys`` is a buffer of layer 3, and no part
+    of the state dict.
+
+    Attributes
+    ----------
+    batch, context : int
+        Sequences, and the positions that each of them has.
+    """
+
+    batch: int
+    context: int
+    caches: nn.ModuleList
+
+    def forward(self, input_ids: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+        """Return the logits of the last token, and write the caches."""
+        from fx_bridge.serving.caches import cache_of
+
+        positions = torch.arange(input_ids.shape[1], device=input_ids.device) + start
+        layers: list[LayerCache] = list(self.caches)  # type: ignore[arg-type]
+        given: dict[str, Any] = {
+            "input_ids": input_ids,
+            "past_key_values": cache_of(layers, positions, start),
+            "use_cache": True,
+        }
+        model = type(self).__mro__[2]
+        takes = inspect.signature(model.forward).parameters
+        if "position_ids" in takes:
+            given["position_ids"] = positions.unsqueeze(0)
+        if "logits_to_keep" in takes:
+            given["logits_to_keep"] = 1
+        with _same_kernels():
+            logits: torch.Tensor = model.forward(self, **given).logits
+        return logits if "logits_to_keep" in takes else logits[:, -1:]
+
+    def example(self, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return inputs of a step of `tokens` tokens, as :func:`fx_bridge.capture` takes them."""
+        device = next(self.parameters()).device
+        where = torch.device("cpu") if device.type == "meta" else device
+        ids = torch.zeros(self.batch, tokens, dtype=torch.long, device=where)
+        return ids, torch.zeros((), dtype=torch.long, device=where)
+
+
+def serve_step(model: nn.Module, batch: int, context: int) -> ServeStep:
+    """Return a step that serves a causal language model of transformers.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        For causal language modelling. The step shares its weights; the model is not changed.
+    batch : int
+        Sequences that are served together. All of them are at one position.
+    context : int
+        Most tokens of a sequence, those of the prompt and the generated ones.
+
+    Returns
+    -------
+    ServeStep
+        On the device of the model, in evaluation mode.
+
+    Raises
+    ------
+    PartitionError
+        If the model is none of transformers for causal language modelling, or one of its layers
+        has a cache of a kind that is not known here.
+
+    Notes
+    -----
+    Layers of attention have all positions, also those with a sliding window, whose masks leave out
+    what is behind it. Layers with recurrent states begin anew where `start` is 0.
+
+    Examples
+    --------
+    >>> import transformers
+    >>> from fx_bridge.serving import serve_step
+    >>> sizes = {"hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 1}
+    >>> sizes |= {"vocab_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
+    >>> config = transformers.LlamaConfig(**sizes)
+    >>> step = serve_step(transformers.LlamaForCausalLM(config), batch=3, context=40)
+    >>> step(torch.ones(3, 5, dtype=torch.long), torch.tensor(0)).shape
+    torch.Size([3, 1, 32])
+    >>> step.caches[1].keys.shape
+    torch.Size([3, 1, 40, 8])
+    """
+    check_positive(batch, "batch")
+    check_positive(context, "context")
+    if isinstance(model, ServeStep) or not hasattr(model, "get_output_embeddings"):
+        raise PartitionError(
+            f"{type(model).__name__} is no language model of transformers; give one such as "
+            "LlamaForCausalLM"
+        )
+    takes = inspect.signature(model.forward).parameters
+    if "past_key_values" not in takes or "decoder_input_ids" in takes:
+        raise PartitionError(
+            f"{type(model).__name__} takes no past_key_values of one decoder; give a model for "
+            "causal language modelling, such as LlamaForCausalLM"
+        )
+    from fx_bridge.serving.caches import layer_caches
+
+    caches = layer_caches(model, batch, context)
+    step = copy.copy(model)
+    # The parts are the model's own, under their own names.
+    for table in ("_modules", "_parameters", "_buffers"):
+        setattr(step, table, dict(getattr(model, table)))
+    step.__class__ = type("ServeStep", (ServeStep, type(model)), {})
+    assert isinstance(step, ServeStep)
+    step.batch, step.context, step.caches = batch, context, nn.ModuleList(caches)
+    return step.eval()
+
+
+@contextmanager
+def _same_kernels() -> Iterator[None]:
+    """Let attention run by the same kernels whether a graph is traced or not.
+
+    Of one token, transformers packs the heads of queries that share keys, but not while a graph is
+    traced: such a graph repeats the whole cache at every step. And at position 0 it leaves the mask
+    out, which a graph for all positions has.
+    """
+    from transformers import masking_utils
+    from transformers.integrations import sdpa_attention
+
+    asked = sdpa_attention.is_torchdynamo_compiling, masking_utils.is_tracing
+    sdpa_attention.is_torchdynamo_compiling = lambda: False
+    masking_utils.is_tracing = lambda *_: True
+    try:
+        yield
+    finally:
+        sdpa_attention.is_torchdynamo_compiling, masking_utils.is_tracing = asked
