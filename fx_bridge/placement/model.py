@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -205,7 +205,42 @@ devices={'gpu0': 'cpu'}
     >>> bool((placed(torch.ones(1, 4)) == model(torch.ones(1, 4))).all())
     True
     """
-    stages = checked_stages(split)
+    (placed,) = place_all(
+        (split,),
+        devices,
+        output_device=output_device,
+        tied_weights=tied_weights,
+        copy=copy,
+        weights=weights,
+    )
+    return placed
+
+
+def place_all(
+    splits: Sequence[fx.GraphModule],
+    devices: str | torch.device | Mapping[str, str | torch.device] | None = None,
+    *,
+    output_device: str | torch.device | None = None,
+    tied_weights: TiedWeights = "sum",
+    copy: bool = False,
+    weights: str | os.PathLike[str] | None = None,
+) -> tuple[PlacedModel, ...]:
+    """Put the stages of several splits of one model on their devices.
+
+    Parameters and buffers that two of them read on one device are there once: what one call writes
+    into a buffer, the next one reads, whichever split it calls. All arguments but `splits` are
+    those of :func:`place`, and so are the errors.
+
+    Parameters
+    ----------
+    splits : sequence of torch.fx.GraphModule
+        Of graphs that were captured from one model on one device.
+
+    Returns
+    -------
+    tuple of PlacedModel
+        In the order of `splits`.
+    """
     if tied_weights not in get_args(TiedWeights):
         raise PartitionError(
             f"tied_weights is {tied_weights!r}; write one of "
@@ -213,17 +248,29 @@ devices={'gpu0': 'cpu'}
         )
     if not isinstance(copy, bool):
         raise PartitionError(f"copy is {copy!r}; write True or False")
-    device_of = stage_devices(split, devices)
-    home = home_of(split)
-    check_values(stages, device_of, weights)
-    if weights is not None:
-        check_files(split, weights)
-    results_on = checked_output_device(output_device, device_of, home)
-    placing = _Placing(stages, device_of, PlacedWeights(home, copy), tied_weights)
-    if weights is not None:
-        placing.load(weights, split.meta["plan"])
-    placing.place(attribute_at(split, path) for path in _root_paths(split))
-    return _placed(split, placing, results_on)
+    found: list[PlacedModel] = []
+    placed_weights: PlacedWeights | None = None
+    for split in splits:
+        stages = checked_stages(split)
+        device_of = stage_devices(split, devices)
+        home = home_of(split)
+        check_values(stages, device_of, weights)
+        if weights is not None:
+            check_files(split, weights)
+        results_on = checked_output_device(output_device, device_of, home)
+        if placed_weights is None:
+            placed_weights = PlacedWeights(home, copy)
+        elif placed_weights.home != home:
+            raise PartitionError(
+                f"one split is of a model on {placed_weights.home}, another on {home}; capture "
+                "all of them from one model"
+            )
+        placing = _Placing(stages, device_of, placed_weights, tied_weights)
+        if weights is not None:
+            placing.load(weights, split.meta["plan"])
+        placing.place(attribute_at(split, path) for path in _root_paths(split))
+        found.append(_placed(split, placing, results_on))
+    return tuple(found)
 
 
 # -- weights -------------------------------------------------------------------------------

@@ -42,6 +42,8 @@ class PlacedWeights:
     _made: dict[tuple[int, torch.device], torch.Tensor] = field(default_factory=dict)
     _originals: dict[int, torch.Tensor] = field(default_factory=dict)
     """Keeps identities valid."""
+    _first: dict[tuple[object, ...], torch.Tensor] = field(default_factory=dict)
+    """The first tensor of a device with some view of memory."""
 
     def add(self, tensors: Iterable[torch.Tensor], device: torch.device) -> None:
         """Put all tensors that a device holds there, but for those that were loaded.
@@ -49,8 +51,17 @@ class PlacedWeights:
         Those that overlap stay one piece of memory, and so do the parts of wrappers, such as a
         table that several quantised weights share. Call it once for each device.
         """
-        distinct = {id(t): t for t in tensors if (id(t), device) not in self._made}
-        self._originals.update(distinct)
+        distinct: dict[int, torch.Tensor] = {}
+        for tensor in tensors:
+            if (id(tensor), device) in self._made:
+                continue
+            self._originals[id(tensor)] = tensor
+            # Every capture wraps a buffer in a tensor of its own.
+            first = self._first.setdefault((*_view_of(tensor), device), tensor)
+            if first is not tensor and (id(first), device) in self._made:
+                self._made[id(tensor), device] = self._made[id(first), device]
+            else:
+                distinct[id(tensor)] = tensor
         pieces = {id(p): p for tensor in distinct.values() for p in _pieces(tensor).values()}
         moved: dict[int, torch.Tensor] = {}
         for group in _overlapping(list(pieces.values())):
@@ -114,6 +125,14 @@ class PlacedWeights:
 def tensors_within(module: nn.Module) -> list[torch.Tensor]:
     """Return every tensor that a module or a part of it has, tied ones in each of their places."""
     return [slot.tensor for slot in slots_of(module).values()]
+
+
+def _view_of(tensor: torch.Tensor) -> tuple[object, ...]:
+    """Return what two tensors have in common that are one buffer; a parameter is itself alone."""
+    if is_wrapper(tensor) or tensor.requires_grad:
+        return (id(tensor),)
+    form = tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype
+    return (memory_of(tensor), type(tensor), *form)
 
 
 def _pieces(tensor: torch.Tensor) -> dict[str, torch.Tensor]:

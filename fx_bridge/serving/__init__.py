@@ -1,5 +1,16 @@
-"""Serving language models: steps with static caches, and one plan for prefill and decode."""
+"""Serving language models: steps with static caches, and one plan for prompts and tokens."""
 
+from fx_bridge.serving.phases import capture_phases
+from fx_bridge.serving.placed import PlacedStep
+from fx_bridge.serving.plan import Request, ServingPlan, plan_serving
 from fx_bridge.serving.step import ServeStep, serve_step
 
-__all__ = ["ServeStep", "serve_step"]
+__all__ = [
+    "PlacedStep",
+    "Request",
+    "ServeStep",
+    "ServingPlan",
+    "capture_phases",
+    "plan_serving",
+    "serve_step",
+]

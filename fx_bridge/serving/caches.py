@@ -6,28 +6,21 @@ transformers is made whose layers are views of these modules at the positions of
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from transformers.cache_utils import (
-    Cache,
-    CacheLayerMixin,
-    DummyLayer,
-    LinearAttentionCacheLayerMixin,
-    LinearAttentionLayer,
-    StaticCache,
-    StaticLayer,
-    StaticSlidingWindowLayer,
-)
 
 from solver import PartitionError
 
-_RECURRENT: Final = (LinearAttentionLayer,)
+_hf: Any = importlib.import_module("transformers.cache_utils")
+
+_RECURRENT: Final = (_hf.LinearAttentionLayer,)
 _PROBED: Final = torch.bfloat16
-_ATTENTION: Final = (StaticLayer, StaticSlidingWindowLayer)
+_ATTENTION: Final = (_hf.StaticLayer, _hf.StaticSlidingWindowLayer)
 
 
 class LayerCache(nn.Module):
@@ -40,7 +33,7 @@ class LayerCache(nn.Module):
 
     def layer(self, positions: torch.Tensor, start: torch.Tensor) -> Any:
         """Return the layer of a cache of transformers at some positions."""
-        return DummyLayer()
+        return _hf.DummyLayer()
 
 
 class KeyValueCache(LayerCache):
@@ -53,7 +46,8 @@ class KeyValueCache(LayerCache):
         super().__init__({"keys": keys, "values": values})
         self.is_sliding = is_sliding
 
-    def layer(self, positions: torch.Tensor, start: torch.Tensor) -> CacheLayerMixin:
+    def layer(self, positions: torch.Tensor, start: torch.Tensor) -> Any:
+        """Return attention at these positions."""
         return _KeyValueLayer(self, positions, start)
 
 
@@ -68,7 +62,8 @@ class StateCache(LayerCache):
         super().__init__(named)
         self.numbers = tuple(sorted({*conv_states, *recurrent_states}))
 
-    def layer(self, positions: torch.Tensor, start: torch.Tensor) -> LinearAttentionCacheLayerMixin:
+    def layer(self, positions: torch.Tensor, start: torch.Tensor) -> Any:
+        """Return the states, which a sequence that begins finds empty."""
         return _StateLayer(self, start)
 
 
@@ -101,7 +96,7 @@ def layer_caches(model: Any, batch: int, context: int) -> list[LayerCache]:
                 for of in states
             )
             made.append(StateCache(conv, recurrent))
-        elif type(layer) is DummyLayer:
+        elif type(layer) is _hf.DummyLayer:
             made.append(LayerCache({}))
         else:
             raise PartitionError(
@@ -112,14 +107,14 @@ def layer_caches(model: Any, batch: int, context: int) -> list[LayerCache]:
     return made
 
 
-def cache_of(layers: Sequence[LayerCache], positions: torch.Tensor, start: torch.Tensor) -> Cache:
+def cache_of(layers: Sequence[LayerCache], positions: torch.Tensor, start: torch.Tensor) -> Any:
     """Return the cache of transformers for a step that begins at position `start`."""
-    return Cache(layers=[layer.layer(positions, start) for layer in layers])
+    return _hf.Cache(layers=[layer.layer(positions, start) for layer in layers])
 
 
-def _probe(model: Any, batch: int, context: int) -> StaticCache:
+def _probe(model: Any, batch: int, context: int) -> Any:
     """Run one token with fake tensors, and return the cache that it filled."""
-    cache = StaticCache(config=model.config, max_cache_len=context)
+    cache = _hf.StaticCache(config=model.config, max_cache_len=context)
     named = dict((*model.named_parameters(), *model.named_buffers()))
     with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
         # Fake kernels of experts know bfloat16 alone.
@@ -133,7 +128,7 @@ def _probe(model: Any, batch: int, context: int) -> StaticCache:
     return cache
 
 
-class _KeyValueLayer(CacheLayerMixin):
+class _KeyValueLayer(_hf.CacheLayerMixin):  # type: ignore[misc]
     """Attention at some positions of the buffers of a :class:`KeyValueCache`."""
 
     is_compileable = True
@@ -166,7 +161,7 @@ class _KeyValueLayer(CacheLayerMixin):
         return int(self._cache.keys.shape[2])
 
 
-class _StateLayer(LinearAttentionLayer):
+class _StateLayer(_hf.LinearAttentionLayer):  # type: ignore[misc]
     """The states of a :class:`StateCache`, which are zero again where a sequence begins."""
 
     def __init__(self, cache: StateCache, start: torch.Tensor) -> None:

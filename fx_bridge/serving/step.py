@@ -7,6 +7,7 @@ place and a device of a plan holds those of its layers.
 from __future__ import annotations
 
 import copy
+import importlib
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,7 +56,7 @@ class ServeStep(nn.Module):
             "past_key_values": cache_of(layers, positions, start),
             "use_cache": True,
         }
-        model = type(self).__mro__[2]
+        model: Any = type(self).__mro__[2]
         takes = inspect.signature(model.forward).parameters
         if "position_ids" in takes:
             given["position_ids"] = positions.unsqueeze(0)
@@ -148,13 +149,12 @@ def _same_kernels() -> Iterator[None]:
     traced: such a graph repeats the whole cache at every step. And at position 0 it leaves the mask
     out, which a graph for all positions has.
     """
-    from transformers import masking_utils
-    from transformers.integrations import sdpa_attention
-
-    asked = sdpa_attention.is_torchdynamo_compiling, masking_utils.is_tracing
-    sdpa_attention.is_torchdynamo_compiling = lambda: False
-    masking_utils.is_tracing = lambda *_: True
+    attention: Any = importlib.import_module("transformers.integrations.sdpa_attention")
+    masks: Any = importlib.import_module("transformers.masking_utils")
+    asked = attention.is_torchdynamo_compiling, masks.is_tracing
+    attention.is_torchdynamo_compiling = lambda: False
+    masks.is_tracing = lambda *_: True
     try:
         yield
     finally:
-        sdpa_attention.is_torchdynamo_compiling, masking_utils.is_tracing = asked
+        attention.is_torchdynamo_compiling, masks.is_tracing = asked

@@ -49,7 +49,7 @@ class Operator:
     received_bytes : int, optional
         Bytes that a stage elsewhere holds that reads its value; None: `value_bytes`. The two
         differ where an operator stands for several passes, of which one at a time is there
-        (:mod:`solver.evaluation.phases`). Not in training.
+        (:mod:`solver.serving.phases`). Not in training.
     is_backward : bool
         It belongs to the backward pass: its edges cost transfers, but do not order stages.
     stage : int, optional

@@ -8,6 +8,7 @@ its operators are those of all phases, each with the times of all its runs.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -63,7 +64,7 @@ class Phases:
             if getattr(problem, setting) != getattr(other, setting):
                 raise PartitionError(f"phases {first!r} and {name!r} differ in {setting}")
         shared = [op.name for op in problem.operators if op.name in other.index_of]
-        for before, after in zip(shared, shared[1:], strict=False):
+        for before, after in itertools.pairwise(shared):
             if other.index_of[before] > other.index_of[after]:
                 raise PartitionError(
                     f"phase {first!r} runs {after!r} before {before!r}, and phase {name!r} after "

@@ -1,0 +1,89 @@
+"""A step on its devices, and generation with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from fx_bridge.placement.model import PlacedModel
+from solver import PartitionError
+
+
+class PlacedStep:
+    """A step whose stages are on their devices; called like the step.
+
+    Parameters
+    ----------
+    models : mapping of int to PlacedModel
+        By the number of tokens that each takes. They share weights and caches.
+    context : int
+        Positions of a sequence.
+    """
+
+    def __init__(self, models: Mapping[int, PlacedModel], context: int) -> None:
+        self.models, self.context = dict(models), context
+
+    def __call__(self, input_ids: torch.Tensor, start: torch.Tensor | int) -> torch.Tensor:
+        """Return the logits of the last of some tokens, of shape ``[batch, 1, words]``.
+
+        Parameters
+        ----------
+        input_ids : torch.Tensor
+            Of shape ``[batch, tokens]``.
+        start : torch.Tensor or int
+            The position of the first of them.
+
+        Raises
+        ------
+        PartitionError
+            If no graph was captured for so many tokens, or they go beyond the context.
+        """
+        count, first = input_ids.shape[1], int(start)
+        if count not in self.models:
+            known = ", ".join(map(str, sorted(self.models)))
+            raise PartitionError(
+                f"no graph takes {count} tokens at once; give {known}, or plan a request whose "
+                "chunks have this size"
+            )
+        if first < 0 or first + count > self.context:
+            raise PartitionError(
+                f"positions {first} to {first + count - 1} are not all within the context of "
+                f"{self.context}; plan with a larger one"
+            )
+        position = torch.tensor(first, device=input_ids.device)
+        logits: torch.Tensor = self.models[count](input_ids, position)
+        return logits
+
+    @torch.no_grad()
+    def generate(self, input_ids: torch.Tensor, tokens: int) -> torch.Tensor:
+        """Return the tokens that follow a prompt, each the likeliest one.
+
+        Parameters
+        ----------
+        input_ids : torch.Tensor
+            Prompts of one length, of shape ``[batch, prompt]``. They are read in the largest chunks
+            for which there are graphs.
+        tokens : int
+            How many follow.
+
+        Returns
+        -------
+        torch.Tensor
+            Of shape ``[batch, tokens]``.
+        """
+        start, logits = 0, None
+        while start < input_ids.shape[1]:
+            left = input_ids.shape[1] - start
+            count = max(size for size in self.models if size <= left)
+            logits = self(input_ids[:, start : start + count], start)
+            start += count
+        if logits is None:
+            raise PartitionError("the prompt is empty; give at least one token")
+        found: list[torch.Tensor] = []
+        for _ in range(tokens):
+            found.append(logits.argmax(-1).to(input_ids.device))
+            if len(found) < tokens:
+                logits = self(found[-1], start)
+                start += 1
+        return torch.cat(found, 1) if found else input_ids[:, :0]

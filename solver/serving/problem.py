@@ -1,0 +1,253 @@
+"""What a model that serves is asked for: a request, a token, throughput, or context.
+
+A *group* is what one call serves: `batch` sequences. All of them read a prompt, in one call or in
+several, and then make a token in each call. What a sequence keeps between calls, its *caches*, are
+weights that are written: of one key, on the device of whatever reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final, Literal
+
+from solver.evaluation.evaluate import Evaluation
+from solver.model.checks import check_natural, check_positive
+from solver.model.errors import PartitionError
+from solver.model.operators import Operator
+from solver.model.plan import PartitionPlan
+from solver.model.problem import GraphInput, PartitionProblem
+from solver.serving.phases import Phases
+
+ServingObjective = Literal["request", "token", "throughput", "context"]
+SERVING_OBJECTIVES: Final[tuple[str, ...]] = ("request", "token", "throughput", "context")
+"""What a plan may be best in: the time of a prompt and all tokens after it, the time of a token,
+tokens in a second, or the tokens that fit."""
+
+
+@dataclass(frozen=True)
+class ServingMetrics:
+    """What a plan gives; all but the last are of one group.
+
+    Attributes
+    ----------
+    first_token_ns, token_ns : int
+        Time of the prompt, and of each token after it.
+    request_ns : int
+        Both together, for all tokens of a request.
+    tokens_per_s : float or None
+        Of as many groups as the plan has devices, which take turns on them; None if their caches
+        do not fit.
+    """
+
+    first_token_ns: int
+    token_ns: int
+    request_ns: int
+    tokens_per_s: float | None
+
+
+@dataclass(frozen=True)
+class ServingProblem:
+    """Phases of a model, and how often each runs for a request.
+
+    Parameters
+    ----------
+    phases : Phases
+        That with the most tokens first: of it a device holds the values.
+    prompt_runs : mapping of str to int
+        How often phases run for a prompt.
+    token_phase : str
+        The phase that makes a token of every sequence.
+    generate : int
+        Tokens of a request.
+    batch, context : int
+        Sequences of a group, and positions of a sequence.
+    cache_bytes_per_token : mapping of str to int
+        By the key of each cache among the weights: bytes of a position in all sequences of a
+        group; 0 for a state that does not grow.
+    longer : (int, Phases), optional
+        The same with another context, which says how values grow with it. Without it they are
+        taken not to.
+
+    Raises
+    ------
+    PartitionError
+        If a phase or a cache is unknown, or a number is not positive.
+    """
+
+    phases: Phases
+    prompt_runs: Mapping[str, int]
+    token_phase: str
+    generate: int
+    batch: int
+    context: int
+    cache_bytes_per_token: Mapping[str, int]
+    longer: tuple[int, Phases] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("prompt_runs", "cache_bytes_per_token"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+        check_positive(self.batch, "batch")
+        check_positive(self.context, "context")
+        check_natural(self.generate, "generate")
+        problems = self.phases.problems
+        for phase in (*self.prompt_runs, self.token_phase):
+            if phase not in problems:
+                raise PartitionError(
+                    f"there is no phase {phase!r}; the phases are {', '.join(problems)}"
+                )
+        known = {key for problem in problems.values() for key in problem.weights}
+        if unknown := set(self.cache_bytes_per_token) - known:
+            raise PartitionError(f"cache {min(unknown)!r} is no weight of the phases")
+        if self.longer is not None and self.longer[0] <= self.context:
+            raise PartitionError(
+                f"the longer context is {self.longer[0]}; write more than {self.context}"
+            )
+
+    @property
+    def request_runs(self) -> Mapping[str, int]:
+        """How often each phase runs for a request."""
+        runs = dict(self.prompt_runs)
+        runs[self.token_phase] = runs.get(self.token_phase, 0) + self.generate
+        return runs
+
+    @property
+    def largest_phase(self) -> str:
+        """The phase of which a device holds the values."""
+        return next(iter(self.phases.problems))
+
+    def merged(self, runs: Mapping[str, int]) -> PartitionProblem:
+        """Return the problem of a plan for all phases; see :meth:`Phases.merged`."""
+        return self.phases.merged(runs, self.largest_phase)
+
+    def metrics(self, plan: PartitionPlan) -> ServingMetrics:
+        """Return what a plan gives."""
+        found = self.phases.evaluate(plan)
+        first_ns = sum(runs * found[name].latency_ns for name, runs in self.prompt_runs.items())
+        token = found[self.token_phase]
+        return ServingMetrics(
+            first_token_ns=first_ns,
+            token_ns=token.latency_ns,
+            request_ns=first_ns + self.generate * token.latency_ns,
+            tokens_per_s=self._tokens_per_s(plan, token),
+        )
+
+    def with_groups(self, groups: int) -> ServingProblem:
+        """Return the problem in which devices hold the caches of several groups."""
+
+        def several(problem: PartitionProblem) -> PartitionProblem:
+            weights = {
+                key: replace(weight, size_bytes=groups * weight.size_bytes)
+                if key in self.cache_bytes_per_token
+                else weight
+                for key, weight in problem.weights.items()
+            }
+            return problem.replace(weights=weights)
+
+        return self._with_each(several)
+
+    def with_context(self, context: int) -> ServingProblem:
+        """Return the problem with another context.
+
+        Caches grow by their bytes per token. Bytes of values grow from those of this problem to
+        those of `longer` in proportion, as sizes of tensors do of which one dimension is the
+        context; fractions are rounded up. Times stay.
+        """
+        own, longer = self.phases.problems, self.longer
+
+        def grown(name: str) -> PartitionProblem:
+            problem = own[name]
+            if longer is not None:
+                share = (context - self.context, longer[0] - self.context)
+                problem = _between(problem, longer[1].problems[name], share)
+            weights = {
+                key: replace(
+                    weight,
+                    size_bytes=weight.size_bytes + (context - self.context) * growth,
+                )
+                if (growth := self.cache_bytes_per_token.get(key, 0))
+                else weight
+                for key, weight in own[name].weights.items()
+            }
+            return problem.replace(weights=weights)
+
+        phases = Phases({name: grown(name) for name in own})
+        return replace(self, phases=phases, context=context, longer=None)
+
+    def most_context(self, plan: PartitionPlan, least: int) -> int:
+        """Return the longest context that a plan fits, which fits it at `least`.
+
+        Memory grows with the context ever faster, being a largest sum of bytes that grow in
+        proportion: what its growth at `least` allows is the most.
+        """
+        now, then = (self._memory_bytes(plan, context) for context in (least, least + 1))
+        capacities = self.phases.problems[self.token_phase].device_of
+        most: int | None = None
+        for (phase, device), size_bytes in now.items():
+            growth, capacity = then[phase, device] - size_bytes, capacities[device].memory_bytes
+            if growth > 0 and capacity is not None:
+                room = least + (capacity - size_bytes) // growth
+                most = room if most is None else min(most, room)
+        if most is None:
+            raise PartitionError("any context fits, as devices have unlimited memory; limit it")
+        low, high = least, most + 1
+        probe = most
+        while high - low > 1:
+            held = self._memory_bytes(plan, probe)
+            fits = all(
+                (capacity := capacities[device].memory_bytes) is None or size_bytes <= capacity
+                for (_, device), size_bytes in held.items()
+            )
+            low, high = (probe, high) if fits else (low, probe)
+            probe = (low + high) // 2
+        return low
+
+    def _memory_bytes(self, plan: PartitionPlan, context: int) -> dict[tuple[str, str], int]:
+        """Return the memory of every device in every phase, with another context."""
+        found = self.with_context(context).phases.evaluate(plan)
+        return {
+            (phase, usage.device): usage.memory_bytes
+            for phase, evaluation in found.items()
+            for usage in evaluation.usage
+        }
+
+    def _tokens_per_s(self, plan: PartitionPlan, token: Evaluation) -> float | None:
+        groups = len(plan.device_order)
+        held = self.with_groups(groups).phases.evaluate(plan)
+        if any(evaluation.violations for evaluation in held.values()):
+            return None
+        return self.batch * 1e9 / max(token.bottleneck_ns, 1)
+
+    def _with_each(self, change: Callable[[PartitionProblem], PartitionProblem]) -> ServingProblem:
+        changed = {name: change(problem) for name, problem in self.phases.problems.items()}
+        longer = self.longer
+        if longer is not None:
+            others = {name: change(problem) for name, problem in longer[1].problems.items()}
+            longer = longer[0], Phases(others)
+        return replace(self, phases=Phases(changed), longer=longer)
+
+
+def _between(
+    first: PartitionProblem, second: PartitionProblem, share: tuple[int, int]
+) -> PartitionProblem:
+    """Return a problem whose bytes are between, or beyond, those of two others."""
+    part, whole = share
+
+    def grown(low: int, high: int) -> int:
+        return max(low - (low - high) * part // whole, 0)
+
+    def operator(own: Operator) -> Operator:
+        other = second.operators[second.index_of[own.name]]
+        return replace(
+            own,
+            storage_bytes=grown(own.storage_bytes, other.storage_bytes),
+            workspace_bytes=grown(own.workspace_bytes, other.workspace_bytes),
+            value_bytes=grown(own.value_bytes, other.value_bytes),
+        )
+
+    inputs = tuple(
+        GraphInput(g.name, grown(g.value_bytes, second.input_of[g.name].value_bytes))
+        for g in first.inputs
+    )
+    return first.replace(operators=tuple(map(operator, first.operators)), inputs=inputs)

@@ -1,0 +1,342 @@
+"""The best plans for a model that serves, each with a bound."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from solver.evaluation.result import SolveResult, SolveStatus
+from solver.model.checks import check_choice, check_positive_or_none
+from solver.model.clock import Clock
+from solver.model.devices import Device
+from solver.model.errors import PartitionError
+from solver.model.limits import SolveLimits
+from solver.model.plan import PartitionPlan
+from solver.model.problem import PartitionProblem
+from solver.search.solve import solve
+from solver.serving.problem import (
+    SERVING_OBJECTIVES,
+    ServingMetrics,
+    ServingObjective,
+    ServingProblem,
+)
+
+_FASTEST: Final = ("latency", "devices")
+"""Operators that take no time are on no device of their own."""
+_LARGEST_WEIGHT: Final = 1000
+"""Of the time of a prompt beside that of a token, where the first has a limit."""
+_MOST_ROUNDS: Final = 20
+_LEAST_S: Final = 0.1
+"""Of a part of the search, in seconds."""
+
+
+@dataclass(frozen=True)
+class ServingResult:
+    """A plan for all phases, and what is proven of it.
+
+    Attributes
+    ----------
+    objective : str
+        What was asked for.
+    status : SolveStatus
+        As of any search.
+    plan : PartitionPlan or None
+        Of the operators of all phases.
+    problem : ServingProblem
+        With the context that was found, where that was the objective.
+    value, bound : float or None
+        Of the objective: nanoseconds of a request or of a token, and no plan takes less than the
+        bound; tokens in a second, or tokens of all sequences that fit, and none gives more.
+    metrics : ServingMetrics or None
+        What the plan gives in every respect.
+    wall_time_s : float
+        Of the whole search.
+    reason : str
+        Why there is no plan, or empty.
+    """
+
+    objective: ServingObjective
+    status: SolveStatus
+    plan: PartitionPlan | None
+    problem: ServingProblem
+    value: float | None
+    bound: float | None
+    metrics: ServingMetrics | None
+    wall_time_s: float
+    reason: str = ""
+
+    @property
+    def gap(self) -> float | None:
+        """How far value and bound are apart, in parts of the larger one."""
+        if self.value is None or self.bound is None:
+            return None
+        most = max(self.value, self.bound)
+        return abs(self.value - self.bound) / most if most else 0.0
+
+
+def solve_serving(
+    problem: ServingProblem,
+    objective: ServingObjective,
+    limits: SolveLimits | None = None,
+    *,
+    first_token_limit_ns: int | None = None,
+) -> ServingResult:
+    """Find the plan that serves best.
+
+    Parameters
+    ----------
+    problem : ServingProblem
+        What runs, and how often.
+    objective : {"request", "token", "throughput", "context"}
+        Least time of a request of one group; least time of a token; most tokens in a second by as
+        many groups as devices that are used, whose caches all fit; most tokens that fit, and then
+        the least time of a token.
+    limits : SolveLimits, optional
+        Of all searches together.
+    first_token_limit_ns : int, optional
+        Most time of a prompt; for the objective ``token``.
+
+    Returns
+    -------
+    ServingResult
+        Also where no plan exists.
+
+    Raises
+    ------
+    PartitionError
+        If the objective is unknown, or a limit is given for another one than ``token``.
+
+    Notes
+    -----
+    *request* and *token* are the objective ``latency`` of the phases merged
+    (:meth:`solver.serving.phases.Phases.merged`). With a limit of the first token the best plan of
+    ``a token + b prompt`` gives a bound for every a and b: Lagrangian relaxation of one constraint,
+    whose best multiplier is found by the lines through the best feasible and the best infeasible
+    plan (Handler and Zang, "A dual algorithm for the constrained shortest path problem", Networks
+    10, 1980). *throughput* is the objective ``bottleneck`` for each number of devices, with as many
+    groups. *context* asks for a plan with the least peak memory, finds how much fits it, and goes
+    on beyond, by bisection, until it is proven that no plan has more.
+    """
+    check_choice(objective, SERVING_OBJECTIVES, "objective")
+    check_positive_or_none(first_token_limit_ns, "first_token_limit_ns", "no limit")
+    if first_token_limit_ns is not None and objective != "token":
+        raise PartitionError(
+            f"first_token_limit_ns is for the objective 'token', not {objective!r}; leave it out"
+        )
+    search = _Search(problem, limits or SolveLimits())
+    if objective == "context":
+        return search.context()
+    if objective == "throughput":
+        return search.throughput()
+    if first_token_limit_ns is not None:
+        return search.limited_token(first_token_limit_ns)
+    runs = problem.request_runs if objective == "request" else {problem.token_phase: 1}
+    return search.least_latency(objective, runs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A plan that fits all phases, and a bound of the merged problem's objective."""
+
+    status: SolveStatus
+    plan: PartitionPlan | None
+    bound: int | None
+    reason: str
+
+
+class _Search:
+    """One search, with the time that all of its parts have together."""
+
+    def __init__(self, problem: ServingProblem, limits: SolveLimits) -> None:
+        self._problem, self._limits = problem, limits
+        self._clock = Clock.of(limits)
+
+    def least_latency(self, objective: ServingObjective, runs: Mapping[str, int]) -> ServingResult:
+        """Return the plan with the least time of some runs."""
+        found = self._solve(self._problem, self._problem.merged(runs).replace(objective=_FASTEST))
+        value = None
+        if found.plan is not None:
+            evaluations = self._problem.phases.evaluate(found.plan)
+            value = sum(n * evaluations[phase].latency_ns for phase, n in runs.items())
+        return self._answer(objective, found, self._problem, value, found.bound)
+
+    def limited_token(self, limit_ns: int) -> ServingResult:
+        """Return the plan with the least time of a token among those that are soon enough."""
+        problem, token = self._problem, self._problem.token_phase
+        prompt = problem.prompt_runs
+
+        def best(a: int, b: int) -> tuple[_Found, ServingMetrics | None]:
+            runs = {phase: b * runs for phase, runs in prompt.items()}
+            runs[token] = runs.get(token, 0) + a
+            found = self._solve(problem, problem.merged(runs).replace(objective=_FASTEST))
+            return found, None if found.plan is None else problem.metrics(found.plan)
+
+        fast, metrics = best(1, 0)
+        if metrics is None or metrics.first_token_ns <= limit_ns:
+            value = None if metrics is None else metrics.token_ns
+            return self._answer("token", fast, problem, value, fast.bound)
+        soon, first = best(0, 1)
+        if soon.bound is not None and soon.bound > limit_ns:
+            return replace(
+                self._answer("token", soon, problem, None, None),
+                status=SolveStatus.INFEASIBLE,
+                plan=None,
+                metrics=None,
+                reason=f"no plan has its first token before {soon.bound} ns",
+            )
+        if first is None or first.first_token_ns > limit_ns:
+            return self._answer("token", replace(soon, plan=None), problem, None, None)
+        bound, kept = fast.bound, soon
+        late = metrics
+        for _ in range(_MOST_ROUNDS):
+            a = late.first_token_ns - first.first_token_ns
+            b = first.token_ns - late.token_ns
+            if a <= 0 or b <= 0:
+                break
+            divisor = max(1, max(a, b) // _LARGEST_WEIGHT)
+            a, b = max(a // divisor, 1), b // divisor
+            found, metrics = best(a, b)
+            if found.bound is not None:
+                bound = max(bound or 0, -((b * limit_ns - found.bound) // a))
+            if metrics is None:
+                break
+            if metrics.first_token_ns <= limit_ns:
+                if metrics.token_ns >= first.token_ns:
+                    break
+                first, kept = metrics, found
+            elif metrics.token_ns <= late.token_ns or metrics == late:
+                break
+            else:
+                late = metrics
+        return self._answer("token", kept, problem, first.token_ns, bound)
+
+    def throughput(self) -> ServingResult:
+        """Return the plan with the most tokens in a second."""
+        problem = self._problem
+        best: tuple[int, _Found] | None = None
+        bounds: list[int | None] = []
+        reason = ""
+        devices = len(problem.phases.problems[problem.token_phase].devices)
+        for groups in range(1, devices + 1):
+            several = problem.with_groups(groups)
+            merged = several.merged({problem.token_phase: 1})
+            share = self._clock.left_s / (devices + 1 - groups)
+            found = self._solve(
+                several, merged.replace(objective="bottleneck", max_devices=groups), share
+            )
+            if found.status is SolveStatus.INFEASIBLE:
+                reason = found.reason
+                continue
+            bounds.append(found.bound)
+            if found.plan is None:
+                continue
+            evaluation = problem.phases.evaluate(found.plan)[problem.token_phase]
+            if best is None or evaluation.bottleneck_ns < best[0]:
+                best = evaluation.bottleneck_ns, found
+        if best is None:
+            status = SolveStatus.UNKNOWN if bounds else SolveStatus.INFEASIBLE
+            return self._answer("throughput", _Found(status, None, None, reason), problem)
+        least = None if None in bounds else min(b for b in bounds if b is not None)
+        value, bound = (
+            None if ns is None else problem.batch * 1e9 / max(ns, 1) for ns in (best[0], least)
+        )
+        return self._answer("throughput", best[1], problem, value, bound)
+
+    def context(self) -> ServingResult:
+        """Return the plan with the most tokens that fit."""
+        problem = self._problem
+        low, kept = 0, None
+        high: int | None = None
+        proven: int | None = None
+        reason = ""
+        while high is None or high - low > 1:
+            probe = 2 * low + 1 if high is None else (low + high) // 2
+            at = problem.with_context(probe)
+            merged = at.merged({problem.token_phase: 1}).replace(objective="peak_memory")
+            found = self._solve(at, merged)
+            if found.plan is not None:
+                kept, low = found, problem.most_context(found.plan, probe)
+                continue
+            high = probe
+            reason = found.reason
+            if found.status is SolveStatus.INFEASIBLE:
+                proven = probe
+            elif self._clock.is_over:
+                break
+        if kept is None:
+            status = SolveStatus.INFEASIBLE if proven == 1 else SolveStatus.UNKNOWN
+            return self._answer("context", _Found(status, None, None, reason), problem)
+        at = problem.with_context(low)
+        fast = self._solve(at, at.merged({problem.token_phase: 1}).replace(objective=_FASTEST))
+        if fast.plan is not None:
+            kept = fast
+        value = float(problem.batch * low)
+        bound = None if proven is None else float(problem.batch * (proven - 1))
+        return self._answer("context", kept, at, value, bound)
+
+    def _solve(
+        self, serving: ServingProblem, merged: PartitionProblem, seconds: float | None = None
+    ) -> _Found:
+        """Solve a problem of all phases; the plan fits each of them."""
+        results: list[SolveResult] = []
+        capacities = {device.name: device.memory_bytes for device in merged.devices}
+        for _ in range(_MOST_ROUNDS):
+            left_s = self._clock.left_s
+            limit_s = left_s if seconds is None else min(left_s, seconds)
+            limit = None if math.isinf(limit_s) else max(limit_s, _LEAST_S)
+            limits = replace(self._limits, time_limit_s=limit)
+            devices = tuple(
+                Device(d.name, capacities[d.name], d.device_class, d.is_host)
+                for d in merged.devices
+            )
+            result = solve(merged.replace(devices=devices), limits)
+            results.append(result)
+            if result.objective is None or result.plan is None:
+                break
+            beyond = _beyond(serving, result.plan)
+            if not beyond:
+                return _Found(result.status, result.plan, results[0].objective_bound, "")
+            # Another phase than the largest needs more there: leave so much free.
+            for name, size_bytes in beyond.items():
+                capacities[name] = max((capacities[name] or 0) - size_bytes, 1)
+        status = results[0].status
+        if status in (SolveStatus.OPTIMAL, SolveStatus.FEASIBLE):
+            status = SolveStatus.UNKNOWN
+        return _Found(status, None, results[0].objective_bound, results[0].reason)
+
+    def _answer(
+        self,
+        objective: ServingObjective,
+        found: _Found,
+        problem: ServingProblem,
+        value: float | None = None,
+        bound: float | None = None,
+    ) -> ServingResult:
+        status = found.status
+        if found.plan is not None:
+            is_met = value is not None and bound is not None and value == bound
+            status = SolveStatus.OPTIMAL if is_met else SolveStatus.FEASIBLE
+        return ServingResult(
+            objective=objective,
+            status=status,
+            plan=found.plan,
+            problem=problem,
+            value=value,
+            bound=bound,
+            metrics=None if found.plan is None else problem.metrics(found.plan),
+            wall_time_s=self._clock.elapsed_s,
+            reason=found.reason if found.plan is None else "",
+        )
+
+
+def _beyond(serving: ServingProblem, plan: PartitionPlan) -> dict[str, int]:
+    """Return by how many bytes a phase needs more than the devices have."""
+    found: dict[str, int] = {}
+    for evaluation in serving.phases.evaluate(plan).values():
+        for usage in evaluation.usage:
+            if usage.capacity_bytes is not None and usage.memory_bytes > usage.capacity_bytes:
+                size_bytes = usage.memory_bytes - usage.capacity_bytes
+                found[usage.device] = max(found.get(usage.device, 0), size_bytes)
+    return found
