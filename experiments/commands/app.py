@@ -20,6 +20,7 @@ from experiments.commands.profile import profile
 from experiments.commands.report import report
 from experiments.commands.run import run
 from experiments.commands.score import score
+from experiments.commands.serve import serve
 from experiments.commands.split import split
 from experiments.commands.sweep import sweep
 from experiments.console.exit_codes import EXIT_CODES
@@ -68,7 +69,7 @@ def _describe(
 
 
 _PANELS: Final[Mapping[str, Mapping[str, Callable[..., None]]]] = {
-    "Plan": {"plan": plan, "solve": solve, "score": score},
+    "Plan": {"plan": plan, "serve": serve, "solve": solve, "score": score},
     "Use a plan": {"split": split, "hand-over": hand_over, "run": run},
     "Experiments": {
         "compare": compare,

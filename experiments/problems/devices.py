@@ -20,7 +20,7 @@ from solver import DEFAULT_DEVICE_CLASS, Device, Interconnect, Link, PartitionEr
 from solver.io.files import read_json
 from solver.io.json_fields import Name, read_as
 from solver.model.devices import Charging
-from solver.model.quantities import check_digits, parse_memory, quantity
+from solver.model.quantities import check_digits, parse_duration, parse_memory, quantity
 
 if TYPE_CHECKING:
     from fx_bridge.costs.device_specs import DeviceSpec
@@ -121,10 +121,7 @@ def parse_link(text: str) -> Link:
     bandwidth, comma, latency = text.partition(",")
     latency_ns = 0
     if comma:
-        match = re.fullmatch(r"\s*([0-9]+)\s*(ns|us|ms)\s*", latency)
-        if match is None:
-            raise PartitionError(f"{where}: {latency.strip()!r} is not a latency; {example}")
-        latency_ns = _whole(match[1], where) * {"ns": 1, "us": 1000, "ms": 1_000_000}[match[2]]
+        latency_ns = parse_duration(latency, where, example)
     return Link(_bandwidth(bandwidth, where, example), latency_ns)
 
 

@@ -165,9 +165,7 @@ class ServingPlan:
         """The layers that have operators on each used device, in the order of the devices."""
         captured = next(iter(self.graphs.values()))
         on: dict[str, list[str]] = {device: [] for device in self.plan.device_order}
-        for path in repeated_modules(captured):
-            if path.startswith(CACHES):
-                continue
+        for path in _layers(captured):
             names = operators_of(captured, path)
             for device in dict.fromkeys(self.plan.assignment[name] for name in names):
                 on[device].append(path)
@@ -217,6 +215,7 @@ def plan_serving(
     devices: Sequence[Device],
     objective: ServingObjective = "request",
     first_token_limit_ns: int | None = None,
+    whole_layers: bool = False,
     placement: Placement = DEFAULT_PLACEMENT,
     costs: Costs = DEFAULT_COSTS,
     search: Search = DEFAULT_SEARCH,
@@ -236,8 +235,10 @@ def plan_serving(
         of sequences as devices that are used; most tokens that fit.
     first_token_limit_ns : int, optional
         Most time of the prompt; for the objective ``token``.
+    whole_layers : bool
+        Divide no layer, as engines that serve do not: no outermost repeated module.
     placement : Placement
-        Which modules stay whole, and what is pinned.
+        Which modules stay whole besides, and what is pinned.
     costs : Costs
         Links, speeds, attention, and what counts as memory: with ``"weights"`` those and caches.
     search : Search
@@ -261,6 +262,10 @@ def plan_serving(
     graphs = capture_phases(step, counts)
     classes = {device.device_class for device in devices}
     costs = replace(costs, specs={n: s for n, s in costs.specs.items() if n in classes})
+
+    if whole_layers:
+        layers = _layers(next(iter(graphs.values())))
+        placement = replace(placement, keep_whole=(*placement.keep_whole, *layers))
 
     def phases(of: Mapping[int, CapturedGraph]) -> Phases:
         return Phases(
@@ -290,6 +295,11 @@ def plan_serving(
     )
     request = replace(request, context=solved.problem.context)
     return ServingPlan(step, graphs, request, solved)
+
+
+def _layers(captured: CapturedGraph) -> tuple[str, ...]:
+    """Return the paths of the layers; that of the caches, which run nothing, is none."""
+    return tuple(p for p in repeated_modules(captured) if not p.startswith(f"{CACHES}."))
 
 
 def _phase(count: int) -> str:

@@ -19,6 +19,7 @@ _UNITS: Final[Mapping[str, int]] = {
 }
 _UNIT_NAMES: Final = "B, KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024)"
 _QUANTITY: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]*)\s*")
+_NS_OF: Final[Mapping[str, int]] = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 _MOST_NAMES: Final = 4
 """More names of a list are counted."""
 
@@ -52,6 +53,21 @@ def quantity(text: str, where: str, what: str, example: str) -> Fraction:
     check_digits(match[1], where)
     # Exact arithmetic: 0.1GB is 100,000,000 bytes, not what a float makes of it.
     return Fraction(match[1]) * unit
+
+
+def parse_duration(text: str, where: str, example: str) -> int:
+    """Read a time such as ``10us`` as nanoseconds.
+
+    Raises
+    ------
+    PartitionError
+        One line that says `where`, and `example`.
+    """
+    match = re.fullmatch(r"\s*([0-9]+)\s*(ns|us|ms|s)\s*", text)
+    if match is None:
+        raise PartitionError(f"{where}: {text.strip()!r} is not a time; {example}")
+    check_digits(match[1], where)
+    return int(match[1]) * _NS_OF[match[2]]
 
 
 def check_digits(digits: str, where: str) -> None:

@@ -14,8 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
+from typing import Any
 
 from solver.evaluation.evaluate import Evaluation, evaluate
+from solver.model.checks import remake
 from solver.model.devices import Interconnect, Link
 from solver.model.errors import PartitionError
 from solver.model.operators import Operator
@@ -53,6 +55,9 @@ class Phases:
         for name, problem in self.problems.items():
             self._check(name, problem)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return remake(self)
+
     def _check(self, name: str, problem: PartitionProblem) -> None:
         (first, other), *_ = self.problems.items()
         if problem.is_training or problem.microbatches > 1:
@@ -85,7 +90,8 @@ class Phases:
         -------
         PartitionProblem
             Of operators with the times of all runs together. What travels are the bytes of all
-            runs, each run with the latency of the link; a stage holds those of one.
+            runs, each run with the latency of the link; a stage holds those of one. Where links
+            differ, the time of all runs of a transfer is rounded up once.
 
         Raises
         ------
@@ -177,6 +183,17 @@ class Phases:
                     weights[key] = weight
         return weights
 
+    @property
+    def _links_differ(self) -> bool:
+        return bool(next(iter(self.problems.values())).interconnect.links)
+
+    def _transfer_ns(self, op: Operator) -> int:
+        """Return the time that its value takes over the link that all pairs have."""
+        if op.transfer_ns is not None:
+            return op.transfer_ns
+        default = next(iter(self.problems.values())).interconnect.default
+        return default.transfer_ns(op.value_bytes)
+
     def _operator(self, name: str, runs: Mapping[str, int], memory_of: str) -> Operator:
         forms = self._forms[name]
         counted = [(op, runs[phase]) for phase, op in forms.items()]
@@ -192,7 +209,7 @@ class Phases:
             base = replace(base, in_place=False, is_output=False)
             travels = 0
         received = base.held_value_bytes if held else 0
-        own_ns = sum(times * (op.transfer_ns or 0) for op, times in counted)
+        own_ns = sum(times * self._transfer_ns(op) for op, times in counted)
         return replace(
             base,
             latency_ns=_latencies(counted),
@@ -200,7 +217,7 @@ class Phases:
             received_bytes=None if received == travels else received,
             weights=tuple(dict.fromkeys(key for op in forms.values() for key in op.weights)),
             allowed_devices=_common(name, (op.allowed_devices for op in forms.values())),
-            transfer_ns=None if transfers == {True} else own_ns,
+            transfer_ns=None if transfers == {True} and self._links_differ else own_ns,
         )
 
 

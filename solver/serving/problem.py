@@ -7,17 +7,16 @@ weights that are written: of one key, on the device of whatever reads it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from solver.evaluation.evaluate import Evaluation
-from solver.model.checks import check_natural, check_positive
+from solver.model.checks import check_natural, check_positive, remake
 from solver.model.errors import PartitionError
-from solver.model.operators import Operator
 from solver.model.plan import PartitionPlan
-from solver.model.problem import GraphInput, PartitionProblem
+from solver.model.problem import PartitionProblem
 from solver.serving.phases import Phases
 
 ServingObjective = Literal["request", "token", "throughput", "context"]
@@ -105,6 +104,9 @@ class ServingProblem:
                 f"the longer context is {self.longer[0]}; write more than {self.context}"
             )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return remake(self)
+
     @property
     def request_runs(self) -> Mapping[str, int]:
         """How often each phase runs for a request."""
@@ -145,72 +147,8 @@ class ServingProblem:
             }
             return problem.replace(weights=weights)
 
-        return self._with_each(several)
-
-    def with_context(self, context: int) -> ServingProblem:
-        """Return the problem with another context.
-
-        Caches grow by their bytes per token. Bytes of values grow from those of this problem to
-        those of `longer` in proportion, as sizes of tensors do of which one dimension is the
-        context; fractions are rounded up. Times stay.
-        """
-        own, longer = self.phases.problems, self.longer
-
-        def grown(name: str) -> PartitionProblem:
-            problem = own[name]
-            if longer is not None:
-                share = (context - self.context, longer[0] - self.context)
-                problem = _between(problem, longer[1].problems[name], share)
-            weights = {
-                key: replace(
-                    weight,
-                    size_bytes=weight.size_bytes + (context - self.context) * growth,
-                )
-                if (growth := self.cache_bytes_per_token.get(key, 0))
-                else weight
-                for key, weight in own[name].weights.items()
-            }
-            return problem.replace(weights=weights)
-
-        phases = Phases({name: grown(name) for name in own})
-        return replace(self, phases=phases, context=context, longer=None)
-
-    def most_context(self, plan: PartitionPlan, least: int) -> int:
-        """Return the longest context that a plan fits, which fits it at `least`.
-
-        Memory grows with the context ever faster, being a largest sum of bytes that grow in
-        proportion: what its growth at `least` allows is the most.
-        """
-        now, then = (self._memory_bytes(plan, context) for context in (least, least + 1))
-        capacities = self.phases.problems[self.token_phase].device_of
-        most: int | None = None
-        for (phase, device), size_bytes in now.items():
-            growth, capacity = then[phase, device] - size_bytes, capacities[device].memory_bytes
-            if growth > 0 and capacity is not None:
-                room = least + (capacity - size_bytes) // growth
-                most = room if most is None else min(most, room)
-        if most is None:
-            raise PartitionError("any context fits, as devices have unlimited memory; limit it")
-        low, high = least, most + 1
-        probe = most
-        while high - low > 1:
-            held = self._memory_bytes(plan, probe)
-            fits = all(
-                (capacity := capacities[device].memory_bytes) is None or size_bytes <= capacity
-                for (_, device), size_bytes in held.items()
-            )
-            low, high = (probe, high) if fits else (low, probe)
-            probe = (low + high) // 2
-        return low
-
-    def _memory_bytes(self, plan: PartitionPlan, context: int) -> dict[tuple[str, str], int]:
-        """Return the memory of every device in every phase, with another context."""
-        found = self.with_context(context).phases.evaluate(plan)
-        return {
-            (phase, usage.device): usage.memory_bytes
-            for phase, evaluation in found.items()
-            for usage in evaluation.usage
-        }
+        problems = {name: several(problem) for name, problem in self.phases.problems.items()}
+        return replace(self, phases=Phases(problems), longer=None)
 
     def _tokens_per_s(self, plan: PartitionPlan, token: Evaluation) -> float | None:
         groups = len(plan.device_order)
@@ -218,36 +156,3 @@ class ServingProblem:
         if any(evaluation.violations for evaluation in held.values()):
             return None
         return self.batch * 1e9 / max(token.bottleneck_ns, 1)
-
-    def _with_each(self, change: Callable[[PartitionProblem], PartitionProblem]) -> ServingProblem:
-        changed = {name: change(problem) for name, problem in self.phases.problems.items()}
-        longer = self.longer
-        if longer is not None:
-            others = {name: change(problem) for name, problem in longer[1].problems.items()}
-            longer = longer[0], Phases(others)
-        return replace(self, phases=Phases(changed), longer=longer)
-
-
-def _between(
-    first: PartitionProblem, second: PartitionProblem, share: tuple[int, int]
-) -> PartitionProblem:
-    """Return a problem whose bytes are between, or beyond, those of two others."""
-    part, whole = share
-
-    def grown(low: int, high: int) -> int:
-        return max(low - (low - high) * part // whole, 0)
-
-    def operator(own: Operator) -> Operator:
-        other = second.operators[second.index_of[own.name]]
-        return replace(
-            own,
-            storage_bytes=grown(own.storage_bytes, other.storage_bytes),
-            workspace_bytes=grown(own.workspace_bytes, other.workspace_bytes),
-            value_bytes=grown(own.value_bytes, other.value_bytes),
-        )
-
-    inputs = tuple(
-        GraphInput(g.name, grown(g.value_bytes, second.input_of[g.name].value_bytes))
-        for g in first.inputs
-    )
-    return first.replace(operators=tuple(map(operator, first.operators)), inputs=inputs)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -16,6 +17,7 @@ from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 from solver.search.solve import solve
+from solver.serving.contexts import Contexts
 from solver.serving.problem import (
     SERVING_OBJECTIVES,
     ServingMetrics,
@@ -155,7 +157,7 @@ class _Search:
 
     def least_latency(self, objective: ServingObjective, runs: Mapping[str, int]) -> ServingResult:
         """Return the plan with the least time of some runs."""
-        found = self._solve(self._problem, self._problem.merged(runs).replace(objective=_FASTEST))
+        found = self._latency(self._problem, runs)
         value = None
         if found.plan is not None:
             evaluations = self._problem.phases.evaluate(found.plan)
@@ -170,7 +172,7 @@ class _Search:
         def best(a: int, b: int) -> tuple[_Found, ServingMetrics | None]:
             runs = {phase: b * runs for phase, runs in prompt.items()}
             runs[token] = runs.get(token, 0) + a
-            found = self._solve(problem, problem.merged(runs).replace(objective=_FASTEST))
+            found = self._latency(problem, runs)
             return found, None if found.plan is None else problem.metrics(found.plan)
 
         fast, metrics = best(1, 0)
@@ -223,9 +225,8 @@ class _Search:
             several = problem.with_groups(groups)
             merged = several.merged({problem.token_phase: 1})
             share = self._clock.left_s / (devices + 1 - groups)
-            found = self._solve(
-                several, merged.replace(objective="bottleneck", max_devices=groups), share
-            )
+            merged = merged.replace(objective="bottleneck", max_devices=groups)
+            found = self._solve(functools.partial(lambda of: of, several), merged, share)
             if found.status is SolveStatus.INFEASIBLE:
                 reason = found.reason
                 continue
@@ -246,38 +247,40 @@ class _Search:
 
     def context(self) -> ServingResult:
         """Return the plan with the most tokens that fit."""
-        problem = self._problem
-        low, kept = 0, None
-        high: int | None = None
-        proven: int | None = None
-        reason = ""
-        while high is None or high - low > 1:
-            probe = 2 * low + 1 if high is None else (low + high) // 2
-            at = problem.with_context(probe)
-            merged = at.merged({problem.token_phase: 1}).replace(objective="peak_memory")
-            found = self._solve(at, merged)
+        problem, contexts = self._problem, Contexts(self._problem)
+        low, kept = 0, _Found(SolveStatus.UNKNOWN, None, None, "")
+        high = proven = None
+        step, reason = 1, ""
+        while (high is None or high - low > 1) and not self._clock.is_over:
+            # What has least peak memory holds nearly the most: one step further is seldom more.
+            probe = low + step if high is None else (low + high) // 2
+            merged = contexts.merged_at(probe, "peak_memory")
+            found = self._solve(functools.partial(contexts.at, probe), merged)
             if found.plan is not None:
-                kept, low = found, problem.most_context(found.plan, probe)
+                kept, low = found, contexts.most(found.plan, probe)
+                step = 1 if low > 2 * probe else 2 * step
                 continue
-            high = probe
-            reason = found.reason
+            high, reason = probe, found.reason
             if found.status is SolveStatus.INFEASIBLE:
                 proven = probe
-            elif self._clock.is_over:
-                break
-        if kept is None:
+        if kept.plan is None:
             status = SolveStatus.INFEASIBLE if proven == 1 else SolveStatus.UNKNOWN
             return self._answer("context", _Found(status, None, None, reason), problem)
-        at = problem.with_context(low)
-        fast = self._solve(at, at.merged({problem.token_phase: 1}).replace(objective=_FASTEST))
-        if fast.plan is not None:
-            kept = fast
+        at = contexts.at(low)
+        fast = self._latency(at, {problem.token_phase: 1})
         value = float(problem.batch * low)
         bound = None if proven is None else float(problem.batch * (proven - 1))
-        return self._answer("context", kept, at, value, bound)
+        return self._answer("context", kept if fast.plan is None else fast, at, value, bound)
+
+    def _latency(self, serving: ServingProblem, runs: Mapping[str, int]) -> _Found:
+        merged = serving.merged(runs).replace(objective=_FASTEST)
+        return self._solve(lambda: serving, merged)
 
     def _solve(
-        self, serving: ServingProblem, merged: PartitionProblem, seconds: float | None = None
+        self,
+        serving: Callable[[], ServingProblem],
+        merged: PartitionProblem,
+        seconds: float | None = None,
     ) -> _Found:
         """Solve a problem of all phases; the plan fits each of them."""
         results: list[SolveResult] = []
@@ -295,7 +298,9 @@ class _Search:
             results.append(result)
             if result.objective is None or result.plan is None:
                 break
-            beyond = _beyond(serving, result.plan)
+            # With weights alone all phases hold the same.
+            is_simple = merged.memory_model == "weights"
+            beyond = {} if is_simple else _beyond(serving(), result.plan)
             if not beyond:
                 return _Found(result.status, result.plan, results[0].objective_bound, "")
             # Another phase than the largest needs more there: leave so much free.

@@ -281,7 +281,7 @@ def test_numbers_of_thousands_of_digits_are_refused(text: str) -> None:
     [
         ("0GB/s", "bandwidth is 0GB/s"),
         ("0.1B/s", "bandwidth is 0.1B/s"),
-        ("25GB/s,", "'' is not a latency"),
+        ("25GB/s,", "'' is not a time"),
         (f"{LONG}GB/s", "digits; write at most"),
         (f"1GB/s,{LONG}us", "digits; write at most"),
     ],

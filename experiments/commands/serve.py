@@ -1,0 +1,294 @@
+"""The command ``serve``: the plan by which a language model serves best."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from experiments.commands.completions import complete_devices
+from experiments.commands.option_groups import with_option_groups
+from experiments.commands.option_reading import check_given, read_limits, read_pins
+from experiments.commands.options import (
+    BuiltModelArgument,
+    JsonOption,
+    LimitOptions,
+    PlanOutOption,
+)
+from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
+from experiments.console.output import check_writable, print_json, say_written
+from solver import Interconnect, PartitionError, SolveStatus, save_plan
+from solver.model.devices import PCIE, Device
+from solver.model.quantities import aligned, format_bytes, format_ns, parse_duration, printable
+from solver.serving.problem import ServingObjective
+
+if TYPE_CHECKING:
+    from experiments.problems.devices import DeviceSet
+    from fx_bridge.options import Costs, Placement
+    from fx_bridge.serving.plan import Request, ServingPlan
+    from solver.serving.solve import ServingResult
+
+_SERVING, _COSTS = "Serving", "Costs"
+
+
+def _option(panel: str, metavar: str | None, text: str, **settings: Any) -> Any:
+    return typer.Option(metavar=metavar, help=text, rich_help_panel=panel, **settings)
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """What is served, on what, and what is best."""
+
+    devices: Annotated[
+        str,
+        _option(
+            _SERVING,
+            "DEVICES",
+            "Such as 24GB,12GB, or 24GB@rtx-4090,12GB@rtx-3060, or a .toml file.",
+            autocompletion=complete_devices,
+        ),
+    ] = ""
+    objective: Annotated[
+        ServingObjective,
+        _option(
+            _SERVING,
+            None,
+            "What is best: the time of a request, or of a token, tokens in a second, or the tokens "
+            "that fit.",
+        ),
+    ] = "request"
+    batch: Annotated[
+        int, _option(_SERVING, "COUNT", "Sequences that are served together.", min=1)
+    ] = 1
+    context: Annotated[
+        int,
+        _option(_SERVING, "TOKENS", "Positions of a sequence; of no account for context.", min=1),
+    ] = 4096
+    prompt: Annotated[int, _option(_SERVING, "TOKENS", "Of the prompt.", min=1)] = 512
+    generate: Annotated[int, _option(_SERVING, "TOKENS", "After the prompt.", min=0)] = 128
+    chunk: Annotated[
+        int | None,
+        _option(_SERVING, "TOKENS", "Most of the prompt in one call; all if left out.", min=1),
+    ] = None
+    first_token: Annotated[
+        str | None,
+        _option(_SERVING, "TIME", "Most time of the prompt, such as 500ms; for token."),
+    ] = None
+    usable: Annotated[
+        float,
+        _option(
+            _SERVING,
+            "PART",
+            "Of the memory of each device; the rest is for what the memory model leaves out.",
+            min=0.01,
+            max=1.0,
+        ),
+    ] = 0.9
+    whole_layers: Annotated[
+        bool,
+        typer.Option("--whole-layers", help="Divide no layer.", rich_help_panel=_SERVING),
+    ] = False
+    keep_whole: Annotated[
+        list[str] | None,
+        _option(_SERVING, "MODULE", "As for plan. May be repeated."),
+    ] = None
+    pin: Annotated[
+        list[str] | None,
+        _option(_SERVING, "NAME=WHERE", "As for plan. May be repeated."),
+    ] = None
+    link: Annotated[
+        str | None,
+        _option(_COSTS, "LINK", "Between any two devices; without it PCIe: 25GB/s,10us."),
+    ] = None
+    memory_model: Annotated[
+        Literal["weights", "inference"] | None,
+        _option(
+            _COSTS,
+            None,
+            "What counts as memory: weights and caches, or also values; weights if left out.",
+        ),
+    ] = None
+    attention: Annotated[
+        str | None,
+        _option(_COSTS, "KERNELS", "As for plan."),
+    ] = None
+
+
+@with_option_groups
+def serve(
+    model: BuiltModelArgument,
+    options: ServeOptions,
+    limits: LimitOptions,
+    out: PlanOutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Plan how a language model serves: caches, prompts and tokens in one plan.
+
+    For example, the most tokens that fit two cards, and the least time of a token:
+
+        fxpartition serve configuration:llama3-8b --devices 24GB,12GB --objective context
+        fxpartition serve configuration:llama3-8b --devices 24GB,12GB --objective token
+
+    MODEL is one of transformers for causal language modelling. What is printed is what the best
+    plan for one objective gives in all of them.
+    """
+    from experiments.problems.devices import parse_devices
+    from experiments.zoo.models import resolve_built
+
+    if not options.devices:
+        raise PartitionError("there are no devices; write for example --devices 24GB,12GB")
+    check_given(options.devices, "--devices", "24GB,12GB")
+    check_writable(out, model, options.devices)
+    searched = read_limits(limits)
+    devices = parse_devices(options.devices)
+    first_ns = None if options.first_token is None else _time_ns(options.first_token)
+    spec = resolve_built(model)
+    request = _request(options)
+
+    from experiments.zoo.building import build_model
+    from fx_bridge.options import Search
+    from fx_bridge.serving.plan import plan_serving
+
+    found = plan_serving(
+        build_model(spec).module,
+        request,
+        devices=_usable(devices, options.usable),
+        objective=options.objective,
+        first_token_limit_ns=first_ns,
+        whole_layers=options.whole_layers,
+        placement=_placement(options),
+        costs=_costs(options, devices),
+        search=Search(searched),
+    )
+    if out is not None and found.solved.plan is not None:
+        save_plan(found.solved.plan, out)
+        say_written(out)
+    if as_json:
+        print_json(_json(found))
+    else:
+        for line in _lines(found):
+            print(printable(line))
+    if found.solved.plan is None:
+        is_proven = found.solved.status is SolveStatus.INFEASIBLE
+        raise typer.Exit(EXIT_NO_PLAN if is_proven else EXIT_TIME_OUT)
+
+
+def _request(options: ServeOptions) -> Request:
+    from fx_bridge.serving.plan import Request
+
+    return Request(options.batch, options.context, options.prompt, options.generate, options.chunk)
+
+
+def _time_ns(text: str) -> int:
+    return parse_duration(text, f"--first-token {text!r}", "write for example 500ms")
+
+
+def _usable(devices: DeviceSet, part: float) -> list[Device]:
+    return [
+        Device(
+            device.name,
+            None if device.memory_bytes is None else int(device.memory_bytes * part),
+            device.device_class,
+            device.is_host,
+        )
+        for device in devices.devices
+    ]
+
+
+def _placement(options: ServeOptions) -> Placement:
+    from fx_bridge.options import Placement
+
+    return Placement(read_pins(options.pin), (), options.keep_whole or ())
+
+
+def _costs(options: ServeOptions, devices: DeviceSet) -> Costs:
+    from experiments.problems.devices import parse_link
+    from fx_bridge.options import Costs
+
+    link = devices.interconnect or PCIE
+    if options.link is not None:
+        link = Interconnect(default=parse_link(options.link))
+    return Costs(
+        interconnect=link,
+        memory_model=options.memory_model or "weights",
+        specs=devices.spec_of,
+        attention=options.attention,
+    )
+
+
+def _json(found: ServingPlan) -> dict[str, Any]:
+    """Return the answer as plain data."""
+    solved = found.solved
+    answer: dict[str, Any] = {
+        "objective": solved.objective,
+        "status": solved.status.value,
+        "value": solved.value,
+        "bound": solved.bound,
+        "gap": solved.gap,
+        "wall_time_s": solved.wall_time_s,
+    }
+    if solved.plan is None or solved.metrics is None:
+        return {**answer, "reason": solved.reason}
+    metrics = solved.metrics
+    order = solved.plan.device_order
+    return {
+        **answer,
+        "tokens": found.tokens,
+        "batch": found.request.batch,
+        "context": found.request.context,
+        "request_ns": metrics.request_ns,
+        "first_token_ns": metrics.first_token_ns,
+        "token_ns": metrics.token_ns,
+        "tokens_per_s": metrics.tokens_per_s,
+        "device_order": list(order),
+        "layers": found.layers,
+        "memory_bytes": found.memory_bytes,
+        "assignment": dict(solved.plan.assignment),
+    }
+
+
+def _lines(found: ServingPlan) -> list[str]:
+    """Return the answer as a person reads it."""
+    solved = found.solved
+    if solved.metrics is None:
+        return [f"{solved.objective}: {solved.status.value}; {solved.reason or 'no plan found'}"]
+    metrics = solved.metrics
+    held = found.memory_bytes
+    capacities = next(iter(solved.problem.phases.problems.values())).device_of
+    rows = [("device", "usable", "memory", "layers")]
+    rows += [
+        (
+            device,
+            format_bytes(capacities[device].memory_bytes),
+            format_bytes(held[device]),
+            f"{len(layers)}: {layers[0]} to {layers[-1]}" if layers else "none",
+        )
+        for device, layers in found.layers.items()
+    ]
+    per_s = metrics.tokens_per_s
+    groups = len(found.layers)
+    lines = aligned(rows)
+    lines += [
+        f"tokens that fit: {found.tokens} ({found.request.batch} x {found.request.context})",
+        f"first token: {format_ns(metrics.first_token_ns)}",
+        f"each token after it: {format_ns(metrics.token_ns)}",
+        f"request: {format_ns(metrics.request_ns)}",
+        f"tokens in a second, {groups} x {found.request.batch} sequences in turns: "
+        + ("their caches do not fit" if per_s is None else f"{per_s:.1f}"),
+        _proof(solved),
+    ]
+    return lines
+
+
+def _proof(solved: ServingResult) -> str:
+    if solved.status is SolveStatus.OPTIMAL:
+        return f"{solved.objective}: proven optimal in {solved.wall_time_s:.2f} s"
+    if solved.bound is None or solved.gap is None:
+        return f"{solved.objective}: no bound in {solved.wall_time_s:.2f} s"
+    is_time = solved.objective in ("request", "token")
+    bound = format_ns(int(solved.bound)) if is_time else f"{solved.bound:.1f}"
+    return (
+        f"{solved.objective}: bound {bound}, gap {100 * solved.gap:.2f} % in "
+        f"{solved.wall_time_s:.2f} s"
+    )

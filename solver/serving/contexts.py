@@ -1,0 +1,132 @@
+"""One problem for every context: how caches and values grow with the number of positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+
+from solver.evaluation.evaluate import evaluate
+from solver.model.devices import Device
+from solver.model.errors import PartitionError
+from solver.model.operators import Operator
+from solver.model.plan import PartitionPlan
+from solver.model.problem import GraphInput, ObjectiveName, PartitionProblem, Weight
+from solver.serving.phases import Phases
+from solver.serving.problem import ServingProblem
+
+
+class Contexts:
+    """The problems of a model that serves with any context.
+
+    Caches grow by their bytes per token. Bytes of values grow from those of the problem to those
+    of its `longer` context in proportion, as sizes of tensors do of which one dimension is it;
+    fractions are rounded up. Times stay.
+
+    Parameters
+    ----------
+    serving : ServingProblem
+        With a `longer` context, unless weights are all that counts as memory.
+    """
+
+    def __init__(self, serving: ServingProblem) -> None:
+        self._serving = serving
+
+    def at(self, context: int) -> ServingProblem:
+        """Return the problem of serving with a context."""
+        own, longer = self._serving.phases.problems, self._serving.longer
+        problems = {
+            name: self._grown(
+                problem, None if longer is None else longer[1].problems[name], context
+            )
+            for name, problem in own.items()
+        }
+        return replace(self._serving, phases=Phases(problems), context=context, longer=None)
+
+    def merged_at(self, context: int, objective: ObjectiveName) -> PartitionProblem:
+        """Return the problem of all phases together with a context, of which tokens take time."""
+        return self._grown(*self._merged, context).replace(objective=objective)
+
+    def most(self, plan: PartitionPlan, least: int) -> int:
+        """Return the longest context that a plan fits, which fits it at `least`.
+
+        Memory grows with the context ever faster, being a largest sum of bytes that grow in
+        proportion: what its growth at `least` allows is the most.
+
+        Raises
+        ------
+        PartitionError
+            If any context fits.
+        """
+        now, then = (self._memory_bytes(plan, context) for context in (least, least + 1))
+        capacities = {name: device.memory_bytes for name, device in self._devices.items()}
+        rooms = [
+            least + (capacity - now[device]) // growth
+            for device, capacity in capacities.items()
+            if capacity is not None and (growth := then[device] - now[device]) > 0
+        ]
+        if not rooms:
+            raise PartitionError("any context fits, as devices have unlimited memory; limit it")
+        low, high = least, min(rooms) + 1
+        probe = high - 1
+        while high - low > 1:
+            held = self._memory_bytes(plan, probe)
+            fits = all(held[name] <= most for name, most in capacities.items() if most is not None)
+            low, high = (probe, high) if fits else (low, probe)
+            probe = (low + high) // 2
+        return low
+
+    @property
+    def _devices(self) -> Mapping[str, Device]:
+        return self._merged[0].device_of
+
+    @cached_property
+    def _merged(self) -> tuple[PartitionProblem, PartitionProblem | None]:
+        serving = self._serving
+        runs = {serving.token_phase: 1}
+        longer = None
+        if serving.longer is not None:
+            longer = serving.longer[1].merged(runs, serving.largest_phase)
+        return serving.merged(runs), longer
+
+    def _memory_bytes(self, plan: PartitionPlan, context: int) -> dict[str, int]:
+        found = evaluate(self.merged_at(context, "latency"), plan)
+        return {usage.device: usage.memory_bytes for usage in found.usage}
+
+    def _grown(
+        self, own: PartitionProblem, longer: PartitionProblem | None, context: int
+    ) -> PartitionProblem:
+        more = context - self._serving.context
+        weights: dict[str, Weight] = {}
+        for key, weight in own.weights.items():
+            growth_bytes = more * self._serving.cache_bytes_per_token.get(key, 0)
+            weights[key] = replace(weight, size_bytes=weight.size_bytes + growth_bytes)
+        if longer is None or self._serving.longer is None:
+            return own.replace(weights=weights)
+        share = more, self._serving.longer[0] - self._serving.context
+        operators = (
+            _operator(op, longer.operators[longer.index_of[op.name]], share) for op in own.operators
+        )
+        inputs = (
+            GraphInput(g.name, _grown(g.value_bytes, longer.input_of[g.name].value_bytes, share))
+            for g in own.inputs
+        )
+        return own.replace(weights=weights, operators=tuple(operators), inputs=tuple(inputs))
+
+
+def _operator(own: Operator, longer: Operator, share: tuple[int, int]) -> Operator:
+    received = None
+    if own.received_bytes is not None or longer.received_bytes is not None:
+        received = _grown(own.held_value_bytes, longer.held_value_bytes, share)
+    return replace(
+        own,
+        storage_bytes=_grown(own.storage_bytes, longer.storage_bytes, share),
+        workspace_bytes=_grown(own.workspace_bytes, longer.workspace_bytes, share),
+        value_bytes=_grown(own.value_bytes, longer.value_bytes, share),
+        received_bytes=received,
+    )
+
+
+def _grown(own: int, longer: int, share: tuple[int, int]) -> int:
+    part, whole = share
+    return max(own - (own - longer) * part // whole, 0)
