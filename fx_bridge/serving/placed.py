@@ -6,8 +6,10 @@ from collections.abc import Mapping
 
 import torch
 
-from fx_bridge.placement.model import PlacedModel
-from solver import PartitionError
+from fx_bridge.capture.graph import CapturedGraph
+from fx_bridge.placement.model import PlacedModel, place_all
+from fx_bridge.split.by_plan import split_by_plan
+from solver import PartitionError, PartitionPlan
 
 
 class PlacedStep:
@@ -87,3 +89,46 @@ class PlacedStep:
                 logits = self(found[-1], start)
                 start += 1
         return torch.cat(found, 1) if found else input_ids[:, :0]
+
+
+def place_step(
+    graphs: Mapping[int, CapturedGraph],
+    plan: PartitionPlan,
+    devices: str | torch.device | Mapping[str, str | torch.device] | None = None,
+    *,
+    context: int,
+) -> PlacedStep:
+    """Put the stages of all graphs of a step on their devices.
+
+    Parameters
+    ----------
+    graphs : mapping of int to CapturedGraph
+        That :func:`fx_bridge.serving.capture_phases` returned.
+    plan : PartitionPlan
+        Of the operators of all of them.
+    devices : optional
+        As :func:`fx_bridge.placement.model.place` takes them; a mapping may name devices that the
+        plan does not use.
+    context : int
+        Of the step.
+
+    Raises
+    ------
+    PartitionError
+        If the plan leaves an operator out, or a device is not on this machine.
+    """
+    splits = [split_by_plan(captured, _part(captured, plan)) for captured in graphs.values()]
+    if isinstance(devices, Mapping):
+        devices = {name: where for name, where in devices.items() if name in plan.device_order}
+    placed = place_all(splits, devices, tied_weights="copy")
+    return PlacedStep(dict(zip(graphs, placed, strict=True)), context)
+
+
+def _part(captured: CapturedGraph, plan: PartitionPlan) -> PartitionPlan:
+    """Return the part of a plan that is about the operators of one graph."""
+    names = [node.name for node in captured.operators]
+    if missing := [name for name in names if name not in plan.assignment]:
+        raise PartitionError(f"the plan has no device for operator {missing[0]!r}; plan all graphs")
+    assignment = {name: plan.assignment[name] for name in names}
+    used = set(assignment.values())
+    return PartitionPlan(assignment, tuple(d for d in plan.device_order if d in used))

@@ -22,11 +22,9 @@ from fx_bridge.options import (
     Placement,
     Search,
 )
-from fx_bridge.placement.model import place_all
 from fx_bridge.serving.phases import capture_phases
-from fx_bridge.serving.placed import PlacedStep
+from fx_bridge.serving.placed import PlacedStep, place_step
 from fx_bridge.serving.step import CACHES, ServeStep, serve_step
-from fx_bridge.split.by_plan import split_by_plan
 from fx_bridge.split.pins import with_hand_made
 from solver import Device, PartitionError, PartitionPlan, PartitionProblem, problem_from_digraph
 from solver.evaluation.evaluate import Evaluation
@@ -191,21 +189,7 @@ class ServingPlan:
                 f"the plan is for a context of {self.request.context}, and the step has "
                 f"{self.step.context}; plan again with Request(context={self.request.context})"
             )
-        phases, problem = self.solved.problem.phases, self.solved.problem
-        splits = [
-            split_by_plan(
-                captured,
-                phases.plan_of(_phase(count), self.plan),
-                problem=problem.phases.problems[_phase(count)],
-            )
-            for count, captured in self.graphs.items()
-        ]
-        if isinstance(devices, Mapping):
-            devices = {
-                name: device for name, device in devices.items() if name in self.plan.device_order
-            }
-        placed = place_all(splits, devices, tied_weights="copy")
-        return PlacedStep(dict(zip(self.graphs, placed, strict=True)), self.step.context)
+        return place_step(self.graphs, self.plan, devices, context=self.step.context)
 
 
 def plan_serving(

@@ -1,0 +1,100 @@
+"""Most tokens that fit, of published models on unequal devices, by the plan of ``serve``.
+
+Nine in ten bytes of a device may hold weights and caches. Run it as::
+
+    python benchmarks/bench_serving.py [--rows TEXT] [--operators] [--time-limit SECONDS]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any, Final
+
+import torch
+import transformers
+
+from experiments.problems.devices import parse_devices
+from fx_bridge.options import Costs, Search
+from fx_bridge.serving import Request, plan_serving
+from solver import Device, SolveLimits
+
+_SHAPES: Final = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")
+_HEADS: Final = ("num_attention_heads", "num_key_value_heads")
+_MODELS: Final[dict[str, tuple[str, tuple[int, ...]]]] = {
+    "Llama-3-8B": ("Llama", (128256, 4096, 14336, 32, 32, 8)),
+    "Qwen3-14B": ("Qwen3", (151936, 5120, 17408, 40, 40, 8)),
+    "Llama-2-13B": ("Llama", (32000, 5120, 13824, 40, 40, 40)),
+    "Qwen3-32B": ("Qwen3", (151936, 5120, 25600, 64, 64, 8)),
+    "Mixtral-8x7B": ("Mixtral", (32000, 4096, 14336, 32, 32, 8)),
+    "Llama-3-70B": ("Llama", (128256, 8192, 28672, 80, 64, 8)),
+    "Llama-3-405B": ("Llama", (128256, 16384, 53248, 126, 128, 8)),
+}
+_ROWS: Final = (
+    ("Llama-3-8B", "24GB,12GB"),
+    ("Qwen3-14B", "24GB,2x12GB"),
+    ("Llama-2-13B", "2x24GB,12GB"),
+    ("Qwen3-32B", "80GB,24GB"),
+    ("Qwen3-32B", "40GB,2x24GB"),
+    ("Mixtral-8x7B", "80GB,2x24GB"),
+    ("Llama-3-70B", "2x80GB,24GB"),
+    ("Llama-3-70B", "80GB,4x24GB"),
+    ("Llama-3-405B", "8x80GB,8x48GB"),
+)
+_USABLE: Final = 0.9
+
+
+def model_of(name: str) -> torch.nn.Module:
+    """Return a model on the meta device, in bfloat16."""
+    family, sizes = _MODELS[name]
+    settings: dict[str, Any] = dict(zip((*_SHAPES, *_HEADS), sizes, strict=True))
+    if family == "Qwen3":
+        settings["head_dim"] = 128
+    config = getattr(transformers, f"{family}Config")(**settings)
+    with torch.device("meta"):
+        model: torch.nn.Module = getattr(transformers, f"{family}ForCausalLM")(config)
+    return model.to(torch.bfloat16).eval()
+
+
+def usable(devices: str) -> list[Device]:
+    """Return devices of which a tenth of the memory is left for all but weights and caches."""
+    return [
+        Device(d.name, int((d.memory_bytes or 0) * _USABLE), d.device_class)
+        for d in parse_devices(devices).devices
+    ]
+
+
+def main() -> None:
+    """Print a row for each model and its devices."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", default="", help="only models whose name has this text")
+    parser.add_argument("--operators", action="store_true", help="divide layers")
+    parser.add_argument("--time-limit", type=float, default=60.0)
+    asked = parser.parse_args()
+    print("| model | devices | tokens | bound | layers | planned in s | captured in s |")
+    print("|---|---|---|---|---|---|---|", flush=True)
+    for name, devices in _ROWS:
+        if asked.rows not in name:
+            continue
+        start_s = time.perf_counter()
+        found = plan_serving(
+            model_of(name),
+            Request(),
+            devices=usable(devices),
+            objective="context",
+            whole_layers=not asked.operators,
+            costs=Costs(memory_model="weights"),
+            search=Search(SolveLimits(asked.time_limit)),
+        )
+        solved = found.solved
+        layers = ",".join(str(len(on)) for on in found.layers.values())
+        rest_s = time.perf_counter() - start_s - solved.wall_time_s
+        print(
+            f"| {name} | {devices} | {solved.value:.0f} | {solved.bound or 0:.0f} | {layers} | "
+            f"{solved.wall_time_s:.1f} | {rest_s:.1f} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Models of every kind of cache: captured, split by layers, placed, they make the model's tokens."""
+
+import functools
+
+import pytest
+import torch
+
+from fx_bridge.capture.layers import layer_calls
+from fx_bridge.digraph import to_digraph
+from fx_bridge.options import Costs
+from fx_bridge.serving import capture_phases, serve_step
+from fx_bridge.serving.placed import place_step
+from fx_bridge.storages.mutations import memory_of
+from solver import Device, PartitionPlan, problem_from_digraph
+from solver.serving.phases import Phases
+from tests.support.serving_models import (
+    BATCH,
+    CHUNKS,
+    CONTEXT,
+    FAMILIES,
+    model_of,
+    prompt,
+    with_step,
+    without_cache,
+)
+
+TOKENS = 20
+
+
+@functools.cache
+def served(family):
+    """A model, its step, graphs, phases, and what the model itself makes."""
+    model = model_of(family)
+    step = serve_step(model, BATCH, CONTEXT)
+    graphs = capture_phases(step, (*CHUNKS, 1))
+    devices = [Device(f"cpu:{i}") for i in range(5)]
+    phases = Phases(
+        {
+            str(count): problem_from_digraph(to_digraph(captured, costs=Costs()), devices)
+            for count, captured in graphs.items()
+        }
+    )
+    return model, step, graphs, phases, without_cache(model, prompt(), TOKENS)
+
+
+def plan_by_layers(graphs, phases, count):
+    """Layers in turn on devices, and what is after them on the last one."""
+    merged = phases.merged({"1": 1}, str(CHUNKS[0]))
+    layer_of = {}
+    for captured in graphs.values():
+        layer_of |= layer_calls(captured)
+    paths = list(dict.fromkeys(call.path for call in layer_of.values() if call))
+    place, device = {}, 0
+    for unit in merged.units:
+        layers = [paths.index(layer_of[name].path) for name in unit if layer_of[name]]
+        if layers:
+            device = max(device, max(layers) * count // len(paths))
+        place |= dict.fromkeys(unit, f"cpu:{device}")
+    # What comes after the layers is on a device of its own where there are more of them.
+    last = max(i for i, op in enumerate(merged.operators) if layer_of[op.name])
+    names = [op.name for op in merged.operators[last + 1 :]]
+    alone = {name for unit in merged.units for name in unit if set(unit) <= set(names)}
+    place |= {name: f"cpu:{count - 1}" for name in alone}
+    return PartitionPlan.from_assignment(
+        merged, {op.name: place[op.name] for op in merged.operators}
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_step_makes_the_tokens_of_the_model(family):
+    model, step, graphs, _, (tokens, logits) = served(family)
+    ours, scores = with_step(step, prompt(), TOKENS)
+    assert torch.equal(ours, tokens)
+    assert len(set(tokens.flatten().tolist())) >= 5
+    torch.testing.assert_close(scores, logits, atol=1e-4, rtol=1e-5)
+    # Another sequence after the first finds no trace of it.
+    assert torch.equal(with_step(step, prompt(), TOKENS)[1], scores)
+    captured, same = with_step(
+        lambda ids, at: graphs[ids.shape[1]].module(ids, at), prompt(), TOKENS
+    )
+    assert torch.equal(captured, tokens)
+    if family != "Qwen3Next":  # its chunks are made by kernels of which the order may differ
+        assert torch.equal(same, scores)
+    assert not any("caches" in name for name in step.state_dict())
+    assert step.state_dict().keys() == model.state_dict().keys()
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_placed_on_devices_it_makes_the_same_tokens(family, count):
+    _, _, graphs, phases, (tokens, _) = served(family)
+    plan = plan_by_layers(graphs, phases, count)
+    placed = place_step(graphs, plan, context=CONTEXT)
+    assert torch.equal(placed.generate(prompt(), TOKENS), tokens)
+    assert torch.equal(placed.generate(prompt(), TOKENS), tokens)
+    evaluations = phases.evaluate(plan)
+    assert not any(evaluation.violations for evaluation in evaluations.values())
+    held = {}
+    for model in placed.models.values():
+        for name, device in model.devices.items():
+            stage = getattr(model, name)
+            for tensor in (*stage.parameters(), *stage.buffers()):
+                held[str(device), memory_of(tensor)] = tensor.untyped_storage().nbytes()
+        assert not any("caches" in name for name in model.model_state_dict())
+    for usage in evaluations["1"].usage:
+        own = sum(size for (device, _), size in held.items() if device == usage.device)
+        assert own == usage.weights_bytes, usage.device
