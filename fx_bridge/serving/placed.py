@@ -39,7 +39,7 @@ class PlacedStep:
         Raises
         ------
         PartitionError
-            If no graph was captured for so many tokens, or they go beyond the context.
+            If no graph was captured for as many tokens, or they go beyond the context.
         """
         count, first = input_ids.shape[1], int(start)
         if count not in self.models:

@@ -146,7 +146,7 @@ class ServingPlan:
 
     @cached_property
     def evaluations(self) -> Mapping[str, Evaluation]:
-        """What the plan costs in each phase: calls of so many tokens."""
+        """What the plan costs in each phase: calls of a number of tokens."""
         return self.solved.problem.phases.evaluate(self.plan)
 
     @property

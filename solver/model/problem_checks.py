@@ -92,11 +92,6 @@ def check_graph(problem: PartitionProblem) -> None:
                 raise PartitionError(
                     f"{where}{what}latency_ns has no entry for device class {missing!r}"
                 )
-        if op.received_bytes is not None and problem.is_training:
-            raise PartitionError(
-                f"{where}received_bytes is set, but in training stages hold what travels; leave "
-                "it out"
-            )
         if op.is_backward and "step" in problem.objective:
             raise PartitionError(
                 f"{where}is_backward, but the objective 'step' schedules whole passes; give "

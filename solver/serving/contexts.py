@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property
 
 from solver.evaluation.evaluate import evaluate
-from solver.model.devices import Device
 from solver.model.errors import PartitionError
 from solver.model.operators import Operator
 from solver.model.plan import PartitionPlan
@@ -31,6 +28,7 @@ class Contexts:
 
     def __init__(self, serving: ServingProblem) -> None:
         self._serving = serving
+        self._merged: dict[str, tuple[PartitionProblem, PartitionProblem | None]] = {}
 
     def at(self, context: int) -> ServingProblem:
         """Return the problem of serving with a context."""
@@ -43,9 +41,18 @@ class Contexts:
         }
         return replace(self._serving, phases=Phases(problems), context=context, longer=None)
 
-    def merged_at(self, context: int, objective: ObjectiveName) -> PartitionProblem:
-        """Return the problem of all phases together with a context, of which tokens take time."""
-        return self._grown(*self._merged, context).replace(objective=objective)
+    def merged_at(self, context: int, objective: ObjectiveName, memory_of: str) -> PartitionProblem:
+        """Return the problem of all phases together with a context, of which tokens take time.
+
+        Devices hold the values of `memory_of`; see :meth:`solver.serving.phases.Phases.merged`.
+        """
+        if memory_of not in self._merged:
+            serving = self._serving
+            runs, longer = {serving.token_phase: 1}, None
+            if serving.longer is not None:
+                longer = serving.longer[1].merged(runs, memory_of)
+            self._merged[memory_of] = serving.phases.merged(runs, memory_of), longer
+        return self._grown(*self._merged[memory_of], context).replace(objective=objective)
 
     def most(self, plan: PartitionPlan, least: int) -> int:
         """Return the longest context that a plan fits, which fits it at `least`.
@@ -59,11 +66,12 @@ class Contexts:
             If any context fits.
         """
         now, then = (self._memory_bytes(plan, context) for context in (least, least + 1))
-        capacities = {name: device.memory_bytes for name, device in self._devices.items()}
+        devices = self._serving.phases.problems[self._serving.token_phase].device_of
+        capacities = {key: devices[key[1]].memory_bytes for key in now}
         rooms = [
-            least + (capacity - now[device]) // growth
-            for device, capacity in capacities.items()
-            if capacity is not None and (growth := then[device] - now[device]) > 0
+            least + (capacity - now[key]) // growth
+            for key, capacity in capacities.items()
+            if capacity is not None and (growth := then[key] - now[key]) > 0
         ]
         if not rooms:
             raise PartitionError("any context fits, as devices have unlimited memory; limit it")
@@ -71,27 +79,25 @@ class Contexts:
         probe = high - 1
         while high - low > 1:
             held = self._memory_bytes(plan, probe)
-            fits = all(held[name] <= most for name, most in capacities.items() if most is not None)
+            fits = all(held[key] <= most for key, most in capacities.items() if most is not None)
             low, high = (probe, high) if fits else (low, probe)
             probe = (low + high) // 2
         return low
 
-    @property
-    def _devices(self) -> Mapping[str, Device]:
-        return self._merged[0].device_of
-
-    @cached_property
-    def _merged(self) -> tuple[PartitionProblem, PartitionProblem | None]:
-        serving = self._serving
-        runs = {serving.token_phase: 1}
-        longer = None
-        if serving.longer is not None:
-            longer = serving.longer[1].merged(runs, serving.largest_phase)
-        return serving.merged(runs), longer
-
-    def _memory_bytes(self, plan: PartitionPlan, context: int) -> dict[str, int]:
-        found = evaluate(self.merged_at(context, "latency"), plan)
-        return {usage.device: usage.memory_bytes for usage in found.usage}
+    def _memory_bytes(self, plan: PartitionPlan, context: int) -> dict[tuple[str, str], int]:
+        """Return the memory of every device in every phase, with a context."""
+        if self._serving.longer is None:
+            # Of weights alone, all phases together hold what each does.
+            found = {
+                "": evaluate(self.merged_at(context, "latency", self._serving.token_phase), plan)
+            }
+        else:
+            found = dict(self.at(context).phases.evaluate(plan))
+        return {
+            (phase, usage.device): usage.memory_bytes
+            for phase, evaluation in found.items()
+            for usage in evaluation.usage
+        }
 
     def _grown(
         self, own: PartitionProblem, longer: PartitionProblem | None, context: int

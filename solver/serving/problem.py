@@ -53,7 +53,7 @@ class ServingProblem:
     Parameters
     ----------
     phases : Phases
-        That with the most tokens first: of it a device holds the values.
+        That which holds the most first, as a rule the one with the most tokens.
     prompt_runs : mapping of str to int
         How often phases run for a prompt.
     token_phase : str
@@ -113,15 +113,6 @@ class ServingProblem:
         runs = dict(self.prompt_runs)
         runs[self.token_phase] = runs.get(self.token_phase, 0) + self.generate
         return runs
-
-    @property
-    def largest_phase(self) -> str:
-        """The phase of which a device holds the values."""
-        return next(iter(self.phases.problems))
-
-    def merged(self, runs: Mapping[str, int]) -> PartitionProblem:
-        """Return the problem of a plan for all phases; see :meth:`Phases.merged`."""
-        return self.phases.merged(runs, self.largest_phase)
 
     def metrics(self, plan: PartitionPlan) -> ServingMetrics:
         """Return what a plan gives."""

@@ -222,11 +222,8 @@ class _Search:
         reason = ""
         devices = len(problem.phases.problems[problem.token_phase].devices)
         for groups in range(1, devices + 1):
-            several = problem.with_groups(groups)
-            merged = several.merged({problem.token_phase: 1})
-            share = self._clock.left_s / (devices + 1 - groups)
-            merged = merged.replace(objective="bottleneck", max_devices=groups)
-            found = self._solve(functools.partial(lambda of: of, several), merged, share)
+            share_s = self._clock.left_s / (devices + 1 - groups)
+            found = self._turns(groups, share_s)
             if found.status is SolveStatus.INFEASIBLE:
                 reason = found.reason
                 continue
@@ -245,71 +242,118 @@ class _Search:
         )
         return self._answer("throughput", best[1], problem, value, bound)
 
+    def _turns(self, groups: int, seconds: float) -> _Found:
+        """Return the plan with the least bottleneck on some devices, for as many groups."""
+        several = self._problem.with_groups(groups)
+        runs = {several.token_phase: 1}
+
+        def merged(phase: str) -> PartitionProblem:
+            asked = several.phases.merged(runs, phase)
+            return asked.replace(objective="bottleneck", max_devices=groups)
+
+        return self._solve(lambda: several, merged, seconds)
+
     def context(self) -> ServingResult:
         """Return the plan with the most tokens that fit."""
         problem, contexts = self._problem, Contexts(self._problem)
+
+        def at(context: int) -> _Found:
+            merged = functools.partial(contexts.merged_at, context, "peak_memory")
+            return self._solve(functools.partial(contexts.at, context), merged)
+
         low, kept = 0, _Found(SolveStatus.UNKNOWN, None, None, "")
-        high = proven = None
+        high: int | None = None
+        refuted: int | None = None
         step, reason = 1, ""
         while (high is None or high - low > 1) and not self._clock.is_over:
             # What has least peak memory holds nearly the most: one step further is seldom more.
             probe = low + step if high is None else (low + high) // 2
-            merged = contexts.merged_at(probe, "peak_memory")
-            found = self._solve(functools.partial(contexts.at, probe), merged)
+            found = at(probe)
             if found.plan is not None:
                 kept, low = found, contexts.most(found.plan, probe)
                 step = 1 if low > 2 * probe else 2 * step
                 continue
             high, reason = probe, found.reason
             if found.status is SolveStatus.INFEASIBLE:
-                proven = probe
+                refuted = probe
+        if refuted is None or (high is not None and refuted > high):
+            refuted = self._refuted(at, high or low + 1, refuted)
         if kept.plan is None:
-            status = SolveStatus.INFEASIBLE if proven == 1 else SolveStatus.UNKNOWN
+            status = SolveStatus.INFEASIBLE if refuted == 1 else SolveStatus.UNKNOWN
             return self._answer("context", _Found(status, None, None, reason), problem)
-        at = contexts.at(low)
-        fast = self._latency(at, {problem.token_phase: 1})
+        served = contexts.at(low)
+        fast = self._latency(served, {problem.token_phase: 1})
         value = float(problem.batch * low)
-        bound = None if proven is None else float(problem.batch * (proven - 1))
-        return self._answer("context", kept if fast.plan is None else fast, at, value, bound)
+        bound = None if refuted is None else float(problem.batch * (refuted - 1))
+        return self._answer("context", kept if fast.plan is None else fast, served, value, bound)
+
+    def _refuted(self, at: Callable[[int], _Found], open_: int, refuted: int | None) -> int | None:
+        """Return the least context above `open_`, of which it is not known, that no plan has."""
+        low = open_
+        while (refuted is None or refuted - low > 1) and not self._clock.is_over:
+            probe = 2 * low if refuted is None else (low + refuted) // 2
+            if at(probe).status is SolveStatus.INFEASIBLE:
+                refuted = probe
+            else:
+                low = probe
+        return refuted
 
     def _latency(self, serving: ServingProblem, runs: Mapping[str, int]) -> _Found:
-        merged = serving.merged(runs).replace(objective=_FASTEST)
+        def merged(phase: str) -> PartitionProblem:
+            return serving.phases.merged(runs, phase).replace(objective=_FASTEST)
+
         return self._solve(lambda: serving, merged)
 
     def _solve(
         self,
         serving: Callable[[], ServingProblem],
-        merged: PartitionProblem,
-        seconds: float | None = None,
+        merged: Callable[[str], PartitionProblem],
+        seconds: float = math.inf,
     ) -> _Found:
-        """Solve a problem of all phases; the plan fits each of them."""
-        results: list[SolveResult] = []
-        capacities = {device.name: device.memory_bytes for device in merged.devices}
-        for _ in range(_MOST_ROUNDS):
-            left_s = self._clock.left_s
-            limit_s = left_s if seconds is None else min(left_s, seconds)
-            limit = None if math.isinf(limit_s) else max(limit_s, _LEAST_S)
-            limits = replace(self._limits, time_limit_s=limit)
-            devices = tuple(
-                Device(d.name, capacities[d.name], d.device_class, d.is_host)
-                for d in merged.devices
-            )
-            result = solve(merged.replace(devices=devices), limits)
-            results.append(result)
-            if result.objective is None or result.plan is None:
-                break
+        """Solve a problem of all phases, given the one that counts the values of a phase."""
+        clock = self._clock.slice(seconds)
+        phases = list(self._problem.phases.problems)
+        bound: int | None = None
+        reason = ""
+        for phase in phases:
+            asked = merged(phase)
+            result = self._run(asked, clock)
+            if result.objective_bound is not None:
+                bound = max(bound or 0, result.objective_bound)
+            if result.plan is None or result.objective is None:
+                if result.status is SolveStatus.INFEASIBLE:
+                    return _Found(result.status, None, None, result.reason)
+                reason = result.reason
+                continue
             # With weights alone all phases hold the same.
-            is_simple = merged.memory_model == "weights"
-            beyond = {} if is_simple else _beyond(serving(), result.plan)
+            is_simple = asked.memory_model == "weights"
+            if is_simple or not _beyond(serving(), result.plan):
+                return _Found(result.status, result.plan, bound, "")
+        plan = self._within_all(serving(), merged(phases[0]), clock)
+        return _Found(SolveStatus.UNKNOWN, plan, bound, reason)
+
+    def _within_all(
+        self, serving: ServingProblem, asked: PartitionProblem, clock: Clock
+    ) -> PartitionPlan | None:
+        """Return a plan that fits all phases, by leaving as much free as others need more."""
+        capacities = {device.name: device.memory_bytes for device in asked.devices}
+        for _ in range(_MOST_ROUNDS):
+            devices = tuple(
+                Device(d.name, capacities[d.name], d.device_class, d.is_host) for d in asked.devices
+            )
+            result = self._run(asked.replace(devices=devices), clock)
+            if result.plan is None or result.objective is None:
+                return None
+            beyond = _beyond(serving, result.plan)
             if not beyond:
-                return _Found(result.status, result.plan, results[0].objective_bound, "")
-            # Another phase than the largest needs more there: leave so much free.
+                return result.plan
             for name, size_bytes in beyond.items():
                 capacities[name] = max((capacities[name] or 0) - size_bytes, 1)
-        status = results[0].status
-        if status in (SolveStatus.OPTIMAL, SolveStatus.FEASIBLE):
-            status = SolveStatus.UNKNOWN
-        return _Found(status, None, results[0].objective_bound, results[0].reason)
+        return None
+
+    def _run(self, asked: PartitionProblem, clock: Clock) -> SolveResult:
+        limit_s = None if math.isinf(clock.left_s) else max(clock.left_s, _LEAST_S)
+        return solve(asked, replace(self._limits, time_limit_s=limit_s))
 
     def _answer(
         self,

@@ -24,11 +24,11 @@ from tests.support.sources import (
 LAYERS = {
     "solver": """
         model < evaluation < io < presolve < stages < dp < bounds < cp < heuristics, offload
-        < search < diagnosis
+        < search < diagnosis, serving
     """,
     "fx_bridge": """
         storages < capture < costs, checkpoint, equivalence, memory, recomputation < batch, split
-        < options < interop, placement, digraph < partition < pipeline, dynamo
+        < options < interop, placement, digraph < partition, serving < pipeline, dynamo
     """,
     "experiments": """
         console < processes < workloads < zoo < problems < planners < comparison < pipelines

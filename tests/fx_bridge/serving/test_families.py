@@ -1,4 +1,4 @@
-"""Models of every kind of cache: captured, split by layers, placed, they make the model's tokens."""
+"""Models of every kind of cache, captured, split by layers and placed, make their own tokens."""
 
 import functools
 
@@ -60,7 +60,7 @@ def plan_by_layers(graphs, phases, count):
     last = max(i for i, op in enumerate(merged.operators) if layer_of[op.name])
     names = [op.name for op in merged.operators[last + 1 :]]
     alone = {name for unit in merged.units for name in unit if set(unit) <= set(names)}
-    place |= {name: f"cpu:{count - 1}" for name in alone}
+    place |= dict.fromkeys(alone, f"cpu:{count - 1}")
     return PartitionPlan.from_assignment(
         merged, {op.name: place[op.name] for op in merged.operators}
     )

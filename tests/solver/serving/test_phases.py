@@ -1,0 +1,108 @@
+"""Several operator graphs as one problem."""
+
+import random
+
+import pytest
+
+from solver import (
+    Device,
+    Interconnect,
+    Link,
+    Operator,
+    PartitionError,
+    PartitionPlan,
+    PartitionProblem,
+    Weight,
+    evaluate,
+)
+from solver.serving.phases import Phases
+from tests.support.serving_cases import PROMPT, TOKEN, random_case
+
+
+def plan_of(problem, rng):
+    """A random plan that keeps units together, contiguous in execution order."""
+    cut = rng.randint(0, len(problem.units))
+    names = [device.name for device in rng.sample(problem.devices, 2)]
+    place = {
+        name: names[number >= cut] for number, unit in enumerate(problem.units) for name in unit
+    }
+    return PartitionPlan.from_assignment(
+        problem, {op.name: place[op.name] for op in problem.operators}
+    )
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_times_add_up_and_memory_is_that_of_one_phase(seed):
+    rng = random.Random(seed)
+    phases = random_case(seed, memory_model="inference").phases
+    runs = {PROMPT: rng.randint(0, 3), TOKEN: rng.randint(1, 9)}
+    for holds in (PROMPT, TOKEN):
+        merged = phases.merged(runs, holds)
+        plan = plan_of(merged, rng)
+        found = phases.evaluate(plan)
+        together = evaluate(merged, plan)
+        assert together.latency_ns == sum(n * found[name].latency_ns for name, n in runs.items())
+        for own, other in zip(together.usage, found[holds].usage, strict=True):
+            assert own.memory_bytes == other.memory_bytes
+            assert own.compute_ns == sum(
+                n * e.compute_ns
+                for name, n in runs.items()
+                for e in found[name].usage
+                if e.device == own.device
+            )
+
+
+def problem(*operators, **settings):
+    devices = [Device("a"), Device("b")]
+    return PartitionProblem(operators, devices, weights={"w": Weight(1)}, **settings)
+
+
+def test_what_passes_in_some_phases_only_stays_on_one_device():
+    long = problem(
+        Operator("x", value_bytes=4), Operator("copy", 0, ("x",)), Operator("y", 0, ("copy",))
+    )
+    short = problem(Operator("x", value_bytes=1), Operator("y", 0, ("x",)))
+    merged = Phases({"long": long, "short": short}).merged({"long": 1}, "long")
+    assert merged.units == (("x", "copy", "y"),)
+
+
+def test_links_that_differ_carry_the_bytes_of_all_runs():
+    links = {("a", "b"): Link(10**9, 3)}
+    settings = {"interconnect": Interconnect(links=links)}
+    phases = Phases(
+        {
+            "long": problem(Operator("x", value_bytes=40), Operator("y", 0, ("x",)), **settings),
+            "short": problem(Operator("x", value_bytes=8), Operator("y", 0, ("x",)), **settings),
+        }
+    )
+    merged = phases.merged({"long": 2, "short": 5}, "long")
+    plan = PartitionPlan({"x": "a", "y": "b"}, ("a", "b"))
+    assert evaluate(merged, plan).usage[0].send_ns == 2 * (40 + 3) + 5 * (8 + 3)
+    assert evaluate(merged, plan).usage[1].received_bytes == 40
+
+
+@pytest.mark.parametrize(
+    ("others", "message"),
+    [
+        ({}, "there are no phases"),
+        ({"b": {"memory_model": "weights"}}, "phases 'a' and 'b' differ in memory_model"),
+        ({"b": {"memory_model": "training"}}, "phase 'b' trains or has microbatches"),
+        ({"b": {"microbatches": 2}}, "phase 'b' trains or has microbatches"),
+    ],
+)
+def test_phases_that_do_not_go_together(others, message):
+    own = {"a": problem(Operator("x"))} if others else {}
+    with pytest.raises(PartitionError, match=message):
+        Phases({**own, **{name: problem(Operator("x"), **s) for name, s in others.items()}})
+
+
+def test_operators_have_one_order():
+    first = problem(Operator("x"), Operator("y"))
+    with pytest.raises(PartitionError, match="runs 'x' before 'y', and phase 'b' after"):
+        Phases({"a": first, "b": problem(Operator("y"), Operator("x"))})
+
+
+@pytest.mark.parametrize("runs", [{}, {"a": 0}, {"a": -1}, {"c": 1}])
+def test_runs_that_say_nothing(runs):
+    with pytest.raises(PartitionError, match=r"runs are|there is no phase 'c'"):
+        Phases({"a": problem(Operator("x"))}).merged(runs, "a")

@@ -1,0 +1,118 @@
+"""The best plans of chains that serve, against all their plans, listed."""
+
+import pytest
+
+from solver import PartitionError, SolveLimits, SolveStatus
+from solver.serving.contexts import Contexts
+from solver.serving.solve import solve_serving
+from tests.support.serving_cases import PROMPT, TOKEN, Listed, random_case
+
+LIMITS = SolveLimits(20, workers=1)
+SEEDS = range(12)
+
+
+def least(values):
+    return min(values, default=None)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("memory_model", ["weights", "inference"])
+def test_request_and_token(seed, memory_model):
+    serving = random_case(seed, memory_model=memory_model)
+    listed = Listed(serving)
+    plans = [places for places in listed.plans() if listed.fits(places)]
+    for objective, time in (
+        ("request", listed.request),
+        ("token", lambda places: listed.latency(places, TOKEN)),
+    ):
+        found = solve_serving(serving, objective, LIMITS)
+        best = least(map(time, plans))
+        assert found.status is (SolveStatus.INFEASIBLE if best is None else SolveStatus.OPTIMAL)
+        assert found.value == found.bound == best if best is not None else found.plan is None
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_first_token_has_a_limit(seed):
+    serving = random_case(seed)
+    listed = Listed(serving)
+    plans = [places for places in listed.plans() if listed.fits(places)]
+    if not plans:
+        pytest.skip("nothing fits")
+    times = sorted({listed.first_token(places) for places in plans})
+    for limit in (times[0] - 1, *times[:: max(1, len(times) // 3)]):
+        within = [places for places in plans if listed.first_token(places) <= limit]
+        best = least(listed.latency(places, TOKEN) for places in within)
+        found = solve_serving(serving, "token", LIMITS, first_token_limit_ns=max(limit, 1))
+        if best is None:
+            assert found.status is SolveStatus.INFEASIBLE
+            assert "first token" in found.reason
+            continue
+        assert found.bound <= best <= found.value
+        assert found.metrics.first_token_ns <= limit
+        assert found.status is not SolveStatus.OPTIMAL or found.value == best
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_throughput(seed):
+    serving = random_case(seed)
+    listed = Listed(serving)
+    rates = [
+        serving.batch * 1e9 / max(listed.loads(places, TOKEN))
+        for places in listed.plans()
+        if listed.fits(places, groups=len({place.name for place in places}))
+    ]
+    found = solve_serving(serving, "throughput", LIMITS)
+    if not rates:
+        assert found.status is SolveStatus.INFEASIBLE
+        return
+    assert found.status is SolveStatus.OPTIMAL
+    assert found.value == pytest.approx(max(rates))
+    assert found.metrics.tokens_per_s == pytest.approx(max(rates))
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("memory_model", ["weights", "inference"])
+def test_context(seed, memory_model):
+    serving = random_case(seed, memory_model=memory_model)
+    listed = Listed(serving)
+    most = 0
+    for places in listed.plans():
+        context = most
+        while listed.fits(places, context + 1):
+            context += 1
+        most = max(most, context)
+    found = solve_serving(serving, "context", LIMITS)
+    if not most:
+        assert found.status is SolveStatus.INFEASIBLE
+        return
+    assert found.value == serving.batch * most <= found.bound
+    # Two phases may fit alone but not together: then it stays open whether more tokens do.
+    assert found.status is SolveStatus.OPTIMAL or (memory_model, seed) == ("inference", 15)
+    assert found.problem.context == most
+    # One token more does not fit the plan, and no other.
+    more = Contexts(serving).at(most + 1)
+    broken = [e.violations for e in more.phases.evaluate(found.plan).values()]
+    assert any(broken)
+    assert not any(e.violations for e in found.problem.phases.evaluate(found.plan).values())
+
+
+def test_no_tokens_after_the_prompt_make_it_the_latency_of_the_prompt():
+    serving = random_case(4)
+    from dataclasses import replace
+
+    alone = solve_serving(replace(serving, generate=0), "request", LIMITS)
+    prompt = solve_serving(
+        replace(serving, token_phase=PROMPT, generate=0, prompt_runs={PROMPT: 1}), "request", LIMITS
+    )
+    assert alone.value == serving.prompt_runs[PROMPT] * prompt.value
+    many = solve_serving(replace(serving, generate=10**6), "request", LIMITS)
+    token = solve_serving(serving, "token", LIMITS)
+    assert many.metrics.token_ns == token.value
+
+
+def test_what_cannot_be_asked():
+    serving = random_case(0)
+    with pytest.raises(PartitionError, match="'speed'"):
+        solve_serving(serving, "speed")
+    with pytest.raises(PartitionError, match="is for the objective 'token', not 'request'"):
+        solve_serving(serving, "request", first_token_limit_ns=5)

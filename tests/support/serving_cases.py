@@ -1,0 +1,174 @@
+"""Random chains that serve, and what the best of all their plans give, by listing them."""
+
+import itertools
+import random
+
+from solver import Device, Interconnect, Link, Operator, PartitionProblem, Weight
+from solver.serving.phases import Phases
+from solver.serving.problem import ServingProblem
+
+PROMPT, TOKEN = "prompt", "token"
+
+
+def random_case(seed, *, memory_model="weights", max_units=6):
+    """A chain of units, some of which have a cache, on two or three unequal devices."""
+    rng = random.Random(seed)
+    count = rng.randint(3, max_units)
+    devices = [
+        Device(f"gpu{i}", rng.randint(30, 120), rng.choice(("fast", "slow")))
+        for i in range(rng.choice((2, 2, 3)))
+    ]
+    caches = {f"cache{i}": rng.randint(1, 4) for i in range(count) if i == 0 or rng.random() < 0.8}
+    context = 2
+    weights = {f"w{i}": Weight(rng.randint(1, 25)) for i in range(count)}
+    weights |= {key: Weight(context * size) for key, size in caches.items()}
+    link = Link(rng.choice((None, 10**9)), rng.randint(0, 5))
+
+    def problem(tokens, at=context):
+        own = random.Random(seed + 1)
+        operators = []
+        for i in range(count):
+            time_ns = own.randint(1, 20)
+            size = own.randint(0, 4)
+            # Several tokens need one operator more in some units, which other phases have not.
+            alone = own.random() < 0.4
+            keys = (f"w{i}", *((f"cache{i}",) if f"cache{i}" in caches else ()))
+            reads = (f"op{i - 1}",) if i else ()
+            if alone and tokens > 1:
+                reads = (*reads[:0], f"extra{i}")
+                operators.append(
+                    Operator(
+                        f"extra{i}",
+                        tokens,
+                        (f"op{i - 1}",) if i else (),
+                        storage_bytes=tokens * size,
+                        value_bytes=tokens * size,
+                    )
+                )
+            operators.append(
+                Operator(
+                    f"op{i}",
+                    {"fast": tokens * time_ns, "slow": tokens * own.randint(10, 40)},
+                    reads,
+                    storage_bytes=(tokens + at // 2) * size,
+                    value_bytes=tokens * size,
+                    weights=keys,
+                    is_output=i == count - 1,
+                )
+            )
+        grown = {
+            key: Weight(at * caches[key]) if key in caches else weight
+            for key, weight in weights.items()
+        }
+        return PartitionProblem(
+            tuple(operators),
+            tuple(devices),
+            weights=grown,
+            interconnect=Interconnect(default=link),
+            memory_model=memory_model,
+        )
+
+    tokens = rng.randint(2, 4)
+    longer = None
+    if memory_model != "weights":
+        longer = 6, Phases({PROMPT: problem(tokens, 6), TOKEN: problem(1, 6)})
+    return ServingProblem(
+        phases=Phases({PROMPT: problem(tokens), TOKEN: problem(1)}),
+        prompt_runs={PROMPT: rng.randint(1, 3)},
+        token_phase=TOKEN,
+        generate=rng.randint(0, 5),
+        batch=rng.randint(1, 3),
+        context=context,
+        cache_bytes_per_token=caches,
+        longer=longer,
+    )
+
+
+class Listed:
+    """All plans of a chain: runs of units on devices in any order, each of them used once."""
+
+    def __init__(self, serving):
+        self.serving = serving
+        self.problems = serving.phases.problems
+        token = self.problems[TOKEN]
+        self.units = [op.name for op in token.operators]
+        self.devices = list(token.devices)
+
+    def plans(self):
+        """Devices of the units, for every cut and every order."""
+        count = len(self.units)
+        # What one phase passes otherwise than the other stays on one device.
+        cuts_at = [i for i in range(1, count) if f"extra{i}" not in self.problems[PROMPT].index_of]
+        for used in range(1, min(count, len(self.devices)) + 1):
+            for cuts in itertools.combinations(cuts_at, used - 1):
+                bounds = [0, *cuts, count]
+                for order in itertools.permutations(self.devices, used):
+                    yield [
+                        order[part] for part in range(used) for _ in range(*bounds[part : part + 2])
+                    ]
+
+    def held(self, places, device, phase, context, groups=1):
+        """Bytes on a device, played operator by operator."""
+        serving, problem = self.serving, self.problems[phase]
+        own = [i for i, place in enumerate(places) if place is device]
+        if not own:
+            return 0
+        total = 0
+        for i in own:
+            total += problem.weights[f"w{i}"].size_bytes
+            total += groups * context * serving.cache_bytes_per_token.get(f"cache{i}", 0)
+        if problem.memory_model == "weights":
+            return total
+        ops = {op.name: op for op in problem.operators}
+        first = serving.context
+
+        def size(op):
+            grown = ops[op].storage_bytes
+            if op.startswith("op"):
+                # storage is (tokens + context // 2) * size at even contexts
+                small = ops[op].storage_bytes
+                other = serving.longer[1].problems[phase].operators
+                large = next(o for o in other if o.name == op).storage_bytes
+                grown = small - (small - large) * (context - first) // (serving.longer[0] - first)
+            return grown
+
+        chain = [name for i in own for name in (f"extra{i}", f"op{i}") if name in ops]
+        received = ops[f"op{own[0] - 1}"].value_bytes if own[0] else 0
+        peak = 0
+        for at, name in enumerate(chain):
+            live = size(name) + (size(chain[at - 1]) if at else 0)
+            peak = max(peak, live)
+        return total + received + peak
+
+    def fits(self, places, context=None, groups=1):
+        context = self.serving.context if context is None else context
+        return all(
+            self.held(places, device, phase, context, groups) <= device.memory_bytes
+            for device in self.devices
+            for phase in self.problems
+        )
+
+    def loads(self, places, phase):
+        """The load of every used device, in the order of the chain."""
+        problem = self.problems[phase]
+        ops = {op.name: op for op in problem.operators}
+        default = problem.interconnect.default
+        loads = {}
+        for i, device in enumerate(places):
+            names = [n for n in (f"extra{i}", f"op{i}") if n in ops]
+            time = sum(ops[n].latency_on(device.device_class) for n in names)
+            loads[device.name] = loads.get(device.name, 0) + time
+            if i and places[i - 1] is not device:
+                hop = default.transfer_ns(ops[f"op{i - 1}"].value_bytes)
+                loads[device.name] += hop
+                loads[places[i - 1].name] += hop
+        return list(loads.values())
+
+    def latency(self, places, phase):
+        return sum(self.loads(places, phase))
+
+    def first_token(self, places):
+        return self.serving.prompt_runs[PROMPT] * self.latency(places, PROMPT)
+
+    def request(self, places):
+        return self.first_token(places) + self.serving.generate * self.latency(places, TOKEN)
