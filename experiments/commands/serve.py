@@ -234,7 +234,7 @@ def _json(found: ServingPlan) -> dict[str, Any]:
     order = solved.plan.device_order
     return {
         **answer,
-        "tokens": found.tokens,
+        "tokens": solved.most_tokens,
         "batch": found.request.batch,
         "context": found.request.context,
         "request_ns": metrics.request_ns,
@@ -270,7 +270,7 @@ def _lines(found: ServingPlan) -> list[str]:
     groups = len(found.layers)
     lines = aligned(rows)
     lines += [
-        f"tokens that fit: {found.tokens} ({found.request.batch} x {found.request.context})",
+        f"tokens that fit: {'not known' if solved.most_tokens is None else solved.most_tokens}",
         f"first token: {format_ns(metrics.first_token_ns)}",
         f"each token after it: {format_ns(metrics.token_ns)}",
         f"request: {format_ns(metrics.request_ns)}",

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from fx_bridge.capture.graph import CapturedGraph
-from fx_bridge.capture.layers import repeated_modules
+from fx_bridge.capture.layers import layer_calls, repeated_modules
 from fx_bridge.capture.modules import operators_of
 from fx_bridge.digraph import to_digraph
 from fx_bridge.options import (
@@ -26,7 +26,14 @@ from fx_bridge.serving.phases import capture_phases
 from fx_bridge.serving.placed import PlacedStep, place_step
 from fx_bridge.serving.step import CACHES, ServeStep, serve_step
 from fx_bridge.split.pins import with_hand_made
-from solver import Device, PartitionError, PartitionPlan, PartitionProblem, problem_from_digraph
+from solver import (
+    ColocationGroup,
+    Device,
+    PartitionError,
+    PartitionPlan,
+    PartitionProblem,
+    problem_from_digraph,
+)
 from solver.evaluation.evaluate import Evaluation
 from solver.model.checks import check_choice, check_natural, check_positive
 from solver.serving.phases import Phases
@@ -139,11 +146,6 @@ class ServingPlan:
         assert self.solved.metrics is not None
         return self.solved.metrics
 
-    @property
-    def tokens(self) -> int:
-        """Tokens of all sequences that have room."""
-        return self.request.batch * self.request.context
-
     @cached_property
     def evaluations(self) -> Mapping[str, Evaluation]:
         """What the plan costs in each phase: calls of a number of tokens."""
@@ -220,7 +222,8 @@ def plan_serving(
     first_token_limit_ns : int, optional
         Most time of the prompt; for the objective ``token``.
     whole_layers : bool
-        Divide no layer, as engines that serve do not: no outermost repeated module.
+        Divide no layer, as engines that serve do not: no outermost repeated module. All that is
+        before the first layer is on one device too, and all that is after the last.
     placement : Placement
         Which modules stay whole besides, and what is pinned.
     costs : Costs
@@ -252,12 +255,14 @@ def plan_serving(
         placement = replace(placement, keep_whole=(*placement.keep_whole, *layers))
 
     def phases(of: Mapping[int, CapturedGraph]) -> Phases:
-        return Phases(
-            {
-                _phase(count): _problem(captured, devices, placement, costs)
-                for count, captured in of.items()
-            }
-        )
+        found = {}
+        for count, captured in of.items():
+            problem = _problem(captured, devices, placement, costs)
+            if whole_layers:
+                groups = (*problem.colocation, *_ends(captured))
+                problem = problem.replace(colocation=groups)
+            found[_phase(count)] = problem
+        return Phases(found)
 
     own = phases(graphs)
     longer = None
@@ -284,6 +289,16 @@ def plan_serving(
 def _layers(captured: CapturedGraph) -> tuple[str, ...]:
     """Return the paths of the layers; that of the caches, which run nothing, is none."""
     return tuple(p for p in repeated_modules(captured) if not p.startswith(f"{CACHES}."))
+
+
+def _ends(captured: CapturedGraph) -> list[ColocationGroup]:
+    """Return what runs before the first layer, and what runs after the last."""
+    names = [node.name for node in captured.operators]
+    inside = [at for at, call in enumerate(layer_calls(captured).values()) if call is not None]
+    if not inside:
+        return []
+    ends = {"before the layers": names[: inside[0]], "after the layers": names[inside[-1] + 1 :]}
+    return [ColocationGroup(tuple(own), side) for side, own in ends.items() if own]
 
 
 def _phase(count: int) -> str:

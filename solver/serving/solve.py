@@ -53,6 +53,9 @@ class ServingResult:
         bound; tokens in a second, or tokens of all sequences that fit, and none gives more.
     metrics : ServingMetrics or None
         What the plan gives in every respect.
+    most_tokens : int or None
+        Tokens of all sequences that fit the plan; None where that is not known, as with values that
+        count as memory, or any number fits.
     wall_time_s : float
         Of the whole search.
     reason : str
@@ -66,6 +69,7 @@ class ServingResult:
     value: float | None
     bound: float | None
     metrics: ServingMetrics | None
+    most_tokens: int | None
     wall_time_s: float
     reason: str = ""
 
@@ -186,6 +190,7 @@ class _Search:
                 status=SolveStatus.INFEASIBLE,
                 plan=None,
                 metrics=None,
+                most_tokens=None,
                 reason=f"no plan has its first token before {soon.bound} ns",
             )
         if first is None or first.first_token_ns > limit_ns:
@@ -282,7 +287,8 @@ class _Search:
             status = SolveStatus.INFEASIBLE if refuted == 1 else SolveStatus.UNKNOWN
             return self._answer("context", _Found(status, None, None, reason), problem)
         served = contexts.at(low)
-        fast = self._latency(served, {problem.token_phase: 1})
+        # The proof is there: what is fastest of the plans with it may take as long again.
+        fast = self._latency(served, {problem.token_phase: 1}, self._clock.spent_s)
         value = float(problem.batch * low)
         bound = None if refuted is None else float(problem.batch * (refuted - 1))
         return self._answer("context", kept if fast.plan is None else fast, served, value, bound)
@@ -298,11 +304,13 @@ class _Search:
                 low = probe
         return refuted
 
-    def _latency(self, serving: ServingProblem, runs: Mapping[str, int]) -> _Found:
+    def _latency(
+        self, serving: ServingProblem, runs: Mapping[str, int], seconds: float = math.inf
+    ) -> _Found:
         def merged(phase: str) -> PartitionProblem:
             return serving.phases.merged(runs, phase).replace(objective=_FASTEST)
 
-        return self._solve(lambda: serving, merged)
+        return self._solve(lambda: serving, merged, seconds)
 
     def _solve(
         self,
@@ -375,9 +383,25 @@ class _Search:
             value=value,
             bound=bound,
             metrics=None if found.plan is None else problem.metrics(found.plan),
+            most_tokens=_most_tokens(objective, problem, found.plan),
             wall_time_s=self._clock.elapsed_s,
             reason=found.reason if found.plan is None else "",
         )
+
+
+def _most_tokens(
+    objective: ServingObjective, problem: ServingProblem, plan: PartitionPlan | None
+) -> int | None:
+    """Return the tokens of all sequences that fit a plan, if that is known."""
+    if plan is None:
+        return None
+    if objective == "context":
+        return problem.batch * problem.context
+    held = problem.phases.problems[problem.token_phase]
+    is_limited = all(held.device_of[name].memory_bytes for name in plan.device_order)
+    if held.memory_model != "weights" or not is_limited:
+        return None
+    return problem.batch * Contexts(problem).most(plan, problem.context)
 
 
 def _beyond(serving: ServingProblem, plan: PartitionPlan) -> dict[str, int]:
