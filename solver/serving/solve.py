@@ -8,15 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from solver.evaluation.result import SolveResult, SolveStatus
+from solver.evaluation.result import SolveStatus
 from solver.model.checks import check_choice, check_positive_or_none
-from solver.model.clock import Clock
-from solver.model.devices import Device
 from solver.model.errors import PartitionError
 from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
-from solver.search.solve import solve
 from solver.serving.contexts import Contexts
 from solver.serving.problem import (
     SERVING_OBJECTIVES,
@@ -24,6 +21,7 @@ from solver.serving.problem import (
     ServingObjective,
     ServingProblem,
 )
+from solver.serving.search import Found, PhaseSearch
 
 _FASTEST: Final = ("latency", "devices")
 """Operators that take no time are on no device of their own."""
@@ -142,22 +140,11 @@ def solve_serving(
     return search.least_latency(objective, runs)
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A plan that fits all phases, and a bound of the merged problem's objective."""
-
-    status: SolveStatus
-    plan: PartitionPlan | None
-    bound: int | None
-    reason: str
-
-
 class _Search:
     """One search, with the time that all of its parts have together."""
 
     def __init__(self, problem: ServingProblem, limits: SolveLimits) -> None:
-        self._problem, self._limits = problem, limits
-        self._clock = Clock.of(limits)
+        self._problem, self._search = problem, PhaseSearch(problem.phases, limits)
 
     def least_latency(self, objective: ServingObjective, runs: Mapping[str, int]) -> ServingResult:
         """Return the plan with the least time of some runs."""
@@ -173,7 +160,7 @@ class _Search:
         problem, token = self._problem, self._problem.token_phase
         prompt = problem.prompt_runs
 
-        def best(a: int, b: int) -> tuple[_Found, ServingMetrics | None]:
+        def best(a: int, b: int) -> tuple[Found, ServingMetrics | None]:
             runs = {phase: b * runs for phase, runs in prompt.items()}
             runs[token] = runs.get(token, 0) + a
             found = self._latency(problem, runs)
@@ -222,12 +209,12 @@ class _Search:
     def throughput(self) -> ServingResult:
         """Return the plan with the most tokens in a second."""
         problem = self._problem
-        best: tuple[int, _Found] | None = None
+        best: tuple[int, Found] | None = None
         bounds: list[int | None] = []
         reason = ""
         devices = len(problem.phases.problems[problem.token_phase].devices)
         for groups in range(1, devices + 1):
-            share_s = self._clock.left_s / (devices + 1 - groups)
+            share_s = self._search.clock.left_s / (devices + 1 - groups)
             found = self._turns(groups, share_s)
             if found.status is SolveStatus.INFEASIBLE:
                 reason = found.reason
@@ -240,14 +227,14 @@ class _Search:
                 best = evaluation.bottleneck_ns, found
         if best is None:
             status = SolveStatus.UNKNOWN if bounds else SolveStatus.INFEASIBLE
-            return self._answer("throughput", _Found(status, None, None, reason), problem)
+            return self._answer("throughput", Found(status, None, None, reason), problem)
         least = None if None in bounds else min(b for b in bounds if b is not None)
         value, bound = (
             None if ns is None else problem.batch * 1e9 / max(ns, 1) for ns in (best[0], least)
         )
         return self._answer("throughput", best[1], problem, value, bound)
 
-    def _turns(self, groups: int, seconds: float) -> _Found:
+    def _turns(self, groups: int, seconds: float) -> Found:
         """Return the plan with the least bottleneck on some devices, for as many groups."""
         several = self._problem.with_groups(groups)
         runs = {several.token_phase: 1}
@@ -256,21 +243,21 @@ class _Search:
             asked = several.phases.merged(runs, phase)
             return asked.replace(objective="bottleneck", max_devices=groups)
 
-        return self._solve(lambda: several, merged, seconds)
+        return self._search.solve(lambda: several, merged, seconds)
 
     def context(self) -> ServingResult:
         """Return the plan with the most tokens that fit."""
         problem, contexts = self._problem, Contexts(self._problem)
 
-        def at(context: int) -> _Found:
+        def at(context: int) -> Found:
             merged = functools.partial(contexts.merged_at, context, "peak_memory")
-            return self._solve(functools.partial(contexts.at, context), merged)
+            return self._search.solve(functools.partial(contexts.at, context), merged)
 
-        low, kept = 0, _Found(SolveStatus.UNKNOWN, None, None, "")
+        low, kept = 0, Found(SolveStatus.UNKNOWN, None, None, "")
         high: int | None = None
         refuted: int | None = None
         step, reason = 1, ""
-        while (high is None or high - low > 1) and not self._clock.is_over:
+        while (high is None or high - low > 1) and not self._search.clock.is_over:
             # What has least peak memory holds nearly the most: one step further is seldom more.
             probe = low + step if high is None else (low + high) // 2
             found = at(probe)
@@ -285,18 +272,18 @@ class _Search:
             refuted = self._refuted(at, high or low + 1, refuted)
         if kept.plan is None:
             status = SolveStatus.INFEASIBLE if refuted == 1 else SolveStatus.UNKNOWN
-            return self._answer("context", _Found(status, None, None, reason), problem)
+            return self._answer("context", Found(status, None, None, reason), problem)
         served = contexts.at(low)
         # The proof is there: what is fastest of the plans with it may take as long again.
-        fast = self._latency(served, {problem.token_phase: 1}, self._clock.spent_s)
+        fast = self._latency(served, {problem.token_phase: 1}, self._search.clock.spent_s)
         value = float(problem.batch * low)
         bound = None if refuted is None else float(problem.batch * (refuted - 1))
         return self._answer("context", kept if fast.plan is None else fast, served, value, bound)
 
-    def _refuted(self, at: Callable[[int], _Found], open_: int, refuted: int | None) -> int | None:
+    def _refuted(self, at: Callable[[int], Found], open_: int, refuted: int | None) -> int | None:
         """Return the least context above `open_`, of which it is not known, that no plan has."""
         low = open_
-        while (refuted is None or refuted - low > 1) and not self._clock.is_over:
+        while (refuted is None or refuted - low > 1) and not self._search.clock.is_over:
             probe = 2 * low if refuted is None else (low + refuted) // 2
             if at(probe).status is SolveStatus.INFEASIBLE:
                 refuted = probe
@@ -306,67 +293,16 @@ class _Search:
 
     def _latency(
         self, serving: ServingProblem, runs: Mapping[str, int], seconds: float = math.inf
-    ) -> _Found:
+    ) -> Found:
         def merged(phase: str) -> PartitionProblem:
             return serving.phases.merged(runs, phase).replace(objective=_FASTEST)
 
-        return self._solve(lambda: serving, merged, seconds)
-
-    def _solve(
-        self,
-        serving: Callable[[], ServingProblem],
-        merged: Callable[[str], PartitionProblem],
-        seconds: float = math.inf,
-    ) -> _Found:
-        """Solve a problem of all phases, given the one that counts the values of a phase."""
-        clock = self._clock.slice(seconds)
-        phases = list(self._problem.phases.problems)
-        bound: int | None = None
-        reason = ""
-        for phase in phases:
-            asked = merged(phase)
-            result = self._run(asked, clock)
-            if result.objective_bound is not None:
-                bound = max(bound or 0, result.objective_bound)
-            if result.plan is None or result.objective is None:
-                if result.status is SolveStatus.INFEASIBLE:
-                    return _Found(result.status, None, None, result.reason)
-                reason = result.reason
-                continue
-            # With weights alone all phases hold the same.
-            is_simple = asked.memory_model == "weights"
-            if is_simple or not _beyond(serving(), result.plan):
-                return _Found(result.status, result.plan, bound, "")
-        plan = self._within_all(serving(), merged(phases[0]), clock)
-        return _Found(SolveStatus.UNKNOWN, plan, bound, reason)
-
-    def _within_all(
-        self, serving: ServingProblem, asked: PartitionProblem, clock: Clock
-    ) -> PartitionPlan | None:
-        """Return a plan that fits all phases, by leaving as much free as others need more."""
-        capacities = {device.name: device.memory_bytes for device in asked.devices}
-        for _ in range(_MOST_ROUNDS):
-            devices = tuple(
-                Device(d.name, capacities[d.name], d.device_class, d.is_host) for d in asked.devices
-            )
-            result = self._run(asked.replace(devices=devices), clock)
-            if result.plan is None or result.objective is None:
-                return None
-            beyond = _beyond(serving, result.plan)
-            if not beyond:
-                return result.plan
-            for name, size_bytes in beyond.items():
-                capacities[name] = max((capacities[name] or 0) - size_bytes, 1)
-        return None
-
-    def _run(self, asked: PartitionProblem, clock: Clock) -> SolveResult:
-        limit_s = None if math.isinf(clock.left_s) else max(clock.left_s, _LEAST_S)
-        return solve(asked, replace(self._limits, time_limit_s=limit_s))
+        return self._search.solve(lambda: serving, merged, seconds)
 
     def _answer(
         self,
         objective: ServingObjective,
-        found: _Found,
+        found: Found,
         problem: ServingProblem,
         value: float | None = None,
         bound: float | None = None,
@@ -384,7 +320,7 @@ class _Search:
             bound=bound,
             metrics=None if found.plan is None else problem.metrics(found.plan),
             most_tokens=_most_tokens(objective, problem, found.plan),
-            wall_time_s=self._clock.elapsed_s,
+            wall_time_s=self._search.clock.elapsed_s,
             reason=found.reason if found.plan is None else "",
         )
 
@@ -402,14 +338,3 @@ def _most_tokens(
     if held.memory_model != "weights" or not is_limited:
         return None
     return problem.batch * Contexts(problem).most(plan, problem.context)
-
-
-def _beyond(serving: ServingProblem, plan: PartitionPlan) -> dict[str, int]:
-    """Return by how many bytes a phase needs more than the devices have."""
-    found: dict[str, int] = {}
-    for evaluation in serving.phases.evaluate(plan).values():
-        for usage in evaluation.usage:
-            if usage.capacity_bytes is not None and usage.memory_bytes > usage.capacity_bytes:
-                size_bytes = usage.memory_bytes - usage.capacity_bytes
-                found[usage.device] = max(found.get(usage.device, 0), size_bytes)
-    return found

@@ -1,0 +1,116 @@
+"""Searches for a plan that several phases fit, each of which bounds the others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from solver.evaluation.result import SolveResult, SolveStatus
+from solver.model.clock import Clock
+from solver.model.devices import Device
+from solver.model.limits import SolveLimits
+from solver.model.plan import PartitionPlan
+from solver.model.problem import PartitionProblem
+from solver.search.solve import solve
+from solver.serving.phases import Phases
+from solver.serving.problem import ServingProblem
+
+_MOST_ROUNDS: Final = 20
+"""Of plans with more and more memory left free."""
+_LEAST_S: Final = 0.1
+"""Of a part of the search, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A plan that fits all phases, and a bound of the merged problem's objective."""
+
+    status: SolveStatus
+    plan: PartitionPlan | None
+    bound: int | None
+    reason: str
+
+
+class PhaseSearch:
+    """Solves problems of several phases, with the time that all these searches have together.
+
+    Parameters
+    ----------
+    phases : Phases
+        Whose names count; sizes may differ from search to search.
+    limits : SolveLimits
+        Of all searches together.
+
+    Attributes
+    ----------
+    clock : Clock
+        What is left.
+    """
+
+    def __init__(self, phases: Phases, limits: SolveLimits) -> None:
+        self._phases, self._limits = phases, limits
+        self.clock = Clock.of(limits)
+
+    def solve(
+        self,
+        serving: Callable[[], ServingProblem],
+        merged: Callable[[str], PartitionProblem],
+        seconds: float = math.inf,
+    ) -> Found:
+        """Solve a problem of all phases, given the one that counts the values of a phase."""
+        clock = self.clock.slice(seconds)
+        phases = list(self._phases.problems)
+        bound: int | None = None
+        reason = ""
+        for phase in phases:
+            asked = merged(phase)
+            result = self._run(asked, clock)
+            if result.objective_bound is not None:
+                bound = max(bound or 0, result.objective_bound)
+            if result.plan is None or result.objective is None:
+                if result.status is SolveStatus.INFEASIBLE:
+                    return Found(result.status, None, None, result.reason)
+                reason = result.reason
+                continue
+            # With weights alone all phases hold the same.
+            is_simple = asked.memory_model == "weights"
+            if is_simple or not _beyond(serving(), result.plan):
+                return Found(result.status, result.plan, bound, "")
+        plan = self._within_all(serving(), merged(phases[0]), clock)
+        return Found(SolveStatus.UNKNOWN, plan, bound, reason)
+
+    def _within_all(
+        self, serving: ServingProblem, asked: PartitionProblem, clock: Clock
+    ) -> PartitionPlan | None:
+        """Return a plan that fits all phases, by leaving as much free as others need more."""
+        capacities = {device.name: device.memory_bytes for device in asked.devices}
+        for _ in range(_MOST_ROUNDS):
+            devices = tuple(
+                Device(d.name, capacities[d.name], d.device_class, d.is_host) for d in asked.devices
+            )
+            result = self._run(asked.replace(devices=devices), clock)
+            if result.plan is None or result.objective is None:
+                return None
+            beyond = _beyond(serving, result.plan)
+            if not beyond:
+                return result.plan
+            for name, size_bytes in beyond.items():
+                capacities[name] = max((capacities[name] or 0) - size_bytes, 1)
+        return None
+
+    def _run(self, asked: PartitionProblem, clock: Clock) -> SolveResult:
+        limit_s = None if math.isinf(clock.left_s) else max(clock.left_s, _LEAST_S)
+        return solve(asked, replace(self._limits, time_limit_s=limit_s))
+
+
+def _beyond(serving: ServingProblem, plan: PartitionPlan) -> dict[str, int]:
+    """Return by how many bytes a phase needs more than the devices have."""
+    found: dict[str, int] = {}
+    for evaluation in serving.phases.evaluate(plan).values():
+        for usage in evaluation.usage:
+            if usage.capacity_bytes is not None and usage.memory_bytes > usage.capacity_bytes:
+                size_bytes = usage.memory_bytes - usage.capacity_bytes
+                found[usage.device] = max(found.get(usage.device, 0), size_bytes)
+    return found
