@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,6 +20,7 @@ from experiments.commands.options import (
 )
 from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
 from experiments.console.output import check_writable, print_json, say_written
+from experiments.problems.plan_files import EngineName
 from solver import Interconnect, PartitionError, SolveStatus, save_plan
 from solver.model.devices import PCIE, Device
 from solver.model.quantities import aligned, format_bytes, format_ns, parse_duration, printable
@@ -89,6 +92,15 @@ class ServeOptions:
         bool,
         typer.Option("--whole-layers", help="Divide no layer.", rich_help_panel=_SERVING),
     ] = False
+    for_: Annotated[
+        EngineName | None,
+        typer.Option(
+            "--for",
+            help="Plan what this engine has words for, and print them: whole layers, and the ends "
+            "where it has them.",
+            rich_help_panel=_SERVING,
+        ),
+    ] = None
     keep_whole: Annotated[
         list[str] | None,
         _option(_SERVING, "MODULE", "As for plan. May be repeated."),
@@ -157,6 +169,7 @@ def serve(
         objective=options.objective,
         first_token_limit_ns=first_ns,
         whole_layers=options.whole_layers,
+        engine=options.for_,
         placement=_placement(options),
         costs=_costs(options, devices),
         search=Search(searched),
@@ -165,9 +178,9 @@ def serve(
         save_plan(found.solved.plan, out)
         say_written(out)
     if as_json:
-        print_json(_json(found))
+        print_json(_json(found, options.for_))
     else:
-        for line in _lines(found):
+        for line in _lines(found, options.for_):
             print(printable(line))
     if found.solved.plan is None:
         is_proven = found.solved.status is SolveStatus.INFEASIBLE
@@ -217,7 +230,7 @@ def _costs(options: ServeOptions, devices: DeviceSet) -> Costs:
     )
 
 
-def _json(found: ServingPlan) -> dict[str, Any]:
+def _json(found: ServingPlan, engine: str | None) -> dict[str, Any]:
     """Return the answer as plain data."""
     solved = found.solved
     answer: dict[str, Any] = {
@@ -245,10 +258,11 @@ def _json(found: ServingPlan) -> dict[str, Any]:
         "layers": found.layers,
         "memory_bytes": found.memory_bytes,
         "assignment": dict(solved.plan.assignment),
+        **({} if engine is None else {"words": found.words(engine)}),
     }
 
 
-def _lines(found: ServingPlan) -> list[str]:
+def _lines(found: ServingPlan, engine: str | None) -> list[str]:
     """Return the answer as a person reads it."""
     solved = found.solved
     if solved.metrics is None:
@@ -278,6 +292,9 @@ def _lines(found: ServingPlan) -> list[str]:
         + ("their caches do not fit" if per_s is None else f"{per_s:.1f}"),
         _proof(solved),
     ]
+    if engine is not None:
+        words = found.words(engine)
+        lines.append(shlex.join(words) if isinstance(words, list) else json.dumps(words))
     return lines
 
 

@@ -117,14 +117,14 @@ def place_step(
     PartitionError
         If the plan leaves an operator out, or a device is not on this machine.
     """
-    splits = [split_by_plan(captured, _part(captured, plan)) for captured in graphs.values()]
+    splits = [split_by_plan(captured, part_of(captured, plan)) for captured in graphs.values()]
     if isinstance(devices, Mapping):
         devices = {name: where for name, where in devices.items() if name in plan.device_order}
     placed = place_all(splits, devices, tied_weights="copy")
     return PlacedStep(dict(zip(graphs, placed, strict=True)), context)
 
 
-def _part(captured: CapturedGraph, plan: PartitionPlan) -> PartitionPlan:
+def part_of(captured: CapturedGraph, plan: PartitionPlan) -> PartitionPlan:
     """Return the part of a plan that is about the operators of one graph."""
     names = [node.name for node in captured.operators]
     if missing := [name for name in names if name not in plan.assignment]:

@@ -14,6 +14,8 @@ from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.capture.layers import layer_calls, repeated_modules
 from fx_bridge.capture.modules import operators_of
 from fx_bridge.digraph import to_digraph
+from fx_bridge.interop.engine_words import Words
+from fx_bridge.interop.engines import engine_words, placement_for
 from fx_bridge.options import (
     DEFAULT_COSTS,
     DEFAULT_PLACEMENT,
@@ -23,7 +25,7 @@ from fx_bridge.options import (
     Search,
 )
 from fx_bridge.serving.phases import capture_phases
-from fx_bridge.serving.placed import PlacedStep, place_step
+from fx_bridge.serving.placed import PlacedStep, part_of, place_step
 from fx_bridge.serving.step import CACHES, ServeStep, serve_step
 from fx_bridge.split.pins import with_hand_made
 from solver import (
@@ -165,11 +167,22 @@ class ServingPlan:
         """The layers that have operators on each used device, in the order of the devices."""
         captured = next(iter(self.graphs.values()))
         on: dict[str, list[str]] = {device: [] for device in self.plan.device_order}
-        for path in _layers(captured):
+        for path in repeated_modules(captured):
             names = operators_of(captured, path)
             for device in dict.fromkeys(self.plan.assignment[name] for name in names):
                 on[device].append(path)
         return on
+
+    def words(self, engine: str) -> Words:
+        """Return the plan in the words of an engine; see :func:`fx_bridge.interop.engine_words`.
+
+        Raises
+        ------
+        PartitionError
+            If there is no plan, or the engine has no words for it.
+        """
+        captured = next(iter(self.graphs.values()))
+        return engine_words(captured, part_of(captured, self.plan), engine)
 
     def place(
         self,
@@ -202,6 +215,7 @@ def plan_serving(
     objective: ServingObjective = "request",
     first_token_limit_ns: int | None = None,
     whole_layers: bool = False,
+    engine: str | None = None,
     placement: Placement = DEFAULT_PLACEMENT,
     costs: Costs = DEFAULT_COSTS,
     search: Search = DEFAULT_SEARCH,
@@ -224,6 +238,9 @@ def plan_serving(
     whole_layers : bool
         Divide no layer, as engines that serve do not: no outermost repeated module. All that is
         before the first layer is on one device too, and all that is after the last.
+    engine : str, optional
+        Plan what this engine has words for, such as ``"vllm"``: whole layers, and the ends where it
+        has them (:func:`fx_bridge.interop.placement_for`).
     placement : Placement
         Which modules stay whole besides, and what is pinned.
     costs : Costs
@@ -250,9 +267,12 @@ def plan_serving(
     classes = {device.device_class for device in devices}
     costs = replace(costs, specs={n: s for n, s in costs.specs.items() if n in classes})
 
-    if whole_layers:
-        layers = _layers(next(iter(graphs.values())))
-        placement = replace(placement, keep_whole=(*placement.keep_whole, *layers))
+    first = next(iter(graphs.values()))
+    if engine is not None:
+        placement, whole_layers = placement_for(engine, first, placement), True
+    elif whole_layers:
+        layers = (*placement.keep_whole, *repeated_modules(first))
+        placement = replace(placement, keep_whole=layers)
 
     def phases(of: Mapping[int, CapturedGraph]) -> Phases:
         found = {}
@@ -284,11 +304,6 @@ def plan_serving(
     )
     request = replace(request, context=solved.problem.context)
     return ServingPlan(step, graphs, request, solved)
-
-
-def _layers(captured: CapturedGraph) -> tuple[str, ...]:
-    """Return the paths of the layers; that of the caches, which run nothing, is none."""
-    return tuple(p for p in repeated_modules(captured) if not p.startswith(f"{CACHES}."))
 
 
 def _ends(captured: CapturedGraph) -> list[ColocationGroup]:

@@ -6,6 +6,8 @@ NIGHTLY: Final = {
     "python benchmarks/recomputed_models.py llama3-8b llama3-8b.json": "captures 1,900 nodes",
     "fxpartition solve llama3-8b.json --devices 8x27.5GB@a100-80gb --microbatches 32 "
     "--deterministic --time-limit 60": ("searches for half a minute"),
+    "fxpartition serve configuration:llama3-8b --devices 24GB@a100-80gb,12GB@a100-80gb "
+    "--objective context --whole-layers": "captures 1,900 nodes twice",
     "fxpartition plan llama3-70b --devices 2x80GB,2x24GB --objective devices "
     "--memory-model weights": "captures 5,900 nodes",
     "fxpartition compare gpt2 branches --out report/": "plans and splits six times",

@@ -77,6 +77,11 @@ def model_of(family):
         return getattr(transformers, f"{family}ForCausalLM")(config).eval()
 
 
+def small():
+    """The model and inputs for commands."""
+    return model_of("Llama"), (prompt(),)
+
+
 def prompt():
     generator = torch.Generator().manual_seed(1)
     return torch.randint(0, WORDS, (BATCH, PROMPT), generator=generator)

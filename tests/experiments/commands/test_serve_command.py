@@ -1,0 +1,79 @@
+"""Language models that serve, planned from the shell."""
+
+import json
+
+import pytest
+
+from experiments.cli import main
+from experiments.console.exit_codes import EXIT_BAD_INPUT, EXIT_NO_PLAN
+from solver import load_plan
+from tests.support.documents import told_keys
+
+MODEL = "tests.support.serving_models:small"
+REQUEST = ["--prompt", "8", "--generate", "4", "--context", "16", "--batch", "3"]
+SERVE = ["serve", MODEL, "--devices", "100KB,80KB", *REQUEST]
+
+
+def answer(words, capsys):
+    assert main([*words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_most_tokens_that_fit(capsys, tmp_path):
+    out = tmp_path / "plan.json"
+    words = [*SERVE, "--objective", "context", "--for", "vllm", "--out", str(out)]
+    found = answer(words, capsys)
+    assert found["status"] == "optimal"
+    assert found["value"] == found["bound"] == found["tokens"] == 3 * found["context"]
+    assert [len(layers) for layers in found["layers"].values()] == [1, 1]
+    assert found["words"][1] == "VLLM_PP_LAYER_PARTITION=1,1"
+    assert set(found) == told_keys("### `serve`") - {"reason"}
+    for device, capacity in (("cuda:0", 100_000), ("cuda:1", 80_000)):
+        assert found["memory_bytes"][device] <= 0.9 * capacity
+    # One position more takes 3 sequences x 2 heads x 8 numbers x 4 bytes, of keys and of values.
+    free = {d: 0.9 * c - found["memory_bytes"][d] for d, c in (("cuda:0", 1e5), ("cuda:1", 8e4))}
+    assert min(free.values()) < 2 * 3 * 2 * 8 * 4
+    assert load_plan(out).assignment == found["assignment"]
+    assert main(words) == 0
+    told = capsys.readouterr().out
+    assert f"tokens that fit: {found['tokens']}\n" in told
+    assert "context: proven optimal in" in told
+    assert "VLLM_PP_LAYER_PARTITION=1,1" in told
+
+
+def test_each_objective_is_best_in_its_own(capsys):
+    found = {name: answer([*SERVE, "--objective", name], capsys) for name in ("request", "token")}
+    best = {name: answer["value"] for name, answer in found.items()}
+    for other in found.values():
+        assert other["request_ns"] >= best["request"]
+        assert other["token_ns"] >= best["token"]
+        assert other["request_ns"] == other["first_token_ns"] + 4 * other["token_ns"]
+
+
+def test_no_plan(capsys):
+    words = ["serve", MODEL, "--devices", "10KB", *REQUEST, "--objective", "token"]
+    assert main([*words, "--json"]) == EXIT_NO_PLAN
+    found = json.loads(capsys.readouterr().out)
+    assert found["status"] == "infeasible"
+    assert "too few" in found["reason"]
+    assert main(words) == EXIT_NO_PLAN
+    assert capsys.readouterr().out.startswith("token: infeasible; ")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["serve", MODEL], "there are no devices; write for example --devices 24GB,12GB"),
+        ([*SERVE, "--prompt", "80"], "a prompt of 80 and 4 more tokens do not fit a context of 16"),
+        ([*SERVE, "--first-token", "soon"], "'soon' is not a time; write for example 500ms"),
+        (
+            [*SERVE, "--first-token", "5ms"],
+            "first_token_limit_ns is for the objective 'token', not 'request'",
+        ),
+        (["serve", "mlp", "--devices", "1GB"], "is no language model of transformers"),
+    ],
+)
+def test_what_says_nothing(words, message, capsys):
+    assert main(words) == EXIT_BAD_INPUT
+    (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
+    assert message in line
