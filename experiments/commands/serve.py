@@ -18,6 +18,11 @@ from experiments.commands.options import (
     LimitOptions,
     PlanOutOption,
 )
+from experiments.commands.serve_streamed import (
+    HostRequest,
+    answer_with_host,
+    check_host_options,
+)
 from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
 from experiments.console.output import check_writable, print_json, say_written
 from experiments.problems.plan_files import EngineName
@@ -92,6 +97,19 @@ class ServeOptions:
         bool,
         typer.Option("--whole-layers", help="Divide no layer.", rich_help_panel=_SERVING),
     ] = False
+    host: Annotated[
+        str | None,
+        _option(
+            _SERVING,
+            "MEMORY",
+            "Of the host, such as 64GB or 64GB@cpu: what does not fit is streamed from it or runs "
+            "there. For token.",
+        ),
+    ] = None
+    host_link: Annotated[
+        str | None,
+        _option(_COSTS, "LINK", "From the host to each device; without it PCIe: 25GB/s,10us."),
+    ] = None
     for_: Annotated[
         EngineName | None,
         typer.Option(
@@ -157,9 +175,22 @@ def serve(
     first_ns = None if options.first_token is None else _time_ns(options.first_token)
     spec = resolve_built(model)
     request = _request(options)
+    check_host_options(options.host, options.host_link, _left_out(options))
 
     from experiments.zoo.building import build_model
     from fx_bridge.options import Search
+
+    if options.host is not None:
+        answer_with_host(
+            build_model(spec).module,
+            request,
+            _usable(devices, options.usable),
+            HostRequest.read(options.host, options.host_link, devices.spec_of),
+            _costs(options, devices),
+            searched,
+            as_json,
+        )
+        return
     from fx_bridge.serving.plan import plan_serving
 
     found = plan_serving(
@@ -191,6 +222,20 @@ def _request(options: ServeOptions) -> Request:
     from fx_bridge.serving.plan import Request
 
     return Request(options.batch, options.context, options.prompt, options.generate, options.chunk)
+
+
+def _left_out(options: ServeOptions) -> str | None:
+    """Return an option that says nothing of plans with a host."""
+    given = {
+        "--objective": options.objective != "token",
+        "--first-token": options.first_token is not None,
+        "--for": options.for_ is not None,
+        "--whole-layers": options.whole_layers,
+        "--keep-whole": bool(options.keep_whole),
+        "--pin": bool(options.pin),
+        "--memory-model": options.memory_model == "inference",
+    }
+    return next((name for name, is_given in given.items() if is_given), None)
 
 
 def _time_ns(text: str) -> int:

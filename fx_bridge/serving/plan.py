@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -289,6 +289,7 @@ def plan_serving(
     if objective == "context" and costs.memory_model != "weights":
         more = 2 * request.context
         longer = more, phases(capture_phases(serve_step(model, request.batch, more), counts))
+    weights = [key for problem in own.problems.values() for key in problem.weights]
     problem = ServingProblem(
         phases=own,
         prompt_runs={_phase(count): runs for count, runs in request.calls.items()},
@@ -296,7 +297,7 @@ def plan_serving(
         generate=request.generate,
         batch=request.batch,
         context=request.context,
-        cache_bytes_per_token=_growth(step, own),
+        cache_bytes_per_token=cache_growth(step, weights),
         longer=longer,
     )
     solved = solve_serving(
@@ -336,9 +337,9 @@ def _problem(
     )
 
 
-def _growth(step: ServeStep, phases: Phases) -> dict[str, int]:
-    """Return the bytes of a position in every cache, by the key of its weight."""
-    known = {key for problem in phases.problems.values() for key in problem.weights}
+def cache_growth(step: ServeStep, weights: Iterable[str]) -> dict[str, int]:
+    """Return the bytes of a position in every cache among some weights, by its key."""
+    known = set(weights)
     found: dict[str, int] = {}
     for name, tensor in step.named_buffers():
         if name.startswith(f"{CACHES}.") and name in known:

@@ -27,7 +27,7 @@ def test_the_most_tokens_that_fit(capsys, tmp_path):
     assert found["value"] == found["bound"] == found["tokens"] == 3 * found["context"]
     assert [len(layers) for layers in found["layers"].values()] == [1, 1]
     assert found["words"][1] == "VLLM_PP_LAYER_PARTITION=1,1"
-    assert set(found) == told_keys("### `serve`") - {"reason"}
+    assert set(found) == told_keys("### `serve`") - {"reason", "modes", "units"}
     for device, capacity in (("cuda:0", 100_000), ("cuda:1", 80_000)):
         assert found["memory_bytes"][device] <= 0.9 * capacity
     # One position more takes 3 sequences x 2 heads x 8 numbers x 4 bytes, of keys and of values.
@@ -50,6 +50,25 @@ def test_each_objective_is_best_in_its_own(capsys):
         assert other["request_ns"] == other["first_token_ns"] + 4 * other["token_ns"]
 
 
+def test_a_host_streams_and_computes(capsys):
+    words = ["serve", MODEL, "--devices", "90KB@rtx-4090", "--host", "100KB", *REQUEST]
+    words += ["--objective", "token", "--time-limit", "2"]
+    found = answer(words, capsys)
+    assert found["status"] in ("optimal", "feasible")
+    assert 0 < found["bound"] <= found["value"] == found["token_ns"]
+    assert list(found["units"])[:3] == [
+        "before the layers",
+        "model.layers.0.self_attn",
+        "model.layers.0.mlp",
+    ]
+    (counts,) = found["modes"].values()
+    assert sum(counts.values()) == len(found["units"]) == 6
+    assert counts["resident"] < 6
+    assert {"modes", "units"} <= told_keys("### `serve`")
+    assert main(words) == 0
+    assert "each token: " in capsys.readouterr().out
+
+
 def test_no_plan(capsys):
     words = ["serve", MODEL, "--devices", "10KB", *REQUEST, "--objective", "token"]
     assert main([*words, "--json"]) == EXIT_NO_PLAN
@@ -70,6 +89,13 @@ def test_no_plan(capsys):
             [*SERVE, "--first-token", "5ms"],
             "first_token_limit_ns is for the objective 'token', not 'request'",
         ),
+        ([*SERVE, "--host-link", "25GB/s"], "add such as --host 64GB"),
+        ([*SERVE, "--host", "1GB"], "write --objective token"),
+        (
+            [*SERVE, "--host", "1GB", "--objective", "token", "--for", "vllm"],
+            "with --host --for has no meaning; leave it out",
+        ),
+        ([*SERVE, "--host", "2x1GB", "--objective", "token"], "names several; write one"),
         (["serve", "mlp", "--devices", "1GB"], "is no language model of transformers"),
     ],
 )

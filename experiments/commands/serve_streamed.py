@@ -1,0 +1,165 @@
+"""Plans of ``serve`` with a host: what is resident, streamed, or computed there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
+from experiments.console.output import print_json
+from solver import Device, PartitionError, SolveLimits, SolveStatus
+from solver.model.devices import DEFAULT_DEVICE_CLASS, PCIE, Link
+from solver.model.quantities import aligned, format_bytes, format_ns, printable
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from fx_bridge.costs.device_specs import DeviceSpec
+    from fx_bridge.options import Costs
+    from fx_bridge.serving.offload import StreamedServingPlan
+    from fx_bridge.serving.plan import Request
+
+
+@dataclass(frozen=True, slots=True)
+class HostRequest:
+    """The host: its memory, its speed, and the link from it to each device."""
+
+    memory_bytes: int | None
+    device_class: str
+    specs: Mapping[str, DeviceSpec]
+    link: Link
+
+    @classmethod
+    def read(cls, host: str, link: str | None, specs: Mapping[str, DeviceSpec]) -> HostRequest:
+        """Read ``MEMORY[@CLASS]`` and a link.
+
+        Raises
+        ------
+        PartitionError
+            If one of them says nothing that can be understood.
+        """
+        from experiments.problems.devices import parse_devices, parse_link
+
+        found = parse_devices(host)
+        if len(found.devices) > 1:
+            raise PartitionError(f"--host {host!r} names several; write one, such as 64GB@cpu")
+        (device,) = found.devices
+        if device.device_class == DEFAULT_DEVICE_CLASS:
+            found = parse_devices(f"{host}@cpu")
+            (device,) = found.devices
+        return cls(
+            device.memory_bytes,
+            device.device_class,
+            {**specs, **found.spec_of},
+            PCIE.default if link is None else parse_link(link),
+        )
+
+
+def check_host_options(host: str | None, link: str | None, other: str | None) -> None:
+    """Refuse options that say nothing with a host, or without one."""
+    if host is None and link is not None:
+        raise PartitionError("--host-link is the link from --host; add such as --host 64GB")
+    if host is not None and other == "--objective":
+        raise PartitionError("with --host the time of a token is planned; write --objective token")
+    if host is not None and other is not None:
+        raise PartitionError(f"with --host {other} has no meaning; leave it out")
+
+
+def answer_with_host(
+    model: nn.Module,
+    request: Request,
+    devices: Sequence[Device],
+    host: HostRequest,
+    costs: Costs,
+    limits: SolveLimits,
+    as_json: bool,
+) -> None:
+    """Plan, print and exit by the status."""
+    from fx_bridge.options import Search
+    from fx_bridge.serving.offload import plan_streamed_serving
+    from solver.offload.model import OffloadDevice, OffloadHost
+
+    found = plan_streamed_serving(
+        model,
+        request,
+        devices=[OffloadDevice(device, host.link) for device in devices],
+        host=OffloadHost(host.memory_bytes),
+        host_class=host.device_class,
+        costs=replace(costs, specs=host.specs),
+        search=Search(limits),
+    )
+    if as_json:
+        print_json(_json(found))
+    else:
+        for line in _lines(found):
+            print(printable(line))
+    if found.solved.plan is None:
+        is_proven = found.solved.status is SolveStatus.INFEASIBLE
+        raise typer.Exit(EXIT_NO_PLAN if is_proven else EXIT_TIME_OUT)
+
+
+def _json(found: StreamedServingPlan) -> dict[str, Any]:
+    solved = found.solved
+    answer: dict[str, Any] = {
+        "objective": "token",
+        "status": solved.status.value,
+        "value": None if solved.value_ns is None else float(solved.value_ns),
+        "bound": solved.bound_ns,
+        "gap": solved.gap,
+    }
+    if solved.plan is None or solved.value_ns is None:
+        return {**answer, "reason": _no_plan(found)}
+    plan = solved.plan
+    return {
+        **answer,
+        "batch": found.step.batch,
+        "context": found.step.context,
+        "token_ns": float(solved.value_ns),
+        "tokens_per_s": found.step.batch * 1e9 / float(solved.value_ns),
+        "modes": found.counts,
+        "units": {
+            name: {"device": plan.device_of[name], "mode": mode}
+            for name, mode in plan.mode_of.items()
+        },
+    }
+
+
+def _lines(found: StreamedServingPlan) -> list[str]:
+    from solver.offload.evaluate import evaluate_offload
+
+    solved = found.solved
+    if solved.plan is None or solved.value_ns is None:
+        return [f"token: {solved.status.value}; {_no_plan(found)}"]
+    cost = evaluate_offload(found.problem, solved.plan)
+    rows: list[tuple[str, ...]] = [
+        ("device", "usable", "for good", "for loads", "resident", "streamed", "on the host")
+    ]
+    for place in found.problem.devices:
+        room = cost.buffer_bytes[place.name]
+        rows.append(
+            (
+                place.name,
+                format_bytes(place.device.memory_bytes),
+                format_bytes(cost.held_bytes[place.name]),
+                format_bytes(room),
+                *map(str, found.counts[place.name].values()),
+            )
+        )
+    token_ns = float(solved.value_ns)
+    proof = f"bound {format_ns(solved.bound_ns)}, gap {100 * (solved.gap or 0):.2f} %"
+    return [
+        *aligned(rows),
+        f"host: {format_bytes(cost.host_bytes)}",
+        f"each token: {format_ns(round(token_ns))}, "
+        f"{found.step.batch * 1e9 / token_ns:.1f} in a second",
+        f"token: {'proven optimal' if solved.status is SolveStatus.OPTIMAL else proof}",
+    ]
+
+
+def _no_plan(found: StreamedServingPlan) -> str:
+    units = found.problem.units
+    needed = format_bytes(sum(unit.held_bytes for unit in units))
+    return f"weights and caches are {needed}; give the devices or the host more memory"

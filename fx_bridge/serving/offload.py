@@ -1,0 +1,219 @@
+"""A language model on too little memory: what is resident, streamed, or computed on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from torch import nn
+
+from fx_bridge.capture.graph import CapturedGraph
+from fx_bridge.capture.layers import layer_calls
+from fx_bridge.capture.modules import module_calls
+from fx_bridge.digraph import to_digraph
+from fx_bridge.options import DEFAULT_COSTS, DEFAULT_SEARCH, Costs, Search
+from fx_bridge.serving.phases import capture_phases
+from fx_bridge.serving.plan import Request, cache_growth
+from fx_bridge.serving.step import ServeStep, serve_step
+from solver import Device, PartitionError, PartitionProblem, problem_from_digraph
+from solver.offload.model import MODES, OffloadDevice, OffloadHost, OffloadPlan, OffloadProblem
+from solver.offload.plan import OffloadResult, plan_offload
+from solver.offload.units import units_of
+
+_BEFORE, _AFTER = "before the layers", "after the layers"
+
+
+@dataclass(frozen=True)
+class StreamedServingPlan:
+    """The units of a model that serves, and the mode of each.
+
+    Attributes
+    ----------
+    step : ServeStep
+        The model with its caches.
+    captured : CapturedGraph
+        Of a call for one token.
+    units : mapping of str to tuple of str
+        The operators of every unit, in the order in which units run.
+    problem : OffloadProblem
+        Their times, weights and caches.
+    solved : OffloadResult
+        Status, plan, time of a token and its bound.
+    """
+
+    step: ServeStep
+    captured: CapturedGraph
+    units: dict[str, tuple[str, ...]]
+    problem: OffloadProblem
+    solved: OffloadResult = field(repr=False)
+
+    @property
+    def plan(self) -> OffloadPlan:
+        """The plan.
+
+        Raises
+        ------
+        PartitionError
+            If there is none.
+        """
+        if self.solved.plan is None:
+            raise PartitionError(
+                f"there is no plan to use ({self.solved.status.value}); give more memory"
+            )
+        return self.solved.plan
+
+    @property
+    def counts(self) -> dict[str, dict[str, int]]:
+        """How many units of every device have each mode."""
+        plan = self.plan
+        found = {place.name: dict.fromkeys(MODES, 0) for place in self.problem.devices}
+        for name, mode in plan.mode_of.items():
+            found[plan.device_of[name]][mode] += 1
+        return {device: {str(mode): n for mode, n in of.items()} for device, of in found.items()}
+
+
+def plan_streamed_serving(
+    model: nn.Module,
+    request: Request | None = None,
+    *,
+    devices: Sequence[OffloadDevice],
+    host: OffloadHost | None = None,
+    host_class: str | None = "cpu",
+    costs: Costs = DEFAULT_COSTS,
+    search: Search = DEFAULT_SEARCH,
+) -> StreamedServingPlan:
+    """Plan the least time of a token on devices that hold less than the model and its caches.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        As :func:`fx_bridge.serving.serve_step` takes it.
+    request : Request, optional
+        Its batch and context count.
+    devices : sequence of OffloadDevice
+        In the order in which data passes through them, each with its link from the host. Their
+        memory is for weights and caches.
+    host : OffloadHost, optional
+        Its memory; unlimited if left out.
+    host_class : str or None
+        Speed of the host, a key of ``costs.specs``; None lets nothing run there.
+    costs : Costs
+        Links between devices, and speeds.
+    search : Search
+        Its limits count.
+
+    Returns
+    -------
+    StreamedServingPlan
+        Also where no plan exists.
+
+    Raises
+    ------
+    PartitionError
+        If the model cannot be served, or an argument is invalid.
+
+    Notes
+    -----
+    A unit is half a layer: what runs up to the end of its first part with weights, as a rule
+    attention with its cache, and the rest. What runs before the first layer and after the last is a
+    unit each. See ``docs/offload.md`` for what a plan costs.
+    """
+    request = Request() if request is None else request
+    places = tuple(devices)
+    step = serve_step(model, request.batch, request.context)
+    captured = capture_phases(step, (1,))[1]
+    classes = {place.device.device_class for place in places}
+    classes |= set() if host_class is None else {host_class}
+    if unknown := classes - set(costs.specs):
+        known = ", ".join(costs.specs)
+        raise PartitionError(f"no speed is known for class {min(unknown)!r}; write one of {known}")
+    costs = replace(costs, specs={n: s for n, s in costs.specs.items() if n in classes})
+    # Times of every class are asked for: the host is a device here.
+    probes = [Device(f"probe:{name}", device_class=name) for name in sorted(classes)]
+    graph = to_digraph(captured, costs=costs, colocation=False)
+    asked = problem_from_digraph(graph, probes, memory_model="weights")
+    units = half_layers(captured)
+    growth = cache_growth(step, asked.weights)
+    crossing_bytes = _crossing_bytes(asked, units)
+    problem = OffloadProblem(
+        units_of(asked, units, host_class, caches=growth),
+        places,
+        OffloadHost() if host is None else host,
+        stage_hop_ns=costs.interconnect.default.transfer_ns(crossing_bytes),
+        host_hop_ns=max(place.link.transfer_ns(crossing_bytes) for place in places),
+    )
+    solved = plan_offload(problem, search.limits)
+    return StreamedServingPlan(step, captured, units, problem, solved)
+
+
+def half_layers(captured: CapturedGraph) -> dict[str, tuple[str, ...]]:
+    """Return the operators of each half of a layer, in execution order.
+
+    Returns
+    -------
+    dict of str to tuple of str
+        By the path of the layer with the name of the part that is in the half, such as
+        ``"model.layers.0.self_attn"``.
+
+    Notes
+    -----
+    Operators that run between two layers are in the half before them.
+    """
+    layers = layer_calls(captured)
+    part_of = _parts(captured)
+    heavy = _heavy_parts(captured, part_of)
+    inside = [at for at, layer in enumerate(layers.values()) if layer is not None]
+    ends = {part: at for at, part in enumerate(part_of.values()) if part is not None}
+    found: dict[str, list[str]] = {}
+    now = _BEFORE
+    for at, (name, layer) in enumerate(layers.items()):
+        if inside and at > inside[-1]:
+            now = _AFTER
+        elif layer is not None:
+            first, *rest = heavy.get(layer.path, [layer.path])
+            now = rest[0] if rest and at > ends[first] else first
+        found.setdefault(now, []).append(name)
+    return {name: tuple(members) for name, members in found.items()}
+
+
+def _parts(captured: CapturedGraph) -> dict[str, str | None]:
+    """Return the path of the part of a layer, a module right below it, that runs an operator."""
+    calls = module_calls(captured)
+    found: dict[str, str | None] = {}
+    for name, layer in layer_calls(captured).items():
+        found[name] = None
+        for call in calls[name]:
+            if layer is not None and call.path.startswith(f"{layer.path}."):
+                own = call.path.removeprefix(f"{layer.path}.").partition(".")[0]
+                found[name] = f"{layer.path}.{own}"
+                break
+    return found
+
+
+def _heavy_parts(captured: CapturedGraph, part_of: dict[str, str | None]) -> dict[str, list[str]]:
+    """Return the parts of every layer that have more than a tenth of its weights, in order."""
+    table = captured.storage_table
+    sizes: dict[str, dict[str, int]] = {}
+    for name, part in part_of.items():
+        if part is not None:
+            own = sizes.setdefault(part, {})
+            own |= {key: table.weights[key].size_bytes for key in table.weights_read.get(name, ())}
+    found: dict[str, dict[str, int]] = {}
+    for part, keys in sizes.items():
+        found.setdefault(part.rpartition(".")[0], {})[part] = sum(keys.values())
+    return {
+        layer: [part for part, size in parts.items() if 10 * size > sum(parts.values())]
+        for layer, parts in found.items()
+        if any(parts.values())
+    }
+
+
+def _crossing_bytes(problem: PartitionProblem, units: dict[str, tuple[str, ...]]) -> int:
+    """Return the most bytes that one unit passes on to others."""
+    unit_of = {name: unit for unit, names in units.items() for name in names}
+    passed: dict[str, int] = {}
+    for op in problem.operators:
+        if any(unit_of[reader] != unit_of[op.name] for reader in problem.readers_of[op.name]):
+            unit = unit_of[op.name]
+            passed[unit] = passed.get(unit, 0) + op.value_bytes
+    return max(passed.values(), default=0)
