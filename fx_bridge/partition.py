@@ -1,6 +1,6 @@
 """One call from a model to an optimal plan: capture, graph, solve, split.
 
-This is the one file of ``fx_bridge`` that calls a solver.
+This file calls a solver, and so does :mod:`fx_bridge.serving`; no other room does.
 """
 
 from __future__ import annotations
