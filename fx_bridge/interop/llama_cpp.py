@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -73,9 +74,8 @@ def write_split(names: LayerNames, stages: Sequence[StageLayers]) -> Words:
 def read_split(text: str, names: LayerNames, devices: Sequence[str]) -> list[StageLayers]:
     """Return the stages that arguments say, or the value of ``-ts`` alone, by llama.cpp's rule.
 
-    Without ``-ngl`` no layer is on the host. The numbers of ``-ts`` are shares, which llama.cpp
-    divides by their sum as float32: layer number i of n that are not on the host is on the first
-    device up to which the shares add up to more than i / n.
+    Without ``-ngl`` no layer is on the host. The numbers of ``-ts`` are the shares of
+    :func:`stages_by_shares`.
     """
     found = read_arguments(text, _PROGRAM, "-ts", _KNOWN)
     for name, value in (("-sm", "layer"), ("-fit", "off")):
@@ -98,21 +98,53 @@ def read_split(text: str, names: LayerNames, devices: Sequence[str]) -> list[Sta
     if "-dev" in found:
         numbers = [word.strip().removeprefix(_PREFIX) for word in found["-dev"].split(",")]
         order = named_devices(numbers, order, f"{_PROGRAM}'s -dev")
-    ends = _cumulative_shares(found["-ts"], len(order))
+    return stages_by_shares(_shares(found["-ts"], len(order)), layers, order, host, offloaded)
+
+
+def stages_by_shares(
+    shares: Sequence[float],
+    layers: int,
+    devices: Sequence[str],
+    host: str | None = None,
+    offloaded: int | None = None,
+) -> list[StageLayers]:
+    """Return the stages of layers that llama.cpp divides by shares, such as free memory.
+
+    It divides the shares by their sum, as float32. Of the last layers and the output, which count
+    alike and are `offloaded` together, number i of n is on the first device up to which the shares
+    add up to more than i / n.
+
+    Parameters
+    ----------
+    shares : sequence of float
+        Of the first devices, of which one is above 0.
+    layers : int
+        Of the model.
+    devices : sequence of str
+        Beside the host.
+    host : str, optional
+        Has the embedding and the first layers. Without it they are on the first device that has
+        layers.
+    offloaded : int, optional
+        Layers that are not on the host, with the output; all if left out.
+    """
+    offloaded = layers + 1 if offloaded is None else offloaded
+    ends = np.cumsum(np.asarray(shares, np.float32), dtype=np.float32)
+    ends /= ends[-1]
     places = np.arange(offloaded).astype(np.float32) / np.float32(offloaded)
     counts = Counter(np.searchsorted(ends, places, side="right").tolist())
     last = max(counts)
-    return [
-        StageLayers(host, most - offloaded, True),
-        *(
-            StageLayers(order[at], counts[at] - (at == last), has_head=at == last)
-            for at in sorted(counts)
-        ),
+    stages = [
+        StageLayers(devices[at], counts[at] - (at == last), has_head=at == last)
+        for at in sorted(counts)
     ]
+    if host is None:
+        return [replace(stages[0], has_embedding=True), *stages[1:]]
+    return [StageLayers(host, layers + 1 - offloaded, True), *stages]
 
 
-def _cumulative_shares(text: str, devices: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """Return up to which part of the layers each device and those before it go, as float32."""
+def _shares(text: str, devices: int) -> list[float]:
+    """Return the numbers of ``-ts``."""
     try:
         shares = np.array([float(word) for word in text.split(",")], np.float32)
     except ValueError:
@@ -126,6 +158,4 @@ def _cumulative_shares(text: str, devices: int) -> np.ndarray[tuple[int], np.dty
         )
     if not np.isfinite(shares).all() or (shares < 0).any() or not shares.any():
         raise PartitionError(f"{_PROGRAM}'s -ts is {text!r}; write shares of which one is above 0")
-    sums: np.ndarray[tuple[int], np.dtype[np.float32]] = np.cumsum(shares, dtype=np.float32)
-    sums /= sums[-1]
-    return sums
+    return [float(share) for share in shares]
