@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -75,21 +76,38 @@ def map_in_words(device_map: Mapping[str, Any]) -> str:
     )
 
 
+def device_map_of(
+    mapper: Mapper, module: torch.nn.Module, devices: Sequence[Device]
+) -> Mapping[str, Any]:
+    """Return the map of a model's modules to the numbers of devices, or to ``"disk"``."""
+    memory = {at: d.memory_bytes or _UNLIMITED_BYTES for at, d in enumerate(devices)}
+    with _quiet():
+        return mapper(module, memory)
+
+
+def spilled(module: torch.nn.Module, device_map: Mapping[str, Any]) -> tuple[int, str]:
+    """Return the bytes of weights that are on none of the devices, and where they are in words.
+
+    The words are empty if all modules are on devices.
+    """
+    places = dict.fromkeys(place for place in device_map.values() if not isinstance(place, int))
+    if not places:
+        return 0, ""
+    held = weights_by_place(module, device_map)
+    total_bytes = sum(held.get(place, 0) for place in places)
+    where = " and ".join(map(str, places))
+    return total_bytes, f"sends {format_bytes(total_bytes)} of weights to {where}"
+
+
 def _plan(name: str, mapper: Mapper, task: PlanningTask, limits: SolveLimits) -> PlannerAnswer:
     from fx_bridge.interop.read_plans import device_map_run, plan_in_rounds
 
     problem = task.problem
     loaded, captured = task.model(name)
-    memory = {at: d.memory_bytes or _UNLIMITED_BYTES for at, d in enumerate(problem.devices)}
-    with _quiet_logs():
-        device_map = mapper(loaded.module, memory)
+    device_map = device_map_of(mapper, loaded.module, problem.devices)
     words = map_in_words(device_map)
-    held = weights_by_place(loaded.module, device_map)
-    spilled = {place: size for place, size in held.items() if not isinstance(place, int)}
-    if any(not isinstance(place, int) for place in device_map.values()):
-        where = " and ".join(str(place) for place in dict.fromkeys(spilled))
-        total_bytes = sum(spilled.values())
-        reason = f"sends {format_bytes(total_bytes)} of weights to {where}"
+    total_bytes, reason = spilled(loaded.module, device_map)
+    if reason:
         return PlannerAnswer(words=words, spilled_bytes=total_bytes, reason=reason)
     # They know numbers, whatever the devices are called.
     names = {f"cuda:{at}": device.name for at, device in enumerate(problem.devices)}
@@ -124,23 +142,33 @@ def _transformers(mode: str, module: torch.nn.Module, memory: dict[int, int]) ->
 
 
 @contextmanager
-def _quiet_logs() -> Iterator[None]:
-    """Keep the planners from warning about devices that this machine does not have."""
+def _quiet() -> Iterator[None]:
+    """Keep the planners from warning about devices that this machine does not have, and disks."""
     loggers = [logging.getLogger(name) for name in ("transformers", "accelerate")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.ERROR)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
 
 
-def _spec(name: str, description: str, source: str, mapper: Mapper) -> PlannerSpec:
-    return PlannerSpec(
-        name, description, source, partial(_plan, name, mapper), needs_model=True, extra="hf"
-    )
+MAPPERS: Final[Mapping[str, Mapper]] = {
+    "accelerate": partial(_accelerate, False),
+    "accelerate-balanced": partial(_accelerate, True),
+    "transformers-auto": partial(_transformers, "auto"),
+    "transformers-sequential": partial(_transformers, "sequential"),
+}
+"""By the name of the planner."""
+
+
+def _spec(name: str, description: str, source: str) -> PlannerSpec:
+    plan = partial(_plan, name, MAPPERS[name])
+    return PlannerSpec(name, description, source, plan, needs_model=True, extra="hf")
 
 
 DEVICE_MAP_PLANNERS: Final = (
@@ -148,24 +176,20 @@ DEVICE_MAP_PLANNERS: Final = (
         "accelerate",
         "whole modules by weights, each device filled in turn",
         "accelerate.infer_auto_device_map",
-        partial(_accelerate, False),
     ),
     _spec(
         "accelerate-balanced",
         "as accelerate, each device filled to about the same amount",
         "accelerate.utils.get_balanced_memory, accelerate.infer_auto_device_map",
-        partial(_accelerate, True),
     ),
     _spec(
         "transformers-auto",
         "what from_pretrained(device_map='auto') makes of the model",
         "transformers.integrations.accelerate",
-        partial(_transformers, "auto"),
     ),
     _spec(
         "transformers-sequential",
         "what from_pretrained(device_map='sequential') makes of the model",
         "transformers.integrations.accelerate",
-        partial(_transformers, "sequential"),
     ),
 )
