@@ -117,6 +117,8 @@ class ServingPlan:
         By the number of tokens.
     request : Request
         With the context that was planned.
+    asked : ServingProblem
+        With the context that the request had.
     solved : ServingResult
         Status, plan, value, bound, and the metrics.
     """
@@ -124,6 +126,7 @@ class ServingPlan:
     step: ServeStep
     graphs: Mapping[int, CapturedGraph]
     request: Request
+    asked: ServingProblem = field(repr=False)
     solved: ServingResult = field(repr=False)
 
     @property
@@ -216,6 +219,7 @@ def plan_serving(
     first_token_limit_ns: int | None = None,
     whole_layers: bool = False,
     engine: str | None = None,
+    any_context: bool = False,
     placement: Placement = DEFAULT_PLACEMENT,
     costs: Costs = DEFAULT_COSTS,
     search: Search = DEFAULT_SEARCH,
@@ -241,6 +245,9 @@ def plan_serving(
     engine : str, optional
         Plan what this engine has words for, such as ``"vllm"``: whole layers, and the ends where it
         has them (:func:`fx_bridge.interop.placement_for`).
+    any_context : bool
+        Capture how values grow with the context, as the objective ``context`` always does, so that
+        :class:`solver.serving.contexts.Contexts` says of any plan which contexts fit.
     placement : Placement
         Which modules stay whole besides, and what is pinned.
     costs : Costs
@@ -286,7 +293,7 @@ def plan_serving(
 
     own = phases(graphs)
     longer = None
-    if objective == "context" and costs.memory_model != "weights":
+    if (any_context or objective == "context") and costs.memory_model != "weights":
         more = 2 * request.context
         longer = more, phases(capture_phases(serve_step(model, request.batch, more), counts))
     weights = [key for problem in own.problems.values() for key in problem.weights]
@@ -304,7 +311,7 @@ def plan_serving(
         problem, objective, search.limits, first_token_limit_ns=first_token_limit_ns
     )
     request = replace(request, context=solved.problem.context)
-    return ServingPlan(step, graphs, request, solved)
+    return ServingPlan(step, graphs, request, problem, solved)
 
 
 def _ends(captured: CapturedGraph) -> list[ColocationGroup]:

@@ -82,6 +82,22 @@ def small():
     return model_of("Llama"), (prompt(),)
 
 
+def narrow_llama(layers=4):
+    """A Llama whose parts can be weighed by hand; with its tokens, as commands build models."""
+    import transformers
+
+    config = transformers.LlamaConfig(
+        vocab_size=64,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+    )
+    model = transformers.LlamaForCausalLM(config).eval()
+    return model, (torch.zeros(1, 4, dtype=torch.long),)
+
+
 def prompt():
     generator = torch.Generator().manual_seed(1)
     return torch.randint(0, WORDS, (BATCH, PROMPT), generator=generator)

@@ -1,0 +1,311 @@
+"""The rules by which engines split a model that serves, as plans of the problem that is solved.
+
+An engine that is told nothing but its devices decides by a rule how many layers each of them has.
+A rule here answers with these stages alone. What their plan costs and how many tokens fit it is
+what the evaluator says, as of any plan. The devices are in the order in which they are given.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from torch import nn
+
+from experiments.planners.device_maps import MAPPERS, device_map_of, spilled
+from fx_bridge.capture.modules import enclosing
+from fx_bridge.interop.engine_words import stages_of_counts
+from fx_bridge.interop.llama_cpp import stages_by_shares
+from fx_bridge.interop.stage_layers import LayeredModel, LayerNames, StageLayers, is_host
+from fx_bridge.serving.plan import ServingPlan
+from solver import Device, PartitionError, PartitionPlan
+from solver.serving.contexts import Contexts
+from solver.serving.problem import ServingMetrics, ServingObjective, ServingProblem
+
+Stages = Callable[[LayerNames, Sequence[Device], nn.Module], list[StageLayers]]
+"""Takes the names of a model's modules, the devices and the model. A PartitionError says what the
+engine refuses."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServingRule:
+    """What an engine does where no words tell it how to split a model.
+
+    Attributes
+    ----------
+    name : str
+        Of the engine.
+    source : str
+        The file and function that it was read from, or that is called.
+    stages : callable
+        The rule.
+    """
+
+    name: str
+    source: str
+    stages: Stages
+
+
+@dataclass(frozen=True, slots=True)
+class ServedPlan:
+    """What a plan gives a model that serves.
+
+    Attributes
+    ----------
+    name : str
+        Of its rule, or ``plan``.
+    layers : mapping of str to int
+        How many layers each device has, for every device of the problem; empty without a plan.
+    plan : PartitionPlan or None
+        None if the rule makes none.
+    tokens : int or None
+        Of all sequences that fit. None if there is no plan, if not one position fits, or if any
+        number fits.
+    metrics : ServingMetrics or None
+        None if the context that was asked for does not fit.
+    reason : str
+        Why there are no metrics, or empty.
+    """
+
+    name: str
+    layers: Mapping[str, int]
+    plan: PartitionPlan | None = None
+    tokens: int | None = None
+    metrics: ServingMetrics | None = None
+    reason: str = ""
+
+    def value(self, objective: ServingObjective) -> float | None:
+        """Return the value of an objective, in tokens, tokens per second or nanoseconds."""
+        if objective == "context":
+            return self.tokens
+        if self.metrics is None:
+            return None
+        if objective == "throughput":
+            return self.metrics.tokens_per_s
+        return self.metrics.token_ns if objective == "token" else self.metrics.request_ns
+
+    def times_better(self, other: ServedPlan, objective: ServingObjective) -> float | None:
+        """Return how many times this plan is better than another; None if one has no value."""
+        ours, theirs = self.value(objective), other.value(objective)
+        if not ours or not theirs:
+            return None
+        return theirs / ours if objective in ("token", "request") else ours / theirs
+
+
+def served_by_rules(
+    found: ServingPlan, model: nn.Module
+) -> tuple[ServedPlan | None, list[ServedPlan]]:
+    """Return what the plan gives, if there is one, and what each rule gives.
+
+    Parameters
+    ----------
+    found : ServingPlan
+        Planned with ``any_context``, unless the objective was ``context``.
+    model : transformers.PreTrainedModel
+        That was planned.
+    """
+    judge = _Judge(found.asked)
+    ours = None
+    if found.solved.plan is not None:
+        counts = {device: len(layers) for device, layers in found.layers.items()}
+        ours = judge.served("plan", counts, found.solved.plan)
+    answers: list[ServedPlan] = []
+    try:
+        graphs = [LayeredModel(captured, "an engine") for captured in found.graphs.values()]
+    except PartitionError as error:
+        return ours, [ServedPlan(rule.name, {}, reason=str(error)) for rule in SERVING_RULES]
+    for rule in SERVING_RULES:
+        try:
+            stages = rule.stages(graphs[0].names, judge.devices, model)
+            plan = _plan_of(graphs, stages)
+        except PartitionError as error:
+            answers.append(ServedPlan(rule.name, {}, reason=str(error)))
+            continue
+        counts = {stage.device: stage.count for stage in stages}
+        answers.append(judge.served(rule.name, counts, plan))
+    return ours, answers
+
+
+def _plan_of(graphs: Sequence[LayeredModel], stages: Sequence[StageLayers]) -> PartitionPlan:
+    """Return the plan of the operators of all graphs of a step."""
+    plans = [graph.plan_of(stages) for graph in graphs]
+    # An operator of several graphs is in the same layer of each.
+    assignment = {name: device for plan in plans for name, device in plan.assignment.items()}
+    return PartitionPlan(assignment, plans[0].device_order)
+
+
+class _Judge:
+    """What plans of one problem give."""
+
+    def __init__(self, problem: ServingProblem) -> None:
+        self._problem, self._contexts = problem, Contexts(problem)
+        self._least = self._contexts.at(1)
+        self.devices = next(iter(problem.phases.problems.values())).devices
+
+    def served(self, name: str, counts: Mapping[str, int], plan: PartitionPlan) -> ServedPlan:
+        layers = {device.name: counts.get(device.name, 0) for device in self.devices}
+        if broken := _broken(self._least, plan):
+            return ServedPlan(name, layers, plan, reason=broken)
+        try:
+            tokens = self._problem.batch * self._contexts.most(plan, 1)
+        except PartitionError:  # without limits of memory any context fits
+            tokens = None
+        if _broken(self._problem, plan):
+            reason = f"a context of {self._problem.context} does not fit"
+            return ServedPlan(name, layers, plan, tokens, reason=reason)
+        return ServedPlan(name, layers, plan, tokens, self._problem.metrics(plan))
+
+
+def _broken(problem: ServingProblem, plan: PartitionPlan) -> str:
+    """Return the first limit that a plan breaks, in words; empty if it breaks none."""
+    evaluations = problem.phases.evaluate(plan).values()
+    found = (str(violation) for each in evaluations for violation in each.violations)
+    return next(found, "")
+
+
+# -- the rules ---------------------------------------------------------------------------------
+
+
+def vllm_counts(layers: int, ranks: int) -> list[int]:
+    """Return the layers of each rank: alike, and one more on ranks from the last but one back.
+
+    Examples
+    --------
+    >>> vllm_counts(41, 3)
+    [14, 14, 13]
+    """
+    counts = [layers // ranks] * ranks
+    for back in range(2, layers % ranks + 2):
+        counts[-back] += 1
+    return counts
+
+
+def sglang_counts(layers: int, ranks: int) -> list[int]:
+    """Return the layers of each rank: alike, and one more on the last ranks.
+
+    Examples
+    --------
+    >>> sglang_counts(41, 3)
+    [13, 14, 14]
+    """
+    whole, rest = divmod(layers, ranks)
+    return [whole + (rank >= ranks - rest) for rank in range(ranks)]
+
+
+def exo_counts(layers: int, memory_bytes: Sequence[int]) -> list[int]:
+    """Return the layers of each node: by memory, the rest to the largest remainders, one at least.
+
+    Examples
+    --------
+    >>> exo_counts(10, [24, 12, 1])
+    [6, 3, 1]
+    """
+    # In the order of exo's own operations, for ties.
+    shares = [size_bytes / sum(memory_bytes) * layers for size_bytes in memory_bytes]
+    counts = [int(share) for share in shares]
+    by_rest = sorted(range(len(shares)), key=lambda at: counts[at] - shares[at])
+    for at in by_rest[: layers - sum(counts)]:
+        counts[at] += 1
+    for at, count in enumerate(counts):
+        if not count:
+            counts[counts.index(max(counts))] -= 1
+            counts[at] = 1
+    return counts
+
+
+def _by_rank(
+    program: str,
+    counts: Callable[[int, int], list[int]],
+    names: LayerNames,
+    devices: Sequence[Device],
+    model: nn.Module,
+) -> list[StageLayers]:
+    layers, order = len(names.layers), _names(_gpus(devices, program))
+    return stages_of_counts(counts(layers, len(order)), layers, order, program)
+
+
+def _exo(names: LayerNames, devices: Sequence[Device], model: nn.Module) -> list[StageLayers]:
+    nodes = _gpus(devices, "exo")
+    counts = exo_counts(len(names.layers), _memory_bytes(nodes, "exo"))
+    return stages_of_counts(counts, len(names.layers), _names(nodes), "exo")
+
+
+def _llama_cpp(names: LayerNames, devices: Sequence[Device], model: nn.Module) -> list[StageLayers]:
+    gpus = _gpus(devices, "llama.cpp")
+    host = next((device.name for device in devices if is_host(device.name)), None)
+    shares = _memory_bytes(gpus, "llama.cpp")
+    return stages_by_shares(shares, len(names.layers), _names(gpus), host)
+
+
+def _by_device_map(
+    name: str, names: LayerNames, devices: Sequence[Device], model: nn.Module
+) -> list[StageLayers]:
+    """Return where a device map of the model has its layers, the first embedding and the head."""
+    gpus = _gpus(devices, name)
+    device_map = device_map_of(MAPPERS[name], model, gpus)
+    _, reason = spilled(model, device_map)
+    if reason:
+        raise PartitionError(reason)
+    ends = (names.embedding[:1], names.layers, names.head[-1:])
+    places = [_place(path, device_map) for part in ends for path in part]
+    order = list(dict.fromkeys(places))
+    for one, other in itertools.pairwise(places):
+        if order.index(one) > order.index(other):
+            raise PartitionError(f"data comes back to {gpus[other].name}, which no plan here does")
+    counts = [_place(path, device_map) for path in names.layers]
+    return [
+        StageLayers(gpus[at].name, counts.count(at), at == places[0], at == places[-1])
+        for at in order
+    ]
+
+
+def _place(path: str, device_map: Mapping[str, int]) -> int:
+    return [device_map[prefix] for prefix in ("", *enclosing(path)) if prefix in device_map][-1]
+
+
+def _gpus(devices: Sequence[Device], program: str) -> list[Device]:
+    found = [device for device in devices if not is_host(device.name)]
+    if not found:
+        raise PartitionError(f"{program} has no device but the host; add such as 24GB")
+    return found
+
+
+def _names(devices: Sequence[Device]) -> list[str]:
+    return [device.name for device in devices]
+
+
+def _memory_bytes(devices: Sequence[Device], program: str) -> list[int]:
+    found = [device.memory_bytes for device in devices if device.memory_bytes is not None]
+    if len(found) < len(devices):
+        raise PartitionError(f"{program} divides layers by memory; write that of every device")
+    return found
+
+
+SERVING_RULES: Final = (
+    ServingRule(
+        "vllm",
+        "vllm/distributed/utils.py: get_pp_indices",
+        partial(_by_rank, "vLLM", vllm_counts),
+    ),
+    ServingRule(
+        "sglang",
+        "sglang/srt/distributed/utils.py: get_pp_indices",
+        partial(_by_rank, "SGLang", sglang_counts),
+    ),
+    ServingRule("llama.cpp", "src/llama-model.cpp: load_tensors", _llama_cpp),
+    ServingRule("exo", "exo/master/placement_utils.py: allocate_layers_proportionally", _exo),
+    ServingRule(
+        "accelerate",
+        "accelerate.infer_auto_device_map",
+        partial(_by_device_map, "accelerate"),
+    ),
+    ServingRule(
+        "transformers-auto",
+        "transformers.integrations.accelerate: device_map='auto'",
+        partial(_by_device_map, "transformers-auto"),
+    ),
+)
+"""Read from sources of 2025 and 2026; the last two are called."""
