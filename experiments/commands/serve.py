@@ -18,6 +18,7 @@ from experiments.commands.options import (
     LimitOptions,
     PlanOutOption,
 )
+from experiments.commands.serve_rules import RulesTable
 from experiments.commands.serve_streamed import (
     HostRequest,
     answer_with_host,
@@ -119,6 +120,14 @@ class ServeOptions:
             rich_help_panel=_SERVING,
         ),
     ] = None
+    rules: Annotated[
+        bool,
+        typer.Option(
+            "--rules",
+            help="Say beside the plan what engines would do by their own rules.",
+            rich_help_panel=_SERVING,
+        ),
+    ] = False
     keep_whole: Annotated[
         list[str] | None,
         _option(_SERVING, "MODULE", "As for plan. May be repeated."),
@@ -193,14 +202,16 @@ def serve(
         return
     from fx_bridge.serving.plan import plan_serving
 
+    module = build_model(spec).module
     found = plan_serving(
-        build_model(spec).module,
+        module,
         request,
         devices=_usable(devices, options.usable),
         objective=options.objective,
         first_token_limit_ns=first_ns,
         whole_layers=options.whole_layers,
         engine=options.for_,
+        any_context=options.rules,
         placement=_placement(options),
         costs=_costs(options, devices),
         search=Search(searched),
@@ -208,10 +219,13 @@ def serve(
     if out is not None and found.solved.plan is not None:
         save_plan(found.solved.plan, out)
         say_written(out)
+    table = RulesTable.of(found, module) if options.rules else None
     if as_json:
-        print_json(_json(found, options.for_))
+        more = {} if table is None else {"rules": table.json()}
+        print_json({**_json(found, options.for_), **more})
     else:
-        for line in _lines(found, options.for_):
+        more_lines = () if table is None else table.lines()
+        for line in [*_lines(found, options.for_), *more_lines]:
             print(printable(line))
     if found.solved.plan is None:
         is_proven = found.solved.status is SolveStatus.INFEASIBLE

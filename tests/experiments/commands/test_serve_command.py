@@ -6,11 +6,14 @@ import pytest
 
 from experiments.cli import main
 from experiments.console.exit_codes import EXIT_BAD_INPUT, EXIT_NO_PLAN
+from experiments.planners.serving_rules import SERVING_RULES
 from solver import load_plan
 from tests.support.documents import told_keys
 
 MODEL = "tests.support.serving_models:small"
 REQUEST = ["--prompt", "8", "--generate", "4", "--context", "16", "--batch", "3"]
+NARROW = "tests.support.serving_models:narrow_llama"
+ASKED = ["--context", "24", "--prompt", "9", "--generate", "3", "--whole-layers", "--rules"]
 SERVE = ["serve", MODEL, "--devices", "100KB,80KB", *REQUEST]
 
 
@@ -27,7 +30,7 @@ def test_the_most_tokens_that_fit(capsys, tmp_path):
     assert found["value"] == found["bound"] == found["tokens"] == 3 * found["context"]
     assert [len(layers) for layers in found["layers"].values()] == [1, 1]
     assert found["words"][1] == "VLLM_PP_LAYER_PARTITION=1,1"
-    assert set(found) == told_keys("### `serve`") - {"reason", "modes", "units"}
+    assert set(found) == told_keys("### `serve`") - {"reason", "rules", "modes", "units"}
     for device, capacity in (("cuda:0", 100_000), ("cuda:1", 80_000)):
         assert found["memory_bytes"][device] <= 0.9 * capacity
     # One position more takes 3 sequences x 2 heads x 8 numbers x 4 bytes, of keys and of values.
@@ -103,3 +106,36 @@ def test_what_says_nothing(words, message, capsys):
     assert main(words) == EXIT_BAD_INPUT
     (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
     assert message in line
+
+
+def test_rules_stand_beside_the_plan_in_a_table_and_in_json(capsys):
+    words = ["serve", NARROW, "--devices", "60kB,30kB", "--objective", "context", *ASKED]
+    assert main(words) == 0
+    printed = capsys.readouterr().out.splitlines()
+    start = printed.index("rules of engines, 1 x 24 tokens, by context:")
+    header, plan, *rows = printed[start + 1 : start + 3 + len(SERVING_RULES)]
+    assert header.split()[:2] == ["rule", "layers"] and plan.split()[0] == "plan"
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["tokens"] == int(plan.split()[2])
+    assert [rule["rule"] for rule in found["rules"]] == [rule.name for rule in SERVING_RULES]
+    by_name = {rule["rule"]: rule for rule in found["rules"]}
+    assert by_name["vllm"]["layers"] == {"cuda:0": 2, "cuda:1": 2}
+    for row, rule in zip(rows, found["rules"], strict=True):
+        cells = row.split()
+        assert cells[0] == rule["rule"]
+        assert cells[1] == ",".join(str(count) for count in rule["layers"].values())
+        assert int(cells[2]) == rule["tokens"]
+        assert cells[-2:] == [f"{found['tokens'] / rule['tokens']:.2f}", "times"]
+        assert rule["times_better"] == found["tokens"] / rule["tokens"]
+
+
+def test_without_a_plan_rules_say_why_theirs_fit_neither(capsys):
+    words = ["serve", NARROW, "--devices", "2x20kB", *ASKED, "--json"]
+    assert main(words) == EXIT_NO_PLAN
+    found = json.loads(capsys.readouterr().out)
+    assert found["status"] == "infeasible"
+    for rule in found["rules"]:
+        assert rule["tokens"] is None and rule["times_better"] is None and rule["reason"]
+    assert main([*words[:-2], "--json"]) == EXIT_NO_PLAN
+    assert "rules" not in json.loads(capsys.readouterr().out)

@@ -1,0 +1,86 @@
+"""What engines would do by their own rules, beside the plan of ``serve``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from solver.model.quantities import aligned, format_ns
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from experiments.planners.serving_rules import ServedPlan
+    from fx_bridge.serving.plan import ServingPlan
+
+_COLUMNS = (
+    *("rule", "layers", "tokens that fit", "first token", "token", "tokens/s"),
+    "plan is better",
+)
+_NONE = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class RulesTable:
+    """A plan, if there is one, and what the rules of engines give in its place."""
+
+    found: ServingPlan
+    ours: ServedPlan | None
+    rules: Sequence[ServedPlan]
+
+    @classmethod
+    def of(cls, found: ServingPlan, model: nn.Module) -> RulesTable:
+        """Return the table of a plan that is for `model`."""
+        from experiments.planners.serving_rules import served_by_rules
+
+        return cls(found, *served_by_rules(found, model))
+
+    def json(self) -> list[dict[str, Any]]:
+        """Return what the rules give as plain data."""
+        return [
+            {
+                "rule": rule.name,
+                "layers": dict(rule.layers),
+                "tokens": rule.tokens,
+                "first_token_ns": rule.metrics and rule.metrics.first_token_ns,
+                "token_ns": rule.metrics and rule.metrics.token_ns,
+                "request_ns": rule.metrics and rule.metrics.request_ns,
+                "tokens_per_s": rule.metrics and rule.metrics.tokens_per_s,
+                "times_better": self._times_better(rule),
+                "reason": rule.reason,
+            }
+            for rule in self.rules
+        ]
+
+    def lines(self) -> list[str]:
+        """Return the table as a person reads it, and why rules give nothing."""
+        asked = self.found.asked
+        rows = [_COLUMNS] if self.ours is None else [_COLUMNS, _cells(self.ours, None)]
+        rows += [_cells(rule, self._times_better(rule)) for rule in self.rules]
+        return [
+            f"rules of engines, {asked.batch} x {asked.context} tokens, by "
+            f"{self.found.solved.objective}:",
+            *aligned(rows),
+            *(f"{rule.name}: {rule.reason}" for rule in self.rules if rule.reason),
+        ]
+
+    def _times_better(self, rule: ServedPlan) -> float | None:
+        if self.ours is None:
+            return None
+        return self.ours.times_better(rule, self.found.solved.objective)
+
+
+def _cells(served: ServedPlan, times_better: float | None) -> tuple[str, ...]:
+    metrics = served.metrics
+    tokens = _NONE if metrics is None else "any"
+    per_s = None if metrics is None else metrics.tokens_per_s
+    return (
+        served.name,
+        ",".join(map(str, served.layers.values())) or _NONE,
+        tokens if served.tokens is None else str(served.tokens),
+        _NONE if metrics is None else format_ns(metrics.first_token_ns),
+        _NONE if metrics is None else format_ns(metrics.token_ns),
+        _NONE if per_s is None else f"{per_s:.1f}",
+        _NONE if times_better is None else f"{times_better:.2f} times",
+    )
