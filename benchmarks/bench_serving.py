@@ -1,6 +1,8 @@
 """Most tokens that fit, of published models on unequal devices, by the plan of ``serve``.
 
-Nine in ten bytes of a device may hold weights and caches. Run it as::
+Beside the plan stand the tokens that fit what engines would do by their own rules, or ``-`` where
+their plan does not fit, with the layers of every device in the order of the devices. Nine in ten
+bytes of a device may hold weights and caches. Run it as::
 
     python benchmarks/bench_serving.py [--rows TEXT] [--operators] [--time-limit SECONDS]
 """
@@ -9,11 +11,13 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
 import transformers
 
+from experiments.planners.serving_rules import SERVING_RULES, ServedPlan, served_by_rules
 from experiments.problems.devices import parse_devices
 from fx_bridge.options import Costs, Search
 from fx_bridge.serving import Request, plan_serving
@@ -71,14 +75,17 @@ def main() -> None:
     parser.add_argument("--operators", action="store_true", help="divide layers")
     parser.add_argument("--time-limit", type=float, default=60.0)
     asked = parser.parse_args()
-    print("| model | devices | tokens | bound | layers | planned in s | captured in s |")
-    print("|---|---|---|---|---|---|---|", flush=True)
+    columns = ("model", "devices", "tokens", "bound", "layers", "planned in s", "captured in s")
+    columns += tuple(rule.name for rule in SERVING_RULES)
+    print(_row(columns))
+    print(_row(["---"] * len(columns)), flush=True)
     for name, devices in _ROWS:
         if asked.rows not in name:
             continue
         start_s = time.perf_counter()
+        model = model_of(name)
         found = plan_serving(
-            model_of(name),
+            model,
             Request(),
             devices=usable(devices),
             objective="context",
@@ -87,13 +94,21 @@ def main() -> None:
             search=Search(SolveLimits(asked.time_limit)),
         )
         solved = found.solved
-        layers = ",".join(str(len(on)) for on in found.layers.values())
         rest_s = time.perf_counter() - start_s - solved.wall_time_s
-        print(
-            f"| {name} | {devices} | {solved.value:.0f} | {solved.bound or 0:.0f} | {layers} | "
-            f"{solved.wall_time_s:.1f} | {rest_s:.1f} |",
-            flush=True,
-        )
+        ours, rules = served_by_rules(found, model)
+        cells = [name, devices, f"{solved.value or 0:.0f}", f"{solved.bound or 0:.0f}"]
+        cells.append("-" if ours is None else _layers(ours))
+        cells += [f"{solved.wall_time_s:.1f}", f"{rest_s:.1f}"]
+        cells += [f"{rule.tokens or '-'} ({_layers(rule)})" for rule in rules]
+        print(_row(cells), flush=True)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _layers(served: ServedPlan) -> str:
+    return ",".join(map(str, served.layers.values())) or served.reason
 
 
 if __name__ == "__main__":
