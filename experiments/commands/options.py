@@ -98,6 +98,53 @@ ConstantOption = Annotated[
 ]
 
 
+PinOption = Annotated[
+    list[str] | None,
+    _option(
+        _PLACEMENT,
+        "NAME=WHERE",
+        "Where a module, at any depth, or an operator runs: a device, several with commas "
+        "between them, or the number of a stage, from 0. May be repeated.",
+    ),
+]
+KeepWholeOption = Annotated[
+    list[str] | None,
+    _option(
+        _PLACEMENT,
+        "MODULE",
+        "A module that stays on one device, or a pattern such as 'model.layers.*'; several "
+        "on one device as 'wte+lm_head'. May be repeated.",
+    ),
+]
+ForOption = Annotated[
+    EngineName | None,
+    typer.Option(
+        "--for",
+        help="Plan what this engine has words for: whole layers, and the ends where it has "
+        "them; hand-over writes it.",
+        rich_help_panel=_PLACEMENT,
+    ),
+]
+LinkOption = Annotated[
+    str | None,
+    _option(
+        _COSTS,
+        "LINK",
+        "Between any two devices, such as 25GB/s,10us or unlimited; without it PCIe: 25GB/s,10us.",
+        autocompletion=complete_from(("25GB/s,10us", "unlimited")),
+    ),
+]
+AttentionOption = Annotated[
+    str | None,
+    _option(
+        _COSTS,
+        "KERNELS",
+        "What attention runs with on all devices, such as math or flash,efficient; the kernels of "
+        "each device's class if left out.",
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class ProblemOptions:
     """What is planned, for which devices, what it costs, and what is best."""
@@ -179,15 +226,7 @@ class ProblemOptions:
         int | None,
         _option(_PIPELINE, "COUNT", "Most devices that a plan may use.", min=1, max=MOST_DEVICES),
     ] = None
-    pin: Annotated[
-        list[str] | None,
-        _option(
-            _PLACEMENT,
-            "NAME=WHERE",
-            "Where a module, at any depth, or an operator runs: a device, several with commas "
-            "between them, or the number of a stage, from 0. May be repeated.",
-        ),
-    ] = None
+    pin: PinOption = None
     cut_after: Annotated[
         list[str] | None,
         _option(
@@ -196,54 +235,16 @@ class ProblemOptions:
             "A module, at any depth, or an operator after which a stage ends. May be repeated.",
         ),
     ] = None
-    keep_whole: Annotated[
-        list[str] | None,
-        _option(
-            _PLACEMENT,
-            "MODULE",
-            "A module that stays on one device, or a pattern such as 'model.layers.*'; several "
-            "on one device as 'wte+lm_head'. May be repeated.",
-        ),
-    ] = None
-    for_: Annotated[
-        EngineName | None,
-        typer.Option(
-            "--for",
-            help="Plan what this engine has words for: whole layers, and the ends where it has "
-            "them; hand-over writes it.",
-            rich_help_panel=_PLACEMENT,
-        ),
-    ] = None
-    link: Annotated[
-        str | None,
-        _option(
-            _COSTS,
-            "LINK",
-            "Between any two devices, such as 25GB/s,10us or unlimited; "
-            "without it PCIe: 25GB/s,10us.",
-            autocompletion=complete_from(("25GB/s,10us", "unlimited")),
-        ),
-    ] = None
+    keep_whole: KeepWholeOption = None
+    for_: ForOption = None
+    link: LinkOption = None
     memory_model: Annotated[
         MemoryModel | None,
         _option(_COSTS, None, "What counts as memory; inference if left out."),
     ] = None
-    attention: Annotated[
-        str | None,
-        _option(
-            _COSTS,
-            "KERNELS",
-            "What attention runs with on all devices, such as math or flash,efficient; the "
-            "kernels of each device's class if left out.",
-        ),
-    ] = None
+    attention: AttentionOption = None
     profile: Annotated[
-        str | None,
-        _option(
-            _COSTS,
-            "FILE",
-            "Measured times, as fxpartition profile wrote them.",
-        ),
+        str | None, _option(_COSTS, "FILE", "Measured times, as fxpartition profile wrote them.")
     ] = None
     communication_scale: Annotated[
         float | None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -13,9 +13,14 @@ from experiments.commands.completions import complete_devices
 from experiments.commands.option_groups import with_option_groups
 from experiments.commands.option_reading import check_given, read_limits, read_pins
 from experiments.commands.options import (
+    AttentionOption,
     BuiltModelArgument,
+    ForOption,
     JsonOption,
+    KeepWholeOption,
     LimitOptions,
+    LinkOption,
+    PinOption,
     PlanOutOption,
 )
 from experiments.commands.serve_rules import RulesTable
@@ -26,7 +31,6 @@ from experiments.commands.serve_streamed import (
 )
 from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
 from experiments.console.output import check_writable, print_json, say_written
-from experiments.problems.plan_files import EngineName
 from solver import Interconnect, PartitionError, SolveStatus, save_plan
 from solver.model.devices import PCIE, Device
 from solver.model.quantities import aligned, format_bytes, format_ns, parse_duration, printable
@@ -39,6 +43,8 @@ if TYPE_CHECKING:
     from solver.serving.solve import ServingResult
 
 _SERVING, _COSTS = "Serving", "Costs"
+_MOST: Final = 10**9
+"""More than any request has: a slip is refused, not tried."""
 
 
 def _option(panel: str, metavar: str | None, text: str, **settings: Any) -> Any:
@@ -68,17 +74,27 @@ class ServeOptions:
         ),
     ] = "request"
     batch: Annotated[
-        int, _option(_SERVING, "COUNT", "Sequences that are served together.", min=1)
+        int, _option(_SERVING, "COUNT", "Sequences that are served together.", min=1, max=_MOST)
     ] = 1
     context: Annotated[
         int,
-        _option(_SERVING, "TOKENS", "Positions of a sequence; of no account for context.", min=1),
+        _option(
+            _SERVING,
+            "TOKENS",
+            "Positions of a sequence; of no account for context.",
+            min=1,
+            max=_MOST,
+        ),
     ] = 4096
-    prompt: Annotated[int, _option(_SERVING, "TOKENS", "Of the prompt.", min=1)] = 512
-    generate: Annotated[int, _option(_SERVING, "TOKENS", "After the prompt.", min=0)] = 128
+    prompt: Annotated[int, _option(_SERVING, "TOKENS", "Of the prompt.", min=1, max=_MOST)] = 512
+    generate: Annotated[int, _option(_SERVING, "TOKENS", "After the prompt.", min=0, max=_MOST)] = (
+        128
+    )
     chunk: Annotated[
         int | None,
-        _option(_SERVING, "TOKENS", "Most of the prompt in one call; all if left out.", min=1),
+        _option(
+            _SERVING, "TOKENS", "Most of the prompt in one call; all if left out.", min=1, max=_MOST
+        ),
     ] = None
     first_token: Annotated[
         str | None,
@@ -111,15 +127,7 @@ class ServeOptions:
         str | None,
         _option(_COSTS, "LINK", "From the host to each device; without it PCIe: 25GB/s,10us."),
     ] = None
-    for_: Annotated[
-        EngineName | None,
-        typer.Option(
-            "--for",
-            help="Plan what this engine has words for, and print them: whole layers, and the ends "
-            "where it has them.",
-            rich_help_panel=_SERVING,
-        ),
-    ] = None
+    for_: ForOption = None
     rules: Annotated[
         bool,
         typer.Option(
@@ -128,18 +136,9 @@ class ServeOptions:
             rich_help_panel=_SERVING,
         ),
     ] = False
-    keep_whole: Annotated[
-        list[str] | None,
-        _option(_SERVING, "MODULE", "As for plan. May be repeated."),
-    ] = None
-    pin: Annotated[
-        list[str] | None,
-        _option(_SERVING, "NAME=WHERE", "As for plan. May be repeated."),
-    ] = None
-    link: Annotated[
-        str | None,
-        _option(_COSTS, "LINK", "Between any two devices; without it PCIe: 25GB/s,10us."),
-    ] = None
+    keep_whole: KeepWholeOption = None
+    pin: PinOption = None
+    link: LinkOption = None
     memory_model: Annotated[
         Literal["weights", "inference"] | None,
         _option(
@@ -148,10 +147,7 @@ class ServeOptions:
             "What counts as memory: weights and caches, or also values; weights if left out.",
         ),
     ] = None
-    attention: Annotated[
-        str | None,
-        _option(_COSTS, "KERNELS", "As for plan."),
-    ] = None
+    attention: AttentionOption = None
 
 
 @with_option_groups
@@ -166,11 +162,13 @@ def serve(
 
     For example, the most tokens that fit two cards, and the least time of a token:
 
-        fxpartition serve configuration:llama3-8b --devices 24GB,12GB --objective context
-        fxpartition serve configuration:llama3-8b --devices 24GB,12GB --objective token
+        fxpartition serve configuration:llama3-8b --devices 24GB,12GB
+            --objective context
+        fxpartition serve configuration:llama3-8b --devices 24GB,12GB
+            --objective token
 
-    MODEL is one of transformers for causal language modelling. What is printed is what the best
-    plan for one objective gives in all of them.
+    MODEL is one of transformers for causal language modelling. The answer says
+    what the best plan for one objective gives in all of them.
     """
     from experiments.problems.devices import parse_devices
     from experiments.zoo.models import resolve_built
@@ -219,13 +217,17 @@ def serve(
     if out is not None and found.solved.plan is not None:
         save_plan(found.solved.plan, out)
         say_written(out)
-    table = RulesTable.of(found, module) if options.rules else None
+    _tell(found, RulesTable.of(found, module) if options.rules else None, options.for_, as_json)
+
+
+def _tell(found: ServingPlan, table: RulesTable | None, engine: str | None, as_json: bool) -> None:
+    """Print the answer, and exit by its status."""
     if as_json:
         more = {} if table is None else {"rules": table.json()}
-        print_json({**_json(found, options.for_), **more})
+        print_json({**_json(found, engine), **more})
     else:
         more_lines = () if table is None else table.lines()
-        for line in [*_lines(found, options.for_), *more_lines]:
+        for line in [*_lines(found, engine), *more_lines]:
             print(printable(line))
     if found.solved.plan is None:
         is_proven = found.solved.status is SolveStatus.INFEASIBLE
@@ -245,6 +247,7 @@ def _left_out(options: ServeOptions) -> str | None:
         "--first-token": options.first_token is not None,
         "--for": options.for_ is not None,
         "--whole-layers": options.whole_layers,
+        "--rules": options.rules,
         "--keep-whole": bool(options.keep_whole),
         "--pin": bool(options.pin),
         "--memory-model": options.memory_model == "inference",

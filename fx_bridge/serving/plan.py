@@ -282,14 +282,11 @@ def plan_serving(
         placement = replace(placement, keep_whole=layers)
 
     def phases(of: Mapping[int, CapturedGraph]) -> Phases:
-        found = {}
+        problems = {}
         for count, captured in of.items():
-            problem = _problem(captured, devices, placement, costs)
-            if whole_layers:
-                groups = (*problem.colocation, *_ends(captured))
-                problem = problem.replace(colocation=groups)
-            found[_phase(count)] = problem
-        return Phases(found)
+            ends = _ends(captured) if whole_layers else []
+            problems[_phase(count)] = _problem(captured, devices, placement, costs, ends)
+        return Phases(problems)
 
     own = phases(graphs)
     longer = None
@@ -329,15 +326,20 @@ def _phase(count: int) -> str:
 
 
 def _problem(
-    captured: CapturedGraph, devices: Sequence[Device], placement: Placement, costs: Costs
+    captured: CapturedGraph,
+    devices: Sequence[Device],
+    placement: Placement,
+    costs: Costs,
+    together: Sequence[ColocationGroup],
 ) -> PartitionProblem:
     graph = to_digraph(captured, costs=costs, keep_whole=placement.keep_whole)
     settings: dict[str, Any] = {
         "interconnect": costs.interconnect,
         "memory_model": costs.memory_model,
     }
+    problem = problem_from_digraph(graph, devices, **settings)
     return with_hand_made(
-        problem_from_digraph(graph, devices, **settings),
+        problem.replace(colocation=(*problem.colocation, *together)),
         captured,
         pins=placement.pins,
         cut_after=placement.cut_after,
