@@ -160,7 +160,7 @@ def serve(
 ) -> None:
     """Plan how a language model serves: caches, prompts and tokens in one plan.
 
-    For example, the most tokens that fit two cards, and the least time of a token:
+    For example, the most tokens that fit, and the least time of a token:
 
         fxpartition serve configuration:llama3-8b --devices 24GB,12GB
             --objective context

@@ -129,7 +129,7 @@ def test_options_of_one_name_are_the_same_everywhere():
 # Each is right but for what is added to it, and refused before anything is built.
 WORDS = {
     "plan": ["problem.json"],
-    "serve": ["mlp", "--devices", "1GB"],
+    "serve": ["tests.support.serving_models:small", "--devices", "1GB"],
     "solve": ["problem.json"],
     "score": ["plan.json", "problem.json"],
     "split": ["mlp", "--plan", "plan.json"],
