@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,7 +30,8 @@ from fx_bridge.options import (
     Training,
     check_group,
 )
-from fx_bridge.placement.model import PlacedModel, TiedWeights, place
+from fx_bridge.placement.model import PlacedModel, place
+from fx_bridge.placement.placing import TiedWeights
 from fx_bridge.split.by_plan import split_by_plan
 from fx_bridge.split.pins import with_hand_made
 from fx_bridge.storages.autocast import captured_precision, described
@@ -137,6 +138,8 @@ class PartitionResult:
         tied_weights: TiedWeights | None = None,
         copy: bool = False,
         weights: str | os.PathLike[str] | None = None,
+        streamed: Collection[str] = (),
+        slots: int = 2,
     ) -> PlacedModel:
         """Return the model with every stage on its device, for one process.
 
@@ -163,6 +166,8 @@ class PartitionResult:
             tied_weights=tied_weights,
             copy=copy,
             weights=weights,
+            streamed=streamed,
+            slots=slots,
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:

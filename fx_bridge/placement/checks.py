@@ -6,7 +6,7 @@ Everything is checked before a tensor is moved.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import torch
@@ -17,6 +17,7 @@ from fx_bridge.checkpoint.manifest import load_manifest
 from fx_bridge.checkpoint.tensors import slots_of
 from fx_bridge.placement.weights import tensors_within
 from solver import PartitionError
+from solver.model.checks import check_positive
 
 _NOT_HERE: Final = (RuntimeError, AssertionError, ImportError, NotImplementedError)
 """What torch raises for devices that it was not built for, or that are not there."""
@@ -147,6 +148,39 @@ def check_files(split: fx.GraphModule, weights: str | os.PathLike[str]) -> None:
             f"{weights} holds the stages of another plan; split the model by that plan, or write "
             "the stages of this one"
         )
+
+
+def check_streamed(
+    streamed: object, slots: object, placed: Sequence[Mapping[str, torch.device]]
+) -> None:
+    """Raise PartitionError unless stages of these names can be streamed.
+
+    Parameters
+    ----------
+    streamed : collection of str
+        Names of stages.
+    slots : int
+        At least 1.
+    placed : sequence of mapping
+        The device of each stage, for every split.
+    """
+    check_positive(slots, "slots")
+    device_of = {name: device for devices in placed for name, device in devices.items()}
+    example = next(iter(device_of), "submod_0")
+    if isinstance(streamed, str) or not isinstance(streamed, Collection):
+        raise PartitionError(
+            f"streamed is {streamed!r}; write a set of names of stages, such as {{{example!r}}}"
+        )
+    for name in streamed:
+        if name not in device_of:
+            raise PartitionError(
+                f"streamed names {name!r}, but the stages are {', '.join(map(repr, device_of))}"
+            )
+        if device_of[name].type not in ("cpu", "cuda"):
+            raise PartitionError(
+                f"stage {name!r} is to be streamed to {str(device_of[name])!r}, but weights "
+                "are streamed to 'cuda' or, in a rehearsal, 'cpu' alone; leave it out of streamed"
+            )
 
 
 def checked_output_device(

@@ -17,6 +17,7 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
 from fx_bridge.capture.python.custom_backward import lost_backward
+from fx_bridge.placement.streaming import call_streamed
 from fx_bridge.placement.transfers import (
     call_with_weights,
     check_apart,
@@ -48,6 +49,8 @@ class Places:
         For stages that have copies of parameters of other devices: the paths of these.
     weights : mapping of str to torch.device
         Where the root's own tensors are, by path.
+    streamed : collection of str
+        Stages that run on copies of weights in host memory.
     """
 
     devices: Mapping[str, torch.device]
@@ -56,6 +59,7 @@ class Places:
     borrowed: Mapping[str, Mapping[str, str]]
     copied: Mapping[str, Collection[str]]
     weights: Mapping[str, torch.device]
+    streamed: Collection[str]
 
 
 def placed_graph(split: fx.GraphModule, places: Places) -> fx.Graph:
@@ -116,13 +120,12 @@ class _Writer:
         device = self.places.devices[name]
         arguments = tuple(map_arg(call.args, lambda read: self._at(read, device)))
         self._check_copies(name)
-        borrowed = self.places.borrowed.get(name)
-        if borrowed:
+        borrowed = self.places.borrowed.get(name, {})
+        if borrowed or name in self.places.streamed:
             stage = self.graph.get_attr(name)
             weights = {path: self._lent(owner, device) for path, owner in borrowed.items()}
-            self.made[call] = self.graph.call_function(
-                call_with_weights, (stage, weights, list(arguments))
-            )
+            function = call_streamed if name in self.places.streamed else call_with_weights
+            self.made[call] = self.graph.call_function(function, (stage, weights, list(arguments)))
         else:
             self.made[call] = self.graph.create_node(
                 "call_module", name, arguments, name=call.name, type_expr=call.type

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, get_args
 
 import torch
 from torch import fx, nn
 
-from fx_bridge.capture.attributes import attribute_at
-from fx_bridge.checkpoint.manifest import position_of
 from fx_bridge.placement.checks import (
     check_files,
+    check_streamed,
     check_values,
     checked_output_device,
     checked_stages,
@@ -21,14 +19,19 @@ from fx_bridge.placement.checks import (
     stage_devices,
 )
 from fx_bridge.placement.graph import Places, placed_graph
+from fx_bridge.placement.placing import (
+    NOTHING_STREAMED,
+    Placing,
+    Streamed,
+    TiedWeights,
+    streamed_tensors,
+)
 from fx_bridge.placement.stage_copies import adopt_copies, copied_stage
+from fx_bridge.placement.streaming import check_streamable, stream_stages, wait_for_loads
 from fx_bridge.placement.weights import PlacedWeights, tensors_within
 from fx_bridge.split.guards import CheckedModel
 from fx_bridge.split.name_map import NameMap, shared_tensors
-from solver import PartitionError, PartitionPlan
-
-TiedWeights = Literal["sum", "copy"]
-"""What becomes of a parameter that stages on several devices read."""
+from solver import PartitionError
 
 
 class PlacedModel(CheckedModel):
@@ -38,7 +41,9 @@ class PlacedModel(CheckedModel):
     names that they have in the split, so that ``parameters()``, ``state_dict()`` and
     ``load_state_dict()`` are those of the split; :meth:`model_state_dict` has the model's own
     names. ``code`` shows the calls of the stages and every transfer between them. ``meta`` is
-    that of the split, and ``meta["devices"]`` maps the name of each stage to its torch.device.
+    that of the split, ``meta["devices"]`` maps the name of each stage to its torch.device, and
+    ``meta["streamed"]`` names the stages that run on copies of weights in host memory, which are
+    what ``parameters()`` and ``state_dict()`` give.
     """
 
     @property
@@ -98,14 +103,25 @@ class PlacedModel(CheckedModel):
                 raise PartitionError(
                     f"weight {name!r} is missing; give all that model.state_dict() returns"
                 )
+        wait_for_loads(self.children())
         with torch.no_grad():
             for name, tensor in state.items():
                 for place in names.tensors[name]:
                     if place in own:
                         own[place].copy_(tensor)
 
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Load a state as any module does, when no weight is on its way to a device."""
+        wait_for_loads(self.children())
+        return super().load_state_dict(*args, **kwargs)
+
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
         # Module.to, cuda, cpu, to_empty and half all come here; dtypes may change.
+        if self.meta["streamed"]:
+            raise PartitionError(
+                "the weights of a placed model with streamed stages keep their dtypes and places; "
+                "convert the model, capture it and place its split"
+            )
         for device in {tensor.device for tensor in tensors_within(self)}:
             found = fn(torch.empty(0, device=device)).device
             if found != device:
@@ -124,6 +140,8 @@ def place(
     tied_weights: TiedWeights = "sum",
     copy: bool = False,
     weights: str | os.PathLike[str] | None = None,
+    streamed: Collection[str] = (),
+    slots: int = 2,
 ) -> PlacedModel:
     """Put every stage of a split on its device.
 
@@ -152,6 +170,12 @@ def place(
     weights : path, optional
         A folder that :func:`fx_bridge.checkpoint.stages.save_stages` wrote: each stage gets the
         values of its file, read straight to its device. The model may be on the meta device then.
+    streamed : collection of str
+        Names of stages whose weights stay in host memory and are copied to their device in every
+        call, such as ``{"submod_1"}``; for inference alone.
+    slots : int
+        How many streamed stages a device has room for at once: the one that runs, and those after
+        it, which are loaded meanwhile. Each slot is as large as the largest of them.
 
     Returns
     -------
@@ -164,7 +188,7 @@ def place(
     PartitionError
         In one line, before anything is moved: a device is not on this machine or not known by
         torch, stages on the meta device are mixed with others, weights have no values, the files
-        are of another plan, or an argument is invalid.
+        are of another plan, a weight cannot be streamed, or an argument is invalid.
 
     Notes
     -----
@@ -182,6 +206,12 @@ def place(
     inputs of stages on ``"cpu"``, and results returned there. A copy from the host to an
     accelerator is asynchronous only from pinned memory; such an input must not be overwritten
     before the accelerator has read it. Plan devices mapped to one device run one after the other.
+
+    *What is streamed.* Parameters, buffers and constants that streamed stages alone read on a
+    device, unless a stage writes them or the model returns them as they are: a cache stays on its
+    device, and so does a tied weight that another stage has there. The host has the truth: a slot
+    is loaded again if a weight was written after it was loaded. A call that would record gradients
+    is refused, and so are ``.half()`` and copies of the placed model.
 
     *What the caller sees.* An input that a stage writes in place (a cache) is written back to
     the caller's tensor at the end of the call, except on the meta device. Results are copies
@@ -212,6 +242,8 @@ devices={'gpu0': 'cpu'}
         tied_weights=tied_weights,
         copy=copy,
         weights=weights,
+        streamed=streamed,
+        slots=slots,
     )
     return placed
 
@@ -224,12 +256,15 @@ def place_all(
     tied_weights: TiedWeights = "sum",
     copy: bool = False,
     weights: str | os.PathLike[str] | None = None,
+    streamed: Collection[str] = (),
+    slots: int = 2,
 ) -> tuple[PlacedModel, ...]:
     """Put the stages of several splits of one model on their devices.
 
     Parameters and buffers that two of them read on one device are there once: what one call writes
-    into a buffer, the next one reads, whichever split it calls. All arguments but `splits` are
-    those of :func:`place`, and so are the errors.
+    into a buffer, the next one reads, whichever split it calls. They share slots too: `streamed`
+    names stages of any of the splits. All arguments but `splits` are those of :func:`place`, and so
+    are the errors.
 
     Parameters
     ----------
@@ -248,8 +283,8 @@ def place_all(
         )
     if not isinstance(copy, bool):
         raise PartitionError(f"copy is {copy!r}; write True or False")
-    found: list[PlacedModel] = []
-    placed_weights: PlacedWeights | None = None
+    placings: list[Placing] = []
+    results_on: list[torch.device | None] = []
     for split in splits:
         stages = checked_stages(split)
         device_of = stage_devices(split, devices)
@@ -257,119 +292,79 @@ def place_all(
         check_values(stages, device_of, weights)
         if weights is not None:
             check_files(split, weights)
-        results_on = checked_output_device(output_device, device_of, home)
-        if placed_weights is None:
-            placed_weights = PlacedWeights(home, copy)
-        elif placed_weights.home != home:
+        results_on.append(checked_output_device(output_device, device_of, home))
+        if placings and placings[0].placed.home != home:
             raise PartitionError(
-                f"one split is of a model on {placed_weights.home}, another on {home}; capture "
+                f"one split is of a model on {placings[0].placed.home}, another on {home}; capture "
                 "all of them from one model"
             )
-        placing = _Placing(stages, device_of, placed_weights, tied_weights)
+        placed = placings[0].placed if placings else PlacedWeights(home, copy)
+        placings.append(Placing(split, stages, device_of, placed, tied_weights, streamed))
+    check_streamed(streamed, slots, [placing.device_of for placing in placings])
+    travels = streamed_tensors(placings) if streamed else NOTHING_STREAMED
+    for placing in placings:
+        for name, paths in placing.streamed_paths(travels).items():
+            check_streamable(name, placing.stages[name], paths)
+    for placing in placings:
         if weights is not None:
-            placing.load(weights, split.meta["plan"])
-        placing.place(attribute_at(split, path) for path in _root_paths(split))
-        found.append(_placed(split, placing, results_on))
-    return tuple(found)
-
-
-# -- weights -------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Placing:
-    """Which device has which tensor of the split."""
-
-    stages: Mapping[str, fx.GraphModule]
-    device_of: Mapping[str, torch.device]
-    placed: PlacedWeights
-    tied_weights: TiedWeights
-    owner: dict[int, str] = field(default_factory=dict)
-    """The stage that first reads a tensor, by the tensor's identity."""
-
-    def load(self, folder: str | os.PathLike[str], plan: PartitionPlan) -> None:
-        """Read the tensors of all stages from their files."""
-        for index, (name, stage) in enumerate(self.stages.items()):
-            self.placed.load(stage, folder, position_of(plan, index), self.device_of[name])
-
-    def place(self, returned: Iterable[torch.Tensor]) -> None:
-        """Put all tensors on their devices, and those `returned` by the graph itself."""
-        held: dict[torch.device, list[torch.Tensor]] = {}
-        lent: list[tuple[torch.Tensor, torch.device]] = []
-        for name, stage in self.stages.items():
-            device = self.device_of[name]
-            for tensor in tensors_within(stage):
-                owner = self.owner.setdefault(id(tensor), name)
-                if self.device_of[owner] != device and self._is_lent(tensor):
-                    lent.append((tensor, device))
-                else:
-                    held.setdefault(device, []).append(tensor)
-        alone = [tensor for tensor in returned if id(tensor) not in self.owner]
-        held.setdefault(self.placed.home, []).extend(alone)
-        for device, tensors in held.items():
-            self.placed.add(tensors, device)
-        for tensor, device in lent:
-            self.placed.share(tensor, self.device_of[self.owner[id(tensor)]], device)
-
-    def device_at(self, tensor: torch.Tensor) -> torch.device:
-        """Return where a tensor of the split is owned."""
-        owner = self.owner.get(id(tensor))
-        return self.placed.home if owner is None else self.device_of[owner]
-
-    def elsewhere(self) -> dict[str, dict[str, str]]:
-        """Return, by stage, its parameters that another device owns, with their names there."""
-        found: dict[str, dict[str, str]] = {}
-        for name, stage in self.stages.items():
-            for path, parameter in stage.named_parameters(remove_duplicate=False):
-                owner = self.owner[id(parameter)]
-                if self.device_of[owner] != self.device_of[name]:
-                    own = self.stages[owner].named_parameters()
-                    there = next(path for path, tensor in own if tensor is parameter)
-                    found.setdefault(name, {})[path] = f"{owner}.{there}"
-        return found
-
-    def _is_lent(self, tensor: torch.Tensor) -> bool:
-        return self.tied_weights == "sum" and isinstance(tensor, nn.Parameter)
-
-
-def _root_paths(split: fx.GraphModule) -> tuple[str, ...]:
-    """Return the paths of the tensors that the graph returns as they are."""
-    return tuple(dict.fromkeys(str(n.target) for n in split.graph.find_nodes(op="get_attr")))
+            placing.load(weights, travels)
+        placing.place(travels)
+    found = tuple(map(_placed, placings, results_on, [travels] * len(placings)))
+    _stream(found, placings, travels, slots)
+    return found
 
 
 # -- the module ----------------------------------------------------------------------------
 
 
 def _placed(
-    split: fx.GraphModule, weights: _Placing, output_device: torch.device | None
+    placing: Placing, output_device: torch.device | None, streamed: Streamed
 ) -> PlacedModel:
-    home = weights.placed.home
-    memos = {device: weights.placed.memo(device) for device in {*weights.device_of.values(), home}}
+    split, home = placing.split, placing.placed.home
+    memos = {device: placing.placed.memo(device) for device in {*placing.device_of.values(), home}}
     result = PlacedModel(nn.Module(), fx.Graph(), "PlacedModel")
-    for name, stage in weights.stages.items():
-        device = weights.device_of[name]
+    for name, stage in placing.stages.items():
+        device = placing.device_of[name]
         result._modules[name] = copied_stage(stage, memos[device], home, device)
-    paths = _root_paths(split)
-    returned = {path: weights.device_at(attribute_at(split, path)) for path in paths}
+    returned = {path: placing.device_at(tensor) for path, tensor in placing.returned.items()}
     for path, device in returned.items():
         adopt_copies(result, split, (path,), memos[device])
-    elsewhere = weights.elsewhere()
-    is_sum = weights.tied_weights == "sum"
+    elsewhere = placing.elsewhere()
+    is_sum = placing.tied_weights == "sum"
     result.graph = placed_graph(
         split,
         Places(
-            devices=weights.device_of,
+            devices=placing.device_of,
             home=home,
             output_device=output_device,
             borrowed=elsewhere if is_sum else {},
             copied={} if is_sum else elsewhere,
             weights=returned,
+            streamed=placing.streamed_paths(streamed),
         ),
     )
     result.training = split.training
     result.meta = {
         **split.meta,
-        "devices": dict(weights.device_of),
-        "shared_tensors": shared_tensors({n: result.get_submodule(n) for n in weights.stages}),
+        "devices": dict(placing.device_of),
+        "streamed": tuple(name for name in placing.stages if name in placing.streams),
+        "shared_tensors": shared_tensors({n: result.get_submodule(n) for n in placing.stages}),
     }
     return result
+
+
+def _stream(
+    models: Sequence[PlacedModel], placings: Sequence[Placing], streamed: Streamed, slots: int
+) -> None:
+    """Give every device its slots, and begin to load them."""
+    for device in streamed:
+        cycles: list[dict[nn.Module, Sequence[str]]] = [
+            {
+                model.get_submodule(name): paths
+                for name, paths in placing.streamed_paths(streamed).items()
+                if placing.device_of[name] == device
+            }
+            for model, placing in zip(models, placings, strict=True)
+        ]
+        if any(cycles):
+            stream_stages(device, cycles, slots)

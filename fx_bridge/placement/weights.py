@@ -8,7 +8,7 @@ to the one that takes its place, which is what ``copy.deepcopy`` takes as its me
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from fx_bridge.placement.stage_copies import copied_stage
 from fx_bridge.storages.mutations import memory_of
 from fx_bridge.storages.tensor_subclasses import is_wrapper, parts_of, with_parts
 
+HOST: Final = torch.device("cpu")
 _ALIGNMENT: Final = 16
 """Bytes: a multiple of every item size."""
 
@@ -45,11 +46,14 @@ class PlacedWeights:
     _first: dict[tuple[object, ...], torch.Tensor] = field(default_factory=dict)
     """The first tensor of a device with some view of memory."""
 
-    def add(self, tensors: Iterable[torch.Tensor], device: torch.device) -> None:
+    def add(
+        self, tensors: Iterable[torch.Tensor], device: torch.device, *, pin: bool = False
+    ) -> None:
         """Put all tensors that a device holds there, but for those that were loaded.
 
         Those that overlap stay one piece of memory, and so do the parts of wrappers, such as a
-        table that several quantised weights share. Call it once for each device.
+        table that several quantised weights share. Call it once for each device. With `pin`, what
+        is put into host memory is pinned.
         """
         distinct: dict[int, torch.Tensor] = {}
         for tensor in tensors:
@@ -62,23 +66,24 @@ class PlacedWeights:
                 self._made[id(tensor), device] = self._made[id(first), device]
             else:
                 distinct[id(tensor)] = tensor
-        pieces = {id(p): p for tensor in distinct.values() for p in _pieces(tensor).values()}
+        pieces = {id(p): p for tensor in distinct.values() for p in pieces_of(tensor).values()}
         moved: dict[int, torch.Tensor] = {}
-        for group in _overlapping(list(pieces.values())):
+        for group in overlapping(list(pieces.values())):
             target = device if group[0].device == self.home else group[0].device
-            if target == group[0].device and not self.copy:
+            is_there = target == group[0].device and not (pin and not group[0].is_pinned())
+            if is_there and not self.copy:
                 made: Sequence[torch.Tensor] = group
             elif len(group) > 1:
-                made = _moved_together(group, target)
+                made = _moved_together(group, target, pin=pin)
             else:
-                made = [group[0].detach().to(target, copy=True)]
+                made = [_copied(group[0].detach(), target, pin=pin)]
             moved.update(zip(map(id, group), made, strict=True))
         for tensor in distinct.values():
-            parts = {path: moved[id(piece)] for path, piece in _pieces(tensor).items()}
-            if all(parts[path] is piece for path, piece in _pieces(tensor).items()):
+            parts = {path: moved[id(piece)] for path, piece in pieces_of(tensor).items()}
+            if all(parts[path] is piece for path, piece in pieces_of(tensor).items()):
                 placed = tensor
             else:
-                placed = in_place_of(tensor, _with_pieces(tensor, parts))
+                placed = in_place_of(tensor, with_pieces(tensor, parts))
             self._made[id(tensor), device] = placed
 
     def share(self, tensor: torch.Tensor, owner: torch.device, device: torch.device) -> None:
@@ -92,6 +97,9 @@ class PlacedWeights:
         folder: str | os.PathLike[str],
         position: int,
         device: torch.device,
+        streamed: Collection[int] = (),
+        *,
+        pin: bool = False,
     ) -> None:
         """Take the tensors of a stage from its file instead of adding them.
 
@@ -105,17 +113,31 @@ class PlacedWeights:
             Of the stage in the pipeline.
         device : torch.device
             Where the tensors are put.
+        streamed : collection of int
+            Identities of the tensors that are put into host memory instead.
+        pin : bool
+            Pin these.
         """
         # To whoever reads a file, places in host memory are one device.
-        where = torch.device("cpu") if device.type == "cpu" else device
+        where = HOST if streamed or device.type == "cpu" else device
         own = {id(tensor): tensor for tensor in tensors_within(stage)}
         shell = copied_stage(stage, own, where, where)
         load_stage_weights(shell, folder, position, where)
-        loaded = slots_of(shell)
-        for path, slot in slots_of(stage).items():
+        loaded = {path: slot.tensor for path, slot in slots_of(shell).items()}
+        places = slots_of(stage)
+        target_of = {
+            path: HOST if id(slot.tensor) in streamed else device for path, slot in places.items()
+        }
+        if streamed:
+            parted = PlacedWeights(HOST)
+            for target in (HOST, device):
+                tensors = [loaded[path] for path, on in target_of.items() if on == target]
+                parted.add(tensors, target, pin=pin and target == HOST)
+            loaded = {p: parted._made[id(loaded[p]), on] for p, on in target_of.items()}
+        for path, slot in places.items():
             self._originals[id(slot.tensor)] = slot.tensor
             # One that another stage of the device has loaded already is one tensor again.
-            self._made.setdefault((id(slot.tensor), device), loaded[path].tensor)
+            self._made.setdefault((id(slot.tensor), target_of[path]), loaded[path])
 
     def memo(self, device: torch.device) -> dict[int, Any]:
         """Return what takes the place of each tensor on `device`, by the identity of the tensor."""
@@ -135,11 +157,12 @@ def _view_of(tensor: torch.Tensor) -> tuple[object, ...]:
     return (memory_of(tensor), type(tensor), *form)
 
 
-def _pieces(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+def pieces_of(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return the tensors that hold the values of `tensor`: itself, or those within a wrapper."""
     return parts_of(tensor) if is_wrapper(tensor) else {"": tensor}
 
 
-def _with_pieces(tensor: torch.Tensor, pieces: Mapping[str, torch.Tensor]) -> torch.Tensor:
+def with_pieces(tensor: torch.Tensor, pieces: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """Return a tensor like `tensor` of pieces that may be on another device."""
     if not is_wrapper(tensor):
         return pieces[""]
@@ -149,7 +172,7 @@ def _with_pieces(tensor: torch.Tensor, pieces: Mapping[str, torch.Tensor]) -> to
     return made if made.device == where else with_parts(tensor.detach().to(where), pieces)
 
 
-def _overlapping(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+def overlapping(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
     """Group tensors whose bytes overlap.
 
     Those that merely share a storage do not: all weights of a model may be slices of one file.
@@ -160,8 +183,8 @@ def _overlapping(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]
     for sharing in by_memory.values():
         end = -1
         group: list[torch.Tensor] = []
-        for tensor in sorted(sharing, key=_extent) if len(sharing) > 1 else sharing:
-            first, last = _extent(tensor) if len(sharing) > 1 else (0, 0)
+        for tensor in sorted(sharing, key=extent_of) if len(sharing) > 1 else sharing:
+            first, last = extent_of(tensor) if len(sharing) > 1 else (0, 0)
             if group and first >= end:
                 yield group
                 group = []
@@ -170,7 +193,7 @@ def _overlapping(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]
         yield group
 
 
-def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+def extent_of(tensor: torch.Tensor) -> tuple[int, int]:
     """Return the first byte of a tensor in its storage, and the one after its last."""
     first = int(tensor.storage_offset())
     span = (
@@ -180,20 +203,40 @@ def _extent(tensor: torch.Tensor) -> tuple[int, int]:
     return first * tensor.itemsize, (first + span * bool(tensor.numel())) * tensor.itemsize
 
 
-def _moved_together(tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
-    """Return tensors on `device` that overlap as `tensors` do."""
-    first = min(_extent(tensor)[0] for tensor in tensors) // _ALIGNMENT * _ALIGNMENT
-    end = max(_extent(tensor)[1] for tensor in tensors)
+def span_of(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, int]:
+    """Return the bytes that tensors of one storage cover, and where in it they begin.
+
+    They begin at a multiple of every item size.
+    """
+    first = min(extent_of(tensor)[0] for tensor in tensors) // _ALIGNMENT * _ALIGNMENT
+    end = max(extent_of(tensor)[1] for tensor in tensors)
     source = tensors[0].detach()
     raw = torch.empty(0, dtype=torch.uint8, device=source.device)
-    raw.set_(source.untyped_storage(), first, (end - first,), (1,))
-    storage = raw.to(device, copy=True).untyped_storage()
-    return [
-        torch.empty(0, dtype=tensor.dtype, device=device).set_(
-            storage,
-            tensor.storage_offset() - first // tensor.itemsize,
-            tensor.size(),
-            tensor.stride(),
-        )
-        for tensor in tensors
-    ]
+    return raw.set_(source.untyped_storage(), first, (end - first,), (1,)), first
+
+
+def within(memory: torch.Tensor, like: torch.Tensor, offset: int) -> torch.Tensor:
+    """Return a tensor like `like` whose storage would begin `offset` bytes after that of `memory`.
+
+    Both are multiples of the item size; the storage of `like` may begin before that of `memory`.
+    """
+    return torch.empty(0, dtype=like.dtype, device=memory.device).set_(
+        memory.untyped_storage(),
+        like.storage_offset() + offset // like.itemsize,
+        like.size(),
+        like.stride(),
+    )
+
+
+def _copied(tensor: torch.Tensor, device: torch.device, *, pin: bool) -> torch.Tensor:
+    made = tensor.to(device, copy=not pin or tensor.is_pinned())
+    return made.pin_memory() if pin else made
+
+
+def _moved_together(
+    tensors: Sequence[torch.Tensor], device: torch.device, *, pin: bool
+) -> list[torch.Tensor]:
+    """Return tensors on `device` that overlap as `tensors` do."""
+    raw, first = span_of(tensors)
+    memory = _copied(raw, device, pin=pin)
+    return [within(memory, tensor, -first) for tensor in tensors]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 
@@ -97,6 +97,8 @@ def place_step(
     devices: str | torch.device | Mapping[str, str | torch.device] | None = None,
     *,
     context: int,
+    streamed: Collection[str] = (),
+    slots: int = 2,
 ) -> PlacedStep:
     """Put the stages of all graphs of a step on their devices.
 
@@ -111,6 +113,8 @@ def place_step(
         plan does not use.
     context : int
         Of the step.
+    streamed, slots : optional
+        As :func:`fx_bridge.placement.model.place` takes them: caches stay on their devices.
 
     Raises
     ------
@@ -120,7 +124,7 @@ def place_step(
     splits = [split_by_plan(captured, part_of(captured, plan)) for captured in graphs.values()]
     if isinstance(devices, Mapping):
         devices = {name: where for name, where in devices.items() if name in plan.device_order}
-    placed = place_all(splits, devices, tied_weights="copy")
+    placed = place_all(splits, devices, tied_weights="copy", streamed=streamed, slots=slots)
     return PlacedStep(dict(zip(graphs, placed, strict=True)), context)
 
 

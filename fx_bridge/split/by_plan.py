@@ -19,7 +19,7 @@ from fx_bridge.recomputation.decisions import Decisions, decisions_of
 from fx_bridge.recomputation.stage import recomputing
 from fx_bridge.split.checks import check_splittable
 from fx_bridge.split.guards import CheckedModel, check_calls
-from fx_bridge.split.name_map import name_map, shared_tensors
+from fx_bridge.split.name_map import NameMap, name_map, shared_tensors
 from fx_bridge.split.scratch_graph import (
     ORIGIN,
     Backend,
@@ -71,7 +71,8 @@ def split_by_plan(
         its names, such as ``("submod_0.wte.weight", "submod_2.lm_head.weight")``;
         ``meta["name_map"]`` where every node, parameter, buffer and submodule of the captured
         module is (:class:`fx_bridge.split.name_map.NameMap`); ``meta["written_inputs"]`` the
-        names of the graph inputs that a stage writes in place; ``meta["plan"]`` the plan.
+        names of the graph inputs that a stage writes in place, ``meta["written_weights"]`` those
+        of the weights in the split; ``meta["plan"]`` the plan.
 
     Raises
     ------
@@ -121,6 +122,7 @@ def split_by_plan(
     split = CheckedModel(made := run_backend(backend, scratch, names), made.graph, "SplitModel")
     _finish(split, captured.module, plan, scratch, names, decisions)
     split.meta["written_inputs"] = _written_inputs(captured)
+    split.meta["written_weights"] = _written_weights(captured, split.meta["name_map"])
     check_calls(split, captured)
     return split
 
@@ -172,6 +174,13 @@ def _written_inputs(captured: CapturedGraph) -> tuple[str, ...]:
     writes = captured.storage_table.writes.values()
     written = {storage.owner for found in writes for storage in found if storage.kind == "input"}
     return tuple(n.name for n in captured.graph.find_nodes(op="placeholder") if n.name in written)
+
+
+def _written_weights(captured: CapturedGraph, names: NameMap) -> tuple[str, ...]:
+    table = captured.storage_table
+    written = {s.owner for found in table.writes.values() for s in found if s.kind == "weight"}
+    within = dict.fromkeys(name for key in sorted(written) for name in table.weights[key].names)
+    return tuple(dict.fromkeys(place for name in within for place in names.tensors[name]))
 
 
 def _stage_names(source: nn.Module, count: int) -> list[str]:

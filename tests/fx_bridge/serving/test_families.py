@@ -105,3 +105,29 @@ def test_placed_on_devices_it_makes_the_same_tokens(family, count):
     for usage in evaluations["1"].usage:
         own = sum(size for (device, _), size in held.items() if device == usage.device)
         assert own == usage.weights_bytes, usage.device
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+@pytest.mark.parametrize("streamed", [{"submod_stage_0"}, {"submod_stage_1", "submod_stage_2"}])
+def test_streamed_layers_make_the_same_tokens(streamed, slots):
+    _, step, graphs, phases, (tokens, _) = served("Llama")
+    plan = plan_by_layers(graphs, phases, 3)
+    placed = place_step(graphs, plan, "cpu:0", context=CONTEXT, streamed=streamed, slots=slots)
+    for _ in range(2):
+        assert torch.equal(placed.generate(prompt(), TOKENS), tokens)
+    caches = set()
+    for model in placed.models.values():
+        assert model.meta["streamed"] == tuple(sorted(streamed))
+        slots_of_model = set()
+        for name in streamed:
+            stream = model.get_submodule(name).meta["streamed"].stream
+            slots_of_model |= set(map(memory_of, stream.slots.memory))
+        assert len(slots_of_model) == min(slots, len(streamed))
+        buffers = dict(model.named_buffers())
+        held = {memory_of(buffer) for name, buffer in buffers.items() if "caches" in name}
+        assert len(held) == 4
+        assert held.isdisjoint(slots_of_model)
+        caches |= held
+    # One storage over all phases, and none of the step's own.
+    assert len(caches) == 4
+    assert caches.isdisjoint(map(memory_of, step.buffers()))

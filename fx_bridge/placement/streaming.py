@@ -1,0 +1,226 @@
+"""Stages whose weights stay in host memory and are copied to their device in every call.
+
+Each device has slots of equal size and one link from the host. While a stage runs on the weights
+in one slot, those of the stages after it are loaded into the others; after the last stage come
+the first ones of the next call. Nothing is allocated in a call.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+import torch
+from torch import fx, nn
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from fx_bridge.checkpoint.tensors import Slot, slots_of
+from fx_bridge.placement.links import link_to
+from fx_bridge.placement.slots import HostWeights, Slots
+from fx_bridge.placement.transfers import call_with_weights
+from fx_bridge.placement.weights import pieces_of
+from solver import PartitionError
+
+_KEY: Final = "streamed"
+
+Cycle = Mapping[nn.Module, Sequence[str]]
+"""Streamed stages of a placed model on one device in their order, with paths of what travels."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    weights: HostWeights
+    slot: int
+    versions: tuple[int, ...]
+    arrival: Any
+
+
+class WeightStream:
+    """Loads of one device: those that are on their way or wait for their reader.
+
+    Parameters
+    ----------
+    device : torch.device
+        Where the slots are.
+    count : int
+        How many slots.
+    weights : sequence of HostWeights
+        All that may be loaded.
+    """
+
+    def __init__(self, device: torch.device, count: int, weights: Sequence[HostWeights]) -> None:
+        self.slots = Slots(device, count, weights)
+        self._link = link_to(device, self.slots.memory)
+        self._free = deque(range(count))
+        self._ahead: deque[_Load] = deque()
+
+    def load(self, upcoming: Sequence[HostWeights]) -> None:
+        """Begin to load what comes next, as many as there are slots.
+
+        What was loaded ahead and does not come next, or was written since, is dropped: after an
+        error, say, or where another model of the same weights was called.
+        """
+        for index, weights in enumerate(upcoming):
+            versions = weights.versions
+            if index < len(self._ahead):
+                load = self._ahead[index]
+                if load.weights is weights and load.versions == versions:
+                    continue
+                while len(self._ahead) > index:
+                    self._free.append(self._ahead.pop().slot)
+            slot = self._free.popleft()
+            arrival = self._link.load(slot, self.slots.copies(weights, slot))
+            self._ahead.append(_Load(weights, slot, versions, arrival))
+
+    def call(
+        self,
+        stage: nn.Module,
+        weights: Mapping[str, torch.Tensor],
+        places: Mapping[str, int],
+        arguments: Sequence[Any],
+        upcoming: Sequence[HostWeights],
+    ) -> Any:
+        """Call a stage on the weights that come first, and go on with those after them."""
+        self.load(upcoming[:-1])
+        load = self._ahead.popleft()
+        try:
+            self._link.arrive(load.arrival)
+            views = self.slots.views(load.weights, load.slot)
+            own = {path: views[index] for path, index in places.items()}
+            result = call_with_weights(stage, {**weights, **own}, arguments)
+            # A result that is a part of a weight, such as a token that is expanded.
+            return tree_map_only(torch.Tensor, self._apart, result)
+        finally:
+            self._link.leave(load.slot)
+            self._free.append(load.slot)
+            self.load(upcoming[1:])
+
+    def wait(self) -> None:
+        """Wait until no load reads host memory."""
+        self._link.wait()
+
+    def _apart(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.clone() if self.slots.has(tensor) else tensor
+
+    def __reduce__(self) -> NoReturn:
+        raise PartitionError(
+            "a placed model with streamed stages cannot be copied or pickled; place its split again"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _StreamedStage:
+    stream: WeightStream
+    places: Mapping[str, int]
+    """Of what travels, by path: the index among the weights that come first."""
+    own: Sequence[tuple[Slot, torch.Tensor]]
+    """Where the stage has what travels, in host memory."""
+    upcoming: tuple[HostWeights, ...]
+    """What a call loads, and what it begins to load for calls after it; one more than slots."""
+
+
+def call_streamed(
+    stage: fx.GraphModule, weights: Mapping[str, torch.Tensor], arguments: Sequence[Any]
+) -> Any:
+    """Call a stage on copies of its weights, and with `weights` in place of others.
+
+    Raises
+    ------
+    PartitionError
+        If gradients are to be recorded, or the stage has another tensor in place of a weight.
+    """
+    streamed: _StreamedStage = stage.meta[_KEY]
+    if torch.is_grad_enabled():
+        given = [tensor for _, tensor in streamed.own]
+        leaves = (*given, *weights.values(), *tree_leaves(arguments))
+        if any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves):
+            raise PartitionError(
+                f"the weights of stage {stage.meta['stage']} are streamed and gone when a backward "
+                "pass would read them; call the model under torch.no_grad(), or place it without "
+                "streamed"
+            )
+    for slot, tensor in streamed.own:
+        if slot.tensor is not tensor:
+            raise PartitionError(
+                f"weight {slot.name!r} of stage {stage.meta['stage']} is streamed and was "
+                "replaced; write into the tensor that was there, or place the split again"
+            )
+    return streamed.stream.call(stage, weights, streamed.places, arguments, streamed.upcoming)
+
+
+def check_streamable(name: str, stage: fx.GraphModule, paths: Sequence[str]) -> None:
+    """Raise PartitionError unless the weights of a stage at some paths are copied as bytes."""
+    remedy = f"leave {name!r} out of streamed"
+    for module in stage.modules():
+        if isinstance(module, nn.RNNBase):
+            raise PartitionError(
+                f"stage {name!r} calls a {type(module).__name__} as a whole, whose weights cuDNN "
+                f"moves elsewhere; {remedy}, or export the model"
+            )
+    own = slots_of(stage)
+    for path in paths:
+        for piece in pieces_of(own[path].tensor).values():
+            is_dense = piece.layout is torch.strided and not piece.is_quantized
+            if not is_dense or piece.is_nested or piece.is_conj() or piece.is_neg():
+                raise PartitionError(
+                    f"weight {path!r} of stage {name!r} is sparse, quantised, nested or conjugate "
+                    f"and cannot be streamed; {remedy}, or make the weight dense"
+                )
+
+
+def stream_stages(device: torch.device, cycles: Sequence[Cycle], count: int) -> None:
+    """Let stages on one device run on copies of their weights, and begin with the first loads.
+
+    Parameters
+    ----------
+    device : torch.device
+        Of all of them.
+    cycles : sequence of mapping
+        The stages of each placed model; models of the same weights share loads.
+    count : int
+        Of slots; not more are made than a model has streamed stages.
+    """
+    known: dict[tuple[int, ...], HostWeights] = {}
+    loads: list[list[HostWeights]] = []
+    for cycle in cycles:
+        loads.append([])
+        for stage, paths in cycle.items():
+            own = slots_of(stage)
+            found = {id(own[path].tensor): own[path].tensor for path in paths}
+            loads[-1].append(known.setdefault(tuple(found), HostWeights(list(found.values()))))
+    count = min(count, max(map(len, loads)))
+    stream = WeightStream(device, count, list(known.values()))
+    for cycle, each in zip(cycles, loads, strict=True):
+        for index, (stage, paths) in enumerate(cycle.items()):
+            upcoming = tuple(each[(index + ahead) % len(each)] for ahead in range(count + 1))
+            assert isinstance(stage, fx.GraphModule)
+            stage.meta[_KEY] = _streamed_stage(stage, paths, stream, upcoming)
+    first = next(each for each in loads if each)
+    stream.load([first[index % len(first)] for index in range(count)])
+
+
+def wait_for_loads(stages: Iterable[nn.Module]) -> None:
+    """Wait until no load reads the weights of some stages in host memory."""
+    for stage in stages:
+        streamed = getattr(stage, "meta", {}).get(_KEY)
+        if streamed is not None:
+            streamed.stream.wait()
+
+
+def _streamed_stage(
+    stage: nn.Module,
+    paths: Sequence[str],
+    stream: WeightStream,
+    upcoming: tuple[HostWeights, ...],
+) -> _StreamedStage:
+    index_of = {id(tensor): index for index, tensor in enumerate(upcoming[0].tensors)}
+    places: dict[str, int] = {}
+    own: dict[tuple[int, str], tuple[Slot, torch.Tensor]] = {}
+    for path, slot in slots_of(stage).items():
+        # A module that a stage has under several names is given its weights once.
+        if path in paths and (id(slot.table), slot.name) not in own:
+            own[id(slot.table), slot.name] = slot, slot.tensor
+            places[path] = index_of[id(slot.tensor)]
+    return _StreamedStage(stream, places, tuple(own.values()), upcoming)
