@@ -38,10 +38,13 @@ class Link(Protocol):
 
 def link_to(device: torch.device, slots: Sequence[torch.Tensor]) -> Link:
     """Return a link to a device with these slots."""
+    return CudaLink(device, slots) if reads_pinned(device) else ThreadLink()
+
+
+def reads_pinned(device: torch.device) -> bool:
+    """Return whether copies to a device run beside its kernels if they come from pinned memory."""
     # Fake tensors of a device that is not there have no streams.
-    if device.type == "cuda" and torch.cuda.is_available():
-        return CudaLink(device, slots)
-    return ThreadLink()
+    return device.type == "cuda" and torch.cuda.is_available()
 
 
 class ThreadLink:

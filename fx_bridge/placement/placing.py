@@ -13,6 +13,7 @@ from torch import fx, nn
 from fx_bridge.capture.attributes import attribute_at
 from fx_bridge.checkpoint.manifest import position_of
 from fx_bridge.checkpoint.tensors import slots_of
+from fx_bridge.placement.links import reads_pinned
 from fx_bridge.placement.weights import (
     HOST,
     PlacedWeights,
@@ -72,7 +73,7 @@ class Placing:
             device = self.device_of[name]
             ids = streamed.get(device, ()) if name in self.streams else ()
             position = position_of(plan, index)
-            self.placed.load(stage, folder, position, device, ids, pin=_is_pinned_for(device))
+            self.placed.load(stage, folder, position, device, ids, pin=reads_pinned(device))
 
     def place(self, streamed: Streamed = NOTHING_STREAMED) -> None:
         """Put all tensors on their devices, and those that travel into host memory."""
@@ -87,7 +88,7 @@ class Placing:
         alone = [tensor for tensor in self.returned.values() if id(tensor) not in self.owner]
         held.setdefault(self.placed.home, []).extend(alone)
         # One copy serves all devices; if one of them needs it pinned, it is.
-        pin = any(_is_pinned_for(device) for _, device in at_host)
+        pin = any(reads_pinned(device) for _, device in at_host)
         self.placed.add([tensor for tensor, _ in at_host], HOST, pin=pin)
         for tensor, device in at_host:
             self.placed.share(tensor, HOST, device)
@@ -185,8 +186,3 @@ def streamed_tensors(placings: Sequence[Placing]) -> Streamed:
             if stays.isdisjoint(map(id, pieces_of(tensor).values()))
         }
     return found
-
-
-def _is_pinned_for(device: torch.device) -> bool:
-    # Fake tensors of a device that is not there need no pinned memory, which needs the device.
-    return device.type == "cuda" and torch.cuda.is_available()

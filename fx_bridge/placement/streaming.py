@@ -133,8 +133,8 @@ def call_streamed(
     """
     streamed: _StreamedStage = stage.meta[_KEY]
     if torch.is_grad_enabled():
-        given = [tensor for _, tensor in streamed.own]
-        leaves = (*given, *weights.values(), *tree_leaves(arguments))
+        own = (*stage.parameters(), *(tensor for _, tensor in streamed.own))
+        leaves = (*own, *weights.values(), *tree_leaves(arguments))
         if any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves):
             raise PartitionError(
                 f"the weights of stage {stage.meta['stage']} are streamed and gone when a backward "

@@ -10,7 +10,7 @@ import time
 
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
 
 from fx_bridge.checkpoint.stages import save_stages
 from fx_bridge.placement import links, streaming
@@ -460,6 +460,24 @@ def test_weights_without_plain_memory_are_refused():
     split = split_at(Sparse(), (torch.ones(4, 4),), {}, 0.5)
     with pytest.raises(PartitionError, match=r"'matrix' of stage 'submod_1' is sparse.* dense"):
         place(split, "cpu:0", streamed={"submod_1"})
+
+
+def test_recurrent_modules_are_refused():
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.cells = nn.Linear(4, 4), nn.LSTM(4, 4)
+
+        def forward(self, x):
+            return self.cells(self.layer(x))[0]
+
+    traced = fx.symbolic_trace(Recurrent())
+    split = split_at(traced, (torch.ones(2, 3, 4),), {}, "cells")
+    with pytest.raises(PartitionError, match="stage 'submod_1' calls a LSTM as a whole, whose"):
+        place(split, "cpu:0", streamed=split.meta["stages"])
+    placed = place(split, "cpu:0", streamed={"submod_0"})
+    with torch.no_grad():
+        assert torch.equal(placed(torch.ones(2, 3, 4)), traced(torch.ones(2, 3, 4)))
 
 
 # -- accelerators --------------------------------------------------------------------------
