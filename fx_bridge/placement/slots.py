@@ -7,6 +7,7 @@ from typing import Final
 
 import torch
 
+from fx_bridge.checkpoint.tensors import in_place_of
 from fx_bridge.placement.weights import overlapping, pieces_of, span_of, with_pieces, within
 from fx_bridge.storages.mutations import memory_of
 from fx_bridge.storages.tensor_subclasses import parts_of
@@ -53,10 +54,11 @@ class HostWeights:
     def in_slot(self, memory: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the tensors as they are in a slot, views of its memory."""
         made = {id(p): within(memory, p, self._moved_by[id(p)]) for p in self._pieces}
-        return tuple(
+        tensors = (
             with_pieces(tensor, {path: made[id(p)] for path, p in pieces_of(tensor).items()})
             for tensor in self.tensors
         )
+        return tuple(map(in_place_of, self.tensors, tensors))
 
 
 class Slots:
@@ -95,7 +97,12 @@ class Slots:
 
     def views(self, weights: HostWeights, slot: int) -> tuple[torch.Tensor, ...]:
         """Return `weights` as they are in a slot, in their order."""
-        return self._views[weights, slot]
+        views = self._views[weights, slot]
+        for view, tensor in zip(views, weights.tensors, strict=True):
+            # Some kernels are chosen by it, also where no gradients are recorded.
+            if view.requires_grad != tensor.requires_grad:
+                view.requires_grad_(tensor.requires_grad)
+        return views
 
     def copies(self, weights: HostWeights, slot: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return what is to be copied to load `weights` into a slot: destinations and sources."""

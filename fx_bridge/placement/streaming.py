@@ -8,7 +8,8 @@ the first ones of the next call. Nothing is allocated in a call.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
@@ -20,7 +21,7 @@ from fx_bridge.checkpoint.tensors import Slot, slots_of
 from fx_bridge.placement.links import link_to
 from fx_bridge.placement.slots import HostWeights, Slots
 from fx_bridge.placement.transfers import call_with_weights
-from fx_bridge.placement.weights import pieces_of
+from fx_bridge.placement.weights import moved_together, pieces_of
 from solver import PartitionError
 
 _KEY: Final = "streamed"
@@ -89,7 +90,8 @@ class WeightStream:
             self._link.arrive(load.arrival)
             views = self.slots.views(load.weights, load.slot)
             own = {path: views[index] for path, index in places.items()}
-            result = call_with_weights(stage, {**weights, **own}, arguments)
+            with _casts_forgotten():
+                result = call_with_weights(stage, {**weights, **own}, arguments)
             # A result that is a part of a weight, such as a token that is expanded.
             return tree_map_only(torch.Tensor, self._apart, result)
         finally:
@@ -102,7 +104,12 @@ class WeightStream:
         self._link.wait()
 
     def _apart(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.clone() if self.slots.has(tensor) else tensor
+        if not self.slots.has(tensor):
+            return tensor
+        if pieces_of(tensor).keys() != {""} or tensor.is_conj() or tensor.is_neg():
+            return tensor.clone()
+        # With its strides: kernels round by them.
+        return moved_together([tensor], tensor.device)[0]
 
     def __reduce__(self) -> NoReturn:
         raise PartitionError(
@@ -148,6 +155,17 @@ def call_streamed(
                 "replaced; write into the tensor that was there, or place the split again"
             )
     return streamed.stream.call(stage, weights, streamed.places, arguments, streamed.upcoming)
+
+
+@contextmanager
+def _casts_forgotten() -> Iterator[None]:
+    """Let autocast keep no copy of a weight, which would outlive the values in the slot."""
+    was_enabled = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(was_enabled)
 
 
 def check_streamable(name: str, stage: fx.GraphModule, paths: Sequence[str]) -> None:

@@ -74,7 +74,7 @@ class PlacedWeights:
             if is_there and not self.copy:
                 made: Sequence[torch.Tensor] = group
             elif len(group) > 1:
-                made = _moved_together(group, target, pin=pin)
+                made = moved_together(group, target, pin=pin)
             else:
                 made = [_copied(group[0].detach(), target, pin=pin)]
             moved.update(zip(map(id, group), made, strict=True))
@@ -233,10 +233,10 @@ def _copied(tensor: torch.Tensor, device: torch.device, *, pin: bool) -> torch.T
     return made.pin_memory() if pin else made
 
 
-def _moved_together(
-    tensors: Sequence[torch.Tensor], device: torch.device, *, pin: bool
+def moved_together(
+    tensors: Sequence[torch.Tensor], device: torch.device, *, pin: bool = False
 ) -> list[torch.Tensor]:
-    """Return tensors on `device` that overlap as `tensors` do."""
+    """Return copies on `device` of tensors of one storage, with their strides and overlaps."""
     raw, first = span_of(tensors)
     memory = _copied(raw, device, pin=pin)
     return [within(memory, tensor, -first) for tensor in tensors]

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import gc
 import itertools
+import random
 import subprocess
 import sys
 import time
@@ -12,13 +13,16 @@ import pytest
 import torch
 from torch import fx, nn
 
+import tests.support.program_checks as program_checks
 from fx_bridge.checkpoint.stages import save_stages
 from fx_bridge.placement import links, streaming
 from fx_bridge.placement.model import place, place_all
+from fx_bridge.split.by_plan import split_by_plan
 from fx_bridge.storages.mutations import memory_of
 from solver import PartitionError
 from tests.support.paths import ROOT
 from tests.support.placement_models import build, captured_and_split, split_at
+from tests.support.random_modules import random_program
 from tests.support.tensor_wrappers import Int8
 
 STAGES = tuple(f"submod_{index}" for index in range(5))
@@ -157,6 +161,26 @@ def test_what_travels_is_the_models_own_memory(made):
     assert "call_streamed(submod_1, {}, [" in placed.code
 
 
+def test_kernels_that_are_chosen_by_what_is_trained():
+    """Of a weight that is trained, matmul folds batches, and autocast keeps a copy."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 12, bias=False), nn.Linear(12, 4, bias=False))
+    args = (torch.randn(2, 3, 4).transpose(0, 1),)
+    split = split_at(model, args, {}, "linear_1")
+    placed = place(split, "cpu:0", copy=True, streamed=split.meta["stages"], slots=2)
+    other = copy.deepcopy(model)
+    for parameter in other.parameters():
+        parameter.data.mul_(2.0)
+    for is_trained in (True, False):
+        for each in (model, other, placed):
+            each.requires_grad_(is_trained)
+        for is_enabled in (False, True):
+            with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=is_enabled):
+                for now in (model, model, other):
+                    placed.load_model_state_dict(now.state_dict())
+                    assert torch.equal(placed(*args), now(*args)), (is_trained, is_enabled)
+
+
 def test_random_splits_of_several_models():
     for name, cuts in (("skips", (0.2, 0.5)), ("tied", (0.4, 0.7)), ("cached", ("mul", "add_"))):
         model, args, kwargs = build(name)
@@ -175,6 +199,32 @@ def test_random_splits_of_several_models():
                 leaves = torch.utils._pytree.tree_leaves
                 for a, b in zip(leaves((found, ours)), leaves((expected, theirs)), strict=True):
                     assert a is b is None or torch.equal(a, b), (name, tied)
+
+
+def check_streamed(program, plans=3):
+    """Place a random program with some stages streamed; return how often any was."""
+    case = program_checks._Case(program)
+    captured = program_checks._captured(case, "export")
+    rng, count, case.gradients = random.Random(program.seed), 0, False
+    for _ in range(plans):
+        split = split_by_plan(captured, program_checks._random_plan(captured, rng))
+        devices = split.meta["plan"].device_order
+        placed = place(
+            split,
+            {name: f"cpu:{index % 2}" for index, name in enumerate(devices)},
+            tied_weights=rng.choice(["sum", "copy"]),
+            streamed=[name for name in split.meta["stages"] if rng.random() < 0.7],
+            slots=rng.choice([1, 2, 3]),
+        )
+        with torch.no_grad():
+            for call in range(2):
+                case.compare(f"{placed.meta['streamed']}, call {call}", placed)
+        count += any("streamed" in placed.get_submodule(n).meta for n in split.meta["stages"])
+    return count
+
+
+def test_random_programs():
+    assert sum(check_streamed(random_program(seed)) for seed in range(3000, 3008)) >= 12
 
 
 @pytest.mark.parametrize(
