@@ -1,5 +1,6 @@
 """Serving language models: steps with static caches, and one plan for prompts and tokens."""
 
+from fx_bridge.serving.offload import StreamedServingPlan, half_layers, plan_streamed_serving
 from fx_bridge.serving.phases import capture_phases
 from fx_bridge.serving.placed import PlacedStep
 from fx_bridge.serving.plan import Request, ServingPlan, plan_serving
@@ -10,7 +11,10 @@ __all__ = [
     "Request",
     "ServeStep",
     "ServingPlan",
+    "StreamedServingPlan",
     "capture_phases",
+    "half_layers",
     "plan_serving",
+    "plan_streamed_serving",
     "serve_step",
 ]

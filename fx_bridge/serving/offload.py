@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
+import torch
 from torch import nn
 
 from fx_bridge.capture.graph import CapturedGraph
@@ -12,14 +14,27 @@ from fx_bridge.capture.layers import layer_calls
 from fx_bridge.capture.modules import module_calls
 from fx_bridge.digraph import to_digraph
 from fx_bridge.options import DEFAULT_COSTS, DEFAULT_SEARCH, Costs, Search
+from fx_bridge.placement.checks import checked_stages
+from fx_bridge.placement.model import place_all
 from fx_bridge.serving.phases import capture_phases
+from fx_bridge.serving.placed import PlacedStep
 from fx_bridge.serving.plan import Request, cache_growth
 from fx_bridge.serving.step import ServeStep, serve_step
-from solver import Device, PartitionError, PartitionProblem, problem_from_digraph
-from solver.offload.model import MODES, OffloadDevice, OffloadHost, OffloadPlan, OffloadProblem
+from fx_bridge.split.by_plan import split_by_plan
+from solver import Device, PartitionError, PartitionPlan, PartitionProblem, problem_from_digraph
+from solver.offload.evaluate import evaluate_offload
+from solver.offload.model import (
+    MODES,
+    Mode,
+    OffloadDevice,
+    OffloadHost,
+    OffloadPlan,
+    OffloadProblem,
+)
 from solver.offload.plan import OffloadResult, plan_offload
 from solver.offload.units import units_of
 
+_HOST: Final = "host"
 _BEFORE, _AFTER = "before the layers", "after the layers"
 
 
@@ -70,6 +85,64 @@ class StreamedServingPlan:
         for name, mode in plan.mode_of.items():
             found[plan.device_of[name]][mode] += 1
         return {device: {str(mode): n for mode, n in of.items()} for device, of in found.items()}
+
+    @property
+    def slots(self) -> int:
+        """How many loads every device has room for, at least one."""
+        cost = evaluate_offload(self.problem, self.plan)
+        sizes: dict[str, list[int]] = {place.name: [] for place in self.problem.devices}
+        for unit in self.problem.units:
+            if self.plan.mode_of[unit.name] == "streamed":
+                sizes[self.plan.device_of[unit.name]].append(unit.weight_bytes)
+        rooms = [
+            len(own) if (room := cost.buffer_bytes[device]) is None else room // max(own)
+            for device, own in sizes.items()
+            if own
+        ]
+        return max(1, min(rooms, default=1))
+
+    def place(
+        self,
+        devices: str | torch.device | Mapping[str, str | torch.device] | None = None,
+        *,
+        tokens: Sequence[int] = (1,),
+        host: str | torch.device = "cpu",
+    ) -> PlacedStep:
+        """Return the step as the plan has it, for one process.
+
+        Residents are on their devices, streamed units in as many slots as there is room for
+        (:func:`fx_bridge.placement.model.place`), and the rest on the host.
+
+        Parameters
+        ----------
+        devices : optional
+            As :func:`fx_bridge.placement.model.place` takes them, of the devices of the plan.
+        tokens : sequence of int
+            What the step is called with besides one token, such as chunks of a prompt.
+        host : str or torch.device
+            Where units of the host run.
+
+        Raises
+        ------
+        PartitionError
+            If there is no plan, or a device is not on this machine.
+        """
+        graphs = capture_phases(self.step, tuple(dict.fromkeys((*tokens, 1))))
+        stages = _stages(self.problem, self.plan)
+        splits, streamed = [], set()
+        for captured in graphs.values():
+            split = split_by_plan(captured, _staged(half_layers(captured), stages))
+            splits.append(split)
+            names = list(checked_stages(split))
+            streamed |= {names[at] for at, stage in enumerate(stages) if stage.mode == "streamed"}
+        own = [place.name for place in self.problem.devices]
+        given = devices if isinstance(devices, Mapping) else dict.fromkeys(own, devices)
+        used = {stage.device for stage in stages}
+        where = {name: given.get(name) or name for name in own if name in used}
+        if _HOST in used:
+            where[_HOST] = host
+        placed = place_all(splits, where, tied_weights="copy", streamed=streamed, slots=self.slots)
+        return PlacedStep(dict(zip(graphs, placed, strict=True)), self.step.context)
 
 
 def plan_streamed_serving(
@@ -144,6 +217,49 @@ def plan_streamed_serving(
     )
     solved = plan_offload(problem, search.limits)
     return StreamedServingPlan(step, captured, units, problem, solved)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """Units that run one after the other in one place: a streamed one alone."""
+
+    device: str
+    chunk: int
+    mode: Mode
+    units: tuple[str, ...]
+
+
+def _stages(problem: OffloadProblem, plan: OffloadPlan) -> list[_Stage]:
+    """Return the stages of a plan in the order in which they run.
+
+    A stage begins where the place or the mode changes, and with every streamed unit. Stages of one
+    chunk are on devices in their order, the host last.
+    """
+    rank = {place.name: at for at, place in enumerate(problem.devices)}
+    found: list[_Stage] = []
+    for unit in problem.units:
+        mode = plan.mode_of[unit.name]
+        device = _HOST if mode == "host" else plan.device_of[unit.name]
+        last = found[-1] if found else None
+        if last and (last.device, last.mode) == (device, mode) and mode != "streamed":
+            found[-1] = replace(last, units=(*last.units, unit.name))
+            continue
+        goes_back = last and rank.get(device, len(rank)) <= rank.get(last.device, len(rank))
+        chunk = last.chunk + bool(goes_back) if last else 0
+        found.append(_Stage(device, chunk, mode, (unit.name,)))
+    return found
+
+
+def _staged(units: Mapping[str, Sequence[str]], stages: Sequence[_Stage]) -> PartitionPlan:
+    """Return the plan of a graph whose operators are in these units."""
+    of = {name: stage for stage in stages for unit in stage.units for name in units[unit]}
+    used = dict.fromkeys(stage.device for stage in stages)
+    order = sorted(used, key=lambda name: name == _HOST)
+    return PartitionPlan(
+        {name: stage.device for name, stage in of.items()},
+        tuple(order),
+        {name: stage.chunk for name, stage in of.items()},
+    )
 
 
 def half_layers(captured: CapturedGraph) -> dict[str, tuple[str, ...]]:

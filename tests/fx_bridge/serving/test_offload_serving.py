@@ -1,0 +1,119 @@
+"""Models that serve on too little memory: planned by halves of layers, and run so."""
+
+import pytest
+import torch
+
+from fx_bridge.options import Search
+from fx_bridge.serving.offload import half_layers, plan_streamed_serving
+from fx_bridge.serving.plan import Request
+from fx_bridge.storages.mutations import memory_of
+from solver import Device, Link, PartitionError, SolveLimits
+from solver.offload.evaluate import evaluate_offload
+from solver.offload.model import OffloadDevice, OffloadHost, OffloadPlan
+from tests.support.serving_models import (
+    BATCH,
+    CHUNKS,
+    CONTEXT,
+    model_of,
+    prompt,
+    without_cache,
+)
+
+REQUEST = Request(BATCH, CONTEXT, prompt=9, generate=20)
+LINK = Link(10**9, 100)
+
+
+def planned(family, *memory_bytes, host_bytes=None, seconds=1.0, **options):
+    places = [Device(f"gpu{i}", size, "rtx-4090") for i, size in enumerate(memory_bytes)]
+    return plan_streamed_serving(
+        model_of(family),
+        REQUEST,
+        devices=[OffloadDevice(place, LINK) for place in places],
+        host=OffloadHost(host_bytes),
+        search=Search(SolveLimits(seconds, deterministic=True)),
+        **options,
+    )
+
+
+def test_halves_of_layers_have_every_operator_once():
+    found = planned("GPT2", 10**6, host_class=None)
+    assert list(found.units) == [
+        "before the layers",
+        "transformer.h.0.attn",
+        "transformer.h.0.mlp",
+        "transformer.h.1.attn",
+        "transformer.h.1.mlp",
+        "after the layers",
+    ]
+    names = [node.name for node in found.captured.operators]
+    assert [name for unit in found.units.values() for name in unit] == names
+    assert half_layers(found.captured) == found.units
+    # Half a layer has its weights, and attention its cache: the bytes are those of the model.
+    units = {unit.name: unit for unit in found.problem.units}
+    layer = found.step.transformer.h[0]
+    own = [*layer.ln_1.parameters(), *layer.attn.parameters()]
+    assert units["transformer.h.0.attn"].weight_bytes == sum(p.nbytes for p in own)
+    caches = found.step.caches[0].buffers()
+    assert units["transformer.h.0.attn"].cache_bytes == sum(b.nbytes for b in caches)
+    assert set(found.plan.mode_of.values()) == {"resident"}
+
+
+@pytest.mark.parametrize(
+    ("family", "memory_bytes", "modes"),
+    [
+        ("Llama", (90_000,), ["resident", "streamed", "streamed", "streamed", "host", "resident"]),
+        ("Llama", (90_000,), ["host", "streamed", "host", "streamed", "streamed", "resident"]),
+        ("GPT2", (200_000,), ["streamed", "host", "streamed", "resident", "streamed", "host"]),
+        ("Mixtral", (200_000,), ["resident", "resident", "streamed", "host", "streamed", "host"]),
+    ],
+)
+def test_a_plan_runs_as_it_was_made(family, memory_bytes, modes):
+    found = planned(family, *memory_bytes, seconds=0.1)
+    names = [unit.name for unit in found.problem.units]
+    plan = OffloadPlan(dict.fromkeys(names, "gpu0"), dict(zip(names, modes, strict=True)))
+    cost = evaluate_offload(found.problem, plan)
+    assert not cost.violations
+    object.__setattr__(found.solved, "plan", plan)
+    placed = found.place({"gpu0": "cpu:0"}, tokens=CHUNKS)
+    tokens, _ = without_cache(model_of(family), prompt(), 20)
+    assert torch.equal(placed.generate(prompt(), 20), tokens)
+    assert torch.equal(placed.generate(prompt(), 20), tokens)
+    # What stays on the device is what the evaluator says, and slots fit what is left.
+    held = {}
+    for model in placed.models.values():
+        streamed = model.meta["streamed"]
+        for name, device in model.devices.items():
+            stage = getattr(model, name)
+            caches = {id(b) for path, b in stage.named_buffers() if "caches" in path}
+            for tensor in (*stage.parameters(), *stage.buffers()):
+                if str(device) == "cpu:0" and (name not in streamed or id(tensor) in caches):
+                    held[memory_of(tensor)] = tensor.untyped_storage().nbytes()
+    assert sum(held.values()) <= cost.held_bytes["gpu0"]
+    largest = max(u.weight_bytes for u in found.problem.units if plan.mode_of[u.name] == "streamed")
+    assert found.slots * largest <= cost.buffer_bytes["gpu0"]
+
+
+def test_the_plan_that_was_found_runs():
+    found = planned("Llama", 90_000, host_bytes=100_000)
+    assert 0 < found.solved.bound_ns <= found.solved.value_ns
+    assert found.solved.gap < 0.5
+    tokens, _ = without_cache(model_of("Llama"), prompt(), 20)
+    placed = found.place({"gpu0": "cpu:0"}, tokens=CHUNKS)
+    assert torch.equal(placed.generate(prompt(), 20), tokens)
+
+
+def test_without_room_there_is_no_plan():
+    found = planned("Llama", 10_000, host_bytes=10_000)
+    assert found.solved.status.value == "infeasible"
+    with pytest.raises(PartitionError, match="there is no plan to use \\(infeasible\\)"):
+        found.place()
+
+
+def test_a_host_of_unknown_speed_is_refused():
+    with pytest.raises(PartitionError, match="no speed is known for class 'abacus'"):
+        plan_streamed_serving(
+            model_of("Llama"),
+            REQUEST,
+            devices=[OffloadDevice(Device("gpu0", 10**6, "rtx-4090"), LINK)],
+            host_class="abacus",
+        )
