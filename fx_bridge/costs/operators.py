@@ -25,6 +25,9 @@ _GATHERS: Final = frozenset(
 _SCATTERS: Final = frozenset(
     {"index_add_", "index_copy_", "index_put_", "scatter_", "scatter_add_", "setitem", "copy_"}
 )
+GROUPED_PRODUCTS: Final = ("_grouped_mm", "grouped_mm_fallback")
+"""Of rows, a matrix for each expert, and where the rows of each end; transformers has its own for
+the CPU."""
 _ALLOCATIONS: Final = frozenset({"empty", "empty_like", "empty_strided", "new_empty"})
 
 
@@ -110,7 +113,8 @@ def node_moved_bytes(captured: CapturedGraph, table: StorageTable) -> dict[str, 
     -------
     dict of str to int
         By operator name; 0 for views, ``getitem`` and whatever yields no tensor. Lookups count
-        the rows that they return; values in registers or caches between operators count in full.
+        the rows that they return, and products of experts as many experts as there are rows, the
+        most that these can choose; values in registers or caches between operators count in full.
     """
     return {node.name: _moved_bytes(captured, table, node) for node in captured.operators}
 
@@ -131,6 +135,8 @@ def _moved_bytes(captured: CapturedGraph, table: StorageTable, node: fx.Node) ->
         size_bytes = min(table.value_bytes[read.name], sum(s.size_bytes for s in storages))
         if gathers:
             size_bytes = min(size_bytes, made_bytes)
+        if name in GROUPED_PRODUCTS and read is node.args[1]:
+            size_bytes = _chosen_bytes(node, size_bytes)
         seen.update(s.owner for s in storages if s.kind == "weight")
         if changed.intersection(storages):
             changed_bytes += size_bytes
@@ -143,6 +149,17 @@ def _moved_bytes(captured: CapturedGraph, table: StorageTable, node: fx.Node) ->
     if name in _SCATTERS:
         return 2 * read_bytes
     return read_bytes + made_bytes + 2 * changed_bytes
+
+
+def _chosen_bytes(node: fx.Node, size_bytes: int) -> int:
+    """Return the bytes of the experts that the rows of a product can choose at most."""
+    rows_of, experts_of = (getattr(arg, "meta", {}).get("val") for arg in node.args[:2])
+    if not isinstance(rows_of, torch.Tensor) or not isinstance(experts_of, torch.Tensor):
+        return size_bytes
+    if rows_of.dim() != 2 or experts_of.dim() != 3:
+        return size_bytes
+    rows, experts = int(rows_of.shape[0]), int(experts_of.shape[0])
+    return size_bytes if rows >= experts else size_bytes * rows // experts
 
 
 def _is_lookup(module: fx.GraphModule, node: fx.Node) -> bool:

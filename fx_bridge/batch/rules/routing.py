@@ -15,9 +15,8 @@ import torch
 
 from fx_bridge.batch.rules.call import RULES, Call, Outcome, broadcast, names
 from fx_bridge.batch.rules.dims import BatchDim, batch, partial
+from fx_bridge.costs.operators import GROUPED_PRODUCTS
 
-# Rows, a matrix for each group, and where the groups end; transformers has its own for the CPU.
-_GROUPED: Final = ("_grouped_mm", "grouped_mm_fallback")
 _ROWS: Final = ("rows", "keys")
 # What works on each row alone, given that its rules do not meet the dimension of the rows.
 _BY_ROW: Final = names(
@@ -54,7 +53,7 @@ def of_routed(call: Call) -> Outcome:
     ranged = name == "bincount" or (name == "histc" and call["min"] != call["max"])
     if ranged and routed.role == "keys" and len(call.tensors) == 1:
         return replace(partial("sum"), role="counts", origin=routed.origin)
-    if name in _GROUPED and len(call.states) == 3:
+    if name in GROUPED_PRODUCTS and len(call.states) == 3:
         rows, weights, ends = call.states
         own = ends.kind == "partial" and ends.role == "ends" and ends.origin == rows.origin
         if own and weights.kind == "replicated" and rows is routed and rows.role in _ROWS:

@@ -107,6 +107,23 @@ def test_moved_bytes():
     assert node_moved_bytes(traced, storage_table(traced))["_0"] == 2 * 4 * 8 * 4 + 4 * 8
 
 
+@pytest.mark.parametrize("rows", [1, 3, 4, 9])
+def test_rows_read_as_many_experts_as_they_can_choose(rows):
+    class Experts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(4, 32, 16, dtype=torch.bfloat16))
+
+        def forward(self, x, ends):
+            return torch._grouped_mm(x, self.weight, offs=ends)
+
+    inputs = torch.zeros(rows, 32, dtype=torch.bfloat16), torch.zeros(4, dtype=torch.int32)
+    captured = capture(Experts(), inputs)
+    moved = node_moved_bytes(captured, captured.storage_table)
+    read = rows * 32 * 2 + min(rows, 4) * 32 * 16 * 2 + 4 * 4
+    assert moved["_grouped_mm"] == read + rows * 16 * 2
+
+
 def test_roofline_is_the_slower_of_computing_and_moving():
     spec = DeviceSpec("d", {"float32": 10**9, "bfloat16": 4 * 10**9}, 10**9, launch_overhead_ns=7)
     assert spec.latency_ns(0, 0, "float32") == 0
