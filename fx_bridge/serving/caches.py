@@ -19,6 +19,8 @@ from solver import PartitionError
 _hf: Any = importlib.import_module("transformers.cache_utils")
 
 _RECURRENT: Final = (_hf.LinearAttentionLayer,)
+_LONG: Final = 2**20
+"""A context that no window reaches."""
 _PROBED: Final = torch.bfloat16
 _ATTENTION: Final = (_hf.StaticLayer, _hf.StaticSlidingWindowLayer)
 
@@ -37,14 +39,23 @@ class LayerCache(nn.Module):
 
 
 class KeyValueCache(LayerCache):
-    """Keys and values of attention, of shape ``[batch, heads, context, width]``."""
+    """Keys and values of attention, of shape ``[batch, heads, positions, width]``.
+
+    Parameters
+    ----------
+    limit : int, optional
+        Most positions that its layer looks back on in a call, as with a sliding window: in more
+        than that many positions the latest ones are kept, each at the remainder of its position.
+    """
 
     keys: torch.Tensor
     values: torch.Tensor
 
-    def __init__(self, keys: torch.Tensor, values: torch.Tensor, *, is_sliding: bool) -> None:
+    def __init__(
+        self, keys: torch.Tensor, values: torch.Tensor, *, limit: int | None = None
+    ) -> None:
         super().__init__({"keys": keys, "values": values})
-        self.is_sliding = is_sliding
+        self.limit = limit
 
     def layer(self, positions: torch.Tensor, start: torch.Tensor) -> Any:
         """Return attention at these positions."""
@@ -67,8 +78,13 @@ class StateCache(LayerCache):
         return _StateLayer(self, start)
 
 
-def layer_caches(model: Any, batch: int, context: int) -> list[LayerCache]:
+def layer_caches(model: Any, batch: int, context: int, chunk: int) -> list[LayerCache]:
     """Return a cache for every layer of a model, empty.
+
+    Parameters
+    ----------
+    chunk : int
+        Most tokens of a call: a layer with a sliding window keeps as many positions more.
 
     Raises
     ------
@@ -85,10 +101,11 @@ def layer_caches(model: Any, batch: int, context: int) -> list[LayerCache]:
 
     for index, layer in enumerate(sizes.layers):
         if type(layer) in _ATTENTION:
-            length = (batch, layer.num_heads, context)
+            limit = layer.max_cache_len + chunk - 1 if layer.is_sliding else None
+            length = (batch, layer.num_heads, min(context, limit or context))
             keys = empty(layer.keys, (*length, layer.k_head_dim))
             values = empty(layer.values, (*length, layer.v_head_dim))
-            made.append(KeyValueCache(keys, values, is_sliding=layer.is_sliding))
+            made.append(KeyValueCache(keys, values, limit=limit))
         elif type(layer) in _RECURRENT:
             states = (layer.conv_states, layer.recurrent_states)
             conv, recurrent = (
@@ -114,7 +131,8 @@ def cache_of(layers: Sequence[LayerCache], positions: torch.Tensor, start: torch
 
 def _probe(model: Any, batch: int, context: int) -> Any:
     """Run one token with fake tensors, and return the cache that it filled."""
-    cache = _hf.StaticCache(config=model.config, max_cache_len=context)
+    # Windows are told no longer than the context.
+    cache = _hf.StaticCache(config=model.config, max_cache_len=max(context, _LONG))
     named = dict((*model.named_parameters(), *model.named_buffers()))
     with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
         # Fake kernels of experts know bfloat16 alone.
@@ -137,7 +155,9 @@ class _KeyValueLayer(_hf.CacheLayerMixin):  # type: ignore[misc]
         super().__init__()
         self._cache, self._positions, self._start = cache, positions, start
         self.keys, self.values = cache.keys, cache.values
-        self.is_sliding = cache.is_sliding
+        self.is_sliding = cache.limit is not None
+        self._length = int(cache.keys.shape[2])
+        self._wraps = cache.limit is not None and self._length == cache.limit
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
@@ -146,19 +166,29 @@ class _KeyValueLayer(_hf.CacheLayerMixin):  # type: ignore[misc]
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        cache = self._cache
-        cache.keys.index_copy_(2, self._positions, key_states)
-        cache.values.index_copy_(2, self._positions, value_states)
+        cache, places = self._cache, self._positions
+        if self._wraps:
+            places = places % self._length
+        cache.keys.index_copy_(2, places, key_states)
+        cache.values.index_copy_(2, places, value_states)
         return cache.keys, cache.values
 
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self._cache.keys.shape[2], 0
+    def get_mask_sizes(self, query_length: int) -> tuple[int, Any]:
+        """Return the number of places, and what to add to each for its position."""
+        if not self._wraps:
+            return self._length, 0
+        places = torch.arange(self._length, device=self._start.device)
+        end = self._start + (query_length - 1)
+        position = end - (end - places) % self._length
+        # What was never written comes after all that a query may read.
+        position = torch.where(position < 0, _LONG**2, position)
+        return self._length, position - places
 
     def get_seq_length(self) -> Any:
         return self._start
 
     def get_max_length(self) -> int:
-        return int(self._cache.keys.shape[2])
+        return self._length
 
 
 class _StateLayer(_hf.LinearAttentionLayer):  # type: ignore[misc]

@@ -193,7 +193,7 @@ def plan_streamed_serving(
     """
     request = Request() if request is None else request
     places = tuple(devices)
-    step = serve_step(model, request.batch, request.context)
+    step = serve_step(model, request.batch, request.context, max(request.calls))
     captured = capture_phases(step, (1,))[1]
     classes = {place.device.device_class for place in places}
     classes |= set() if host_class is None else {host_class}

@@ -37,7 +37,7 @@ def capture_phases(step: ServeStep, tokens: Sequence[int]) -> dict[int, Captured
     Raises
     ------
     PartitionError
-        If a number is no positive integer or more than the context of the step, or the step cannot
+        If a number is no positive integer or more than a call of the step has, or the step cannot
         be captured.
 
     Examples
@@ -53,10 +53,10 @@ def capture_phases(step: ServeStep, tokens: Sequence[int]) -> dict[int, Captured
     found: dict[int, CapturedGraph] = {}
     for count in dict.fromkeys(tokens):
         check_positive(count, "tokens")
-        if count > step.context:
+        if count > step.chunk:
             raise PartitionError(
-                f"tokens is {count}, but the context is {step.context}; write at most that, or "
-                "serve_step(..., context=...) with more"
+                f"tokens is {count}, but a call has at most {step.chunk}; write at most that, or "
+                "serve_step(..., context=..., chunk=...) with more"
             )
         captured = capture(step, step.example(count))
         if found:

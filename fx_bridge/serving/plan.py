@@ -268,7 +268,12 @@ def plan_serving(
     request = Request() if request is None else request
     check_choice(objective, SERVING_OBJECTIVES, "objective")
     devices = tuple(devices)
-    step = serve_step(model, request.batch, request.context)
+    step = serve_step(model, request.batch, request.context, max(request.calls))
+    longest = max(_cache_limits(step).values(), default=0)
+    if objective == "context" and longest > request.context:
+        # From there on all bytes grow in proportion.
+        request = replace(request, context=longest)
+        step = serve_step(model, request.batch, longest, max(request.calls))
     counts = (*request.calls, 1)
     graphs = capture_phases(step, counts)
     classes = {device.device_class for device in devices}
@@ -292,7 +297,8 @@ def plan_serving(
     longer = None
     if (any_context or objective == "context") and costs.memory_model != "weights":
         more = 2 * request.context
-        longer = more, phases(capture_phases(serve_step(model, request.batch, more), counts))
+        other = serve_step(model, request.batch, more, max(request.calls))
+        longer = more, phases(capture_phases(other, counts))
     weights = [key for problem in own.problems.values() for key in problem.weights]
     problem = ServingProblem(
         phases=own,
@@ -302,6 +308,7 @@ def plan_serving(
         batch=request.batch,
         context=request.context,
         cache_bytes_per_token=cache_growth(step, weights),
+        cache_limits=_cache_limits(step),
         longer=longer,
     )
     solved = solve_serving(
@@ -353,5 +360,17 @@ def cache_growth(step: ServeStep, weights: Iterable[str]) -> dict[str, int]:
     for name, tensor in step.named_buffers():
         if name.startswith(f"{CACHES}.") and name in known:
             grows = name.rpartition(".")[2] in ("keys", "values")
-            found[name] = tensor.nbytes // step.context if grows else 0
+            found[name] = tensor.nbytes // tensor.shape[2] if grows else 0
     return found
+
+
+def _cache_limits(step: ServeStep) -> dict[str, int]:
+    """Return the most positions of caches of layers with a sliding window, by their keys."""
+    from fx_bridge.serving.caches import KeyValueCache
+
+    return {
+        f"{CACHES}.{number}.{name}": cache.limit
+        for number, cache in enumerate(step.caches)
+        if isinstance(cache, KeyValueCache) and cache.limit is not None
+        for name, _ in cache.named_buffers()
+    }

@@ -37,12 +37,13 @@ class ServeStep(nn.Module):
 
     Attributes
     ----------
-    batch, context : int
-        Sequences, and the positions that each of them has.
+    batch, context, chunk : int
+        Sequences, the positions that each of them has, and most tokens of a call.
     """
 
     batch: int
     context: int
+    chunk: int
     caches: nn.ModuleList
 
     def forward(self, input_ids: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
@@ -74,7 +75,7 @@ class ServeStep(nn.Module):
         return ids, torch.zeros((), dtype=torch.long, device=where)
 
 
-def serve_step(model: nn.Module, batch: int, context: int) -> ServeStep:
+def serve_step(model: nn.Module, batch: int, context: int, chunk: int | None = None) -> ServeStep:
     """Return a step that serves a causal language model of transformers.
 
     Parameters
@@ -85,6 +86,9 @@ def serve_step(model: nn.Module, batch: int, context: int) -> ServeStep:
         Sequences that are served together. All of them are at one position.
     context : int
         Most tokens of a sequence, those of the prompt and the generated ones.
+    chunk : int, optional
+        Most tokens of a call, which may be fewer than the context. A layer with a sliding window
+        keeps as many positions as the window has, and those of a call; without `chunk` all.
 
     Returns
     -------
@@ -99,8 +103,7 @@ def serve_step(model: nn.Module, batch: int, context: int) -> ServeStep:
 
     Notes
     -----
-    Layers of attention have all positions, also those with a sliding window, whose masks leave out
-    what is behind it. Layers with recurrent states begin anew where `start` is 0.
+    Layers with recurrent states begin anew where `start` is 0.
 
     Examples
     --------
@@ -117,6 +120,8 @@ def serve_step(model: nn.Module, batch: int, context: int) -> ServeStep:
     """
     check_positive(batch, "batch")
     check_positive(context, "context")
+    chunk = context if chunk is None else chunk
+    check_positive(chunk, "chunk")
     if isinstance(model, ServeStep) or not hasattr(model, "get_output_embeddings"):
         raise PartitionError(
             f"{type(model).__name__} is no language model of transformers; give one such as "
@@ -130,14 +135,15 @@ def serve_step(model: nn.Module, batch: int, context: int) -> ServeStep:
         )
     from fx_bridge.serving.caches import layer_caches
 
-    caches = layer_caches(model, batch, context)
+    caches = layer_caches(model, batch, context, min(chunk, context))
     step = copy.copy(model)
     # The parts are the model's own, under their own names.
     for table in ("_modules", "_parameters", "_buffers"):
         setattr(step, table, dict(getattr(model, table)))
     step.__class__ = type("ServeStep", (ServeStep, type(model)), {})
     assert isinstance(step, ServeStep)
-    step.batch, step.context, step.caches = batch, context, nn.ModuleList(caches)
+    step.batch, step.context, step.chunk = batch, context, min(chunk, context)
+    step.caches = nn.ModuleList(caches)
     return step.eval()
 
 

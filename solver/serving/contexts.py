@@ -57,16 +57,21 @@ class Contexts:
     def most(self, plan: PartitionPlan, least: int) -> int:
         """Return the longest context that a plan fits, which fits it at `least`.
 
-        Memory grows with the context ever faster, being a largest sum of bytes that grow in
-        proportion: what its growth at `least` allows is the most.
+        Beyond the limits of all caches memory grows with the context ever faster, being a largest
+        sum of bytes that grow in proportion: what its growth there allows is the most.
 
         Raises
         ------
         PartitionError
             If any context fits.
         """
-        now, then = (self._memory_bytes(plan, context) for context in (least, least + 1))
         devices = self._serving.phases.problems[self._serving.token_phase].device_of
+        for limit in sorted(set(self._serving.cache_limits.values())):
+            if limit > least:
+                if not self._fits(plan, limit):
+                    return self._most_between(plan, least, limit)
+                least = limit
+        now, then = (self._memory_bytes(plan, context) for context in (least, least + 1))
         capacities = {key: devices[key[1]].memory_bytes for key in now}
         rooms = [
             least + (capacity - now[key]) // growth
@@ -74,15 +79,26 @@ class Contexts:
             if capacity is not None and (growth := then[key] - now[key]) > 0
         ]
         if not rooms:
-            raise PartitionError("any context fits, as devices have unlimited memory; limit it")
-        low, high = least, min(rooms) + 1
-        probe = high - 1
+            raise PartitionError(
+                "any context fits: no cache that grows is on a device of limited memory; ask for "
+                "another objective, or limit the memory"
+            )
+        most = min(rooms)
+        return most if self._fits(plan, most) else self._most_between(plan, least, most)
+
+    def _most_between(self, plan: PartitionPlan, low: int, high: int) -> int:
+        """Return the longest context that a plan fits, which fits it at `low` but not at `high`."""
         while high - low > 1:
-            held = self._memory_bytes(plan, probe)
-            fits = all(held[key] <= most for key, most in capacities.items() if most is not None)
-            low, high = (probe, high) if fits else (low, probe)
             probe = (low + high) // 2
+            low, high = (probe, high) if self._fits(plan, probe) else (low, probe)
         return low
+
+    def _fits(self, plan: PartitionPlan, context: int) -> bool:
+        devices = self._serving.phases.problems[self._serving.token_phase].device_of
+        return all(
+            (capacity := devices[device].memory_bytes) is None or size_bytes <= capacity
+            for (_, device), size_bytes in self._memory_bytes(plan, context).items()
+        )
 
     def _memory_bytes(self, plan: PartitionPlan, context: int) -> dict[tuple[str, str], int]:
         """Return the memory of every device in every phase, with a context."""
@@ -105,7 +121,11 @@ class Contexts:
         more = context - self._serving.context
         weights: dict[str, Weight] = {}
         for key, weight in own.weights.items():
-            growth_bytes = more * self._serving.cache_bytes_per_token.get(key, 0)
+            limit = self._serving.cache_limits.get(key)
+            positions = more
+            if limit is not None:
+                positions = min(context, limit) - min(self._serving.context, limit)
+            growth_bytes = positions * self._serving.cache_bytes_per_token.get(key, 0)
             weights[key] = replace(weight, size_bytes=weight.size_bytes + growth_bytes)
         if longer is None or self._serving.longer is None:
             return own.replace(weights=weights)

@@ -65,6 +65,8 @@ class ServingProblem:
     cache_bytes_per_token : mapping of str to int
         By the key of each cache among the weights: bytes of a position in all sequences of a
         group; 0 for a state that does not grow.
+    cache_limits : mapping of str to int
+        Most positions of a cache, by its key, where they are fewer than the context may have.
     longer : (int, Phases), optional
         The same with another context, which says how values grow with it. Without it they are
         taken not to.
@@ -82,10 +84,11 @@ class ServingProblem:
     batch: int
     context: int
     cache_bytes_per_token: Mapping[str, int]
+    cache_limits: Mapping[str, int] = field(default_factory=dict)
     longer: tuple[int, Phases] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("prompt_runs", "cache_bytes_per_token"):
+        for name in ("prompt_runs", "cache_bytes_per_token", "cache_limits"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
         check_positive(self.batch, "batch")
         check_positive(self.context, "context")

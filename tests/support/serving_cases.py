@@ -20,6 +20,9 @@ def random_case(seed, *, memory_model="weights", max_units=6):
     ]
     caches = {f"cache{i}": rng.randint(1, 4) for i in range(count) if i == 0 or rng.random() < 0.8}
     context = 2
+    limits = {}
+    if memory_model == "weights":
+        limits = {key: rng.randint(3, 6) for key in caches if rng.random() < 0.3}
     weights = {f"w{i}": Weight(rng.randint(1, 25)) for i in range(count)}
     weights |= {key: Weight(context * size) for key, size in caches.items()}
     link = Link(rng.choice((None, 10**9)), rng.randint(0, 5))
@@ -80,6 +83,7 @@ def random_case(seed, *, memory_model="weights", max_units=6):
         batch=rng.randint(1, 3),
         context=context,
         cache_bytes_per_token=caches,
+        cache_limits=limits,
         longer=longer,
     )
 
@@ -116,7 +120,8 @@ class Listed:
         total = 0
         for i in own:
             total += problem.weights[f"w{i}"].size_bytes
-            total += groups * context * serving.cache_bytes_per_token.get(f"cache{i}", 0)
+            positions = min(context, serving.cache_limits.get(f"cache{i}", context))
+            total += groups * positions * serving.cache_bytes_per_token.get(f"cache{i}", 0)
         if problem.memory_model == "weights":
             return total
         ops = {op.name: op for op in problem.operators}

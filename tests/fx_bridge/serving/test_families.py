@@ -11,7 +11,7 @@ from fx_bridge.options import Costs
 from fx_bridge.serving import capture_phases, serve_step
 from fx_bridge.serving.placed import place_step
 from fx_bridge.storages.mutations import memory_of
-from solver import Device, PartitionPlan, problem_from_digraph
+from solver import Device, PartitionError, PartitionPlan, problem_from_digraph
 from solver.serving.phases import Phases
 from tests.support.serving_models import (
     BATCH,
@@ -31,7 +31,7 @@ TOKENS = 20
 def served(family):
     """A model, its step, graphs, phases, and what the model itself makes."""
     model = model_of(family)
-    step = serve_step(model, BATCH, CONTEXT)
+    step = serve_step(model, BATCH, CONTEXT, max(CHUNKS))
     graphs = capture_phases(step, (*CHUNKS, 1))
     devices = [Device(f"cpu:{i}") for i in range(5)]
     phases = Phases(
@@ -83,6 +83,22 @@ def test_a_step_makes_the_tokens_of_the_model(family):
         assert torch.equal(same, scores)
     assert not any("caches" in name for name in step.state_dict())
     assert step.state_dict().keys() == model.state_dict().keys()
+
+
+@pytest.mark.parametrize("family", ["Gemma3", "GptOss"])
+@pytest.mark.parametrize("chunks", [(9,), (5, 4), (1,) * 9, (2, 3, 4)])
+def test_windows_keep_what_a_call_looks_back_on(family, chunks):
+    model = model_of(family)
+    tokens, logits = without_cache(model, prompt(), TOKENS)
+    step = serve_step(model, BATCH, CONTEXT, max(chunks))
+    # A window of 6 positions, and the other tokens of a call.
+    assert [cache.keys.shape[2] for cache in step.caches] == [6 + max(chunks) - 1, CONTEXT]
+    for _ in range(2):
+        ours, scores = with_step(step, prompt(), TOKENS, chunks)
+        assert torch.equal(ours, tokens)
+        torch.testing.assert_close(scores, logits, atol=1e-4, rtol=1e-5)
+    with pytest.raises(PartitionError, match=f"a call has at most {max(chunks)}"):
+        capture_phases(step, (max(chunks) + 1,))
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
