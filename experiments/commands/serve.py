@@ -311,7 +311,7 @@ def _json(found: ServingPlan, engine: str | None) -> dict[str, Any]:
         **answer,
         "tokens": solved.most_tokens,
         "batch": found.request.batch,
-        "context": found.request.context,
+        "context": found.context,
         "request_ns": metrics.request_ns,
         "first_token_ns": metrics.first_token_ns,
         "token_ns": metrics.token_ns,

@@ -111,12 +111,11 @@ class ServingPlan:
     Attributes
     ----------
     step : ServeStep
-        With the context that was planned; of the objective ``context`` that of the request, which
-        holds a small one where weights are in memory.
+        With the context of the request.
     graphs : mapping of int to CapturedGraph
         By the number of tokens.
     request : Request
-        With the context that was planned.
+        What was asked for.
     asked : ServingProblem
         With the context that the request had.
     solved : ServingResult
@@ -150,6 +149,11 @@ class ServingPlan:
         assert self.plan
         assert self.solved.metrics is not None
         return self.solved.metrics
+
+    @property
+    def context(self) -> int:
+        """The context of the plan: that of the request, or the most that fits if that was asked."""
+        return self.solved.problem.context
 
     @cached_property
     def evaluations(self) -> Mapping[str, Evaluation]:
@@ -202,10 +206,10 @@ class ServingPlan:
             If there is no plan, or a device is not on this machine, or the plan is for another
             context than the step has.
         """
-        if self.request.context != self.step.context:
+        if self.context != self.step.context:
             raise PartitionError(
-                f"the plan is for a context of {self.request.context}, and the step has "
-                f"{self.step.context}; plan again with Request(context={self.request.context})"
+                f"the plan is for a context of {self.context}, and the step has "
+                f"{self.step.context}; plan again with Request(context={self.context})"
             )
         return place_step(self.graphs, self.plan, devices, context=self.step.context)
 
@@ -314,7 +318,6 @@ def plan_serving(
     solved = solve_serving(
         problem, objective, search.limits, first_token_limit_ns=first_token_limit_ns
     )
-    request = replace(request, context=solved.problem.context)
     return ServingPlan(step, graphs, request, problem, solved)
 
 
