@@ -24,7 +24,7 @@ from solver.model.quantities import counted, printable
 
 if TYPE_CHECKING:
     from fx_bridge.capture.graph import CapturedGraph
-    from fx_bridge.interop.engine_words import Words
+    from fx_bridge.interop.words import Words
 
 Form = Literal[
     "device-map", "split-spec", "programs", "checkpoint-wrapper", EngineName, "flagscale"

@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Final
 
 from fx_bridge.capture.graph import CapturedGraph
-from fx_bridge.interop.engine_words import Words, without_host
 from fx_bridge.interop.layer_counts import (
     Read,
     Write,
@@ -22,6 +21,7 @@ from fx_bridge.interop.llama_cpp import read_split, write_split
 from fx_bridge.interop.megatron_layout import read_layout, write_layout
 from fx_bridge.interop.module_parts import parts_of_modules
 from fx_bridge.interop.stage_layers import LayeredModel, is_host
+from fx_bridge.interop.words import Words, without_host
 from fx_bridge.interop.write_plans import check_not_recomputed
 from fx_bridge.options import Placement
 from fx_bridge.split.checks import check_total

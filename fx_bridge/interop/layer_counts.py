@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fx_bridge.interop.engine_words import (
+from fx_bridge.interop.stage_layers import LayerNames, StageLayers, check_stages
+from fx_bridge.interop.words import (
     VISIBLE,
     Words,
     check_devices,
@@ -24,7 +25,6 @@ from fx_bridge.interop.engine_words import (
     stages_of_counts,
     without_host,
 )
-from fx_bridge.interop.stage_layers import LayerNames, StageLayers, check_stages
 from solver import PartitionError
 
 Write = Callable[[LayerNames, Sequence[StageLayers]], Words]

@@ -15,7 +15,8 @@ from typing import Final
 
 import numpy as np
 
-from fx_bridge.interop.engine_words import (
+from fx_bridge.interop.stage_layers import LayerNames, StageLayers, check_stages, is_host
+from fx_bridge.interop.words import (
     Words,
     cuda_numbers,
     named_devices,
@@ -23,7 +24,6 @@ from fx_bridge.interop.engine_words import (
     read_number,
     without_host,
 )
-from fx_bridge.interop.stage_layers import LayerNames, StageLayers, check_stages, is_host
 from solver import PartitionError
 
 _PROGRAM: Final = "llama.cpp"

@@ -12,13 +12,13 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from fx_bridge.interop.engine_words import (
+from fx_bridge.interop.stage_layers import LayerNames, StageLayers, check_stages
+from fx_bridge.interop.words import (
     check_devices,
     check_sum,
     read_arguments,
     read_number,
 )
-from fx_bridge.interop.stage_layers import LayerNames, StageLayers, check_stages
 from solver import PartitionError
 from solver.model.quantities import counted
 

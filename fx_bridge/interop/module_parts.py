@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from fx_bridge.interop.engine_words import Words, check_devices, read_settings
 from fx_bridge.interop.stage_layers import LayerNames, StageLayers, check_stages
+from fx_bridge.interop.words import Words, check_devices, read_settings
 from solver import PartitionError
 from solver.model.quantities import counted
 

@@ -14,8 +14,8 @@ from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.capture.layers import layer_calls, repeated_modules
 from fx_bridge.capture.modules import operators_of
 from fx_bridge.digraph import to_digraph
-from fx_bridge.interop.engine_words import Words
 from fx_bridge.interop.engines import engine_words, placement_for
+from fx_bridge.interop.words import Words
 from fx_bridge.options import (
     DEFAULT_COSTS,
     DEFAULT_PLACEMENT,
@@ -181,7 +181,7 @@ class ServingPlan:
         return on
 
     def words(self, engine: str) -> Words:
-        """Return the plan in the words of an engine; see :func:`fx_bridge.interop.engine_words`.
+        """Return the plan in the words of an engine; see :func:`fx_bridge.interop.words`.
 
         Raises
         ------

@@ -243,5 +243,6 @@ class Transfers:
     def is_costly(self) -> Bools:
         """By operator: whether its value costs time or bytes where it crosses."""
         arrays = self._problem.arrays
-        moved_bytes = arrays.value_bytes + arrays.gradient_bytes
+        held_bytes = arrays.held_bytes[: len(arrays.value_bytes)]
+        moved_bytes = arrays.value_bytes + arrays.gradient_bytes + held_bytes
         return (moved_bytes > 0) | (np.array(self.values_ns(self._all_links)) > 0)

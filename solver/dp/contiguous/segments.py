@@ -135,8 +135,8 @@ class SegmentRows:
         # What is made behind its reader is an item of its own, up to the place that makes it.
         ends = [*[count] * count, *range(count)]
         self._values = _FirstUse(count, ends)
-        # They differ where there are several microbatches.
-        plain = problem.microbatches == 1 and not problem.is_training
+        # They differ where there are several microbatches, or operators say so.
+        plain = self._held_bytes == self._sent_bytes
         self._held = self._values if plain else _FirstUse(count, ends)
         self._given = _FirstUse(count, [count] * len(self._input_bytes))
         self._times = [_FirstUse(count, ends) for _ in transfer_ns]

@@ -253,7 +253,7 @@ class TransferTables:
         kept = [
             index
             for index, net in enumerate(units.nets)
-            if any(own[index] for own in by_link.values()) or (every_value and net.value_bytes)
+            if any(own[index] for own in by_link.values()) or (every_value and net.held_bytes)
         ]
         self.nets = [units.nets[index] for index in kept]
         for own in by_link.values():

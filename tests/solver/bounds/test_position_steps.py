@@ -7,8 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from solver.bounds.position_steps import Cells, StageKind, Steps, few_kinds, rooms
-from solver.presolve.device_kinds import DeviceSets
+from solver.bounds.position_steps import Cells, StageKind, Steps, few_kinds
 
 
 def random_cells(rng):
@@ -93,28 +92,6 @@ def test_a_short_step_may_be_nearer_than_what_crosses():
     steps = Steps(cells, 6)
     assert steps.end(3, StageKind(None, 1.0, True)) == 8
     assert steps.end(11, StageKind(None, 1.0, True)) == 17
-
-
-def test_rooms_look_at_every_order_of_devices():
-    reach = {("small", 0): 1, ("small", 1): 4, ("large", 0): 2, ("large", 1): 3}
-    kinds = {name: StageKind(size, 1.0, True) for name, size in (("small", 1), ("large", 2))}
-    name_of = {kind: name for name, kind in kinds.items()}
-
-    def step(limit, kind, _):
-        return max(limit, reach.get((name_of[kind], min(limit, 1)), 0))
-
-    sets = DeviceSets.of((1, 1), 2)
-    found = rooms(2, 10, step, list(kinds.values()), sets)
-    best = [
-        max(step(0, kinds[a], True) for a in kinds),
-        max(
-            step(step(0, kinds[a], True), kinds[b], False) for a, b in itertools.permutations(kinds)
-        ),
-    ]
-    assert found == best
-    # There is no third device.
-    assert rooms(3, 10, step, list(kinds.values()), sets) == [*best, best[-1]]
-    assert rooms(2, 10, step, [], sets, [kinds["small"], kinds["large"]]) == [1, 3]
 
 
 @pytest.mark.parametrize("rooms", [(None, 10, 20, 40), tuple(range(500))], ids=["few", "many"])

@@ -32,7 +32,14 @@ def assert_equals_evaluation(state, seed):
     )
     if not problem.is_training:
         copies = 1 if problem.memory_model == "weights" else problem.microbatches
-        assert sum(state.received_bytes) == copies * evaluation.transfer_bytes, seed
+        readers = problem.readers_of
+        held = sum(
+            op.held_value_bytes
+            * len({plan.assignment[name] for name in (op.name, *readers[op.name])} - {own})
+            for op in problem.operators
+            for own in (plan.assignment[op.name],)
+        )
+        assert sum(state.received_bytes) == copies * held, seed
     for unit in range(len(units)):
         position = state.at[unit]
         forward = position + 1 < len(names) and position not in (
