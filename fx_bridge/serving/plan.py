@@ -272,17 +272,16 @@ def plan_serving(
     request = Request() if request is None else request
     check_choice(objective, SERVING_OBJECTIVES, "objective")
     devices = tuple(devices)
-    step = serve_step(model, request.batch, request.context, max(request.calls))
+    step = _step(model, request)
     longest = max(_cache_limits(step).values(), default=0)
     if objective == "context" and longest > request.context:
         # From there on all bytes grow in proportion.
         request = replace(request, context=longest)
-        step = serve_step(model, request.batch, longest, max(request.calls))
+        step = _step(model, request)
     counts = (*request.calls, 1)
     graphs = capture_phases(step, counts)
-    classes = {device.device_class for device in devices}
-    costs = replace(costs, specs={n: s for n, s in costs.specs.items() if n in classes})
-
+    used = {device.device_class: costs.specs.get(device.device_class) for device in devices}
+    costs = replace(costs, specs={name: spec for name, spec in used.items() if spec is not None})
     first = next(iter(graphs.values()))
     if engine is not None:
         placement, whole_layers = placement_for(engine, first, placement), True
@@ -300,10 +299,8 @@ def plan_serving(
     own = phases(graphs)
     longer = None
     if (any_context or objective == "context") and costs.memory_model != "weights":
-        more = 2 * request.context
-        other = serve_step(model, request.batch, more, max(request.calls))
-        longer = more, phases(capture_phases(other, counts))
-    weights = [key for problem in own.problems.values() for key in problem.weights]
+        other = _step(model, replace(request, context=2 * request.context))
+        longer = other.context, phases(capture_phases(other, counts))
     problem = ServingProblem(
         phases=own,
         prompt_runs={_phase(count): runs for count, runs in request.calls.items()},
@@ -311,14 +308,17 @@ def plan_serving(
         generate=request.generate,
         batch=request.batch,
         context=request.context,
-        cache_bytes_per_token=cache_growth(step, weights),
+        cache_bytes_per_token=cache_growth(step, own.weights),
         cache_limits=_cache_limits(step),
         longer=longer,
     )
-    solved = solve_serving(
-        problem, objective, search.limits, first_token_limit_ns=first_token_limit_ns
-    )
+    limit_ns = first_token_limit_ns
+    solved = solve_serving(problem, objective, search.limits, first_token_limit_ns=limit_ns)
     return ServingPlan(step, graphs, request, problem, solved)
+
+
+def _step(model: nn.Module, request: Request) -> ServeStep:
+    return serve_step(model, request.batch, request.context, max(request.calls))
 
 
 def _ends(captured: CapturedGraph) -> list[ColocationGroup]:

@@ -115,7 +115,7 @@ class Phases:
         holds = self.problems[memory_of]
         return holds.replace(
             operators=tuple(self._operator(name, counts, memory_of) for name in self._order),
-            weights=self._weights,
+            weights=self.weights,
             colocation=self._groups,
             interconnect=_repeated(holds.interconnect, sum(counts.values())),
         )
@@ -175,7 +175,8 @@ class Phases:
         return tuple(found)
 
     @property
-    def _weights(self) -> Mapping[str, Weight]:
+    def weights(self) -> Mapping[str, Weight]:
+        """The weights of all phases, by their keys."""
         weights: dict[str, Weight] = {}
         for problem in self.problems.values():
             for key, weight in problem.weights.items():
