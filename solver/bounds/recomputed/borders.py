@@ -21,8 +21,8 @@ _UNLIMITED = 1 << 50
 _LARGEST = float(1 << 44)
 """Sum of amounts that are made integers."""
 _Sides = tuple[int, int]
-_CutOfPairs = tuple["_Cut", Ints]
-"""And the numbers of the pairs that have it."""
+_CutOfPairs = tuple["_Cut", int, Ints]
+"""And the unit that its numbers begin at, and the numbers of the pairs that have it."""
 
 
 class BorderBytes:
@@ -68,10 +68,10 @@ class BorderBytes:
         """Return the least of an amount by unit over what the stage of each pair sends."""
         scale = _LARGEST / max(float(by_unit.sum()), 1.0)
         amounts = np.floor(by_unit * scale).astype(np.int64)
-        result = np.zeros(len(self._pairs))
-        for cut, pairs in self._ends:
-            if not self._clock.is_over and cut.may_cost(amounts):
-                result[pairs] = cut.least(amounts, None) / scale
+        nothing, result = np.zeros_like(amounts), np.zeros(len(self._pairs))
+        for cut, first, pairs in self._ends:
+            if not self._clock.is_over:
+                result[pairs] = cut.least(amounts[first:], nothing[first:]) / scale
         return result
 
     def _crossing(
@@ -80,9 +80,10 @@ class BorderBytes:
         """Return the least that crosses the borders of stages."""
         sizes = np.array(self._least(by_operator))
         result = np.zeros(len(self._pairs))
-        for cut, pairs in cuts:
+        unread = np.zeros(len(sizes), dtype=np.int64) if unread is None else unread
+        for cut, first, pairs in cuts:
             if not self._clock.is_over:
-                result[pairs] = cut.least(sizes, unread)
+                result[pairs] = cut.least(sizes[first:], unread[first:])
         return result
 
     @cached_property
@@ -132,52 +133,78 @@ class BorderBytes:
     @cached_property
     def _starts(self) -> list[_CutOfPairs]:
         """What is between units of the first ideal and those of the stage that are next to it."""
-        skeleton = self._skeleton
-        masks, all_before, all_after = skeleton.masks, skeleton.before, skeleton.after
-        known: dict[tuple[int, int], _Sides] = {}
-        fronts: dict[int, int] = {}
-        found: dict[_Sides, list[int]] = defaultdict(list)
-        for pair, start, end in self._numbered():
-            inside = masks[start]
-            if start not in fronts:
-                fronts[start] = _first_bits(skeleton.union(all_after, inside) & ~inside)
-            sinks = fronts[start] & masks[end]
-            if (start, sinks) not in known:
-                back = skeleton.union(all_before, sinks)
-                known[start, sinks] = back & inside, sinks | back & ~inside
-            found[known[start, sinks]].append(pair)
+        skeleton, pairs = self._skeleton, self._pairs
+        before, fronts = skeleton.before, skeleton.next_behind
+        found: dict[_Sides, list[Ints]] = defaultdict(list)
+        for start, own in _grouped(pairs.starts):
+            for sinks, numbers in self._met(_first_bits(fronts[start]), own, pairs.ends):
+                back = skeleton.union(before, sinks)
+                inside = skeleton.masks[start]
+                found[back & inside, sinks | back & ~inside].append(numbers)
         return self._cuts(found)
 
     @cached_property
     def _ends(self) -> list[_CutOfPairs]:
         """What is between units of the stage and those outside the second ideal."""
-        skeleton = self._skeleton
-        masks, all_before, all_after = skeleton.masks, skeleton.before, skeleton.after
-        known: dict[tuple[int, int], _Sides] = {}
-        backs: dict[int, int] = {}
-        found: dict[_Sides, list[int]] = defaultdict(list)
-        for pair, start, end in self._numbered():
-            outside = masks[-1] & ~masks[end]
-            if end not in backs:
-                backs[end] = _last_bits(skeleton.union(all_before, outside) & masks[end])
-            sources = backs[end] & ~masks[start]
-            if (end, sources) not in known:
-                known[end, sources] = sources, skeleton.union(all_after, sources) & outside
-            found[known[end, sources]].append(pair)
+        skeleton, pairs = self._skeleton, self._pairs
+        after, backs = skeleton.after, skeleton.next_before
+        found: dict[_Sides, list[Ints]] = defaultdict(list)
+        for end, own in _grouped(pairs.ends):
+            last = _last_bits(backs[end])
+            for shared, numbers in self._met(last, own, pairs.starts):
+                sources = last & ~shared
+                outside = ~skeleton.masks[end]
+                found[sources, skeleton.union(after, sources) & outside].append(numbers)
         return self._cuts(found)
 
-    def _numbered(self) -> Iterator[tuple[int, int, int]]:
-        starts, ends = self._pairs.starts.tolist(), self._pairs.ends.tolist()
-        yield from zip(range(len(self._pairs)), starts, ends, strict=True)
+    def _met(self, few: int, pairs: Ints, ideals: Ints) -> Iterator[tuple[int, Ints]]:
+        """Yield which of a few chosen units the ideals of some pairs have, and the pairs."""
+        places = bits_of(few)
+        inside = self._skeleton.member[np.ix_(places, ideals[pairs])]
+        for code, own in _grouped((1 << np.arange(len(places))) @ inside):
+            yield sum(1 << place for at, place in enumerate(places) if code >> at & 1), pairs[own]
 
-    def _cuts(self, found: dict[_Sides, list[int]]) -> list[_CutOfPairs]:
+    def _cuts(self, found: dict[_Sides, list[Ints]]) -> list[_CutOfPairs]:
         cuts: list[_CutOfPairs] = []
+        known: dict[tuple[object, ...], _Cut] = {}
         for sides, pairs in found.items():
             if self._clock.is_over:
                 break
             if all(sides):
-                cuts.append((_Cut(self._skeleton, self._first_reader, *sides), np.array(pairs)))
+                cut, first = self._cut(known, *sides)
+                cuts.append((cut, first, np.concatenate(pairs)))
         return cuts
+
+    def _cut(
+        self, known: dict[tuple[object, ...], _Cut], before: int, behind: int
+    ) -> tuple[_Cut, int]:
+        """Return the cut between two sides, and the unit that its numbers begin at.
+
+        All that it is about lies between the first and the last unit of both sides, as units are in
+        a topological order. Where units have the same neighbours at the same distances there, cuts
+        are alike.
+        """
+        chosen = self._skeleton.chosen
+        sources, sinks = ([chosen[at] for at in bits_of(mask)] for mask in (before, behind))
+        first, last = min(sources), max(sinks)
+        key = (
+            self._alike[first : last + 1].tobytes(),
+            *(tuple(unit - first for unit in side) for side in (sources, sinks)),
+        )
+        if key not in known:
+            known[key] = _Cut(self._skeleton, self._first_reader, before, behind)
+        return known[key], first
+
+    @cached_property
+    def _alike(self) -> Ints:
+        """Units by how far away their neighbours are, as numbers."""
+        numbers: dict[tuple[object, ...], int] = {}
+        place, reader = self._skeleton.place, self._first_reader
+        keys = (
+            (unit in place, max(reader[unit] - unit, -1), *(other - unit for other in every))
+            for unit, every in enumerate(self._units.successors)
+        )
+        return np.array([numbers.setdefault(key, len(numbers)) for key in keys])
 
     def _least(self, sizes: Ints) -> list[int]:
         """Return the least size among the operators of each unit; nothing of shared values."""
@@ -207,7 +234,7 @@ class BorderBytes:
         """What a stage receives of a microbatch of values that many units read."""
         result = np.zeros(len(self._pairs))
         skeleton, chosen = self._skeleton, self._skeleton.chosen
-        member, places = skeleton.member.astype(np.int64), list(enumerate(chosen))
+        member, places = skeleton.member, list(enumerate(chosen))
         value_bytes, unit_of = self._problem.arrays.value_bytes, self._units.unit_of_operator
         starts, ends = self._pairs.starts, self._pairs.ends
         for family, readers in self._shared_families:
@@ -219,6 +246,15 @@ class BorderBytes:
             size = min(int(value_bytes[index]) for index in family)
             result += size * (made[starts] & (read[ends] > read[starts]))
         return result
+
+
+def _grouped(values: Ints) -> Iterator[tuple[int, Ints]]:
+    """Yield different values, ascending, and where they are."""
+    order = np.argsort(values, kind="stable")
+    found, first = np.unique(values[order], return_index=True)
+    last = np.append(first[1:], len(order))
+    for value, low, high in zip(found.tolist(), first.tolist(), last.tolist(), strict=True):
+        yield value, order[low:high]
 
 
 def _first_bits(mask: int) -> int:
@@ -263,7 +299,7 @@ class _Cut:
         # Nodes 0 and 1 are the sides; a unit has a node, its value the next one.
         number: dict[int, int] = {}
         queue = list(sources)
-        self._owners: list[int] = []
+        owners: list[int] = []
         arcs: list[tuple[int, int]] = []
         free: list[tuple[int, int]] = []
         is_source = set(sources)
@@ -276,7 +312,7 @@ class _Cut:
         while queue:
             unit = queue.pop()
             node = node_of(unit)
-            self._owners.append(unit)
+            owners.append(unit)
             arcs.append((0 if unit in is_source else node, node + 1))
             for reader in units.successors[unit]:
                 if reader in last:
@@ -289,29 +325,31 @@ class _Cut:
                 free.append((node, 1))
         unread = {
             unit: 1 if first_reader[unit] in last else number[first_reader[unit]]
-            for unit in self._owners
+            for unit in owners
             if first_reader[unit] in last or first_reader[unit] in number
         }
-        self._unread = [*unread]
         arcs += [(0 if unit in is_source else number[unit], unread[unit]) for unit in unread]
         self._tails, self._heads = np.array(arcs + free, dtype=np.int32).T
         self._free = len(free)
+        first = min(sources)
+        self._owners = np.array(owners) - first
+        self._unread = np.array([*unread], dtype=np.int64) - first
+        self._known: dict[bytes, float] = {}
 
-    def may_cost(self, sizes: Ints) -> bool:
-        """Whether any value that may cross has a size."""
-        return bool(sizes[self._owners].any())
-
-    def least(self, sizes: Ints, unread: Ints | None) -> float:
-        """Return the least sum of sizes, by unit.
+    def least(self, sizes: Ints, unread: Ints) -> float:
+        """Return the least sum of sizes, by unit from the first one on that is before the border.
 
         Parameters
         ----------
-        unread : array of int, optional
+        unread : array of int
             What counts besides for units whose first reader is behind the border.
         """
-        more = np.zeros(len(self._unread), dtype=np.int64)
-        if unread is not None:
-            more = unread[self._unread]
-        free = np.full(self._free, _UNLIMITED)
-        capacity = np.concatenate([sizes[self._owners], more, free])
-        return float(min(MinimumCut(self._tails, self._heads, capacity).capacity, _UNLIMITED))
+        capacity = np.concatenate([sizes[self._owners], unread[self._unread]])
+        key = capacity.tobytes()
+        if key not in self._known:
+            least = 0
+            if capacity.any():
+                capacity = np.append(capacity, np.full(self._free, _UNLIMITED))
+                least = MinimumCut(self._tails, self._heads, capacity).capacity
+            self._known[key] = float(min(least, _UNLIMITED))
+        return self._known[key]

@@ -36,10 +36,19 @@ from solver.presolve.instance import Instance
 from solver.stages.in_flight import in_flight
 
 _MOST_SETS = 256
+_MOST_IDEALS = 2500
+_MOST_PAIRS = 500_000
 _MOST_CUTS = 5
 """Prices at which borders are cut."""
 _ROUNDING = 1e-9
 """Floats are not exact: bounds are lowered by this part."""
+
+
+def _most_ideals(units: Instance, limit_ns: int | None) -> int:
+    """Return of how many ideals pairs are few; those of more work than a limit do not count."""
+    total_ns = int(units.fastest_ns.sum())
+    share = 1.0 if limit_ns is None else min(1.0, limit_ns / max(total_ns, 1))
+    return min(_MOST_IDEALS, int((2 * _MOST_PAIRS / max(share, 1e-9)) ** 0.5))
 
 
 class _Peak:
@@ -76,9 +85,8 @@ class _Peak:
             found = np.zeros((len(costs_ns), len(self._region)))
             for region in np.unique(self._region).tolist():
                 own = np.flatnonzero(self._region == region)
-                for number, values in enumerate(costs_ns):
-                    later = np.where(stages.regions >= region, values, 0.0)
-                    found[number, own] = stages.pairs.sums(later, own)
+                later = np.where(stages.regions >= region, costs_ns, 0.0)
+                found[:, own] = stages.pairs.sums(later, own)
             self._known[device_class] = found
         return self._known[device_class]
 
@@ -108,8 +116,8 @@ class RecomputedStages:
     ) -> None:
         self._units, self._kinds, self._problem = units, kinds, units.problem
         self._limit_ns, self._clock = limit_ns, clock
-        self.skeleton = Skeleton(units)
-        self.pairs = Pairs.of(self.skeleton, limit_ns)
+        self.skeleton = Skeleton(units, _most_ideals(units, limit_ns))
+        self.pairs = Pairs(self.skeleton, limit_ns)
         self._borders = BorderBytes(self.pairs, clock)
         self._prices: dict[str, MemoryPrices] = {}
         self._loads: dict[tuple[int, int], Floats] = {}
@@ -230,7 +238,7 @@ class RecomputedStages:
         """Return what all units of stages cost, by price and pair."""
         if device_class not in self._totals:
             costs_ns = self.prices(device_class).costs_ns
-            self._totals[device_class] = np.array([self.pairs.sums(own) for own in costs_ns])
+            self._totals[device_class] = self.pairs.sums(costs_ns)
         return self._totals[device_class]
 
     def _sent_ns(self, device_class: str, number: int) -> Floats:
@@ -298,20 +306,33 @@ class RecomputedStages:
     def held_at(self, unit: int) -> Floats:
         """Return by unit what a stage with it has while a unit's last operator runs backward."""
         problem, at = self._problem, self._units.members[unit][-1]
-        region = problem.operators[at].backward.region
-        held = np.zeros(len(problem.operators))
-        for index in range(at + 1):
-            backward = problem.operators[index].backward
-            if backward.region == region:
-                held[index] = backward.saved_bytes
-        for span in problem.storage_graph.gradient_spans:
-            if span.operator <= at and (span.stays or at <= span.last):
-                held[span.operator] += span.size_bytes
+        saved_bytes, regions, spans = self._columns
+        held = np.where(regions == regions[at], saved_bytes, 0.0)
+        held[at + 1 :] = 0.0
+        operators, lasts, sizes = spans
+        counts = (operators <= at) & (at <= lasts)
+        np.add.at(held, operators[counts], sizes[counts])
         backward = problem.operators[at].backward
         held[at] += backward.workspace_bytes
         if problem.microbatches > 1:
             held[at] += backward.weight_gradient_bytes
         return self._by_unit(held)
+
+    @cached_property
+    def _columns(self) -> tuple[Ints, Ints, tuple[Ints, Ints, Ints]]:
+        """What operators save, their regions, and spans of gradients: from, until and bytes."""
+        operators, spans = self._problem.operators, self._problem.storage_graph.gradient_spans
+        return (
+            np.array([op.backward.saved_bytes for op in operators]),
+            np.array([op.backward.region for op in operators]),
+            (
+                np.array([span.operator for span in spans], dtype=np.int64),
+                np.array(
+                    [len(operators) if span.stays else span.last for span in spans], dtype=np.int64
+                ),
+                np.array([span.size_bytes for span in spans], dtype=np.int64),
+            ),
+        )
 
     def _by_unit(self, values: Floats) -> Floats:
         unit_of = np.array(self._units.unit_of_operator)

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from solver.bounds.markers import articulation_units
+from solver.bounds.spine import spine_units
 from solver.model.arrays import Bools, Floats, Ints
+from solver.presolve.graph import arcs_between
 from solver.presolve.instance import Instance
-from solver.stages.ideals import list_ideals, membership
+from solver.stages.ideals import Ideals, list_ideals, membership
 
-_MOST_IDEALS = 1000
 _SHRINK = 0.8
 """Of the chosen units, until their ideals are few."""
+_STARTS = 256
+"""Ideals whose pairs are looked for at once."""
 
 
 class Skeleton:
     """The chosen units of a graph and their ideals.
 
+    Parameters
+    ----------
+    most : int
+        Ideals.
+
     Attributes
     ----------
     chosen : list of int
         Units, ascending.
-    member : Bools, shape (chosen, ideals)
-        By ideal, the chosen units inside; the empty ideal first, the whole one last.
+    ideals : Ideals
+        Of the chosen units, by what these take on the fastest devices; the empty ideal first, the
+        whole one last.
     place : dict of int to int
         Of chosen units in `chosen`.
     masks : list of int
@@ -34,21 +44,33 @@ class Skeleton:
         By unit, the chosen ones that are next to it on paths, as bits.
     """
 
-    def __init__(self, units: Instance) -> None:
+    def __init__(self, units: Instance, most: int) -> None:
         self.units = units
-        self._choose()
+        self._choose(most)
 
     def __len__(self) -> int:
         """Return how many ideals there are."""
-        return int(self.member.shape[1])
+        return len(self.ideals)
 
-    def _choose(self) -> None:
-        """Choose units whose ideals are few, those with most work first."""
-        work_ns = self.units.fastest_ns
+    @property
+    def member(self) -> Bools:
+        """By chosen unit (row) and ideal (column), whether it is inside."""
+        return self.ideals.member
+
+    def _choose(self, most: int) -> None:
+        """Choose units whose ideals are few: places that all paths go through, and most work.
+
+        Alike ones are chosen together, so that what is between chosen units is alike as well.
+        """
+        work_ns, kept = self.units.fastest_ns, spine_units(self.units)
+        own = articulation_units(len(kept), arcs_between(self.units.successors, kept))
+        always = {kept[place] for place in own}
         ranked = np.argsort(-work_ns, kind="stable")
         count = int(np.count_nonzero(work_ns))
+        # Counts that divide no units with the same work.
+        whole = np.flatnonzero(np.diff(work_ns[ranked])) + 1
         while True:
-            chosen = sorted(ranked[: max(count, 1)].tolist())
+            chosen = sorted({*always, *ranked[: max(count, 1)].tolist()})
             self.chosen = chosen
             self.before = self._nearest(range(len(self.units)), self.units.predecessors)
             self.after = self._nearest(reversed(range(len(self.units))), self.units.successors)
@@ -57,14 +79,18 @@ class Skeleton:
                 for place, unit in enumerate(chosen)
                 for other in bits_of(self.after[unit])
             ]
-            masks = list_ideals(len(chosen), arcs, _MOST_IDEALS)
+            masks = list_ideals(len(chosen), arcs, most)
             if masks is not None or count <= 1:
                 break
             count = int(count * _SHRINK)
+            fitting = whole[whole <= count]
+            if len(fitting) and fitting[-1] > count * _SHRINK:
+                count = int(fitting[-1])
         assert masks is not None
         self.place = {unit: place for place, unit in enumerate(self.chosen)}
-        self.masks = masks
-        self.member: Bools = membership(masks, len(chosen))
+        self.ideals = Ideals.of(masks, work_ns[self.chosen].astype(np.float64))
+        bits = np.packbits(self.member, axis=0, bitorder="little").T
+        self.masks = [int.from_bytes(row.tobytes(), "little") for row in bits]
 
     def _nearest(self, order: Iterable[int], neighbours: Sequence[Sequence[int]]) -> list[int]:
         """Return by unit the chosen units that are next to it on paths, as bits."""
@@ -76,11 +102,10 @@ class Skeleton:
         return found
 
     @cached_property
-    def _groups(self) -> tuple[Ints, Floats, Floats]:
-        """The other units by what is next to them: their group, and when it is between.
+    def groups(self) -> tuple[Ints, Bools, Bools]:
+        """The other units by what is next to them: their group, and where groups are.
 
-        Of each group, by ideal, whether something before it is outside, and something behind it
-        inside.
+        Of each group, by ideal, whether all before it is inside, and something behind it.
         """
         chosen = set(self.chosen)
         numbers: dict[tuple[int, int], int] = {}
@@ -89,29 +114,31 @@ class Skeleton:
             key = self.before[unit], self.after[unit]
             if unit not in chosen and all(key):
                 group[unit] = numbers.setdefault(key, len(numbers))
-        if not numbers:
-            nothing = np.zeros((0, len(self)))
-            return group, nothing, nothing
-        sides = [
-            membership(masks, len(self.chosen)).T.astype(np.float64)
-            for masks in zip(*numbers, strict=True)
-        ]
-        member = self.member.astype(np.float64)
-        inside = sides[0] @ member
-        outside = (inside < sides[0].sum(axis=1)[:, None]).astype(np.float64)
-        return group, outside, (sides[1] @ member > 0).astype(np.float64)
+        before, after = (
+            membership([key[side] for key in numbers], len(self.chosen)).T.astype(np.float32)
+            for side in (0, 1)
+        )
+        member = self.member.astype(np.float32)
+        return group, before @ member >= before.sum(axis=1)[:, None], after @ member > 0
 
-    def between(self, values: Floats, starts: Ints, ends: Ints) -> Floats:
-        """Return the sums of values, by unit, over what stages run, by start (row) and end."""
-        group, outside, inside = self._groups
-        own = values[self.chosen] @ self.member
-        amounts = np.bincount(group[group >= 0], values[group >= 0], minlength=len(outside))
-        some = np.flatnonzero(amounts)
-        others = (outside[np.ix_(some, starts)] * amounts[some, None]).T @ inside[
-            np.ix_(some, ends)
-        ]
-        result: Floats = own[None, ends] - own[starts, None] + others
-        return result
+    @cached_property
+    def next_behind(self) -> list[int]:
+        """By ideal, the chosen units outside that are next to one inside, as bits."""
+        found = dict.fromkeys(self.masks, 0)
+        for mask in self.masks[1:]:
+            # Without its last unit it is an ideal as well.
+            last = mask.bit_length() - 1
+            found[mask] = found[mask ^ 1 << last] | self.after[self.chosen[last]]
+        return [found[mask] & ~mask for mask in self.masks]
+
+    @cached_property
+    def next_before(self) -> list[int]:
+        """By ideal, the chosen units inside that are next to one outside, as bits."""
+        found = dict.fromkeys(self.masks, 0)
+        for mask in self.masks[-2::-1]:
+            first = ~mask & mask + 1
+            found[mask] = found[mask | first] | self.before[self.chosen[first.bit_length() - 1]]
+        return [found[mask] & mask for mask in self.masks]
 
     def union(self, masks: Sequence[int], places: int) -> int:
         """Return the union of masks by unit over some chosen units, as bits."""
@@ -120,19 +147,14 @@ class Skeleton:
             found |= masks[self.chosen[place]]
         return found
 
-    @cached_property
-    def nested(self) -> Bools:
-        """Whether each ideal (row) is a proper subset of each other (column)."""
-        member = self.member.astype(np.float64)
-        sizes = member.sum(axis=0)
-        common = member.T @ member
-        result: Bools = (common >= sizes[:, None]) & (sizes[None, :] > sizes[:, None])
-        return result
 
-
-@dataclass(frozen=True, slots=True)
 class Pairs:
     """Pairs of ideals with a stage between them, ordered by their starts.
+
+    Parameters
+    ----------
+    limit_ns : int or None
+        Stages with more work on the fastest devices are left out.
 
     Attributes
     ----------
@@ -140,32 +162,95 @@ class Pairs:
         Ideals.
     """
 
-    skeleton: Skeleton
-    starts: Ints
-    ends: Ints
-
-    @classmethod
-    def of(cls, skeleton: Skeleton, limit_ns: int | None) -> Pairs:
-        """Return all pairs whose stages have no more work than a limit on the fastest devices."""
-        chosen = skeleton.nested
+    def __init__(self, skeleton: Skeleton, limit_ns: int | None) -> None:
+        self.skeleton = skeleton
+        self.starts, self.ends = self._nested(limit_ns)
         if limit_ns is not None:
-            every = np.arange(len(skeleton))
-            work_ns = skeleton.between(skeleton.units.fastest_ns.astype(np.float64), every, every)
-            chosen = chosen & (work_ns <= limit_ns)
-        return cls(skeleton, *np.nonzero(chosen))
+            keeps = self.sums(skeleton.units.fastest_ns.astype(np.float64)) <= limit_ns
+            self.starts, self.ends = self.starts[keeps], self.ends[keeps]
+            # What is known of the others is of no use.
+            del self._open
 
     def __len__(self) -> int:
         """Return how many pairs there are."""
         return len(self.starts)
 
+    def _nested(self, limit_ns: int | None) -> tuple[Ints, Ints]:
+        """Return all pairs whose chosen units keep a limit."""
+        ideals = self.skeleton.ideals
+        work_ns, count = ideals.work_ns, len(ideals)
+        found: list[tuple[Ints, Ints]] = []
+        for start in range(0, count, _STARTS):
+            starts = np.arange(start, min(start + _STARTS, count))
+            last = count
+            if limit_ns is not None:
+                last = int(np.searchsorted(work_ns, work_ns[starts[-1]] + limit_ns, side="right"))
+            ends = np.arange(start, last)
+            is_pair = ideals.nested(starts, ends)
+            if limit_ns is not None:
+                is_pair &= work_ns[None, ends] - work_ns[starts, None] <= limit_ns
+            own = np.nonzero(is_pair)
+            found.append((starts[own[0]], ends[own[1]]))
+        return np.concatenate([own for own, _ in found]), np.concatenate([own for _, own in found])
+
+    @cached_property
+    def _open(self) -> tuple[Ints, Ints]:
+        """Groups between the units of the first ideal and those of the stage, pair after pair.
+
+        Groups that nothing outside the first ideal is before, and nothing in it behind. Besides, by
+        pair, how many come before its own.
+        """
+        _, is_ready, is_passed = self.skeleton.groups
+        numbers = np.arange(len(self.skeleton) + 1)
+        bounds = np.searchsorted(self.starts, numbers).tolist()
+        counts = np.zeros(len(self) + 1, dtype=np.int64)
+        found = [np.zeros(0, dtype=np.int64)]
+        for start, (first, last) in enumerate(itertools.pairwise(bounds)):
+            own = np.flatnonzero(is_ready[:, start] & ~is_passed[:, start])
+            if first < last and len(own):
+                inside = is_passed[own[:, None], self.ends[None, first:last]]
+                counts[first + 1 : last + 1] = np.count_nonzero(inside, axis=0)
+                found.append(own[np.nonzero(inside.T)[1]])
+        return np.concatenate(found), np.cumsum(counts)
+
     def sums(self, values: Floats, chosen: Ints | None = None) -> Floats:
-        """Return the sums of values, by unit, over what the stages of some pairs run."""
+        """Return the sums of values over what the stages of some pairs run.
+
+        Parameters
+        ----------
+        values : array of float
+            Units are its last dimension, which is that of pairs in the result.
+
+        Notes
+        -----
+        A group counts where it is not true that all before it is in the first ideal, and something
+        behind it is in the second one. Where something behind it is in the first ideal as well,
+        that depends on one ideal alone; the others are few.
+        """
+        skeleton = self.skeleton
+        group, is_ready, is_passed = skeleton.groups
         starts, ends = self.starts, self.ends
+        groups, until = self._open
+        first, counts = until[:-1], np.diff(until)
         if chosen is not None:
-            starts, ends = starts[chosen], ends[chosen]
-        rows, row = np.unique(starts, return_inverse=True)
-        columns, column = np.unique(ends, return_inverse=True)
-        found: Floats = self.skeleton.between(values, rows, columns)[row, column]
+            starts, ends, first, counts = (a[chosen] for a in (starts, ends, first, counts))
+        rows = values.reshape(-1, values.shape[-1])
+        amounts = np.array(
+            [np.bincount(group[group >= 0], row[group >= 0], len(is_ready)) for row in rows]
+        )
+        some = np.flatnonzero(amounts.any(axis=0))
+        ideals, place = np.unique(np.concatenate([starts, ends]), return_inverse=True)
+        own = rows[:, skeleton.chosen] @ skeleton.member[:, ideals].astype(np.float64)
+        passed = is_passed[np.ix_(some, ideals)]
+        before = own + amounts[:, some] @ (passed & is_ready[np.ix_(some, ideals)])
+        behind = own + amounts[:, some] @ passed
+        result = behind[:, place[len(starts) :]] - before[:, place[: len(starts)]]
+        entries = np.repeat(first - np.cumsum(counts) + counts, counts)
+        entries = groups[entries + np.arange(len(entries))]
+        pair = np.repeat(np.arange(len(starts)), counts)
+        for row, amount in zip(result, amounts, strict=True):
+            row -= np.bincount(pair, amount[entries], len(starts))
+        found: Floats = result.reshape(*values.shape[:-1], len(starts))
         return found
 
 
