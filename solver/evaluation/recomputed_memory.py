@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
 
 from solver.model.arrays import Ints
-from solver.model.holdings import ALWAYS, HoldingKind
+from solver.model.holdings import HoldingKind
 from solver.model.problem import PartitionProblem
 from solver.model.recomputation import Recomputation
 
@@ -118,17 +119,9 @@ class RecomputedStage:
                 elif any(reader not in self._place for reader in self._again.readers(index)):
                     size_bytes = batches * (op.storage_bytes - kept_bytes) + kept_bytes
                 found.append(Held(index, "sent", 0, count, size_bytes))
-        buffers = (
-            holding
-            for holding in problem.holdings
-            if holding.kind == "gradient" and holding.first == ALWAYS
-        )
-        found += [
-            Held(holding.operator, "gradient", 0, count, holding.size_bytes)
-            for holding in buffers
-            if holding.operator in self._place
-            and any(reader not in self._place for reader in holding.waits_for)
-        ]
+            buffer = problem.storage_graph.buffers.get(index)
+            if buffer and any(reader not in self._place for reader in buffer.waits_for):
+                found.append(Held(index, "gradient", 0, count, buffer.size_bytes))
         return found
 
     def _forward(self) -> list[Held]:
@@ -152,7 +145,9 @@ class RecomputedStage:
         ]
 
     def _gradients(self) -> list[Held]:
-        count = len(self._members)
+        count, spans = len(self._members), self._again.gradient_spans
+        first = bisect_left(spans, self._members[0], key=attrgetter("operator"))
+        last = bisect_right(spans, self._members[-1], key=attrgetter("operator"))
         return [
             Held(
                 span.operator,
@@ -161,7 +156,7 @@ class RecomputedStage:
                 count if span.stays else self._behind(span.last),
                 span.size_bytes,
             )
-            for span in self._again.gradient_spans
+            for span in spans[first:last]
             if span.operator in self._place
         ]
 

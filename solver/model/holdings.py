@@ -144,7 +144,9 @@ class StorageGraph:
     savers : list of list of int
         Whose backward passes need an owner's storage; empty for others.
     gradient_spans : tuple of GradientSpan
-        While which operators gradients are held.
+        While which operators gradients are held, by operator.
+    buffers : dict of int to Holding
+        What a stage holds for gradients that come back for an operator's value.
     inner : list of bool
         Whether an operator may run again whatever else does, if its stage has what writes into its
         storage: it is recomputable, its region alone saves, reads and writes what it makes, and
@@ -160,6 +162,11 @@ class StorageGraph:
                 if root in problem.index_of:
                     self.savers[problem.index_of[root]].append(index)
         self.gradient_spans = gradient_spans(problem)
+        self.buffers = {
+            holding.operator: holding
+            for holding in problem.holdings
+            if holding.kind == "gradient" and holding.first == ALWAYS
+        }
         self.inner = [self._is_inner(problem, index) for index in range(len(problem.operators))]
 
     def _is_inner(self, problem: PartitionProblem, index: int) -> bool:

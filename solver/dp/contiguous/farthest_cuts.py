@@ -200,8 +200,16 @@ class _Search:
             return
         for _ in range(_CORRECTIONS):
             found = least_stages(program)
-            if found is None or not self._judge(program, places, found) or self._clock.is_over:
+            # Estimates are hardly ever more than what the evaluator says.
+            if found is None or not self._promises_more(program.load_ns(found)):
                 break
+            if not self._judge(program, places, found) or self._clock.is_over:
+                break
+
+    def _promises_more(self, load_ns: int) -> bool:
+        """Whether stages that are believed to have a bottleneck may be the best so far."""
+        best = self.best
+        return best is None or best.rank[0] or load_ns < best.bottleneck_ns
 
     def _judge(self, program: LimitProgram, places: Ints, stages: list[Stage]) -> bool:
         """Show the evaluator a plan; return whether its stages were believed to take less."""

@@ -151,6 +151,39 @@ class _ClassExtras:
             peaks[start + 1 : end + 1] = np.maximum.accumulate(own)
         return peaks[self._tables.places], peaks[self._first[1:]]
 
+    @cached_property
+    def _anchored_bytes(self) -> Ints:
+        """What segments need not hold of values that they send, as these are anchors.
+
+        A value that is sent and not kept is held of all microbatches; but of one that an operator
+        of the stage reads which runs again, one storage is held and, as an anchor, those in flight,
+        which hulls count. Such an operator is looked for that may run again.
+        """
+        operators, structure = self._problem.operators, self._hulls.structure
+        places, begin = self._tables.places, self._tables.places[self._begin]
+        crossing: list[list[tuple[int, int]]] = [[] for _ in places]
+        for index, op in enumerate(operators):
+            unkept_bytes = op.storage_bytes - op.backward.kept_bytes
+            readers, family = structure.readers[index], structure.families[index]
+            if op.alias_of is not None or unkept_bytes <= 0 or not readers:
+                continue
+            runs_again = [
+                max([reader, *structure.readers[reader], *structure.savers[reader]])
+                for reader in readers
+                if operators[reader].backward.recomputable
+            ]
+            if runs_again and not any(operators[member].is_output for member in family):
+                ends = np.searchsorted(places, [min(runs_again), max(readers)], side="right")
+                for end in range(*ends.tolist()):
+                    crossing[end].append((index, unkept_bytes))
+        found = np.zeros(begin.shape, dtype=np.int64)
+        for end, sent in enumerate(crossing):
+            if sent:
+                makers, sizes = np.array(sent).T
+                later = np.append(np.cumsum(sizes[::-1])[::-1], 0)
+                found[end] = later[np.searchsorted(makers, begin[end])]
+        return (self._problem.microbatches - 1) * found
+
     # -- segments -----------------------------------------------------------------------------
 
     def extra_ns(self, capacity: int, in_flight: int) -> Floats:
@@ -161,7 +194,7 @@ class _ClassExtras:
         before = np.concatenate([np.zeros((1, len(prices))), np.cumsum(wholes, axis=0)])
         first, final = self._start_region[self._begin], self._end_region[:, None]
         tail_peaks, whole_peaks = self._peaks
-        room = self._tables.always_bytes - capacity
+        room = self._tables.always_bytes - self._anchored_bytes - capacity
         is_one = first == final
         # A segment within a region has less of it by what is before the segment.
         is_within = is_one & (self._end_region[self._begin] == final)
