@@ -160,7 +160,8 @@ class BorderBytes:
     def _met(self, few: int, pairs: Ints, ideals: Ints) -> Iterator[tuple[int, Ints]]:
         """Yield which of a few chosen units the ideals of some pairs have, and the pairs."""
         places = bits_of(few)
-        inside = self._skeleton.member[np.array(places, dtype=np.int64)[:, None], ideals[pairs][None, :]]
+        rows = np.array(places, dtype=np.int64)[:, None]
+        inside = self._skeleton.member[rows, ideals[pairs][None, :]]
         for code, own in _grouped((1 << np.arange(len(places))) @ inside):
             yield sum(1 << place for at, place in enumerate(places) if code >> at & 1), pairs[own]
 
