@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -23,6 +23,11 @@ from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 from solver.model.recomputation import Recomputation, required, with_required
 from solver.stages.recompute_hull import Choice, Part, RecomputeHulls
+
+_MOST_TRIED = 6
+"""Choices that the evaluator sees after the steps that fit, those that take least."""
+_MOST_KEPT = 5000
+_ROUNDING = 1e-9
 
 
 class _Step(NamedTuple):
@@ -36,9 +41,10 @@ class _Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _OwnedPart:
-    """A part of a stage, with its hull."""
+    """A part of a stage, with its hull, and how often what it keeps is there."""
 
     stage: int
+    times: int
     part: Part
     hull: tuple[Choice, ...]
 
@@ -129,35 +135,40 @@ class RecomputeChooser:
             How much more they need if nothing runs again.
         """
         parts = [
-            _OwnedPart(number, part, hull)
-            for number, (members, _) in enumerate(stages)
+            # The last region is there as a whole while its own backward pass runs.
+            _OwnedPart(number, in_flight - part.is_last, part, hull)
+            for number, (members, in_flight) in enumerate(stages)
             for part in self.hulls[device_class].parts(members)
             if len(hull := self.hulls[device_class].hull(part)) > 1
         ]
         steps: list[_Step] = []
         for number, own in enumerate(parts):
-            # The last region is there as a whole while its own backward pass runs.
-            times = stages[own.stage][1] - own.part.is_last
             for choice, (before, after) in enumerate(itertools.pairwise(own.hull), start=1):
-                freed_bytes = (before.held_bytes - after.held_bytes) * times
+                freed_bytes = (before.held_bytes - after.held_bytes) * own.times
                 taken_ns = after.extra_ns - before.extra_ns
                 price = taken_ns / freed_bytes if freed_bytes else math.inf
                 steps.append(_Step(price, number, choice, freed_bytes))
         steps.sort()
 
-        def fits(count: int) -> bool:
-            chosen = self._chosen(parts, steps[:count])
+        def has_room(reached: Sequence[int]) -> bool:
+            chosen = _chosen(self._problem, parts, reached)
             held = sum(
-                self._held_bytes(*stage, chosen[number]) for number, stage in enumerate(stages)
+                self._held_bytes(*stage, chosen.get(number, frozenset()))
+                for number, stage in enumerate(stages)
             )
             return held <= room_bytes
+
+        def fits(count: int) -> bool:
+            return has_room(_reached(parts, steps[:count]))
 
         freed = itertools.accumulate(step.freed_bytes for step in steps)
         guess = sum(1 for bytes_ in freed if bytes_ < excess_bytes) + 1
         high = self._first_fitting(len(steps), min(guess, len(steps)), fits) if steps else None
         if high is None:
             return None
-        return frozenset().union(*self._chosen(parts, steps[:high]).values())
+        tried = _between(parts, steps, high)[:_MOST_TRIED]
+        best = next(filter(has_room, tried), _reached(parts, steps[:high]))
+        return frozenset().union(*_chosen(self._problem, parts, best).values())
 
     def _first_fitting(self, count: int, guess: int, fits: Callable[[int], bool]) -> int | None:
         """Return a small number of steps, at most `count`, that fit; None if none is found.
@@ -183,15 +194,60 @@ class RecomputeChooser:
                 low = middle
         return high
 
-    def _chosen(self, parts: list[_OwnedPart], steps: list[_Step]) -> dict[int, frozenset[str]]:
-        """Return by stage what runs again after some steps."""
-        reached = [0] * len(parts)
-        for step in steps:
-            reached[step.part] = max(reached[step.part], step.choice)
-        found: dict[int, set[str]] = {own.stage: set() for own in parts}
-        for own, choice in zip(parts, reached, strict=True):
-            found[own.stage] |= {
-                self._problem.operators[own.part.members[place]].name
-                for place in own.hull[choice].again
-            }
-        return {stage: frozenset(names) for stage, names in found.items()}
+
+def _reached(parts: Sequence[_OwnedPart], steps: Sequence[_Step]) -> list[int]:
+    """Return the choice of each part after some steps."""
+    reached = [0] * len(parts)
+    for step in steps:
+        reached[step.part] = max(reached[step.part], step.choice)
+    return reached
+
+
+def _chosen(
+    problem: PartitionProblem, parts: Sequence[_OwnedPart], reached: Sequence[int]
+) -> dict[int, frozenset[str]]:
+    """Return by stage what runs again, given the choice of each part."""
+    found: dict[int, set[str]] = {own.stage: set() for own in parts}
+    for own, choice in zip(parts, reached, strict=True):
+        found[own.stage] |= {
+            problem.operators[own.part.members[place]].name for place in own.hull[choice].again
+        }
+    return {stage: frozenset(names) for stage, names in found.items()}
+
+
+def _between(
+    parts: Sequence[_OwnedPart], steps: Sequence[_Step], count: int
+) -> list[tuple[int, ...]]:
+    """Return choices of parts that take less than some steps do, those that take least first.
+
+    They keep less than one step fewer does. At the price of the last step the choices reached cost
+    least, those before that step and those after it, so that few others cost no more than what lies
+    between the two.
+    """
+    price = steps[count - 1].price
+    if not math.isfinite(price):
+        return []
+    options = [
+        [(choice.extra_ns, choice.held_bytes * own.times) for choice in own.hull] for own in parts
+    ]
+    most_ns = sum(
+        own[at][0] for own, at in zip(options, _reached(parts, steps[:count]), strict=True)
+    )
+    most_bytes = sum(
+        own[at][1] for own, at in zip(options, _reached(parts, steps[: count - 1]), strict=True)
+    )
+    least = [min(time_ns + price * size for time_ns, size in own) for own in options]
+    most_cost = (most_ns + price * most_bytes - sum(least)) * (1 + _ROUNDING)
+    # By time and bytes, what is lost at that price, and the choices.
+    found: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {(0, 0): (0.0, ())}
+    for own, least_cost in zip(options, least, strict=True):
+        found = {
+            (before_ns + time_ns, before + size): (lost, (*chosen, at))
+            for (before_ns, before), (spent, chosen) in found.items()
+            for at, (time_ns, size) in enumerate(own)
+            if (lost := spent + time_ns + price * size - least_cost) <= most_cost
+        }
+        if len(found) > _MOST_KEPT:
+            return []
+    fitting = [key for key in found if key[0] < most_ns and key[1] < most_bytes]
+    return [found[key][1] for key in sorted(fitting)]

@@ -15,7 +15,7 @@ from solver.stages.minimum_cut import MinimumCut
 
 _MANY_READERS = 8
 """Values that as many chosen units read count by themselves."""
-_NEAREST = 4
+_NEAREST = 8
 """Chosen units that are next to a border, at most, between which cuts are looked for."""
 _UNLIMITED = 1 << 50
 _LARGEST = float(1 << 44)

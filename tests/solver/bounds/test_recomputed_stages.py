@@ -1,0 +1,125 @@
+"""Bounds of stages in which operators run again, and the sums that they are made of."""
+
+import numpy as np
+
+from solver import Device, Operator, PartitionProblem
+from solver.bounds.recomputed.borders import BorderBytes
+from solver.bounds.recomputed.bound import RecomputedStages
+from solver.bounds.recomputed.skeleton import Pairs, Skeleton
+from solver.model.clock import UNLIMITED
+from solver.model.training import Backward
+from solver.presolve.device_kinds import interchangeable_kinds
+from solver.presolve.instance import condense
+from tests.support.oracle import brute_force
+from tests.support.random_problems import recomputed_problem, to_instance
+
+SIZE = {"min_operators": 3, "max_operators": 5, "objective": ("bottleneck",)}
+
+
+def layers(count):
+    """Returns layers of which some operators are on all paths, and others side by side."""
+    operators = []
+    for layer in range(count):
+        before = [f"add{layer - 1}"] if layer else []
+        for name, reads, latency in (
+            ("norm", before, 2),
+            ("view", [f"norm{layer}"], 0),
+            ("up", [f"view{layer}"], 9),
+            ("gate", [f"norm{layer}"], 7),
+            ("mask", [f"gate{layer}"], 0),
+            ("add", [f"up{layer}", f"mask{layer}", *before], 3),
+        ):
+            backward = Backward(
+                kept_bytes=6,
+                region=layer,
+                recomputable=True,
+                gradient_bytes=8,
+                saves=(f"{name}{layer}",),
+            )
+            operators.append(
+                Operator(
+                    f"{name}{layer}",
+                    latency,
+                    value_bytes=8 + latency,
+                    storage_bytes=20,
+                    reads=tuple(reads),
+                    backward=backward,
+                )
+            )
+    return condense(
+        PartitionProblem(
+            operators,
+            [Device("a", 1000), Device("b", 1000)],
+            memory_model="training",
+            recompute="auto",
+            microbatches=4,
+        )
+    )
+
+
+def units_between(skeleton, inner, outer):
+    """Returns chosen units of the second ideal alone, and others between units of a stage."""
+    return [
+        unit
+        for unit in range(len(skeleton.units))
+        if (
+            outer & ~inner & 1 << skeleton.place[unit]
+            if unit in skeleton.place
+            else skeleton.before[unit] & ~inner and skeleton.after[unit] & outer
+        )
+    ]
+
+
+def test_no_plan_is_below_the_bound():
+    tight = 0
+    for seed in range(60):
+        problem = recomputed_problem(seed, relayed=seed % 3 == 0, **SIZE)
+        best = brute_force(to_instance(problem))
+        if best is None or not RecomputedStages.applies(problem):
+            continue
+        units = condense(problem)
+        for limit_ns in (None, best[0][0]):
+            stages = RecomputedStages(units, interchangeable_kinds(units), limit_ns=limit_ns)
+            bound_ns = stages.least_bottleneck_ns()
+            assert bound_ns <= best[0][0], f"seed {seed}"
+            tight += bound_ns == best[0][0]
+    assert tight > 10
+
+
+def test_stages_have_what_lies_between_their_units():
+    values = np.random.default_rng(0).integers(1, 100, size=(2, 4 * 6)).astype(np.float64)
+    units = layers(4)
+    skeleton = Skeleton(units, 20)
+    assert 0 < len(skeleton.chosen) < len(units)
+    for limit_ns in (None, 40):
+        pairs = Pairs(skeleton, limit_ns)
+        found = pairs.sums(values)
+        every = zip(pairs.starts.tolist(), pairs.ends.tolist(), strict=True)
+        numbers = {pair: number for number, pair in enumerate(every)}
+        for start, inner in enumerate(skeleton.masks):
+            for end, outer in enumerate(skeleton.masks):
+                own = units_between(skeleton, inner, outer)
+                is_pair = inner != outer and not inner & ~outer
+                is_kept = limit_ns is None or units.fastest_ns[own].sum() <= limit_ns
+                number = numbers.get((start, end))
+                assert (number is not None) == (is_pair and is_kept), (start, end)
+                if number is not None:
+                    assert (found[:, number] == values[:, own].sum(axis=1)).all()
+        some = np.arange(len(pairs))[::3]
+        assert (pairs.sums(values[0], some) == found[0, some]).all()
+
+
+def test_alike_borders_are_cut_as_others_are(monkeypatch):
+    pairs = Pairs(Skeleton(layers(5), 200), None)
+    shared = BorderBytes(pairs, UNLIMITED)
+    found = [*shared.received, *shared.sent]
+    cuts = [cut for cut, _, _ in shared._starts]
+    assert len({id(cut) for cut in cuts}) < len(cuts) / 2
+    apart = BorderBytes(pairs, UNLIMITED)
+    monkeypatch.setitem(apart.__dict__, "_alike", np.arange(5 * 6))
+    assert all(
+        (one == other).all()
+        for one, other in zip(found, [*apart.received, *apart.sent], strict=True)
+    )
+    assert len({id(cut) for cut, _, _ in apart._starts}) > len(cuts) / 2
+    assert any((own > 0).any() for own in found)
