@@ -1,12 +1,12 @@
 """A bound on the bottleneck where operators may run again: a program over ideals of some units.
 
-The ideals of all units are too many; those of the units with most work, with the order that paths
-give them, are few. Every plan is a chain of such ideals. A stage between two of them, I and J, runs
-the chosen units of J that I has not, and each other unit that is behind one of these and before one
-of these, wherever it may run otherwise. What these cost at some price
-(:mod:`solver.bounds.recomputed.prices`), and what any such stage holds besides, is a bound on its
-load for each number of microbatches in flight. The least bottleneck of all chains follows as in
-:mod:`solver.dp.ideal_program`.
+The ideals of all units are too many; those of the units with most work and of places that all paths
+go through, with the order that paths give them, are few. Every plan is a chain of such ideals. A
+stage between two of them, I and J, runs the chosen units of J that I has not, and each other unit
+that is behind one of these and before one of these, wherever it may run otherwise. What these cost
+at some price (:mod:`solver.bounds.recomputed.prices`), and what any such stage holds besides, is a
+bound on its load for each number of microbatches in flight. The least bottleneck of all chains
+follows as in :mod:`solver.dp.ideal_program`.
 
 What any such stage holds besides:
 

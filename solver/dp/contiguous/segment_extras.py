@@ -5,7 +5,8 @@ prices, of that sum without the price of the room is a lower bound of the time a
 of what the parts allow together (:mod:`solver.stages.recompute_hull`). Of segments within one
 region it is the difference of two parts, which is an estimate. The best choices come within a step
 of it, which is a small part of what a segment has. Rows of backward passes are counted while
-the last region of a segment, and the one before it, run; that of what runs again is not.
+the last region of a segment, and the one before it, run; that of what runs again is not. What a
+segment sends is taken for an anchor where an operator may run again that reads it.
 """
 
 from __future__ import annotations
