@@ -160,7 +160,7 @@ def plan_streamed_serving(
     Parameters
     ----------
     model : transformers.PreTrainedModel
-        As :func:`fx_bridge.serving.serve_step` takes it.
+        As :func:`fx_bridge.serving.step.serve_step` takes it.
     request : Request, optional
         Its batch and context count.
     devices : sequence of OffloadDevice

@@ -22,7 +22,7 @@ def capture_phases(step: ServeStep, tokens: Sequence[int]) -> dict[int, Captured
     Parameters
     ----------
     step : ServeStep
-        Made by :func:`fx_bridge.serving.serve_step`.
+        Made by :func:`fx_bridge.serving.step.serve_step`.
     tokens : sequence of int
         Such as ``(512, 1)``: parts of a prompt, and one token at a time.
 

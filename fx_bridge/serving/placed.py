@@ -105,7 +105,7 @@ def place_step(
     Parameters
     ----------
     graphs : mapping of int to CapturedGraph
-        That :func:`fx_bridge.serving.capture_phases` returned.
+        That :func:`fx_bridge.serving.phases.capture_phases` returned.
     plan : PartitionPlan
         Of the operators of all of them.
     devices : optional

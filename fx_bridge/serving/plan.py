@@ -233,7 +233,8 @@ def plan_serving(
     Parameters
     ----------
     model : transformers.PreTrainedModel
-        As :func:`fx_bridge.serving.serve_step` takes it; its weights may be on the meta device.
+        As :func:`fx_bridge.serving.step.serve_step` takes it; its weights may be on the meta
+        device.
     request : Request, optional
         Sequences, context, prompt and tokens.
     devices : sequence of Device
@@ -248,7 +249,7 @@ def plan_serving(
         before the first layer is on one device too, and all that is after the last.
     engine : str, optional
         Plan what this engine has words for, such as ``"vllm"``: whole layers, and the ends where it
-        has them (:func:`fx_bridge.interop.placement_for`).
+        has them (:func:`fx_bridge.interop.engines.placement_for`).
     any_context : bool
         Capture how values grow with the context, as the objective ``context`` always does, so that
         :class:`solver.serving.contexts.Contexts` says of any plan which contexts fit.

@@ -27,7 +27,7 @@ CACHES: Final = "caches"
 
 
 class ServeStep(nn.Module):
-    """A causal language model that keeps its caches in buffers; made by :func:`serve_step`.
+    """A causal language model that keeps its caches in buffers; made by `serve_step`.
 
     ``step(input_ids, start)`` writes the keys and values of `input_ids` at the positions `start`,
     `start` + 1, ... and returns the logits of the last token, of shape ``[batch, 1, words]``.

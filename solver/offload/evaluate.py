@@ -177,7 +177,8 @@ def timeline_ns(
     Parameters
     ----------
     enough_ns : Fraction, optional
-        From this value on, the objective need not be exact; see :func:`round_ns`.
+        From this value on, the objective need not be exact; see
+        :func:`solver.offload.rounds.round_ns`.
     """
     every = range(len(problem.units))
     rounds: list[Sequence[int]] = [every]

@@ -101,7 +101,7 @@ class Phases:
         Notes
         -----
         It leaves out what the other phases hold. So its optimum is a bound, and a plan of it that
-        fits all phases is an optimum (:meth:`violations`). A path through the stages takes the
+        fits all phases is an optimum (:meth:`evaluate`). A path through the stages takes the
         time of all runs together. Where the longest path of every phase is the same one, as in a
         chain, `latency_ns` is the sum over all runs, and less elsewhere.
         """
