@@ -149,10 +149,8 @@ class _Judge:
         layers = {device.name: counts.get(device.name, 0) for device in self.devices}
         if broken := _broken(self._least, plan):
             return ServedPlan(name, layers, plan, reason=broken)
-        try:
-            tokens = self._problem.batch * self._contexts.most(plan, 1)
-        except PartitionError:  # without limits of memory any context fits
-            tokens = None
+        most = self._contexts.most(plan, 1)
+        tokens = None if most is None else self._problem.batch * most
         if _broken(self._problem, plan):
             reason = f"a context of {self._problem.context} does not fit"
             return ServedPlan(name, layers, plan, tokens, reason=reason)

@@ -57,14 +57,14 @@ class ServeStep(nn.Module):
             "past_key_values": cache_of(layers, positions, start),
             "use_cache": True,
         }
-        model: Any = type(self).__mro__[2]
-        takes = inspect.signature(model.forward).parameters
+        forward = super().forward  # of the model's own class
+        takes = inspect.signature(forward).parameters
         if "position_ids" in takes:
             given["position_ids"] = positions.unsqueeze(0)
         if "logits_to_keep" in takes:
             given["logits_to_keep"] = 1
         with _same_kernels():
-            logits: torch.Tensor = model.forward(self, **given).logits
+            logits: torch.Tensor = forward(**given).logits
         return logits if "logits_to_keep" in takes else logits[:, -1:]
 
     def example(self, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from solver.evaluation.evaluate import evaluate
-from solver.model.errors import PartitionError
 from solver.model.operators import Operator
 from solver.model.plan import PartitionPlan
 from solver.model.problem import GraphInput, ObjectiveName, PartitionProblem, Weight
@@ -54,16 +53,11 @@ class Contexts:
             self._merged[memory_of] = serving.phases.merged(runs, memory_of), longer
         return self._grown(*self._merged[memory_of], context).replace(objective=objective)
 
-    def most(self, plan: PartitionPlan, least: int) -> int:
-        """Return the longest context that a plan fits, which fits it at `least`.
+    def most(self, plan: PartitionPlan, least: int) -> int | None:
+        """Return the longest context that a plan fits, which fits it at `least`; None if any does.
 
         Beyond the limits of all caches memory grows with the context ever faster, being a largest
         sum of bytes that grow in proportion: what its growth there allows is the most.
-
-        Raises
-        ------
-        PartitionError
-            If any context fits.
         """
         devices = self._serving.phases.problems[self._serving.token_phase].device_of
         for limit in sorted(set(self._serving.cache_limits.values())):
@@ -79,10 +73,7 @@ class Contexts:
             if capacity is not None and (growth := then[key] - now[key]) > 0
         ]
         if not rooms:
-            raise PartitionError(
-                "any context fits: no cache that grows is on a device of limited memory; ask for "
-                "another objective, or limit the memory"
-            )
+            return None
         most = min(rooms)
         return most if self._fits(plan, most) else self._most_between(plan, least, most)
 

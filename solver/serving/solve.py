@@ -262,7 +262,13 @@ class _Search:
             probe = low + step if high is None else (low + high) // 2
             found = at(probe)
             if found.plan is not None:
-                kept, low = found, contexts.most(found.plan, probe)
+                most = contexts.most(found.plan, probe)
+                if most is None:
+                    raise PartitionError(
+                        "any context fits: no cache that grows is on a device of limited memory; "
+                        "ask for another objective, or limit the memory"
+                    )
+                kept, low = found, most
                 step = 1 if low > 2 * probe else 2 * step
                 continue
             high, reason = probe, found.reason
@@ -278,6 +284,9 @@ class _Search:
         fast = self._latency(served, {problem.token_phase: 1}, self._search.clock.spent_s)
         value = float(problem.batch * low)
         bound = None if refuted is None else float(problem.batch * (refuted - 1))
+        if problem.longer is not None and low < max(problem.cache_limits.values(), default=0):
+            # Below the windows values take less than in proportion, so that more may fit.
+            bound = None
         return self._answer("context", kept if fast.plan is None else fast, served, value, bound)
 
     def _refuted(self, at: Callable[[int], Found], open_: int, refuted: int | None) -> int | None:
@@ -334,7 +343,7 @@ def _most_tokens(
     if objective == "context":
         return problem.batch * problem.context
     held = problem.phases.problems[problem.token_phase]
-    is_limited = all(held.device_of[name].memory_bytes for name in plan.device_order)
-    if held.memory_model != "weights" or not is_limited:
+    if held.memory_model != "weights":
         return None
-    return problem.batch * Contexts(problem).most(plan, problem.context)
+    most = Contexts(problem).most(plan, problem.context)
+    return None if most is None else problem.batch * most

@@ -1,5 +1,7 @@
 """The best plans of chains that serve, against all their plans, listed."""
 
+from dataclasses import replace
+
 import pytest
 
 from solver import PartitionError, SolveLimits, SolveStatus
@@ -98,8 +100,6 @@ def test_context(seed, memory_model):
 
 def test_no_tokens_after_the_prompt_make_it_the_latency_of_the_prompt():
     serving = random_case(4)
-    from dataclasses import replace
-
     alone = solve_serving(replace(serving, generate=0), "request", LIMITS)
     prompt = solve_serving(
         replace(serving, token_phase=PROMPT, generate=0, prompt_runs={PROMPT: 1}), "request", LIMITS
@@ -108,6 +108,27 @@ def test_no_tokens_after_the_prompt_make_it_the_latency_of_the_prompt():
     many = solve_serving(replace(serving, generate=10**6), "request", LIMITS)
     token = solve_serving(serving, "token", LIMITS)
     assert many.metrics.token_ns == token.value
+
+
+def test_any_context_fits_where_no_cache_grows():
+    serving = random_case(1)
+    still = replace(serving, cache_bytes_per_token=dict.fromkeys(serving.cache_bytes_per_token, 0))
+    assert solve_serving(serving, "token", LIMITS).most_tokens > 0
+    found = solve_serving(still, "token", LIMITS)
+    assert found.status is SolveStatus.OPTIMAL
+    assert found.most_tokens is None
+    with pytest.raises(PartitionError, match="any context fits: no cache that grows"):
+        solve_serving(still, "context", LIMITS)
+
+
+def test_below_windows_the_context_of_values_is_not_proven():
+    serving = random_case(4, memory_model="inference")
+    proven = solve_serving(serving, "context", LIMITS)
+    assert proven.status is SolveStatus.OPTIMAL
+    key = next(iter(serving.cache_bytes_per_token))
+    windowed = replace(serving, cache_limits={key: 10**6})
+    found = solve_serving(windowed, "context", LIMITS)
+    assert (found.value, found.bound, found.status) == (proven.value, None, SolveStatus.FEASIBLE)
 
 
 def test_what_cannot_be_asked():
