@@ -66,22 +66,19 @@ class BorderBytes:
 
     def sent_ns(self, by_unit: Floats) -> Floats:
         """Return the least of an amount by unit over what the stage of each pair sends."""
-        amounts, scale = _in_integers(by_unit)
-        return self._over(amounts, self._ends) / scale
-
-    def received_ns(self, by_operator: Floats) -> Floats:
-        """Return the least of an amount by operator over what the stage of each pair receives."""
-        amounts, scale = _in_integers(by_operator)
-        return self._crossing(amounts, self._starts) / scale
+        scale = _LARGEST / max(float(by_unit.sum()), 1.0)
+        amounts = np.floor(by_unit * scale).astype(np.int64)
+        nothing, result = np.zeros_like(amounts), np.zeros(len(self._pairs))
+        for cut, first, pairs in self._ends:
+            if not self._clock.is_over:
+                result[pairs] = cut.least(amounts[first:], nothing[first:]) / scale
+        return result
 
     def _crossing(
         self, by_operator: Ints, cuts: list[_CutOfPairs], unread: Ints | None = None
     ) -> Floats:
         """Return the least that crosses the borders of stages."""
-        return self._over(np.array(self._least(by_operator)), cuts, unread)
-
-    def _over(self, sizes: Ints, cuts: list[_CutOfPairs], unread: Ints | None = None) -> Floats:
-        """Return the least sum of sizes, by unit, over the borders of stages."""
+        sizes = np.array(self._least(by_operator))
         result = np.zeros(len(self._pairs))
         unread = np.zeros(len(sizes), dtype=np.int64) if unread is None else unread
         for cut, first, pairs in cuts:
@@ -250,12 +247,6 @@ class BorderBytes:
             size = min(int(value_bytes[index]) for index in family)
             result += size * (made[starts] & (read[ends] > read[starts]))
         return result
-
-
-def _in_integers(amounts: Floats) -> tuple[Ints, float]:
-    """Return amounts times a scale, rounded down, and the scale."""
-    scale = _LARGEST / max(float(amounts.sum()), 1.0)
-    return np.floor(amounts * scale).astype(np.int64), scale
 
 
 def _grouped(values: Ints) -> Iterator[tuple[int, Ints]]:

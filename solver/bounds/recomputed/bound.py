@@ -230,7 +230,7 @@ class RecomputedStages:
                     more += share * costs_ns[lower + 1]
                 more += price / flying * peak.held_bytes
                 gained = np.maximum(gained, np.where(peak.counts, more, 0.0))
-            gained += self._moved_ns(device.device_class, lower)
+            gained += self._sent_ns(device.device_class, lower)
             loads_ns = np.maximum(loads_ns, found + gained)
         return loads_ns
 
@@ -241,19 +241,17 @@ class RecomputedStages:
             self._totals[device_class] = self.pairs.sums(costs_ns)
         return self._totals[device_class]
 
-    def _moved_ns(self, device_class: str, number: int) -> Floats:
-        """Return what is sent and received costs besides, by pair, at least at some price."""
-        prices, borders = self.prices(device_class), self._borders
+    def _sent_ns(self, device_class: str, number: int) -> Floats:
+        """Return what values that are sent cost besides, by pair, at least at some price."""
+        sent_ns = self.prices(device_class).sent_ns
         # They cost no less at a higher price; a few are looked at.
-        number -= number % -(-len(prices.prices) // _MOST_CUTS)
-        if (device_class, number) not in self._moved:
-            self._moved[device_class, number] = borders.sent_ns(
-                prices.sent_ns[number]
-            ) + borders.received_ns(prices.received_ns[number])
-        return self._moved[device_class, number]
+        number -= number % -(-len(sent_ns) // _MOST_CUTS)
+        if (device_class, number) not in self._sent:
+            self._sent[device_class, number] = self._borders.sent_ns(sent_ns[number])
+        return self._sent[device_class, number]
 
     @cached_property
-    def _moved(self) -> dict[tuple[str, int], Floats]:
+    def _sent(self) -> dict[tuple[str, int], Floats]:
         return {}
 
     @cached_property

@@ -11,9 +11,6 @@ through a value that S receives; no more flow goes through it than mu times its 
 
     load(S) >= sum over v in S of w(v) + c(v) + mu / f b(v) - mu / f room(S).
 
-It costs more by what the flow leaves of the value: nothing of what leaves S by a value goes through
-more than the flow of the whole graph sends there.
-
 An operator that others regions save is kept, or read by who saves it on another stage: then it is
 sent, and m of its storages are held. So it counts as kept.
 
@@ -57,15 +54,11 @@ class MemoryPrices:
     sent_ns : Floats, shape (prices, units)
         What comes to that for a unit whose value is sent, at this price and all higher ones: if it
         is kept it costs all that it saves, and else all microbatches' storages are there.
-    received_ns : Floats, shape (prices, operators)
-        What comes to that for a value that is received, at this price and all higher ones: what
-        the flow leaves of the microbatches of it that are in flight.
     """
 
     prices: Floats
     costs_ns: Floats
     sent_ns: Floats
-    received_ns: Floats
 
     @classmethod
     def of(cls, units: Instance, device_class: str) -> MemoryPrices:
@@ -86,8 +79,7 @@ class MemoryPrices:
 
         costs_ns = by_unit(flows.starting) + units.work_ns[device_class]
         slack_ns = by_unit(flows.slack_ns) * (np.bincount(unit_of) == 1)
-        unused_ns = np.array([flows.unused_ns(at) for at in prices.tolist()])
-        return cls(prices, costs_ns, _least_from(slack_ns), _least_from(unused_ns))
+        return cls(prices, costs_ns, np.minimum.accumulate(slack_ns[::-1])[::-1])
 
     def mixture(self, price: float) -> tuple[int, float]:
         """Return the last price that is no larger than another, and the share of the next one."""
@@ -98,12 +90,6 @@ class MemoryPrices:
             return lower, 0.0
         low, high = self.prices[lower : lower + 2].tolist()
         return lower, (price - low) / (high - low)
-
-
-def _least_from(by_price: Floats) -> Floats:
-    """Return the least of each column in every row and those behind it."""
-    found: Floats = np.minimum.accumulate(by_price[::-1])[::-1]
-    return found
 
 
 def _breakpoints(flows: _GraphFlows) -> list[float]:
@@ -151,7 +137,7 @@ class _GraphFlows:
 
     def __init__(self, problem: PartitionProblem, device_class: str) -> None:
         self._problem = problem
-        self._flows: dict[float, tuple[Floats, Floats, tuple[float, float]]] = {}
+        self._flows: dict[float, tuple[Floats, tuple[float, float]]] = {}
         self._regions = [op.backward.region for op in problem.operators]
         structure = problem.storage_graph
         forward, _ = problem.arrays.pass_latency_ns(device_class)
@@ -162,8 +148,6 @@ class _GraphFlows:
         self.kept_bytes: Floats = np.zeros(len(operators))
         arcs: list[tuple[int, int, int, int]] = []
         starting: list[tuple[int, int]] = []
-        # By operator, the arc that flow leaves its value by.
-        self._value_arcs: dict[int, int] = {}
         count = len(operators)
         for index, op in enumerate(operators):
             backward, node, value = op.backward, 2 + index, 2 + count + index
@@ -173,11 +157,9 @@ class _GraphFlows:
                 size = min(op.value_bytes, released_bytes)
                 # What runs again in a later region needs it as an anchor.
                 is_own = self._pays(structure, index) == backward.region
-                self._value_arcs[index] = len(arcs)
                 arcs.append((value, node if may[index] and is_own else 1, 0, size))
             elif op.alias_of is not None and op.alias_of in index_of:
                 parent = 2 + count + index_of[op.alias_of]
-                self._value_arcs[index] = len(arcs)
                 arcs.append((value, parent, 0, op.value_bytes))
             if not may[index]:
                 self.kept_bytes[index] = backward.saved_bytes
@@ -232,17 +214,11 @@ class _GraphFlows:
         found[own] = np.minimum(left_ns, kept_bytes[own] * price * (batches - 1) / batches)
         return np.maximum(found, 0.0)
 
-    def unused_ns(self, price: float) -> Floats:
-        """Return what the flow leaves of every value, by operator."""
-        value_bytes = self._problem.arrays.value_bytes[: len(self._problem.operators)]
-        return np.maximum(value_bytes * price - self._solved(price)[1], 0.0)
-
     def choice(self, price: float) -> tuple[float, float]:
         """Return time and bytes of a minimum cut."""
-        return self._solved(price)[2]
+        return self._solved(price)[1]
 
-    def _solved(self, price: float) -> tuple[Floats, Floats, tuple[float, float]]:
-        """Return what starts at operators, what leaves their values, and what the cut takes."""
+    def _solved(self, price: float) -> tuple[Floats, tuple[float, float]]:
         if price in self._flows:
             return self._flows[price]
         costs = self._network.costs(price, 1)
@@ -252,7 +228,5 @@ class _GraphFlows:
         cut = self._network.cut(costs * scale)
         starts = self.kept_bytes * price
         starts[self.sources] += cut.flows[self._first :] / scale
-        values = np.zeros(len(starts))
-        values[[*self._value_arcs]] = cut.flows[[*self._value_arcs.values()]] / scale
-        self._flows[price] = starts, values, self._network.measured(cut.is_before)
+        self._flows[price] = starts, self._network.measured(cut.is_before)
         return self._flows[price]
