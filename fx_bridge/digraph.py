@@ -109,7 +109,7 @@ def to_digraph(
     groups: Sequence[ColocationGroup] = ()
     if colocation:
         groups = colocation_groups(
-            captured,
+            found[0].captured,
             training=training is not None,
             keep_whole=keep_whole,
             tied_weights="colocate" if training is None else training.tied_weights,

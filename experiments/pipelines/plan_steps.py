@@ -18,7 +18,7 @@ from fx_bridge.costs.allocations import record_allocations
 from fx_bridge.pipeline.build import build_pipeline_stage
 from fx_bridge.pipeline.rank import PipelineRank
 from fx_bridge.split.by_plan import split_by_plan
-from fx_bridge.storages.replay import tensors_in
+from fx_bridge.storages.tensor_subclasses import tensors_in
 from solver import PartitionPlan
 from solver.model.training import Schedule
 

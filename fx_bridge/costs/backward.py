@@ -29,8 +29,9 @@ from fx_bridge.costs.recomputation import (
 )
 from fx_bridge.costs.recompute import ANYTHING, Recompute
 from fx_bridge.storages.device_kernels import DeviceKernels
-from fx_bridge.storages.replay import Replay, tensor_leaves, value_bytes
+from fx_bridge.storages.replay import Replay, value_bytes
 from fx_bridge.storages.table import Storage, saved_storages
+from fx_bridge.storages.tensor_subclasses import tensor_leaves
 from solver import PartitionError
 from solver.model.training import Backward
 

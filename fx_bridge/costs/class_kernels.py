@@ -138,9 +138,12 @@ class _ChoiceReplay(Replay):
     def observe(self, node: fx.Node) -> Any:
         self.choosing.choices.clear()
         value = super().observe(node)
-        if self.choosing.choices:
-            self.chosen[node.name] = list(self.choosing.choices)
+        if self.notes:
+            self.chosen[node.name] = list(self.notes)
         return value
+
+    def take_notes(self) -> tuple[tuple[str, ...], ...]:
+        return tuple(self.choosing.choices)
 
 
 # -- putting costs together ----------------------------------------------------------------

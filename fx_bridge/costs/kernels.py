@@ -20,8 +20,8 @@ from fx_bridge.costs.operators import dtype_name, recurrent_flops
 from fx_bridge.storages.attention import ATTENTION, MATH, AttentionCall
 from fx_bridge.storages.device_kernels import DeviceKernels
 from fx_bridge.storages.fake_kernels import hidden_bytes
-from fx_bridge.storages.replay import Replay, tensors_in, value_bytes
-from fx_bridge.storages.tensor_subclasses import any_wrapper
+from fx_bridge.storages.replay import Replay, value_bytes
+from fx_bridge.storages.tensor_subclasses import any_wrapper, tensors_in
 
 _ALLOCATIONS: Final = frozenset({"empty", "empty_like", "empty_strided", "new_empty"})
 
@@ -191,8 +191,11 @@ class _MathReplay(Replay):
 
     def observe(self, node: fx.Node) -> Any:
         self._noting.used_math = False
-        count = self._counting.start()
+        self._count = self._counting.start()
         value = super().observe(node)
-        if self._noting.used_math and node.op in COMPUTE_OPS:
-            self.ran[node.name] = tuple(count.kernels)
+        if self.notes is not None and node.op in COMPUTE_OPS:
+            self.ran[node.name] = self.notes
         return value
+
+    def take_notes(self) -> tuple[Kernel, ...] | None:
+        return tuple(self._count.kernels) if self._noting.used_math else None

@@ -13,7 +13,7 @@ from fx_bridge.costs.device_specs import DEVICE_SPECS, DeviceSpec, check_specs
 from fx_bridge.costs.kernels import math_attention_kernels
 from fx_bridge.costs.operators import dtype_name, node_flops, node_moved_bytes
 from fx_bridge.costs.timing import measure_operators
-from fx_bridge.storages.replay import tensors_in
+from fx_bridge.storages.tensor_subclasses import tensors_in
 
 
 def roofline_latency_ns(

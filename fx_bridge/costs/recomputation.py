@@ -21,9 +21,8 @@ from fx_bridge.capture.attributes import attribute_at
 from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.capture.layers import layer_calls
 from fx_bridge.capture.random_numbers import random_operators
-from fx_bridge.storages.replay import tensor_leaves
 from fx_bridge.storages.table import Storage
-from fx_bridge.storages.tensor_subclasses import is_wrapper
+from fx_bridge.storages.tensor_subclasses import is_wrapper, tensor_leaves
 
 _CPU_STATE_BYTES: Final = 5_056
 _STATE_BYTES: Final[Mapping[str, int]] = {"cuda": 16}

@@ -15,8 +15,13 @@ from torch.utils import _pytree as pytree
 from fx_bridge.capture.model.messages import first_line
 from fx_bridge.equivalence.containers import named_leaves
 from fx_bridge.storages.mutations import memory_of
-from fx_bridge.storages.replay import tensor_leaves
-from fx_bridge.storages.tensor_subclasses import cloned, is_wrapper, mapped_parts, parts_of
+from fx_bridge.storages.tensor_subclasses import (
+    cloned,
+    is_wrapper,
+    mapped_parts,
+    parts_of,
+    tensor_leaves,
+)
 from solver import PartitionError
 
 

@@ -14,8 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fx_bridge.storages.fake_kernels import hidden_bytes
-from fx_bridge.storages.replay import tensors_in
-from fx_bridge.storages.tensor_subclasses import any_wrapper
+from fx_bridge.storages.tensor_subclasses import any_wrapper, tensors_in
 
 Phase = Literal["forward", "backward", "optimizer"]
 Kind = Literal[

@@ -23,7 +23,7 @@ from fx_bridge.memory.optimizer import (
 )
 from fx_bridge.memory.result import LiveStorage, MemoryPoint, MemoryProfile
 from fx_bridge.memory.run import Loss, MemoryRun, NothingToTrainError, Runner, TrainingStep
-from fx_bridge.storages.replay import tensors_in
+from fx_bridge.storages.tensor_subclasses import tensors_in
 from solver import PartitionError
 
 

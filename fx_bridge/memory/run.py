@@ -16,7 +16,8 @@ from fx_bridge.memory.ledger import Ledger
 from fx_bridge.memory.optimizer import OptimizerFactory, OptimizerStep
 from fx_bridge.storages.device_kernels import DeviceKernels
 from fx_bridge.storages.mutations import memory_of
-from fx_bridge.storages.replay import Replay, tensor_leaves
+from fx_bridge.storages.replay import Replay
+from fx_bridge.storages.tensor_subclasses import tensor_leaves
 from fx_bridge.storages.weights import weight_storages
 from solver import PartitionError
 

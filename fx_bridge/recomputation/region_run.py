@@ -26,7 +26,7 @@ from torch.utils import _pytree as pytree
 from fx_bridge.recomputation.random_state import NotedState, drawing_again, noted_state
 from fx_bridge.recomputation.steps import Step, call
 from fx_bridge.storages.autocast import autocast_dtypes, precision, types_here
-from fx_bridge.storages.replay import tensor_leaves
+from fx_bridge.storages.tensor_subclasses import tensor_leaves
 from solver import PartitionError
 
 # Shared, since every object that is made for each operator brings the garbage collector nearer.

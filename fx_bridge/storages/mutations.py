@@ -10,8 +10,7 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fx_bridge.storages.replay import tensors_in
-from fx_bridge.storages.tensor_subclasses import any_wrapper
+from fx_bridge.storages.tensor_subclasses import any_wrapper, tensors_in
 
 
 def memory_of(tensor: torch.Tensor) -> object:

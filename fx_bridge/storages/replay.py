@@ -19,7 +19,8 @@ from torch.utils import _pytree as pytree
 from fx_bridge.storages.autocast import captured_precision, precision
 from fx_bridge.storages.device_kernels import DeviceKernels
 from fx_bridge.storages.fake_kernels import SizedFakeTensorMode
-from fx_bridge.storages.tensor_subclasses import is_wrapper, mapped_parts, parts_of
+from fx_bridge.storages.repeated_calls import RepeatedCalls
+from fx_bridge.storages.tensor_subclasses import is_wrapper, mapped_parts, tensors_in
 
 
 class Replay(fx.Interpreter):
@@ -46,6 +47,8 @@ class Replay(fx.Interpreter):
         of one run have the same address.
     made_up : list of str
         The operators that could not run.
+    notes : Any
+        Of the last node, what :meth:`take_notes` said when it, or one like it, ran.
     """
 
     differentiates: bool = False
@@ -64,6 +67,8 @@ class Replay(fx.Interpreter):
         self.must_run = must_run
         self.values: dict[fx.Node, Any] = {}
         self.made_up: list[str] = []
+        self.notes: Any = None
+        self._repeated = RepeatedCalls(self.mode)
         self._fakes: dict[int, torch.Tensor] = {}
         tensors = itertools.chain(module.parameters(), module.buffers())
         self._on_meta = {tensor.device.type for tensor in tensors} == {"meta"}
@@ -89,6 +94,7 @@ class Replay(fx.Interpreter):
 
     def observe(self, node: fx.Node) -> Any:
         """Return the value of `node`; the place for subclasses to look around it."""
+        self.notes = None
         if node.op == "placeholder":
             return self._fresh(node)
         if node.op == "get_attr":
@@ -102,13 +108,32 @@ class Replay(fx.Interpreter):
             args = tuple(self._here(a) if isinstance(a, torch.device) else a for a in args)
             if kwargs.get("device") is not None:
                 kwargs = {**kwargs, "device": self._here(torch.device(kwargs["device"]))}
-            return getattr(self, node.op)(node.target, args, kwargs)
+            return self._run(node, args, kwargs)
         except Exception:
             if self.must_run:
                 raise
             self.made_up.append(node.name)
+            self.notes = self.take_notes()
             value = self.substitute(node)
             return self._passing_gradients(node, value) if self.differentiates else value
+
+    def take_notes(self) -> Any:
+        """Return what the run of a node showed besides its value; the place for subclasses."""
+        return None
+
+    def _run(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a node, or make what one like it yielded."""
+        # What autograd keeps depends on more than sizes.
+        call = None if self.differentiates else self._repeated.call(node.target, args, kwargs)
+        known = None if call is None else self._repeated.again(call)
+        if known is not None:
+            value, self.notes = known
+            return value
+        value = getattr(self, node.op)(node.target, args, kwargs)
+        self.notes = self.take_notes()
+        if call is not None:
+            self._repeated.keep(call, value, self.notes)
+        return value
 
     def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a submodule on fakes of its parameters and buffers, which may change the fakes."""
@@ -148,8 +173,11 @@ class Replay(fx.Interpreter):
                 # Each part by itself, so that what two of them share is one fake too.
                 made = mapped_parts(tensor, lambda _, part: self._new_fake(part))
                 return made.requires_grad_(self.differentiates and tensor.requires_grad)
-            made = self.mode.from_tensor(tensor, static_shapes=True)
             # Where nothing is differentiated, torch's own hooks trip over what could be.
+            known = None if self.differentiates else self._repeated.fake(tensor)
+            if known is not None:
+                return known
+            made = self.mode.from_tensor(tensor, static_shapes=True)
             return made if self.differentiates else made.detach()
         with self.mode:
             return torch.empty(tensor.size(), dtype=torch.uint8, device=tensor.device)
@@ -245,24 +273,6 @@ def hint(size: Any) -> Any:
         bound = bounds.upper if bounds.upper.is_number and bounds.upper < 2**31 else bounds.lower
         known[symbol] = bound if bound.is_number and bound > 0 else 1
     return kind(node.expr.xreplace(known))
-
-
-def tensors_in(value: Any) -> list[torch.Tensor]:
-    """Return the strided tensors that `value` consists of, in order.
-
-    A container's elements, and the parts of those that hold others: indices and values of a sparse
-    tensor, inner tensors of a wrapper such as a quantised weight.
-    """
-    return [part for leaf in tensor_leaves(value) for part in parts_of(leaf).values()]
-
-
-def tensor_leaves(value: Any) -> list[torch.Tensor]:
-    """Return the tensors in a container as they are: what autograd knows, wrappers too."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, list | tuple) and all(isinstance(each, torch.Tensor) for each in value):
-        return list(value)
-    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def value_bytes(value: Any) -> int:

@@ -19,7 +19,8 @@ from torch._ops import OpOverload
 
 from fx_bridge.storages.device_kernels import DeviceKernels, KernelChoice
 from fx_bridge.storages.mutations import WriteRecorder, memory_of, written_arguments
-from fx_bridge.storages.replay import Replay, tensors_in, value_bytes
+from fx_bridge.storages.replay import Replay, value_bytes
+from fx_bridge.storages.tensor_subclasses import tensors_in
 from fx_bridge.storages.weights import WeightStorage, is_flat, weight_storages
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import torch
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import (
     is_traceable_wrapper_subclass,
     is_traceable_wrapper_subclass_type,
@@ -123,3 +124,21 @@ def _inner_tensors(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
     names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
     values = {name: getattr(tensor, name) for name in names}
     return {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Return the strided tensors that `value` consists of, in order.
+
+    A container's elements, and the parts of those that hold others: indices and values of a sparse
+    tensor, inner tensors of a wrapper such as a quantised weight.
+    """
+    return [part for leaf in tensor_leaves(value) for part in parts_of(leaf).values()]
+
+
+def tensor_leaves(value: Any) -> list[torch.Tensor]:
+    """Return the tensors in a container as they are: what autograd knows, wrappers too."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, list | tuple) and all(isinstance(each, torch.Tensor) for each in value):
+        return list(value)
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]

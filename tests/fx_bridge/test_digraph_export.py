@@ -9,7 +9,7 @@ from fx_bridge import Costs, Training
 from fx_bridge.capture.graph import capture, placeholder_values
 from fx_bridge.costs.device_specs import DeviceSpec
 from fx_bridge.digraph import to_digraph
-from fx_bridge.storages.replay import tensors_in
+from fx_bridge.storages.tensor_subclasses import tensors_in
 from solver import Device, PartitionError, PartitionPlan, evaluate, problem_from_digraph
 
 

@@ -6,7 +6,7 @@ import weakref
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fx_bridge.storages.replay import tensors_in
+from fx_bridge.storages.tensor_subclasses import tensors_in
 
 
 class Tracker(TorchDispatchMode):

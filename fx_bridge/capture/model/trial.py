@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from fx_bridge.capture.model.messages import quiet
 from fx_bridge.capture.model.state import unchanged
-from fx_bridge.storages.replay import tensors_in
+from fx_bridge.storages.tensor_subclasses import tensors_in
 
 
 def trial_error(

@@ -17,7 +17,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fx_bridge.storages.mutations import memory_of, written_arguments
-from fx_bridge.storages.replay import tensors_in
+from fx_bridge.storages.tensor_subclasses import tensors_in
 
 _OPERATORS: Final = (
     *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"),

@@ -23,7 +23,8 @@ from fx_bridge.capture.tracers.lifted_weights import inputs_to_weights, is_weigh
 from fx_bridge.capture.tracers.symbolic_trace import faithful_trace
 from fx_bridge.storages.autocast import note_precision
 from fx_bridge.storages.mutations import WriteRecorder, memory_of
-from fx_bridge.storages.replay import Replay, tensors_in
+from fx_bridge.storages.replay import Replay
+from fx_bridge.storages.tensor_subclasses import tensors_in
 from solver import PartitionError
 
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]

@@ -23,7 +23,7 @@ from fx_bridge.split.checks import check_splittable
 from fx_bridge.split.colocation import TiedReaders, colocation_groups
 from fx_bridge.split.tags.copies import Placement, with_copies
 from fx_bridge.split.tags.plans import plan_from_tags
-from fx_bridge.storages.replay import tensors_in
+from fx_bridge.storages.tensor_subclasses import tensors_in
 from solver import PartitionError, PartitionPlan, PartitionProblem, evaluate
 from solver.model.quantities import counted
 

@@ -15,7 +15,7 @@ from fx_bridge.capture.modules import operators_of
 from fx_bridge.costs.device_specs import DEVICE_SPECS
 from fx_bridge.costs.recomputation import recomputation_regions
 from fx_bridge.digraph import to_digraph
-from fx_bridge.storages.replay import tensors_in
+from fx_bridge.storages.tensor_subclasses import tensors_in
 from solver import Device, problem_from_digraph
 from solver.evaluation.recomputed_memory import RecomputedStage
 from solver.model.recomputation import Recomputation

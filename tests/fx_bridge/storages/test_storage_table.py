@@ -5,8 +5,8 @@ import torch
 from torch import fx, nn
 
 from fx_bridge.capture.graph import capture, placeholder_values
-from fx_bridge.storages.replay import tensors_in
 from fx_bridge.storages.table import saved_storages, storage_table
+from fx_bridge.storages.tensor_subclasses import tensors_in
 from fx_bridge.storages.weights import weight_storages
 
 
