@@ -336,7 +336,7 @@ _CUTS_WITH_EVERYTHING_AGAIN: Final = Step(
     "cuts with everything again",
     recomputation.cuts_with_everything_again,
     share=16.0,
-    when=all_of(is_first, recomputation.has_wide_gap),
+    when=all_of(is_first, recomputation.has_wide_gap, recomputation.may_run_everything_again),
 )
 RECOMPUTED: Final = (
     CONTIGUOUS,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,8 +22,26 @@ _UNLIMITED = 1 << 50
 _LARGEST = float(1 << 44)
 """Sum of amounts that are made integers."""
 _Sides = tuple[int, int]
-_CutOfPairs = tuple["_Cut", int, Ints]
-"""And the unit that its numbers begin at, and the numbers of the pairs that have it."""
+
+
+class CutOfPairs(NamedTuple):
+    """A cut of a border that some pairs share.
+
+    Attributes
+    ----------
+    cut : BorderCut
+    first : int
+        The unit that its numbers begin at.
+    before, behind : int
+        Chosen units on both sides, as bits.
+    pairs : array of int
+    """
+
+    cut: BorderCut
+    first: int
+    before: int
+    behind: int
+    pairs: Ints
 
 
 class BorderBytes:
@@ -42,11 +61,20 @@ class BorderBytes:
     @cached_property
     def received(self) -> tuple[Floats, Floats]:
         """What the stage of each pair receives of a microbatch, and its gradients."""
+        value_bytes, gradient_bytes = self.value_bytes
+        starts = self.starts
+        return self._crossing(value_bytes, starts), self._crossing(gradient_bytes, starts)
+
+    @cached_property
+    def value_bytes(self) -> tuple[Ints, Ints]:
+        """The value of every operator, and its gradient; 0 of those that count by themselves."""
         arrays, batches = self._problem.arrays, self._problem.microbatches
         value_bytes = arrays.value_bytes[: len(self._problem.operators)]
-        held_bytes = arrays.held_bytes[: len(value_bytes)] - batches * value_bytes
-        starts = self._starts
-        return self._crossing(value_bytes, starts), self._crossing(held_bytes, starts)
+        gradient_bytes = arrays.held_bytes[: len(value_bytes)] - batches * value_bytes
+        counts = np.ones(len(value_bytes), dtype=np.int64)
+        for family, _ in self._shared_families:
+            counts[family] = 0
+        return value_bytes * counts, gradient_bytes * counts
 
     @cached_property
     def sent(self) -> tuple[Floats, Floats]:
@@ -60,8 +88,8 @@ class BorderBytes:
         gradient_bytes = np.array([op.backward.gradient_bytes for op in operators])
         buffers_bytes = self._problem.microbatches * gradient_bytes
         return (
-            self._crossing(buffers_bytes, self._ends),
-            self._crossing(buffers_bytes + storage_bytes, self._ends, self._unread_bytes),
+            self._crossing(buffers_bytes, self.ends),
+            self._crossing(buffers_bytes + storage_bytes, self.ends, self._unread_bytes),
         )
 
     def sent_ns(self, by_unit: Floats) -> Floats:
@@ -69,19 +97,19 @@ class BorderBytes:
         scale = _LARGEST / max(float(by_unit.sum()), 1.0)
         amounts = np.floor(by_unit * scale).astype(np.int64)
         nothing, result = np.zeros_like(amounts), np.zeros(len(self._pairs))
-        for cut, first, pairs in self._ends:
+        for cut, first, _, _, pairs in self.ends:
             if not self._clock.is_over:
                 result[pairs] = cut.least(amounts[first:], nothing[first:]) / scale
         return result
 
     def _crossing(
-        self, by_operator: Ints, cuts: list[_CutOfPairs], unread: Ints | None = None
+        self, by_operator: Ints, cuts: list[CutOfPairs], unread: Ints | None = None
     ) -> Floats:
         """Return the least that crosses the borders of stages."""
         sizes = np.array(self._least(by_operator))
         result = np.zeros(len(self._pairs))
         unread = np.zeros(len(sizes), dtype=np.int64) if unread is None else unread
-        for cut, first, pairs in cuts:
+        for cut, first, _, _, pairs in cuts:
             if not self._clock.is_over:
                 result[pairs] = cut.least(sizes[first:], unread[first:])
         return result
@@ -131,7 +159,7 @@ class BorderBytes:
         return result
 
     @cached_property
-    def _starts(self) -> list[_CutOfPairs]:
+    def starts(self) -> list[CutOfPairs]:
         """What is between units of the first ideal and those of the stage that are next to it."""
         skeleton, pairs = self._skeleton, self._pairs
         before, fronts = skeleton.before, skeleton.next_behind
@@ -144,7 +172,7 @@ class BorderBytes:
         return self._cuts(found)
 
     @cached_property
-    def _ends(self) -> list[_CutOfPairs]:
+    def ends(self) -> list[CutOfPairs]:
         """What is between units of the stage and those outside the second ideal."""
         skeleton, pairs = self._skeleton, self._pairs
         after, backs = skeleton.after, skeleton.next_before
@@ -165,20 +193,20 @@ class BorderBytes:
         for code, own in _grouped((1 << np.arange(len(places))) @ inside):
             yield sum(1 << place for at, place in enumerate(places) if code >> at & 1), pairs[own]
 
-    def _cuts(self, found: dict[_Sides, list[Ints]]) -> list[_CutOfPairs]:
-        cuts: list[_CutOfPairs] = []
-        known: dict[tuple[object, ...], _Cut] = {}
+    def _cuts(self, found: dict[_Sides, list[Ints]]) -> list[CutOfPairs]:
+        cuts: list[CutOfPairs] = []
+        known: dict[tuple[object, ...], BorderCut] = {}
         for sides, pairs in found.items():
             if self._clock.is_over:
                 break
             if all(sides):
                 cut, first = self._cut(known, *sides)
-                cuts.append((cut, first, np.concatenate(pairs)))
+                cuts.append(CutOfPairs(cut, first, *sides, np.concatenate(pairs)))
         return cuts
 
     def _cut(
-        self, known: dict[tuple[object, ...], _Cut], before: int, behind: int
-    ) -> tuple[_Cut, int]:
+        self, known: dict[tuple[object, ...], BorderCut], before: int, behind: int
+    ) -> tuple[BorderCut, int]:
         """Return the cut between two sides, and the unit that its numbers begin at.
 
         All that it is about lies between the first and the last unit of both sides, as units are in
@@ -193,7 +221,7 @@ class BorderBytes:
             *(tuple(unit - first for unit in side) for side in (sources, sinks)),
         )
         if key not in known:
-            known[key] = _Cut(self._skeleton, self._first_reader, before, behind)
+            known[key] = BorderCut(self._skeleton, self._first_reader, before, behind)
         return known[key], first
 
     @cached_property
@@ -277,7 +305,7 @@ def _last_bits(mask: int) -> int:
     return found
 
 
-class _Cut:
+class BorderCut:
     """The least that crosses a border between some chosen units and others behind them.
 
     Units on paths between the two are on either side of the border, but never behind what needs
@@ -333,7 +361,7 @@ class _Cut:
         self._tails, self._heads = np.array(arcs + free, dtype=np.int32).T
         self._free = len(free)
         first = min(sources)
-        self._owners = np.array(owners) - first
+        self.owners = np.array(owners) - first
         self._unread = np.array([*unread], dtype=np.int64) - first
         self._known: dict[bytes, float] = {}
 
@@ -345,7 +373,7 @@ class _Cut:
         unread : array of int
             What counts besides for units whose first reader is behind the border.
         """
-        capacity = np.concatenate([sizes[self._owners], unread[self._unread]])
+        capacity = np.concatenate([sizes[self.owners], unread[self._unread]])
         key = capacity.tobytes()
         if key not in self._known:
             least = 0

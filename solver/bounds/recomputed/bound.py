@@ -26,6 +26,7 @@ from functools import cached_property
 import numpy as np
 
 from solver.bounds.recomputed.borders import BorderBytes
+from solver.bounds.recomputed.first_regions import FirstRegions
 from solver.bounds.recomputed.prices import MemoryPrices
 from solver.bounds.recomputed.skeleton import Pairs, Skeleton
 from solver.model.arrays import Bools, Floats, Ints
@@ -69,7 +70,7 @@ class _Peak:
 
     def __init__(self, stages: RecomputedStages, place: Ints, counts: Bools) -> None:
         self._stages, self.counts = stages, counts
-        self._region = stages.regions[np.array(stages.skeleton.chosen)[place]]
+        self.region = stages.regions[np.array(stages.skeleton.chosen)[place]]
         self._known: dict[str, Floats] = {}
         self.held_bytes = np.zeros(counts.shape)
         for at in np.unique(place).tolist():
@@ -82,9 +83,9 @@ class _Peak:
         if device_class not in self._known:
             stages = self._stages
             costs_ns = stages.prices(device_class).costs_ns
-            found = np.zeros((len(costs_ns), len(self._region)))
-            for region in np.unique(self._region).tolist():
-                own = np.flatnonzero(self._region == region)
+            found = np.zeros((len(costs_ns), len(self.region)))
+            for region in np.unique(self.region).tolist():
+                own = np.flatnonzero(self.region == region)
                 later = np.where(stages.regions >= region, costs_ns, 0.0)
                 found[:, own] = stages.pairs.sums(later, own)
             self._known[device_class] = found
@@ -216,13 +217,15 @@ class RecomputedStages:
         if device.memory_bytes is None:
             return loads_ns
         missing_bytes = self._fixed_bytes(flying) - device.memory_bytes
+        first = self._first_regions(device.device_class)
+        sends_later = self._sending_regions > first.region
         for number, price in enumerate(prices.prices.tolist()):
             if not price or self._clock.is_over:
                 continue
             found = self._totals_ns(device.device_class)[number] + price / flying * missing_bytes
             # What is there once at most costs as with a flow for what it costs the others.
             lower, share = prices.mixture(price * (flying - 1) / flying)
-            gained = np.zeros(found.shape)
+            gained, beside = np.zeros(found.shape), np.zeros(found.shape)
             for peak in self._peaks:
                 costs_ns = peak.costs_ns(device.device_class)
                 more = (1 - share) * costs_ns[lower] - costs_ns[number]
@@ -230,7 +233,14 @@ class RecomputedStages:
                     more += share * costs_ns[lower + 1]
                 more += price / flying * peak.held_bytes
                 gained = np.maximum(gained, np.where(peak.counts, more, 0.0))
-            gained += self._sent_ns(device.device_class, lower)
+                is_later = peak.counts & (peak.region > first.region)
+                beside = np.maximum(beside, np.where(is_later, more, 0.0))
+            sent_ns = self._sent_ns(device.device_class, lower)
+            gained += sent_ns
+            beside += np.where(sends_later, sent_ns, 0.0)
+            more_bytes = first.received_bytes(number, flying) - self._received_bytes(flying)
+            beside += first.costs_ns[number] + price / flying * more_bytes
+            gained = np.maximum(gained, np.where(first.is_known, beside, 0.0))
             loads_ns = np.maximum(loads_ns, found + gained)
         return loads_ns
 
@@ -275,11 +285,38 @@ class RecomputedStages:
             result += weight.size_bytes * inside
         return result + self.pairs.sums(own)
 
+    # -- first regions --------------------------------------------------------------------------
+
+    def _first_regions(self, device_class: str) -> FirstRegions:
+        if device_class not in self._firsts:
+            self._firsts[device_class] = FirstRegions(
+                self.pairs, self._borders, self.prices(device_class), self._clock
+            )
+        return self._firsts[device_class]
+
+    @cached_property
+    def _firsts(self) -> dict[str, FirstRegions]:
+        return {}
+
+    @cached_property
+    def _sending_regions(self) -> Ints:
+        """The first region that may send something, by pair."""
+        found = np.zeros(len(self.pairs), dtype=np.int64)
+        for cut in self._borders.ends:
+            found[cut.pairs] = self.regions[cut.first]
+        return found
+
+    # -- bytes ----------------------------------------------------------------------------------
+
+    def _received_bytes(self, flying: int) -> Floats:
+        value_bytes, gradient_bytes = self._borders.received
+        found: Floats = (self._problem.microbatches - flying) * value_bytes + gradient_bytes
+        return found
+
     def _fixed_bytes(self, flying: int) -> Floats:
         """Return what stages hold besides what has a price."""
         batches = self._problem.microbatches
-        value_bytes, gradient_bytes = self._borders.received
-        received = (batches - flying) * value_bytes + gradient_bytes
+        received = self._received_bytes(flying)
         buffers_bytes, sent_bytes = self._borders.sent
         sent = sent_bytes if flying < batches else buffers_bytes
         shared = (batches - flying) * self._borders.shared

@@ -21,13 +21,13 @@ regions may have costs for one price, and others for another.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from solver.model.arrays import Floats, Ints
-from solver.model.holdings import StorageGraph
+from solver.model.arrays import Bools, Floats, Ints
 from solver.model.problem import PartitionProblem
 from solver.presolve.instance import Instance
 from solver.stages.minimum_cut import UNCUT, PricedNetwork
@@ -54,11 +54,14 @@ class MemoryPrices:
     sent_ns : Floats, shape (prices, units)
         What comes to that for a unit whose value is sent, at this price and all higher ones: if it
         is kept it costs all that it saves, and else all microbatches' storages are there.
+    flows : GraphFlows
+        Where they are from.
     """
 
     prices: Floats
     costs_ns: Floats
     sent_ns: Floats
+    flows: GraphFlows
 
     @classmethod
     def of(cls, units: Instance, device_class: str) -> MemoryPrices:
@@ -69,7 +72,7 @@ class MemoryPrices:
         units : Instance
             Of a problem in which operators may run again.
         """
-        flows = _GraphFlows(units.problem, device_class)
+        flows = GraphFlows(units.problem, device_class)
         prices = np.append(0.0, _breakpoints(flows))
         unit_of = np.array(units.unit_of_operator)
 
@@ -79,7 +82,7 @@ class MemoryPrices:
 
         costs_ns = by_unit(flows.starting) + units.work_ns[device_class]
         slack_ns = by_unit(flows.slack_ns) * (np.bincount(unit_of) == 1)
-        return cls(prices, costs_ns, np.minimum.accumulate(slack_ns[::-1])[::-1])
+        return cls(prices, costs_ns, np.minimum.accumulate(slack_ns[::-1])[::-1], flows)
 
     def mixture(self, price: float) -> tuple[int, float]:
         """Return the last price that is no larger than another, and the share of the next one."""
@@ -92,7 +95,7 @@ class MemoryPrices:
         return lower, (price - low) / (high - low)
 
 
-def _breakpoints(flows: _GraphFlows) -> list[float]:
+def _breakpoints(flows: GraphFlows) -> list[float]:
     """Return prices at which the cheapest choice changes: all, or those that change most.
 
     Source: Eisner and Severance, "Mathematical techniques for efficient record segmentation in
@@ -124,7 +127,7 @@ def _breakpoints(flows: _GraphFlows) -> list[float]:
     return sorted({*found, *(price for _, price, _, _ in gaps)} - {0.0})
 
 
-class _GraphFlows:
+class GraphFlows:
     """The flows of the module's docstring; node 0 is where paths start, 1 where they end.
 
     Attributes
@@ -133,12 +136,15 @@ class _GraphFlows:
         By operator, what is kept whatever runs again.
     sources : list of int
         The operators that paths start at.
+    regions : list of int
+        By operator.
     """
 
     def __init__(self, problem: PartitionProblem, device_class: str) -> None:
         self._problem = problem
         self._flows: dict[float, tuple[Floats, tuple[float, float]]] = {}
-        self._regions = [op.backward.region for op in problem.operators]
+        self._of_region: dict[int, list[int]] = {}
+        self.regions = [op.backward.region for op in problem.operators]
         structure = problem.storage_graph
         forward, _ = problem.arrays.pass_latency_ns(device_class)
         self._forward_ns = forward
@@ -146,50 +152,64 @@ class _GraphFlows:
         roots = [index_of.get(problem.root_of[op.name], -1) for op in operators]
         may = [root >= 0 and operators[root].backward.recomputable for root in roots]
         self.kept_bytes: Floats = np.zeros(len(operators))
-        arcs: list[tuple[int, int, int, int]] = []
+        self._arcs: list[tuple[int, int, int, int]] = []
+        # By arc, the region whose flow goes through it, and the operator whose it is.
+        self._owners: list[tuple[int, int]] = []
         starting: list[tuple[int, int]] = []
         count = len(operators)
+
+        def add(index: int, region: int, arc: tuple[int, int, int, int]) -> None:
+            self._arcs.append(arc)
+            self._owners.append((region, index))
+
         for index, op in enumerate(operators):
             backward, node, value = op.backward, 2 + index, 2 + count + index
+            region = backward.region
             # What lives in a storage is there with it; a value that is received counts by itself.
             if roots[index] == index:
                 released_bytes = op.storage_bytes - backward.kept_bytes
                 size = min(op.value_bytes, released_bytes)
                 # What runs again in a later region needs it as an anchor.
-                is_own = self._pays(structure, index) == backward.region
-                arcs.append((value, node if may[index] and is_own else 1, 0, size))
+                paying = self._paying[index]
+                head = node if may[index] and paying == region else 1
+                add(index, paying, (value, head, 0, size))
             elif op.alias_of is not None and op.alias_of in index_of:
                 parent = 2 + count + index_of[op.alias_of]
-                arcs.append((value, parent, 0, op.value_bytes))
+                add(index, self._paying[roots[index]], (value, parent, 0, op.value_bytes))
             if not may[index]:
                 self.kept_bytes[index] = backward.saved_bytes
                 continue
             if roots[index] != index:
                 continue
-            arcs.append((node, 1, int(forward[index]), backward.rng_bytes))
+            add(index, region, (node, 1, int(forward[index]), backward.rng_bytes))
             others = structure.savers[index]
-            if any(operators[i].backward.region != backward.region for i in others):
+            if any(operators[i].backward.region != region for i in others):
                 self.kept_bytes[index] = min(backward.saved_bytes, op.storage_bytes)
                 continue
             starting.append((index, backward.saved_bytes))
             family = [operators[i] for i in structure.families[index] if operators[i].in_place]
             for read in dict.fromkeys(read for own in (op, *family) for read in own.reads):
                 root = roots[index_of[read]] if read in index_of else -1
-                if root not in (-1, index) and self._pays(structure, root) == backward.region:
-                    arcs.append((node, 2 + count + index_of[read], UNCUT, 0))
+                if root not in (-1, index) and self._paying[root] == region:
+                    add(index, region, (node, 2 + count + index_of[read], UNCUT, 0))
         self.sources = [index for index, _ in starting]
-        self._first = len(arcs)
-        arcs += [(0, 2 + index, 0, saved_bytes) for index, saved_bytes in starting]
-        self._network = PricedNetwork(arcs)
+        self._first = len(self._arcs)
+        for index, saved_bytes in starting:
+            add(index, self.regions[index], (0, 2 + index, 0, saved_bytes))
+        self._network = PricedNetwork(self._arcs)
         self._saved_bytes: Ints = np.array([saved_bytes for _, saved_bytes in starting], np.int64)
 
-    def _pays(self, structure: StorageGraph, root: int) -> int:
-        """Return the one region whose paths may go through a storage.
+    @cached_property
+    def _paying(self) -> list[int]:
+        """By operator, the one region whose paths may go through its storage.
 
         So flows of different regions have no arc in common, and may be for different prices.
         """
-        own = self._regions[root]
-        return min((self._regions[reader] for reader in structure.readers[root]), default=own)
+        readers = self._problem.storage_graph.readers
+        return [
+            min((self.regions[reader] for reader in readers[root]), default=own)
+            for root, own in enumerate(self.regions)
+        ]
 
     @property
     def largest_price(self) -> float:
@@ -222,11 +242,81 @@ class _GraphFlows:
         if price in self._flows:
             return self._flows[price]
         costs = self._network.costs(price, 1)
-        scale = min(1.0, _LARGEST / max(float(costs.max(initial=0.0)) * len(costs), 1.0))
-        # Whole parts of a nanosecond, as fine as they can be.
-        scale *= 1 if scale < 1 else min(1024.0, _LARGEST / max(float(costs.sum()), 1.0))
+        scale = _scale(costs)
         cut = self._network.cut(costs * scale)
         starts = self.kept_bytes * price
         starts[self.sources] += cut.flows[self._first :] / scale
         self._flows[price] = starts, self._network.measured(cut.is_before)
         return self._flows[price]
+
+    def region(self, region: int) -> RegionFlow:
+        """Return the part of the network that the flow of a region goes through."""
+        if not self._of_region:
+            for number, (paying, _) in enumerate(self._owners):
+                self._of_region.setdefault(paying, []).append(number)
+        own = self._of_region.get(region, [])
+        first = 2 + len(self._problem.operators)
+        return RegionFlow(
+            [self._arcs[at] for at in own],
+            [self._owners[at][1] for at in own],
+            {self._arcs[at][0] - first: place for place, at in enumerate(own)},
+        )
+
+
+class RegionFlow:
+    """The flow of one region, but for what certain operators keep and make.
+
+    Parameters
+    ----------
+    arcs : sequence of (int, int, int, int)
+        As those of a :class:`solver.stages.minimum_cut.PricedNetwork`.
+    owners : sequence of int
+        By arc, the operator whose it is.
+    values : dict of int to int
+        By operator, the arc that its value goes through.
+
+    Attributes
+    ----------
+    owners : array of int
+    starts : list of int
+        The arcs that paths start with.
+    key : tuple
+        Alike networks have the same.
+    """
+
+    def __init__(
+        self,
+        arcs: Sequence[tuple[int, int, int, int]],
+        owners: Sequence[int],
+        values: dict[int, int],
+    ) -> None:
+        self.owners: Ints = np.array(owners, dtype=np.int64)
+        self.values = values
+        number = {0: 0, 1: 1}
+
+        def node(known: int) -> int:
+            return number.setdefault(known, len(number))
+
+        own = [(node(tail), node(head), time, size) for tail, head, time, size in arcs]
+        self.key = tuple(own)
+        self.starts = [at for at, arc in enumerate(own) if arc[0] == 0]
+        self._network = PricedNetwork(own)
+
+    def through(self, price: float, without: Bools) -> Floats:
+        """Return what goes through every arc.
+
+        Parameters
+        ----------
+        without : array of bool
+            By arc: nothing goes through it.
+        """
+        costs = np.where(without, 0.0, self._network.costs(price, 1))
+        scale = _scale(costs)
+        found: Floats = self._network.cut(costs * scale).flows / scale
+        return found
+
+
+def _scale(costs: Floats) -> float:
+    """Return how many units of capacity a nanosecond is: as many as there can be."""
+    scale = min(1.0, _LARGEST / max(float(costs.max(initial=0.0)) * len(costs), 1.0))
+    return scale * (1 if scale < 1 else min(1024.0, _LARGEST / max(float(costs.sum()), 1.0)))

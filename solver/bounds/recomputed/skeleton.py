@@ -229,18 +229,21 @@ class Pairs:
         """
         skeleton = self.skeleton
         group, is_ready, is_passed = skeleton.groups
-        starts, ends = self.starts, self.ends
         groups, until = self._open
-        first, counts = until[:-1], np.diff(until)
-        if chosen is not None:
-            starts, ends, first, counts = (a[chosen] for a in (starts, ends, first, counts))
+        chosen = np.arange(len(self)) if chosen is None else chosen
+        starts, ends = self.starts[chosen], self.ends[chosen]
+        first, counts = until[chosen], until[chosen + 1] - until[chosen]
         rows = values.reshape(-1, values.shape[-1])
+        grouped = np.flatnonzero(rows.any(axis=0) & (group >= 0))
         amounts = np.array(
-            [np.bincount(group[group >= 0], row[group >= 0], len(is_ready)) for row in rows]
+            [np.bincount(group[grouped], row, len(is_ready)) for row in rows[:, grouped]]
         )
-        some = np.flatnonzero(amounts.any(axis=0))
+        counted: Bools = np.any(amounts != 0, axis=0)
+        some = np.flatnonzero(counted)
         ideals, place = np.unique(np.concatenate([starts, ends]), return_inverse=True)
-        own = rows[:, skeleton.chosen] @ skeleton.member[:, ideals].astype(np.float64)
+        of_chosen = rows[:, skeleton.chosen]
+        places = np.flatnonzero(of_chosen.any(axis=0))
+        own = of_chosen[:, places] @ skeleton.member[np.ix_(places, ideals)].astype(np.float64)
         passed = is_passed[np.ix_(some, ideals)]
         before = own + amounts[:, some] @ (passed & is_ready[np.ix_(some, ideals)])
         behind = own + amounts[:, some] @ passed
@@ -248,6 +251,7 @@ class Pairs:
         entries = np.repeat(first - np.cumsum(counts) + counts, counts)
         entries = groups[entries + np.arange(len(entries))]
         pair = np.repeat(np.arange(len(starts)), counts)
+        entries, pair = entries[counted[entries]], pair[counted[entries]]
         for row, amount in zip(result, amounts, strict=True):
             row -= np.bincount(pair, amount[entries], len(starts))
         found: Floats = result.reshape(*values.shape[:-1], len(starts))

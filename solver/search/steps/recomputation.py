@@ -18,6 +18,7 @@ from solver.evaluation.result import SolveStatus
 from solver.model.clock import Clock
 from solver.model.cuts import is_hand_made
 from solver.model.problem import PartitionProblem
+from solver.model.recomputation import required
 from solver.presolve.device_kinds import usable_devices
 from solver.presolve.instance import condense
 from solver.search.findings import BoundFound, Finding, Infeasible, PlanFound
@@ -110,6 +111,21 @@ def has_recomputed_stages(state: SearchState) -> bool:
 def has_wide_gap(state: SearchState) -> bool:
     """Whether the plans so far may be a hundredth above the best."""
     return state.has_gap(10)
+
+
+def may_run_everything_again(state: SearchState) -> bool:
+    """Whether loads are below the best bottleneck on average if everything runs again.
+
+    Of a graph on one device: what borders spare, as a value saved elsewhere alone, is little.
+    """
+    if state.objective != "bottleneck" or state.best is None:
+        return True
+    problem, units = _with_everything_again(state.problem), state.units
+    names = required(problem, {op.name: 0 for op in problem.operators}, ())
+    again = [index for index, op in enumerate(problem.operators) if op.name in names]
+    classes = {device.device_class for device in problem.devices}
+    again_ns = min(int(problem.arrays.pass_latency_ns(own)[0][again].sum()) for own in classes)
+    return int(units.fastest_ns.sum()) + again_ns < state.best * usable_devices(units)
 
 
 def has_few_rows(state: SearchState) -> bool:

@@ -5,6 +5,8 @@ import numpy as np
 from solver import Device, Operator, PartitionProblem
 from solver.bounds.recomputed.borders import BorderBytes
 from solver.bounds.recomputed.bound import RecomputedStages
+from solver.bounds.recomputed.first_regions import FirstRegions
+from solver.bounds.recomputed.prices import MemoryPrices
 from solver.bounds.recomputed.skeleton import Pairs, Skeleton
 from solver.model.clock import UNLIMITED
 from solver.model.training import Backward
@@ -86,6 +88,44 @@ def test_no_plan_is_below_the_bound():
     assert tight > 10
 
 
+def test_flows_of_first_regions_only_raise_the_bound(monkeypatch):
+    raised = 0
+    for seed in range(20, 62):
+        problem = recomputed_problem(seed, relayed=seed % 3 == 0, **SIZE)
+        if not RecomputedStages.applies(problem):
+            continue
+        units = condense(problem)
+        kinds = interchangeable_kinds(units)
+        bound_ns = RecomputedStages(units, kinds).least_bottleneck_ns()
+        with monkeypatch.context() as patch:
+            patch.setattr(FirstRegions, "_mixed", {op.backward.region for op in problem.operators})
+            without_ns = RecomputedStages(units, kinds).least_bottleneck_ns()
+        assert bound_ns >= without_ns, f"seed {seed}"
+        raised += bound_ns > without_ns
+    assert raised > 5
+
+
+def test_first_regions_count_what_pays_for_no_flow():
+    """Of a border within the last region a stage holds all microbatches, in place of m - f."""
+    units = layers(2)
+    pairs = Pairs(Skeleton(units, 40), None)
+    borders = BorderBytes(pairs, UNLIMITED)
+    prices = MemoryPrices.of(units, units.problem.devices[0].device_class)
+    first = FirstRegions(pairs, borders, prices, UNLIMITED)
+    value_bytes, gradient_bytes = borders.received
+    for number in range(1, len(prices.prices)):
+        for flying in (1, 2, 4):
+            found = first.received_bytes(number, flying)
+            least = np.maximum((4 - flying) * value_bytes + gradient_bytes - 1, 0)
+            most = 4 * value_bytes + gradient_bytes
+            known = first.is_known
+            assert (found[known] >= least[known]).all()
+            assert (found[~known] == 0).all()
+            assert (found[known] == most[known]).any()
+    assert (first.costs_ns <= 1e-6).all()
+    assert {*first.region[first.is_known].tolist()} == {0, 1}
+
+
 def test_stages_have_what_lies_between_their_units():
     values = np.random.default_rng(0).integers(1, 100, size=(2, 4 * 6)).astype(np.float64)
     units = layers(4)
@@ -113,7 +153,7 @@ def test_alike_borders_are_cut_as_others_are(monkeypatch):
     pairs = Pairs(Skeleton(layers(5), 200), None)
     shared = BorderBytes(pairs, UNLIMITED)
     found = [*shared.received, *shared.sent]
-    cuts = [cut for cut, _, _ in shared._starts]
+    cuts = [own.cut for own in shared.starts]
     assert len({id(cut) for cut in cuts}) < len(cuts) / 2
     apart = BorderBytes(pairs, UNLIMITED)
     monkeypatch.setitem(apart.__dict__, "_alike", np.arange(5 * 6))
@@ -121,5 +161,5 @@ def test_alike_borders_are_cut_as_others_are(monkeypatch):
         (one == other).all()
         for one, other in zip(found, [*apart.received, *apart.sent], strict=True)
     )
-    assert len({id(cut) for cut, _, _ in apart._starts}) > len(cuts) / 2
+    assert len({id(own.cut) for own in apart.starts}) > len(cuts) / 2
     assert any((own > 0).any() for own in found)
