@@ -11,6 +11,7 @@ from solver import (
     SOLVERS,
     Device,
     Operator,
+    PartitionPlan,
     PartitionProblem,
     SolveLimits,
     SolveStatus,
@@ -21,9 +22,11 @@ from solver.diagnosis.answer import MoreMemory
 from solver.diagnosis.diagnose import diagnose
 from solver.io.json_files import plan_from_json, plan_to_json, problem_from_json, problem_to_json
 from solver.model.training import Backward
+from solver.search.steps.recomputation import may_run_everything_again
 from tests.support.oracle import brute_force, cost, has_plan
 from tests.support.random_problems import recomputed_problem, to_instance
 from tests.support.recompute_cases import SMALL, small_problem
+from tests.support.search_states import state_of
 
 # Nothing is asked of the clock: what is left open would be no answer.
 LIMITS = SolveLimits(workers=1, time_limit_s=None)
@@ -312,3 +315,13 @@ def test_what_must_run_again_does_though_all_would_fit():
                 check_plan(forced, result.plan, (rule, solver))
         assert result.objective > solve(problem, LIMITS).objective
     assert evaluate(problem.replace(recompute="none", operators=operators), result.plan).violations
+
+
+def test_everything_runs_again_only_where_that_may_win_on_average():
+    problem = small_problem(SMALL[1], None)
+    best = solve(problem, LIMITS).plan
+    assert not may_run_everything_again(state_of(problem, best))
+    device = problem.devices[0].name
+    on_one = PartitionPlan({op.name: device for op in problem.operators}, (device,))
+    assert may_run_everything_again(state_of(problem, on_one))
+    assert may_run_everything_again(state_of(problem))
