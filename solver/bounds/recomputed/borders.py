@@ -29,12 +29,10 @@ class CutOfPairs(NamedTuple):
 
     Attributes
     ----------
-    cut : BorderCut
     first : int
         The unit that its numbers begin at.
     before, behind : int
         Chosen units on both sides, as bits.
-    pairs : array of int
     """
 
     cut: BorderCut

@@ -48,11 +48,8 @@ class _Border(NamedTuple):
 
     Attributes
     ----------
-    cut : BorderCut
-    received : tuple of _Received
     through_ns : array of float
         By price and arc, what flows.
-    pairs : list of arrays of int
     """
 
     cut: BorderCut

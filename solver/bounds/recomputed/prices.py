@@ -277,7 +277,6 @@ class RegionFlow:
 
     Attributes
     ----------
-    owners : array of int
     starts : list of int
         The arcs that paths start with.
     key : tuple
