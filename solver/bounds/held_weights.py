@@ -36,11 +36,9 @@ def stage_weights(units: Instance) -> Ints:
     held = units.first_weights
     problem = units.problem
     rooms = [device.memory_bytes for device in problem.devices]
-    if problem.chunks_per_device > 1 or any(op.is_backward for op in problem.operators):
+    if not problem.is_forward_only or None in rooms:
         return held
     most = max((room for room in rooms if room is not None), default=0)
-    if None in rooms:
-        return held
     before = np.concatenate([[0], np.cumsum(held)])
     visits = 0
     more = np.zeros_like(held)

@@ -66,11 +66,7 @@ class DestructiveBound(ABC):
     def applies(units: Instance) -> bool:
         """Whether transfers order and add up as the bound assumes."""
         problem = units.problem
-        return (
-            problem.chunks_per_device == 1
-            and not problem.interconnect.overlap
-            and not any(op.is_backward for op in problem.operators)
-        )
+        return problem.is_forward_only and not problem.interconnect.overlap
 
     def least_bottleneck_ns(self, at_least: int = 0) -> int:
         """Return a lower bound of the bottleneck of every plan with at most `slots` devices.

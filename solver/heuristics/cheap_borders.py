@@ -50,10 +50,9 @@ def plan_at_cheap_borders(
     problem = units.problem
     if (
         not 2 <= len(units) <= _MOST_UNITS
-        or problem.chunks_per_device > 1
+        or not problem.is_forward_only
         or is_hand_made(problem)
         or any(allowed is not None for allowed in units.allowed_devices)
-        or any(op.is_backward for op in problem.operators)
     ):
         return None
     work = units.fastest_ns

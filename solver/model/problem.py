@@ -264,6 +264,11 @@ class PartitionProblem:
         """What is kept of one microbatch whatever runs again, by operator."""
         return least_saved_bytes(self)
 
+    @cached_property
+    def is_forward_only(self) -> bool:
+        """Whether every device has one stage, and values go to later stages alone."""
+        return self.chunks_per_device == 1 and not any(op.is_backward for op in self.operators)
+
     @property
     def is_training(self) -> bool:
         """Whether the backward passes of operators count."""

@@ -18,9 +18,8 @@ def has_parts(problem: PartitionProblem) -> bool:
         problem.objective[0] == "bottleneck"
         and problem.memory_model != "training"
         and not Transfers(problem).hops
-        and problem.chunks_per_device == 1
+        and problem.is_forward_only
         and not is_hand_made(problem)
-        and not any(op.is_backward for op in problem.operators)
     )
 
 
