@@ -10,7 +10,7 @@ import numpy as np
 from solver.evaluation.layout import Layout
 from solver.evaluation.stage_memory import StageMemory, microbatches_in_flight
 from solver.model.arrays import Ints, unique_pairs
-from solver.model.plan import PartitionPlan, check_assignment
+from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 from solver.model.recomputation import recomputation_of
 
@@ -68,17 +68,8 @@ def alive_at_peak(problem: PartitionProblem, plan: PartitionPlan) -> tuple[tuple
     chunks of a device work on different microbatches at the same time
     (``docs/definition.md``, section 3).
     """
-    check_assignment(problem, plan.assignment)
-    numbers = {device.name: number for number, device in enumerate(problem.devices)}
-    layout = Layout(problem, plan, numbers)
-    memory = StageMemory(
-        problem,
-        layout.stage,
-        layout.order,
-        len(plan.stages),
-        values_hop=layout.hops is not None,
-        recomputation=recomputation_of(problem, plan),
-    )
+    layout = Layout(problem, plan)
+    memory = StageMemory.of(problem, layout, recomputation_of(problem, plan))
     found = _Found(problem, layout)
     found.add_weights()
     if problem.memory_model != "weights":

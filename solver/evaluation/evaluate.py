@@ -30,7 +30,7 @@ from solver.evaluation.usage import (
     stage_usage,
 )
 from solver.evaluation.violations import violations
-from solver.model.plan import PartitionPlan, check_assignment
+from solver.model.plan import PartitionPlan
 from solver.model.problem import ObjectiveName, PartitionProblem
 from solver.model.recomputation import Recomputation, recomputation_of
 
@@ -116,20 +116,11 @@ def evaluate(problem: PartitionProblem, plan: PartitionPlan) -> Evaluation:
     step that of all microbatches one after another.
     Runs in near-linear time, a few tens of milliseconds per 100,000 operators.
     """
-    check_assignment(problem, plan.assignment)
-    device_number = {device.name: number for number, device in enumerate(problem.devices)}
-    layout = Layout(problem, plan, device_number)
+    layout = Layout(problem, plan)
     recomputation = recomputation_of(problem, plan)
     passes, moves = stage_passes(problem, layout, recomputation), stage_moves(problem, layout)
     times = stage_times(passes, moves)
-    memory = StageMemory(
-        problem,
-        layout.stage,
-        layout.order,
-        len(plan.stages),
-        values_hop=layout.hops is not None,
-        recomputation=recomputation,
-    )
+    memory = StageMemory.of(problem, layout, recomputation)
     received = received_bytes_of(problem, layout, memory)
     stages = stage_usage(problem, plan, times, memory, received)
     usage = device_usage(problem, layout, stages, times, memory, received)

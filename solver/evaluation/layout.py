@@ -6,7 +6,7 @@ import numpy as np
 
 from solver.evaluation.relays import Hops, relay_hops
 from solver.model.arrays import unique_pairs
-from solver.model.plan import PartitionPlan
+from solver.model.plan import PartitionPlan, check_assignment
 from solver.model.problem import PartitionProblem
 
 
@@ -20,11 +20,16 @@ class Layout:
     *Places* are where something is held and takes time: the stages and, under relayed charging,
     after them the positions of the chain that have no operators. `device_of_place` is by place,
     `place` by position of the chain that has a place; `hops` is None under other charging.
+
+    Raises
+    ------
+    PartitionError
+        If the plan is not a total map from the operators to the devices.
     """
 
-    def __init__(
-        self, problem: PartitionProblem, plan: PartitionPlan, device_number: dict[str, int]
-    ) -> None:
+    def __init__(self, problem: PartitionProblem, plan: PartitionPlan) -> None:
+        check_assignment(problem, plan.assignment)
+        device_number = {device.name: number for number, device in enumerate(problem.devices)}
         index = plan.stage_index
         count = len(problem.operators)
         arrays = problem.arrays

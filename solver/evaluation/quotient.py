@@ -10,7 +10,7 @@ from solver.evaluation.layout import Layout
 from solver.evaluation.step import place_positions
 from solver.evaluation.transfers import stage_moves
 from solver.model.arrays import Ints, sums, unique_pairs
-from solver.model.plan import PartitionPlan, check_assignment
+from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 
 
@@ -62,7 +62,7 @@ def stage_arcs(problem: PartitionProblem, plan: PartitionPlan) -> tuple[Quotient
     PartitionError
         If the plan is not a total map from the operators to the devices.
     """
-    layout = _layout(problem, plan)
+    layout = Layout(problem, plan)
     arrays, count = problem.arrays, layout.stage_count
     value, target = unique_pairs(layout.read, layout.stage[layout.reader], count)
     arc = layout.stage[value] * count + target
@@ -91,7 +91,7 @@ def travels(problem: PartitionProblem, plan: PartitionPlan) -> tuple[Travel, ...
     PartitionError
         If the plan is not a total map from the operators to the devices.
     """
-    layout = _layout(problem, plan)
+    layout = Layout(problem, plan)
     moves, arrays = stage_moves(problem, layout), problem.arrays
     if len(plan.device_order) == 1:
         return ()
@@ -107,9 +107,3 @@ def travels(problem: PartitionProblem, plan: PartitionPlan) -> tuple[Travel, ...
         Travel(source - 1 if source else None, target - 1 if target else None, *sizes)
         for (source, target), *sizes in zip(ends, there, back, strict=True)
     )
-
-
-def _layout(problem: PartitionProblem, plan: PartitionPlan) -> Layout:
-    check_assignment(problem, plan.assignment)
-    numbers = {device.name: number for number, device in enumerate(problem.devices)}
-    return Layout(problem, plan, numbers)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import numpy as np
 
 from solver.evaluation.layout import Layout
@@ -82,6 +84,20 @@ class StageMemory:
         self.saved_bytes = sums(stage[order], arrays.saved_bytes[order], count)
         if recomputation is not None and problem.is_training:
             self._recompute(problem, stage, order, recomputation)
+
+    @classmethod
+    def of(
+        cls, problem: PartitionProblem, layout: Layout, recomputation: Recomputation | None
+    ) -> Self:
+        """Return what the stages of a whole plan hold."""
+        return cls(
+            problem,
+            layout.stage,
+            layout.order,
+            layout.stage_count,
+            values_hop=layout.hops is not None,
+            recomputation=recomputation,
+        )
 
     def _recompute(
         self, problem: PartitionProblem, stage: Ints, order: Ints, recomputation: Recomputation

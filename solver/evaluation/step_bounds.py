@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from solver.evaluation.timeline import PipelineTimes, event_graph
+from solver.evaluation.timeline import PipelineTimes
 from solver.model.schedules import action_tables
 
 
@@ -41,9 +41,7 @@ def step_bound_ns(
     """
     count = len(times.forward_ns)
     tables = action_tables("gpipe", 1, devices=devices, chunks=count // devices, backward=backward)
-    jobs = event_graph(
-        tables, count, tuple(times.arcs), overlap=times.overlap, staged=bool(times.staged_ns)
-    )
+    jobs = times.jobs(tables)
     durations = [times.duration_ns(job.task) for job in jobs]
     heads, tails = [0] * len(jobs), [0] * len(jobs)
     for number, job in enumerate(jobs):

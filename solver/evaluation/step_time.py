@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from solver.evaluation.timeline import Job, PipelineTimes, event_graph
+from solver.evaluation.timeline import Job, PipelineTimes
 from solver.model.schedules import action_tables, group_size, warm_up_turns
 from solver.model.training import Schedule
 
@@ -71,13 +71,7 @@ def step_time_ns(
     tables = action_tables(
         schedule, count, devices=devices, chunks=chunks, backward=backward, group=size
     )
-    jobs = event_graph(
-        tables,
-        len(times.forward_ns),
-        tuple(times.arcs),
-        overlap=times.overlap,
-        staged=bool(times.staged_ns),
-    )
+    jobs = times.jobs(tables)
     durations = {task: times.duration_ns(task) for task in {job.task for job in jobs}}
     # Backward passes of several chunks of GPipe begin with the last microbatch.
     reverse = schedule == "gpipe" and chunks > 1

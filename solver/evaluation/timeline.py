@@ -96,6 +96,16 @@ class PipelineTimes:
     staged_ns: Mapping[int, tuple[int, int, int, int]] = field(default_factory=dict)
     overlap: bool = False
 
+    def jobs(self, tables: ActionTables) -> tuple[Job, ...]:
+        """Return the jobs of one step of `tables`, each after all that it waits for."""
+        return event_graph(
+            tables,
+            len(self.forward_ns),
+            tuple(self.arcs),
+            overlap=self.overlap,
+            staged=bool(self.staged_ns),
+        )
+
     def duration_ns(self, task: Task) -> int:
         """Return how long the jobs of `task` take; without overlap actions include transfers."""
         backward = task.step == "backward"
@@ -149,11 +159,6 @@ class PipelineTimeline:
         """The time that each rank waits: its bubble."""
         return tuple(self.step_ns - busy_ns for busy_ns in self.busy_ns)
 
-    @property
-    def bubble_shares(self) -> tuple[float, ...]:
-        """The bubble of each rank as a share of the step; 0 for a step that takes no time."""
-        return tuple(idle_ns / max(self.step_ns, 1) for idle_ns in self.idle_ns)
-
 
 def simulate(
     tables: ActionTables,
@@ -196,8 +201,8 @@ def simulate(
     --------
     >>> from solver.model.schedules import action_tables
     >>> timeline = simulate(action_tables("1f1b", 4, devices=2), [10, 10], [20, 20])
-    >>> timeline.step_ns, timeline.bubble_shares
-    (150, (0.2, 0.2))
+    >>> timeline.step_ns, timeline.idle_ns
+    (150, (30, 30))
     """
     count = len(forward_ns)
     checked: list[tuple[int, ...]] = []
@@ -248,13 +253,7 @@ def timed_jobs(tables: ActionTables, times: PipelineTimes) -> list[tuple[Job, in
     PartitionError
         As :func:`timeline`.
     """
-    jobs = event_graph(
-        tables,
-        len(times.forward_ns),
-        tuple(times.arcs),
-        overlap=times.overlap,
-        staged=bool(times.staged_ns),
-    )
+    jobs = times.jobs(tables)
     durations = {task: times.duration_ns(task) for task in {job.task for job in jobs}}
     ends: list[int] = []
     timed: list[tuple[Job, int, int]] = []

@@ -31,12 +31,12 @@ def problem(**settings):
 
 def layout_of(instance):
     plan = PartitionPlan(dict(zip("abcd", "ppqq", strict=True)), ("p", "q"))
-    return Layout(instance, plan, {"p": 0, "q": 1})
+    return Layout(instance, plan)
 
 
 def memory_of(instance):
     layout = layout_of(instance)
-    return StageMemory(instance, layout.stage, layout.order, 2)
+    return StageMemory.of(instance, layout, None)
 
 
 def test_holdings_have_the_operators_while_which_they_are_held():
