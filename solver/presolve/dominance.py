@@ -92,7 +92,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
 
 from solver.model.plan import PartitionPlan
 from solver.model.sharing import shared_while_held
@@ -100,25 +99,7 @@ from solver.presolve.clusters import contract
 from solver.presolve.dominance_blocks import Blocks
 from solver.presolve.instance import Instance
 
-Rule = Literal[
-    "free to producer",
-    "cheap to producer",
-    "free to reader",
-    "cheap to reader",
-    "beside",
-    "fan",
-]
-
 _LARGEST_FAN = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Merge:
-    """A unit (with what was merged into it before) that moves to the stage of its anchor."""
-
-    unit: int
-    anchor: int
-    rule: Rule
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -129,15 +110,16 @@ class Simplified:
     ----------
     original, units : Instance
         Before and after; plans of `units` are plans of `original` at the same cost.
-    merges : tuple of Merge
-        In the order in which they were made; units are those of `original`.
+    merges : tuple of (int, int)
+        Units of `original`, with what was merged into them before, that move to the stage of
+        their anchor, and the anchors; in the order in which they were made.
     anchor_of : tuple of int
         For each unit of `original` the one whose stage it takes, perhaps itself.
     """
 
     original: Instance
     units: Instance
-    merges: tuple[Merge, ...]
+    merges: tuple[tuple[int, int], ...]
     anchor_of: tuple[int, ...]
 
     @classmethod
@@ -180,7 +162,7 @@ def simplify(units: Instance) -> Simplified:
         The merged units, and how to lift their plans.
     """
     problem = units.problem
-    merges: list[Merge] = []
+    merges: list[tuple[int, int]] = []
     # The time of a stage is not that of its device then, and the proofs speak of devices.
     # Nor is a step one of its loads.
     by_device = "latency" not in problem.objective or problem.chunks_per_device == 1
@@ -190,18 +172,18 @@ def simplify(units: Instance) -> Simplified:
     if not merges:
         return Simplified.unchanged(units)
     anchor = list(range(len(units)))
-    for merge in reversed(merges):
+    for unit, other in reversed(merges):
         # An anchor moves only after what has been merged into it.
-        anchor[merge.unit] = anchor[merge.anchor]
+        anchor[unit] = anchor[other]
     # The numbers of anchors are in a topological order.
     number = {unit: i for i, unit in enumerate(sorted(set(anchor)))}
     merged = contract(units, [number[unit] for unit in anchor], len(number))
     return Simplified(units, merged, tuple(merges), tuple(anchor))
 
 
-def _merge_all(blocks: Blocks) -> list[Merge]:
+def _merge_all(blocks: Blocks) -> list[tuple[int, int]]:
     """Apply the rules until none applies to any unit."""
-    merges: list[Merge] = []
+    merges: list[tuple[int, int]] = []
     waiting = set(range(blocks.count))
     queue = deque(range(blocks.count))
 
@@ -211,8 +193,8 @@ def _merge_all(blocks: Blocks) -> list[Merge]:
                 waiting.add(unit)
                 queue.append(unit)
 
-    def merge(unit: int, anchor: int, rule: Rule) -> None:
-        merges.append(Merge(unit, anchor, rule))
+    def merge(unit: int, anchor: int) -> None:
+        merges.append((unit, anchor))
         near = blocks.neighbours(unit)
         blocks.merge(unit, anchor)
         wake(near)
@@ -225,20 +207,11 @@ def _merge_all(blocks: Blocks) -> list[Merge]:
             continue
         for anchor in blocks.anchors(unit):
             if blocks.may_move(unit, anchor):
-                merge(unit, anchor, _rule(blocks, unit, anchor))
+                merge(unit, anchor)
                 break
         else:
             for fan in blocks.fans(unit, _LARGEST_FAN):
                 if not any(map(blocks.is_merged, fan)) and blocks.may_gather(fan, unit):
                     for reader in fan:
-                        merge(reader, unit, "fan")
+                        merge(reader, unit)
     return merges
-
-
-def _rule(blocks: Blocks, unit: int, anchor: int) -> Rule:
-    free = blocks.is_free(unit)
-    if anchor in blocks.predecessors[unit]:
-        return "free to producer" if free else "cheap to producer"
-    if anchor in blocks.successors[unit]:
-        return "free to reader" if free else "cheap to reader"
-    return "beside"
