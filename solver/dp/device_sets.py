@@ -10,8 +10,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solver.model.arrays import Bools
-from solver.model.devices import Device
-from solver.presolve.device_kinds import DeviceSets, interchangeable_kinds, most_devices, room_bytes
+from solver.presolve.device_kinds import (
+    DeviceKind,
+    DeviceSets,
+    interchangeable_kinds,
+    most_devices,
+    room_bytes,
+)
 from solver.presolve.instance import Instance
 from solver.stages.viable_sets import Borders, ViableSets
 
@@ -25,14 +30,13 @@ class Moves:
 
     Attributes
     ----------
-    kinds, names : tuple
-        A device of each kind, and the names of all of them.
+    kinds : tuple of DeviceKind
+        Of the devices.
     sets : DeviceSets
         All of them, or only those of the last devices of one order.
     """
 
-    kinds: tuple[Device, ...]
-    names: tuple[tuple[str, ...], ...]
+    kinds: tuple[DeviceKind, ...]
     sets: DeviceSets
 
     @property
@@ -42,13 +46,7 @@ class Moves:
 
     def stretched(self, permille: int) -> Moves:
         """Return the same moves on devices of other capacities."""
-        kinds = tuple(
-            device
-            if device.memory_bytes is None
-            else replace(device, memory_bytes=device.memory_bytes * permille // 1000)
-            for device in self.kinds
-        )
-        return replace(self, kinds=kinds)
+        return replace(self, kinds=tuple(kind.stretched(permille) for kind in self.kinds))
 
 
 def are_few(units: Instance) -> bool:
@@ -62,15 +60,13 @@ def device_moves(units: Instance) -> list[Moves]:
     """Return the exact state space if it is small, else one for each of a few device orders."""
     kinds = interchangeable_kinds(units)
     counts = [len(kind.devices) for kind in kinds]
-    names = tuple(kind.names for kind in kinds)
-    representatives = tuple(kind.device for kind in kinds)
     most = most_devices(units.problem)
     if are_few(units):
-        return [Moves(representatives, names, DeviceSets.of(counts, most))]
+        return [Moves(kinds, DeviceSets.of(counts, most))]
     return [
         # State s uses the last s devices.
-        Moves(representatives, names, DeviceSets.in_order(order[: -most - 1 : -1], len(kinds)))
-        for order in _device_orders(representatives, counts)
+        Moves(kinds, DeviceSets.in_order(order[: -most - 1 : -1], len(kinds)))
+        for order in _device_orders(kinds, counts)
     ]
 
 
@@ -81,15 +77,11 @@ def order_moves(units: Instance, order: Sequence[str]) -> Moves:
     missing = [name for name in kind_of if name not in order]
     most = most_devices(units.problem)
     flat = [kind_of[name] for name in (*missing, *order)]
-    return Moves(
-        tuple(kind.device for kind in kinds),
-        tuple(kind.names for kind in kinds),
-        DeviceSets.in_order(flat[: -most - 1 : -1], len(kinds)),
-    )
+    return Moves(kinds, DeviceSets.in_order(flat[: -most - 1 : -1], len(kinds)))
 
 
-def _device_orders(kinds: tuple[Device, ...], counts: Sequence[int]) -> list[list[int]]:
-    memory = [room_bytes(device) for device in kinds].__getitem__
+def _device_orders(kinds: tuple[DeviceKind, ...], counts: Sequence[int]) -> list[list[int]]:
+    memory = [room_bytes(kind.device) for kind in kinds].__getitem__
     flat = [kind for kind, count in enumerate(counts) for _ in range(count)]
     orders = [sorted(flat, key=memory), sorted(flat, key=memory, reverse=True), flat, flat[::-1]]
     return [list(order) for order in dict.fromkeys(map(tuple, orders))]
@@ -114,13 +106,13 @@ class ViableStates:
             before_bytes[entry.units[0] + 1 :] += entry.size_bytes
             after_bytes[: entry.units[-1] + 1] += entry.size_bytes
         self._borders = Borders(before_ns, before_ns[-1] - before_ns, before_bytes, after_bytes)
-        everything = [len(names) for names in moves.names]
+        everything = [len(kind.devices) for kind in moves.kinds]
         self._viable = ViableSets(
             moves.sets.counts,
             everything,
             sum(everything),
-            [units.slowness[device.device_class] for device in moves.kinds],
-            list(map(room_bytes, moves.kinds)),
+            [units.slowness[kind.device.device_class] for kind in moves.kinds],
+            [room_bytes(kind.device) for kind in moves.kinds],
         )
         self._ceiling_ns = math.inf if ceiling_ns is None else ceiling_ns
         first = itertools.accumulate(map(len, units.members), initial=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -39,6 +39,17 @@ class DeviceKind:
     def names(self) -> tuple[str, ...]:
         """Their names."""
         return tuple(device.name for device in self.devices)
+
+    def stretched(self, permille: int) -> DeviceKind:
+        """Return the same devices with other capacities."""
+        return DeviceKind(
+            tuple(
+                device
+                if device.memory_bytes is None
+                else replace(device, memory_bytes=device.memory_bytes * permille // 1000)
+                for device in self.devices
+            )
+        )
 
 
 def room_bytes(device: Device) -> float:

@@ -8,8 +8,6 @@ bottleneck known from a first pass over few cuts, are looked at: O(n * window) p
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 
 from solver.dp.contiguous.kind_costs import banned_before, work_before
@@ -46,6 +44,7 @@ class ChainPass:
         self.problem = problem
         self.units = units
         self.moves = moves
+        self.devices = [kind.device for kind in moves.kinds]
         self.cuts = cuts
         # For a step the bottleneck is minimised, with every number of devices.
         self.every_size = objective == "step"
@@ -75,8 +74,8 @@ class ChainPass:
         # A rest has one device less, so it is on the level before.
         self.levels = moves.sets.levels[1:]
         self.needs_loads = self.objective in ("bottleneck", "latency") or "bottleneck" in ceilings
-        self.work = work_before(problem, self.rows.order, moves.kinds)
-        self.banned = banned_before(units, moves.kinds)
+        self.work = work_before(problem, self.rows.order, self.devices)
+        self.banned = banned_before(units, self.devices)
         self.block_ends = np.array([*block_starts(units), length], dtype=np.int64)
         self.stage_count = stage_count
         self.elsewhere = self._pinned_elsewhere_before()
@@ -91,8 +90,8 @@ class ChainPass:
         receive: list[list[int]] = []
         profile_of: list[int] = []
         known: dict[tuple[Links, Links], int] = {}
-        names = list(itertools.chain.from_iterable(self.moves.names))
-        for device in self.moves.kinds:
+        names = [name for kind in self.moves.kinds for name in kind.names]
+        for device in self.devices:
             partners = [name for name in names if name != device.name]
             pair = (
                 self.transfers.links(device, partners, sends=True),
@@ -149,7 +148,7 @@ class ChainPass:
         """Return how many operators from the start fit the block, largest device and ceiling."""
         block_end = self.block_ends[np.searchsorted(self.block_ends, row.start, side="right")]
         count = min(len(row.weights_bytes), int(block_end) - row.start)
-        capacities = [device.memory_bytes for device in self.moves.kinds]
+        capacities = [device.memory_bytes for device in self.devices]
         limits = [capacity for capacity in capacities if capacity is not None]
         if len(limits) == len(capacities):
             # Both parts only grow as the segment grows to either side.
@@ -206,7 +205,7 @@ class ChainPass:
     ) -> Ints:
         """Return the cost of [start, j) on `kind` for each end j, infinite beyond a limit."""
         ends = self.cuts[span]
-        capacity = self.moves.kinds[kind].memory_bytes
+        capacity = self.devices[kind].memory_bytes
         allowed = np.ones((len(rests), len(ends)), dtype=np.bool_)
         if capacity is not None:
             allowed &= memory <= capacity
@@ -320,7 +319,7 @@ class ChainPass:
     # -- the plan -------------------------------------------------------------------------
 
     def _plan(self, state: int) -> PartitionPlan:
-        free = [list(names) for names in self.moves.names]
+        free = [list(kind.names) for kind in self.moves.kinds]
         assignment: dict[str, str] = {}
         stages: list[str] = []
         cut = 0

@@ -143,7 +143,7 @@ class _Search:
         self._units = units
         self._chooser = chooser
         self._costs = KindCosts(units, kinds, stretch_permille)
-        counts = [len(kind.names) for kind in kinds]
+        counts = [len(kind.devices) for kind in kinds]
         self._sets = DeviceSets.of(counts, most_devices(units.problem))
         self._clock = clock
         self.best: _Judged | None = None

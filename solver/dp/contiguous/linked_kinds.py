@@ -6,9 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from solver.model.devices import Device
 from solver.model.problem import PartitionProblem
-from solver.presolve.device_kinds import interchangeable_kinds, most_devices
+from solver.presolve.device_kinds import DeviceKind, interchangeable_kinds, most_devices
 from solver.presolve.instance import Instance
 from solver.presolve.transfers import LinkPair, Links
 
@@ -17,23 +16,17 @@ _MOST_SETS = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
-class LinkedKind:
+class LinkedKind(DeviceKind):
     """Devices that are taken for interchangeable, and what joins them to the others.
 
     Attributes
     ----------
-    device : Device
-        One of them.
-    names : tuple of str
-        Of the devices.
     node : int
         Devices of a node have other links among each other than to devices of other nodes.
     send, receive : tuple of Links
         To and from devices of the same node, and of other nodes.
     """
 
-    device: Device
-    names: tuple[str, ...]
     node: int
     send: tuple[Links, Links]
     receive: tuple[Links, Links]
@@ -57,7 +50,7 @@ def linked_kinds(units: Instance) -> tuple[LinkedKind, ...] | None:
 
 def _set_count(problem: PartitionProblem, kinds: tuple[LinkedKind, ...]) -> int:
     most = most_devices(problem)
-    return math.prod(min(len(kind.names), most) + 1 for kind in kinds)
+    return math.prod(min(len(kind.devices), most) + 1 for kind in kinds)
 
 
 def _nodes(units: Instance) -> Mapping[str, int] | None:
@@ -98,8 +91,7 @@ def _kinds_in_nodes(units: Instance, nodes: Mapping[str, int]) -> tuple[LinkedKi
             (transfers.links(device, ends[0], sends=s), transfers.links(device, ends[1], sends=s))
             for s in (True, False)
         )
-        names = tuple(entry.name for entry in kind.devices)
-        found.append(LinkedKind(device, names, nodes[device.name], send, receive))
+        found.append(LinkedKind(kind.devices, nodes[device.name], send, receive))
     return tuple(found)
 
 
@@ -111,6 +103,5 @@ def _kinds_anywhere(units: Instance) -> tuple[LinkedKind, ...]:
             Links().union(*(transfers.links(device, sends=sends) for device in kind.devices))
             for sends in (True, False)
         )
-        names = tuple(entry.name for entry in kind.devices)
-        found.append(LinkedKind(kind.device, names, 0, (send, send), (receive, receive)))
+        found.append(LinkedKind(kind.devices, 0, (send, send), (receive, receive)))
     return tuple(found)

@@ -49,13 +49,13 @@ def test_no_plan_uses_a_set_of_devices_that_is_left_out(count, ceiling):
         best_ns = min(entry[0] for entry in feasible)
         listed = moves.sets.counts.tolist()
         viable = ViableStates(units, moves, best_ns if ceiling else None)
-        kind_of = {name: k for k, names in enumerate(moves.names) for name in names}
+        kind_of = {name: k for k, kind in enumerate(moves.kinds) for name in kind.names}
         for bottleneck_ns, plan, borders in feasible:
             if ceiling and bottleneck_ns > best_ns:
                 continue
             for stage, border in enumerate(borders[:-1]):
                 kinds = [kind_of[name] for name in plan.device_order[stage:]]
-                counts = list(map(kinds.count, range(len(moves.names))))
+                counts = list(map(kinds.count, range(len(moves.kinds))))
                 assert viable.states(first[border])[listed.index(counts)], (seed, plan)
                 kept += 1
         for place in first:

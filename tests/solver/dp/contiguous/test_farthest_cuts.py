@@ -263,7 +263,7 @@ def test_an_order_of_devices_is_a_chain_of_its_own():
     moves = order_moves(units, ("d2", "d0"))
     assert moves.sets.sizes.tolist() == [0, 1, 2, 3]
     used = [
-        {names[0] for names, count in zip(moves.names, counts, strict=True) if count}
+        {kind.names[0] for kind, count in zip(moves.kinds, counts, strict=True) if count}
         for counts in moves.sets.counts.tolist()
     ]
     assert used == [set(), {"d0"}, {"d2", "d0"}, {"d3", "d2", "d0"}]
