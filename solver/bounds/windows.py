@@ -234,50 +234,18 @@ class StageBounds:
         """Whether another bound knows windows."""
         return self._source is not None
 
-    def border_ideals(
-        self, slots: int, bottleneck_ns: int | None, order: Sequence[Device] | None, chunks: int = 1
-    ) -> BorderIdeals | None:
-        """Return what can be before each border, as another bound knows it.
+    def source(self, slots: int, bottleneck_ns: int | None, chunks: int = 1) -> WindowSource | None:
+        """Return the other bound if it knows all plans within the limits.
 
         Parameters
         ----------
-        slots, bottleneck_ns, order, chunks
+        slots, bottleneck_ns, chunks
             As for :meth:`windows`.
         """
-        if bottleneck_ns is None or not self._source_knows(slots, bottleneck_ns, chunks):
+        found = self._source
+        if found is None or bottleneck_ns is None or (chunks, slots) != (1, found.slots):
             return None
-        assert self._source is not None
-        return self._source.border_ideals(bottleneck_ns, order)
-
-    def orders(
-        self, slots: int, bottleneck_ns: int, kinds: Sequence[Device], clock: Clock
-    ) -> list[tuple[int, ...]] | None:
-        """Return the orders of devices that plans can have, as another bound knows them.
-
-        Parameters
-        ----------
-        slots, bottleneck_ns
-            As for :meth:`windows`.
-        kinds : sequence of Device
-            One device of each kind that is to be told apart.
-        clock : Clock
-            When to stop.
-
-        Returns
-        -------
-        list of tuple of int, or None
-            For each order the places in `kinds` of the devices in all slots.
-        """
-        if not self._source_knows(slots, bottleneck_ns, 1):
-            return None
-        assert self._source is not None
-        return self._source.orders(bottleneck_ns, kinds, clock)
-
-    def _source_knows(self, slots: int, bottleneck_ns: int, chunks: int) -> bool:
-        source = self._source
-        if source is None or (chunks, slots) != (1, source.slots):
-            return False
-        return bottleneck_ns <= source.ceiling_ns
+        return found if bottleneck_ns <= found.ceiling_ns else None
 
     def windows(
         self,
@@ -321,9 +289,9 @@ class StageBounds:
             return StageWindows((1,) * self._count, (0,) * self._count)
         first = before - 1
         last = slots * chunks - after
-        if bottleneck_ns is not None and self._source_knows(slots, bottleneck_ns, chunks):
-            assert self._source is not None
-            own = self._source.windows(bottleneck_ns, order)
+        source = self.source(slots, bottleneck_ns, chunks)
+        if source is not None and bottleneck_ns is not None:
+            own = source.windows(bottleneck_ns, order)
             first, last = np.maximum(first, own.first), np.minimum(last, own.last)
         return StageWindows(tuple(first.tolist()), tuple(last.tolist()))
 

@@ -64,8 +64,10 @@ class BranchSearch:
 
     def border_ideals(self, branch: Branch, limit_ns: int | None) -> BorderIdeals | None:
         """Return what plans of a branch within a limit can have before each border, if known."""
-        devices = self._presolved.devices(branch.order)
-        return self._stage_bounds.border_ideals(branch.slots, limit_ns, devices, branch.chunks)
+        source = self._stage_bounds.source(branch.slots, limit_ns, branch.chunks)
+        if source is None or limit_ns is None:
+            return None
+        return source.border_ideals(limit_ns, self._presolved.devices(branch.order))
 
     def search(
         self,

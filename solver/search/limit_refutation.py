@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from enum import Enum, auto
 from itertools import chain
 
-from solver.bounds.windows import BorderIdeals, StageWindows
+from solver.bounds.windows import BorderIdeals, StageWindows, WindowSource
 from solver.cp.border_rows import add_border_ideals
 from solver.cp.cut_rows import narrowed
 from solver.cp.formulation import CpSatFormulation
@@ -40,7 +40,7 @@ class LimitRefutation:
     """Asks models whether there are plans within a limit.
 
     The ideals of a skeleton at all borders are known
-    (:meth:`solver.bounds.windows.StageBounds.border_ideals`). At first devices hold weights alone:
+    (:meth:`solver.bounds.windows.WindowSource.border_ideals`). At first devices hold weights alone:
     then most operators that are not of the skeleton have one best place
     (:class:`solver.cp.pull_rows.PullRows`), and the model is refuted several times sooner
     than that of all plans. What activations say against a plan is lost, but for what the ideals
@@ -88,8 +88,9 @@ class LimitRefutation:
         clock : Clock
             When models end.
         """
-        orders = self._orders(branch, limit_ns)
-        if orders is None:
+        source = self._stage_bounds.source(branch.slots, limit_ns)
+        orders = None if source is None else self._orders(branch, source, limit_ns)
+        if source is None or orders is None:
             return LimitStatus.DECLINED
         with ModelQueue(self._state.limits, clock) as queue:
             for order in orders:
@@ -101,8 +102,7 @@ class LimitRefutation:
                 if windows.empty:
                     self._refuted_ns[order] = limit_ns
                     continue
-                devices = self._presolved.devices(order)
-                ideals = self._stage_bounds.border_ideals(branch.slots, limit_ns, devices)
+                ideals = source.border_ideals(limit_ns, self._presolved.devices(order))
                 if ideals is None:
                     return LimitStatus.DECLINED
                 queue.add(order, self._model(order, windows, ideals, limit_ns))
@@ -117,7 +117,9 @@ class LimitRefutation:
         branch.bound = max(branch.bound, limit_ns + 1)
         return LimitStatus.REFUTED
 
-    def _orders(self, branch: Branch, limit_ns: int) -> Sequence[Order | None] | None:
+    def _orders(
+        self, branch: Branch, source: WindowSource, limit_ns: int
+    ) -> Sequence[Order | None] | None:
         """Return the orders to ask for one by one, if they are known."""
         if branch.order is not None or len(self._presolved.kinds) == 1:
             return [branch.order]
@@ -125,7 +127,7 @@ class LimitRefutation:
             # Lower limits have no other orders.
             return self._listed[1]
         kinds = [kind.device for kind in self._presolved.kinds]
-        orders = self._stage_bounds.orders(branch.slots, limit_ns, kinds, self._state.clock)
+        orders = source.orders(limit_ns, kinds, self._state.clock)
         if orders is not None:
             self._listed = limit_ns, orders
         return orders
