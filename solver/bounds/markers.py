@@ -74,11 +74,21 @@ class Markers:
         return np.cumsum(inside[:-1]), np.cumsum(allowed)
 
 
-def positions(start: int, end: int, width: int) -> tuple[Ints, Ints]:
-    """Return the first and last positions of cells of about `width` from `start` to `end`."""
-    borders: Ints = np.linspace(start, end, max(1, -(-(end - start) // width)) + 1).astype(np.int64)
-    borders[-1] = end
-    return borders[:-1], borders[1:]
+def cells(start: Ints, end: Ints, width: int) -> tuple[Ints, Ints, Ints]:
+    """Cut regions from `start` to `end` into cells of about `width`, region after region.
+
+    Returns
+    -------
+    tuple of Ints
+        First and last positions of the cells, and by region its first cell; then their number.
+    """
+    low, high = [], []
+    for first, last in zip(start.tolist(), end.tolist(), strict=True):
+        borders = np.linspace(first, last, max(1, -(-(last - first) // width)) + 1).astype(np.int64)
+        borders[-1] = last
+        low.append(borders[:-1])
+        high.append(borders[1:])
+    return np.concatenate(low), np.concatenate(high), np.cumsum([0, *map(len, low)])
 
 
 def articulation_units(count: int, edges: Sequence[tuple[int, int]]) -> Ints:

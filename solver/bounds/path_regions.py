@@ -5,12 +5,13 @@ See :class:`solver.bounds.path_markers.PathBound` for what they are for and the 
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
 
 from solver.bounds.held_weights import stage_weights
-from solver.bounds.markers import Markers, positions
+from solver.bounds.markers import Markers, cells
 from solver.bounds.region_cuts import Region, RegionNet, border_lines
 from solver.bounds.spine import main_path
 from solver.model.arrays import Ints
@@ -114,23 +115,13 @@ class PathRegions(Markers):
                     nets[region].append((net, time_ns))
         overlapping = int((self.end - self.start).sum())
         width = max(self._average // _CELLS_PER_STAGE, overlapping // _MOST_CELLS, 1)
-        low, high, arriving, leaving = [], [], [], []
-        for region in range(regions):
-            start, end = int(self.start[region]), int(self.end[region])
-            cells = positions(start, end, width)
-            low.append(cells[0])
-            high.append(cells[1])
-            arrive, leave = _RegionCuts(self, region, nets[region]).by_horizon(*cells)
-            arriving.append(arrive)
-            leaving.append(leave)
-        first_cell = np.cumsum([0, *map(len, low)])
-        self.cells = RegionCells(
-            np.concatenate(low),
-            np.concatenate(high),
-            first_cell,
-            np.concatenate(arriving, axis=1),
-            np.concatenate(leaving, axis=1),
-        )
+        low, high, first_cell = cells(self.start, self.end, width)
+        arriving, leaving = np.zeros((2, CROSSINGS + 1, len(low)), dtype=np.int64)
+        for region, (start, end) in enumerate(itertools.pairwise(first_cell.tolist())):
+            own = slice(start, end)
+            found = _RegionCuts(self, region, nets[region]).by_horizon(low[own], high[own])
+            arriving[:, own], leaving[:, own] = found
+        self.cells = RegionCells(low, high, first_cell, arriving, leaving)
 
 
 class _RegionCuts:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from solver.bounds.held_weights import stage_weights
-from solver.bounds.markers import positions
+from solver.bounds.markers import cells
 from solver.bounds.position_steps import Cells, Steps
 from solver.bounds.region_cuts import LeastCrossing, Region, RegionNet, least_crossing
 from solver.bounds.regions import PlacedNets, Regions
@@ -159,17 +159,12 @@ class PositionBound(SteppingBound):
             local[region] = least_crossing(content, by_work=by_work)
         arrive = self._nets.through(self._kept_ns, self._regions, ahead=self._ahead)
         leave = self._nets.through(self._kept_ns, self._regions, behind=self._behind)
-        low, high, region_of, extra = [], [], [], []
-        for region in range(self._regions):
-            start = int(self._start[region])
-            cells = positions(start, int(self._end[region]), width)
-            low.append(cells[0])
-            high.append(cells[1])
-            region_of.append(np.full(len(cells[0]), region, dtype=np.int64))
-            found = local.get(region, LeastCrossing(()))
-            extra.append(found.at(cells[0] - start, cells[1] - start))
-        self._low, self._high = np.concatenate(low), np.concatenate(high)
-        self._region_of, crossing = np.concatenate(region_of), np.concatenate(extra)
+        self._low, self._high, self._first_cell = cells(self._start, self._end, width)
+        self._region_of = np.repeat(np.arange(self._regions), np.diff(self._first_cell))
+        crossing = np.zeros(len(self._low), dtype=np.int64)
+        for region, found in local.items():
+            own, start = self._cells_of(region), self._start[region]
+            crossing[own] = found.at(self._low[own] - start, self._high[own] - start)
         arriving, leaving = arrive[self._region_of] + crossing, leave[self._region_of] + crossing
         near = self._places.too_near(self._ahead, self._behind)
         near_end = self._end[near][self._region_of]
@@ -187,6 +182,9 @@ class PositionBound(SteppingBound):
             least_held=least_held,
         )
 
+    def _cells_of(self, region: int) -> slice:
+        return slice(*self._first_cell[region : region + 2].tolist())
+
     def _weights(self, units: Instance) -> tuple[Ints, Ints]:
         """Bound the weights in a set that ends in each cell, from above and from below.
 
@@ -198,9 +196,7 @@ class PositionBound(SteppingBound):
         start, end = self._places.sums(held)
         most_held = end[self._region_of]
         least_held = np.append(start[self._region_of], end[-1])
-        limits = np.searchsorted(self._region_of, np.arange(self._regions + 1))
         for region, own in self.members.items():
-            cells = slice(int(limits[region]), int(limits[region + 1]))
             busy = np.array(own)[work[own] > 0]
             if not held[busy].any():
                 continue
@@ -213,8 +209,9 @@ class PositionBound(SteppingBound):
                 found = np.interp(amount, amounts, weights) * (1 - 1e-9) - 1
                 return np.maximum(found, 0).astype(np.int64)
 
-            least_held[cells] += least(self._low[cells] - self._start[region])
-            most_held[cells] -= least(self._end[region] - self._high[cells])
+            here = self._cells_of(region)
+            least_held[here] += least(self._low[here] - self._start[region])
+            most_held[here] -= least(self._end[region] - self._high[here])
         return most_held, least_held
 
     def _step(self, bottleneck_ns: int) -> Step:
