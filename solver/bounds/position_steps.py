@@ -248,13 +248,8 @@ class Steps:
                 low = min(high, self._cells.start(cell - 1)[1]) - 1
                 if low >= 0 and self.end(low, kind) >= needed:
                     low = -1
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self.end(middle, kind) >= needed:
-                high = middle
-            else:
-                low = middle
-        return high
+        starts = range(low + 1, high)
+        return low + 1 + bisect_left(starts, True, key=lambda own: self.end(own, kind) >= needed)
 
     def _tables(self, kind: StageKind) -> tuple[list[int], list[int], int]:
         """Return how far stages get from cells before each, from the end of each, and from 0."""

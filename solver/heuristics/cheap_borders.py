@@ -7,6 +7,8 @@ ideals is exact on them.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 import numpy as np
 
 from solver.bounds.spine import longest_path
@@ -82,14 +84,11 @@ def cheap_groups(units: Instance) -> list[list[int]]:
     inside = _closures(units)
     spans = _spans(inside, _costs(units, inside), units.fastest_ns)
     order = np.argsort(-spans, kind="stable")
-    low, high = 0, len(units)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if _are_few(units, _groups(inside, order[:middle])):
-            low = middle
-        else:
-            high = middle - 1
-    return _groups(inside, order[:low])
+    counts = range(1, len(units) + 1)
+    most = bisect_left(
+        counts, True, key=lambda count: not _are_few(units, _groups(inside, order[:count]))
+    )
+    return _groups(inside, order[:most])
 
 
 def _closures(units: Instance) -> Bools:

@@ -1,1 +1,1 @@
-"""Simulated annealing of units and clusters, in Python and compiled."""
+"""Simulated annealing of units and clusters."""
