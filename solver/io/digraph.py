@@ -61,8 +61,7 @@ _ABSENT: Final[Mapping[str, Any]] = {
 """What an attribute by device class that is left out stands for, where that is not 0."""
 _NODE_ATTRIBUTES: Final = ("kind", "order", "info", "by_device_class", *_OPERATOR_FIELDS)
 _GRAPH_ATTRIBUTES: Final = ("weights", "colocation", "info")
-_SETTINGS: Final = (
-    "interconnect",
+SETTINGS: Final = (
     "objective",
     "memory_model",
     "schedule",
@@ -72,6 +71,7 @@ _SETTINGS: Final = (
     "recompute",
     "cuts",
 )
+"""Fields of a problem beside its graph, devices and links."""
 _DEFAULTS: Final = Operator(name="defaults")
 
 
@@ -111,7 +111,7 @@ def problem_from_digraph(
         raise PartitionError(f"the graph is a {type(graph).__name__}; give a networkx.DiGraph")
     if isinstance(devices, str) or not isinstance(devices, Iterable):
         raise PartitionError(f"devices is {devices!r}; write a list, such as [Device('cuda:0')]")
-    _reject_unknown(settings, _SETTINGS, "setting")
+    _reject_unknown(settings, ("interconnect", *SETTINGS), "setting")
     _reject_unknown(graph.graph, _GRAPH_ATTRIBUTES, "graph attribute")
     for node, attributes in graph.nodes(data=True):
         if not isinstance(node, str):

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from solver.io.digraph import problem_from_digraph, problem_to_digraph
+from solver.io.digraph import SETTINGS, problem_from_digraph, problem_to_digraph
 from solver.io.files import load_json, write_text_atomically
 from solver.io.json_fields import check_schema, read_as
 from solver.model.devices import Charging, Device, Interconnect, Link
@@ -28,16 +28,6 @@ if TYPE_CHECKING:
 SCHEMA_VERSION: Final = 2
 _PROBLEM_SCHEMA: Final = "fxpartition.problem"
 _PLAN_SCHEMA: Final = "fxpartition.plan"
-_SETTINGS: Final = (
-    "objective",
-    "memory_model",
-    "schedule",
-    "microbatches",
-    "chunks_per_device",
-    "max_devices",
-    "cuts",
-    "recompute",
-)
 
 
 @dataclass(frozen=True)
@@ -159,7 +149,7 @@ def problem_from_json(data: object) -> PartitionProblem:
     if isinstance(fields.get("objective"), str):
         fields["objective"] = [fields["objective"]]
     read = read_as(_ProblemFile, fields, "")
-    settings: dict[str, Any] = {name: getattr(read, name) for name in _SETTINGS if name in fields}
+    settings: dict[str, Any] = {name: getattr(read, name) for name in SETTINGS if name in fields}
     between = read.interconnect
     links: dict[tuple[str, str], Link] = {}
     for index, entry in enumerate(between.links):
