@@ -47,16 +47,22 @@ def least_value(units: Instance, name: ObjectiveName, position_bound: PositionBo
     return 0
 
 
-def least_average_ns(units: Instance) -> int:
+def least_average_ns(units: Instance, slots: int | None = None) -> int:
     """Return the load that some device has at least: the average, or the longest unit.
 
     Proof: measure work by the fastest class. A device of class c that is busy for T has done at
     most T / r of it, where r is the least ratio of a unit's time on c to its fastest time. The
     largest 1 / r of as many devices as may be used do T * sum(1 / r) together, which must be
     all the work. Transfers only add, and overlapped with compute they take away nothing.
+
+    Parameters
+    ----------
+    slots : int, optional
+        The most devices; as many as a plan can use if it is not given.
     """
+    slots = usable_devices(units) if slots is None else slots
     rates = [1.0 / units.slowness[device.device_class] for device in units.problem.devices]
-    rate = sum(sorted(rates, reverse=True)[: usable_devices(units)])
+    rate = sum(sorted(rates, reverse=True)[:slots])
     # The last division is in floats: give it away rather than claim too much.
     average = int(int(units.fastest_ns.sum()) / rate * (1 - 1e-12))
     return max(average, int(units.fastest_ns.max(initial=0)))

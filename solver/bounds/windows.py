@@ -13,6 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
+from solver.bounds.averages import least_average_ns
 from solver.bounds.borders.bound import BorderBound
 from solver.bounds.direct import direct
 from solver.bounds.path_markers import PathBound
@@ -173,7 +174,6 @@ class StageBounds:
         last_first = [[count - 1 - other for other in own] for own in reversed(units.successors)]
         self._down = closure_sums(last_first, down[::-1])[::-1]
         self._total_work = int(work.sum())
-        self._largest_work = int(work.max())
         self._kept = kept
         self._source: WindowSource | None = None
         # Each with the column of the sums that its positions are measured by.
@@ -215,10 +215,7 @@ class StageBounds:
         at_least : int
             A bound that is known.
         """
-        ratios = sorted(self._slowness[device.device_class] for device in self._devices)
-        rate = sum(1.0 / ratio for ratio in ratios[:slots])
-        # The last division is in floats: give it away rather than claim too much.
-        least = max(at_least, self._largest_work, int(self._total_work / rate * (1 - 1e-12)))
+        least = max(at_least, least_average_ns(self._units, slots))
         for positions, _ in self._positions:
             least = max(least, positions.least_bottleneck_ns(least))
         if self._borders is not None:
