@@ -48,6 +48,7 @@ exchanges of identical chains one is regarded (:mod:`solver.stages.repeated_chai
 pairs of ideals in a block are one matrix product (:mod:`solver.stages.pair_sums`). The stages
 below a ceiling on the load are few, and the same for all sets of devices: for the bottleneck they
 are listed once, and each set is a bit (:mod:`solver.dp.stage_list`, :mod:`solver.dp.bottleneck`).
+For the peak memory of weights, each set keeps its farthest ideals (:mod:`solver.dp.least_peak`).
 Other objectives take a sweep for each set (:mod:`solver.dp.sweep`), in which limits leave few
 ideals where it can end.
 """
@@ -61,6 +62,7 @@ from dataclasses import dataclass, replace
 from solver.dp.contiguous.solver import contiguous_plan
 from solver.dp.interleaved import MOST_IDEALS as _MOST_INTERLEAVED
 from solver.dp.interleaved import InterleavedSearch
+from solver.dp.least_peak import memory_grows
 from solver.dp.objectives import Minimiser
 from solver.dp.sweep import GaveUp, Solution
 from solver.evaluation.evaluate import Evaluation, evaluate
@@ -158,7 +160,9 @@ def can_win(problem: PartitionProblem) -> bool:
         return False
     blocks = collapse_units(units, forget_weights=problem.memory_model == "weights")
     most = _FEW_IDEALS
-    if problem.objective == ("bottleneck",):
+    if problem.objective == ("peak_memory",) and memory_grows(problem):
+        most = _MANY_IDEALS
+    elif problem.objective == ("bottleneck",):
         work_ns = int(units.fastest_ns.sum())
         moved_ns = sum(units.transfers.most_ns)
         most = _MANY_IDEALS if moved_ns <= _CHEAP_TRANSFERS * work_ns else _MANY_IDEALS // 2

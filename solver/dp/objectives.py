@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from solver.dp.bottleneck import BottleneckSearch, Incumbent
+from solver.dp.least_peak import PeakSearch, memory_grows
 from solver.dp.sweep import Goal, Solution, Sweep, most_memory_bytes
 from solver.model.clock import Clock
 from solver.presolve.device_kinds import DeviceSets
@@ -65,10 +66,12 @@ class Minimiser:
                 sums = (*sums, name)
                 if position + 1 < len(objective):
                     continue
-            if sums or name != "bottleneck":
-                found = self._sweep.run(Goal(sums, largest, dict(limits)))
-            else:
+            if not sums and name == "bottleneck":
                 found = self._least_bottleneck(limits)
+            elif objective[: position + 1] == ("peak_memory",) and memory_grows(self.problem):
+                found = self._least_peak()
+            else:
+                found = self._sweep.run(Goal(sums, largest, dict(limits)))
             if found is None:
                 return None
             values.update(found.values)
@@ -76,6 +79,10 @@ class Minimiser:
                 limits[largest] = float(values[largest])
         assert found is not None
         return found, tuple(values[name] for name in objective)
+
+    def _least_peak(self) -> Solution | None:
+        sweep = self._sweep
+        return PeakSearch(self.costs, self._sets, sweep.capacity, sweep.spend).minimise()
 
     def _least_bottleneck(self, limits: Mapping[str, float]) -> Solution | None:
         sweep = self._sweep

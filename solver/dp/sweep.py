@@ -72,6 +72,14 @@ def most_memory_bytes(capacity: float, peak_permille: float | None) -> float:
     return min(capacity, float(int(peak_permille) * int(capacity) // 1000))
 
 
+def permille_of(memory_bytes: Floats, capacity: float) -> Floats:
+    """Return the share of a memory, rounded up."""
+    # A thousand times the memory does not fit a float.
+    exact = -(-memory_bytes.astype(np.int64) * 1000 // int(capacity))
+    result: Floats = exact.astype(np.float64)
+    return result
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Tried:
     """Stages of one kind of device, before one set of others; of starts (rows) and ends (columns).
@@ -206,7 +214,7 @@ class Sweep:
         top = load if goal.largest == "bottleneck" else np.zeros((1, 1))
         uncertain = upper > most_memory
         if goal.largest == "peak_memory" and capacity < np.inf:
-            top = self._permille(lower, capacity)
+            top = permille_of(lower, capacity)
             uncertain = uncertain | (upper > lower)
         total = np.where(
             allowed, self._added(starts, ends) + self._sum[rest, ends][None, :], np.inf
@@ -244,7 +252,7 @@ class Sweep:
                 if exact > tried.most_memory:
                     total[row, pick] = top[row, pick] = np.inf
                 elif self._goal.largest == "peak_memory":
-                    least = self._permille(np.array(exact), tried.capacity)
+                    least = permille_of(np.array(exact), tried.capacity)
                     top[row, pick] = np.maximum(least, self._top[tried.rest, ends[pick]])
                 pick = int(self._choose(total[row : row + 1], top[row : row + 1])[0])
             choice[row] = pick
@@ -252,13 +260,6 @@ class Sweep:
     def _in_flight(self, target: int) -> int:
         """Return the microbatches in flight in the first of the stages of a set."""
         return in_flight(self.problem, int(self.sets.sizes[target]))
-
-    @staticmethod
-    def _permille(memory_bytes: Floats, capacity: float) -> Floats:
-        # A thousand times the memory does not fit a float.
-        exact = -(-memory_bytes.astype(np.int64) * 1000 // int(capacity))
-        result: Floats = exact.astype(np.float64)
-        return result
 
     def _added(self, starts: Indices, ends: Indices) -> Floats:
         """Return what a stage adds to the sums, packed into one number."""

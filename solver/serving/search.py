@@ -69,15 +69,16 @@ class PhaseSearch:
             result = self._run(asked, clock)
             if result.objective_bound is not None:
                 bound = max(bound or 0, result.objective_bound)
-            if result.plan is None or result.objective is None:
-                if result.status is SolveStatus.INFEASIBLE:
-                    return Found(result.status, None, None, result.reason)
+            if result.status is SolveStatus.INFEASIBLE:
+                return Found(result.status, None, None, result.reason)
+            plan = None if result.objective is None else result.plan
+            if asked.memory_model == "weights":
+                # All phases hold the same.
+                return Found(result.status, plan, bound, result.reason)
+            if plan is None:
                 reason = result.reason
-                continue
-            # With weights alone all phases hold the same.
-            is_simple = asked.memory_model == "weights"
-            if is_simple or not _beyond(serving(), result.plan):
-                return Found(result.status, result.plan, bound, "")
+            elif not _beyond(serving(), plan):
+                return Found(result.status, plan, bound, "")
         plan = self._within_all(serving(), merged(phases[0]), clock)
         return Found(SolveStatus.UNKNOWN, plan, bound, reason)
 

@@ -1,0 +1,150 @@
+"""The least peak memory, where a stage that runs less holds no more.
+
+With weights alone as memory it is enough, for every set of devices, to know the *farthest* ideals
+up to which it can run everything, from the end, within a limit: those that contain no other.
+*Proof.* Let a set run all outside I and, in another plan, all outside J, where J contains I. In the
+other plan let it run all outside I as well, and let the devices before it run what they did of I.
+Those run less, so they hold no more; what becomes empty is left out. ∎
+
+A chain has one farthest ideal, and layers with a few parallel operators have a few. So a pass over
+all sets, for one limit, looks at each ideal a few times, where a sweep (:mod:`solver.dp.sweep`)
+looks at all pairs. The least limit is found by bisection. It is the idea of
+:mod:`solver.dp.contiguous.farthest_cuts`, in which a set has one farthest place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from solver.dp.sweep import Solution, Stage, most_memory_bytes, permille_of
+from solver.model.arrays import Indices
+from solver.model.problem import PartitionProblem
+from solver.presolve.device_kinds import DeviceSets
+from solver.stages.costs import StageCosts
+from solver.stages.viable_sets import ViableSets
+
+_WHOLE = 1000
+
+
+def memory_grows(problem: PartitionProblem) -> bool:
+    """Return whether a stage that runs less never holds more."""
+    # A value is received only where what makes it is elsewhere.
+    return problem.memory_model == "weights"
+
+
+@dataclass(frozen=True, slots=True)
+class _Reach:
+    """An ideal outside which everything is run: the stage that begins there, and what follows."""
+
+    ideal: int
+    kind: int = -1
+    rest: _Reach | None = None
+
+    def stages(self) -> Iterator[Stage]:
+        """Yield the stages, from the first to the last."""
+        reach = self
+        while reach.rest is not None:
+            yield Stage(reach.kind, reach.ideal, reach.rest.ideal)
+            reach = reach.rest
+
+
+class PeakSearch:
+    """Minimises the peak memory.
+
+    Parameters
+    ----------
+    capacity : sequence of float
+        The most bytes on a device of each kind; may be infinite.
+    spend : callable
+        Told how many pairs of ideals are looked at; raises to stop.
+    """
+
+    def __init__(
+        self,
+        costs: StageCosts,
+        sets: DeviceSets,
+        capacity: Sequence[float],
+        spend: Callable[[int], None],
+    ) -> None:
+        self._costs, self._sets, self._capacity, self._spend = costs, sets, capacity, spend
+
+    def minimise(self) -> Solution | None:
+        """Return the best plan, or None if nothing fits.
+
+        Raises
+        ------
+        GaveUp
+            If there is more to look at than the limits allow.
+        """
+        best = self._within(_WHOLE)
+        if best is None:
+            return None
+        refuted = -1
+        while best.values["peak_memory"] - refuted > 1:
+            probe = (best.values["peak_memory"] + refuted) // 2
+            found = self._within(probe)
+            if found is None:
+                refuted = probe
+            else:
+                best = found
+        return best
+
+    def _within(self, permille: int) -> Solution | None:
+        """Return a plan that holds at most this share of all memories, if there is one."""
+        costs, sets = self._costs, self._sets
+        rooms = [most_memory_bytes(capacity, permille) for capacity in self._capacity]
+        full = [len(kind.devices) for kind in costs.kinds]
+        viable = ViableSets(sets.counts, full, sets.most, costs.slowness, rooms)
+        farthest = [[_Reach(len(costs.ideals) - 1)]]
+        while farthest[-1][0].ideal and len(farthest) < len(sets):
+            target = len(farthest)
+            borders = viable.can(costs.held.borders, np.inf, slice(target, target + 1))[0]
+            farthest.append(self._farthest(target, np.flatnonzero(borders), rooms, farthest))
+        last = farthest[-1][0]
+        return None if last.ideal else self._solution(tuple(last.stages()))
+
+    def _farthest(
+        self,
+        target: int,
+        starts: Indices,
+        rooms: Sequence[float],
+        farthest: Sequence[Sequence[_Reach]],
+    ) -> list[_Reach]:
+        """Return the farthest ideals of a set of devices, given those of the smaller sets."""
+        costs = self._costs
+        found: dict[int, _Reach] = {}
+        for kind, rest in self._sets.smaller[target]:
+            reaches = {reach.ideal: reach for reach in farthest[rest]}
+            found.update(reaches)
+            if not len(starts):
+                continue
+            ends = np.array(sorted(reaches))
+            own, ends, fits = costs.possible(kind, starts, ends, np.inf, self._spend)
+            if not fits.any():
+                continue
+            fits = fits & (costs.held.bounds(own, ends, 1)[0] <= rooms[kind])
+            some = fits.any(axis=1)
+            for ideal, end in zip(own[some].tolist(), ends[fits[some].argmax(axis=1)], strict=True):
+                found[ideal] = _Reach(ideal, kind, reaches[int(end)])
+        return [found[ideal] for ideal in self._minimal(np.array(sorted(found)))]
+
+    def _minimal(self, ideals: Indices) -> Iterator[int]:
+        """Yield those of some ascending ideals that contain no other."""
+        while len(ideals):
+            # Every ideal is behind its subsets.
+            least, ideals = ideals[:1], ideals[1:]
+            yield int(least[0])
+            ideals = ideals[~self._costs.ideals.nested(least, ideals)[0]]
+
+    def _solution(self, stages: tuple[Stage, ...]) -> Solution:
+        shares = [0]
+        for stage in stages:
+            capacity = self._capacity[stage.kind]
+            if capacity < np.inf:
+                pair = np.array([stage.start]), np.array([stage.end])
+                held, _ = self._costs.held.bounds(*pair, 1)
+                shares.append(int(permille_of(held, capacity)[0, 0]))
+        return Solution({"peak_memory": max(shares)}, stages)
