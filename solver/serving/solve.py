@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from solver.dp.limited_latency import least_limited_latency
+from solver.dp.sweep import GaveUp
 from solver.evaluation.result import SolveStatus
 from solver.model.checks import check_choice, check_positive_or_none
 from solver.model.errors import PartitionError
@@ -115,7 +117,8 @@ def solve_serving(
     Notes
     -----
     *request* and *token* are the objective ``latency`` of the phases merged
-    (:meth:`solver.serving.phases.Phases.merged`). With a limit of the first token the best plan of
+    (:meth:`solver.serving.phases.Phases.merged`). With a limit of the first token a chain, such as
+    whole layers, is solved exactly (:mod:`solver.dp.limited_latency`). Else the best plan of
     ``a token + b prompt`` gives a bound for every a and b: Lagrangian relaxation of one constraint,
     whose best multiplier is found by the lines through the best feasible and the best infeasible
     plan (Handler and Zang, "A dual algorithm for the constrained shortest path problem", Networks
@@ -157,6 +160,41 @@ class _Search:
 
     def limited_token(self, limit_ns: int) -> ServingResult:
         """Return the plan with the least time of a token among those that are soon enough."""
+        try:
+            return self._limited_chain(limit_ns)
+        except GaveUp:
+            return self._limited_by_weights(limit_ns)
+
+    def _limited_chain(self, limit_ns: int) -> ServingResult:
+        """Return the best plan of a chain; raise GaveUp if the units are none."""
+        problem, phases = self._problem, self._problem.phases
+        runs = {problem.token_phase: 1}
+        token, prompt = (
+            phases.merged(each, problem.token_phase) for each in (runs, problem.prompt_runs)
+        )
+        held = [phases.merged(runs, phase) for phase in phases.problems]
+        clock = self._search.clock
+        found = least_limited_latency(token, prompt, held, limit_ns, clock)
+        if found is None:
+            soonest = least_limited_latency(prompt, prompt, held, math.inf, clock)
+            if soonest is None:
+                none = Found(SolveStatus.INFEASIBLE, None, None, "proven: no plan fits")
+                return self._answer("token", none, problem)
+            return self._too_late(soonest.latency_ns)
+        metrics = problem.metrics(found.plan)
+        broken = any(each.violations for each in phases.evaluate(found.plan).values())
+        if broken or metrics.first_token_ns > limit_ns or metrics.token_ns > found.latency_ns:
+            raise GaveUp("values are charged for each of their readers")
+        kept = Found(SolveStatus.OPTIMAL, found.plan, found.latency_ns, "")
+        return self._answer("token", kept, problem, metrics.token_ns, found.latency_ns)
+
+    def _too_late(self, least_ns: int) -> ServingResult:
+        reason = f"no plan has its first token before {least_ns} ns"
+        none = Found(SolveStatus.INFEASIBLE, None, None, reason)
+        return self._answer("token", none, self._problem)
+
+    def _limited_by_weights(self, limit_ns: int) -> ServingResult:
+        """Return the best plan of weighted sums of both times, which bound that of a token."""
         problem, token = self._problem, self._problem.token_phase
         prompt = problem.prompt_runs
 
@@ -172,14 +210,7 @@ class _Search:
             return self._answer("token", fast, problem, value, fast.bound)
         soon, first = best(0, 1)
         if soon.bound is not None and soon.bound > limit_ns:
-            return replace(
-                self._answer("token", soon, problem, None, None),
-                status=SolveStatus.INFEASIBLE,
-                plan=None,
-                metrics=None,
-                most_tokens=None,
-                reason=f"no plan has its first token before {soon.bound} ns",
-            )
+            return self._too_late(soon.bound)
         if first is None or first.first_token_ns > limit_ns:
             return self._answer("token", replace(soon, plan=None), problem, None, None)
         bound, kept = fast.bound, soon

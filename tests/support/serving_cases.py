@@ -1,5 +1,6 @@
 """Random chains that serve, and what the best of all their plans give, by listing them."""
 
+import dataclasses
 import itertools
 import random
 
@@ -86,6 +87,18 @@ def random_case(seed, *, memory_model="weights", max_units=6):
         cache_limits=limits,
         longer=longer,
     )
+
+
+def with_uneven_prompt(serving, seed):
+    """The case with a prompt whose units are slow elsewhere than those of a token."""
+    rng = random.Random(seed)
+    prompt = serving.phases.problems[PROMPT]
+    operators = tuple(
+        dataclasses.replace(op, latency_ns={"fast": rng.randint(1, 90), "slow": rng.randint(1, 90)})
+        for op in prompt.operators
+    )
+    problems = {**serving.phases.problems, PROMPT: prompt.replace(operators=operators)}
+    return dataclasses.replace(serving, phases=Phases(problems))
 
 
 class Listed:

@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+import solver.serving.solve
 from solver import PartitionError, SolveLimits, SolveStatus
+from solver.dp.sweep import GaveUp
 from solver.serving.contexts import Contexts
 from solver.serving.solve import solve_serving
-from tests.support.serving_cases import PROMPT, TOKEN, Listed, random_case
+from tests.support.serving_cases import PROMPT, TOKEN, Listed, random_case, with_uneven_prompt
 
 LIMITS = SolveLimits(20, workers=1)
 SEEDS = range(12)
@@ -34,8 +36,9 @@ def test_request_and_token(seed, memory_model):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_first_token_has_a_limit(seed):
-    serving = random_case(seed)
+@pytest.mark.parametrize("memory_model", ["weights", "inference"])
+def test_the_first_token_has_a_limit(seed, memory_model):
+    serving = with_uneven_prompt(random_case(seed, memory_model=memory_model), seed)
     listed = Listed(serving)
     plans = [places for places in listed.plans() if listed.fits(places)]
     if not plans:
@@ -49,9 +52,31 @@ def test_the_first_token_has_a_limit(seed):
             assert found.status is SolveStatus.INFEASIBLE
             assert "first token" in found.reason
             continue
+        assert found.bound == best == found.value
+        assert found.metrics.first_token_ns <= limit
+        assert found.status is SolveStatus.OPTIMAL
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_without_a_chain_the_limit_has_bounds(seed, monkeypatch):
+    def give_up(*_):
+        raise GaveUp("the units are no chain")
+
+    monkeypatch.setattr(solver.serving.solve, "least_limited_latency", give_up)
+    serving = with_uneven_prompt(random_case(seed), seed)
+    listed = Listed(serving)
+    plans = [places for places in listed.plans() if listed.fits(places)]
+    times = sorted({listed.first_token(places) for places in plans})
+    for limit in times[:: max(1, len(times) // 3)]:
+        within = [places for places in plans if listed.first_token(places) <= limit]
+        best = least(listed.latency(places, TOKEN) for places in within)
+        found = solve_serving(serving, "token", LIMITS, first_token_limit_ns=limit)
         assert found.bound <= best <= found.value
         assert found.metrics.first_token_ns <= limit
-        assert found.status is not SolveStatus.OPTIMAL or found.value == best
+    if times and times[0] > 1:
+        late = solve_serving(serving, "token", LIMITS, first_token_limit_ns=times[0] - 1)
+        assert late.status is SolveStatus.INFEASIBLE
+        assert "first token" in late.reason
 
 
 @pytest.mark.parametrize("seed", SEEDS)

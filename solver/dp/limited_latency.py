@@ -1,0 +1,248 @@
+"""The least latency of chains of which another latency is limited, exactly.
+
+Two problems have the same units and devices but take other times, such as a token and a prompt. If
+the units are a chain, in which each reads from the one before, every plan cuts it into runs, and
+both latencies are sums over these: a shortest path with a limit on a second length. It is solved
+by labels, as in Aneja, Aggarwal and Nair, "Shortest chain subject to side constraints", Networks
+13, 1983. A label is the two latencies of what is behind a place, on a set of devices; of two
+labels of one place and set, one that is nowhere smaller is left out. So is what cannot get below
+the limits even if all before it ran on the fastest devices.
+
+With peer-to-peer charging a value that several runs read is charged once
+(:mod:`solver.dp.ideal_program`), so that latencies are bounds there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from solver.dp.ideal_program import MOST_SETS, why_declined
+from solver.dp.sweep import GaveUp
+from solver.model.arrays import Bools, Floats, Indices
+from solver.model.clock import Clock
+from solver.model.plan import PartitionPlan
+from solver.model.problem import PartitionProblem
+from solver.presolve.device_kinds import (
+    DeviceKind,
+    DeviceSets,
+    interchangeable_kinds,
+    most_devices,
+    room_bytes,
+)
+from solver.presolve.instance import Instance, condense
+from solver.stages.blocks import Blocks
+from solver.stages.costs import StageCosts
+
+_MOST_LABELS = 4_000_000
+"""Of all sets of devices; each takes some forty bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitedPlan:
+    """A plan of a chain, and its latency, which with peer-to-peer charging is a lower bound."""
+
+    plan: PartitionPlan
+    latency_ns: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Labels:
+    """Ways to run all from some places on, with one set of devices; arrays of one length.
+
+    Attributes
+    ----------
+    place : Indices
+        Where each begins.
+    least_ns, limited_ns : Floats
+        Its latencies.
+    kind, rest, number : Indices
+        Of the device of the first run; and the set and the label of what follows that.
+    """
+
+    place: Indices
+    least_ns: Floats
+    limited_ns: Floats
+    kind: Indices
+    rest: Indices
+    number: Indices
+
+    def of(self, chosen: Indices | Bools) -> _Labels:
+        """Return some of them."""
+        return _Labels(
+            self.place[chosen],
+            self.least_ns[chosen],
+            self.limited_ns[chosen],
+            self.kind[chosen],
+            self.rest[chosen],
+            self.number[chosen],
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[_Labels]) -> _Labels:
+        """Return the labels of all parts."""
+        return cls(
+            np.concatenate([part.place for part in parts]),
+            np.concatenate([part.least_ns for part in parts]),
+            np.concatenate([part.limited_ns for part in parts]),
+            np.concatenate([part.kind for part in parts]),
+            np.concatenate([part.rest for part in parts]),
+            np.concatenate([part.number for part in parts]),
+        )
+
+    def undominated(self) -> _Labels:
+        """Return those of which no other of the same place is as good in both latencies."""
+        if not len(self.place):
+            return self
+        ordered = self.of(np.lexsort((self.limited_ns, self.least_ns, self.place)))
+        # The latencies of a later place are all below those of an earlier one here.
+        step = float(ordered.limited_ns.max()) + 1
+        shifted = ordered.limited_ns - step * ordered.place
+        best_before = np.minimum.accumulate(np.concatenate([[np.inf], shifted[:-1]]))
+        return ordered.of(shifted < best_before)
+
+
+def least_limited_latency(
+    least: PartitionProblem,
+    limited: PartitionProblem,
+    held: Sequence[PartitionProblem],
+    limit_ns: float,
+    clock: Clock,
+) -> LimitedPlan | None:
+    """Return the plan with the least latency that keeps a limit on another one.
+
+    Parameters
+    ----------
+    least, limited : PartitionProblem
+        Of the same operators and devices: the latency that is minimised, and the limited one.
+    held : sequence of PartitionProblem
+        The same, with what devices hold; a plan fits in each.
+    limit_ns : float
+        The most of the limited latency; may be infinite.
+    clock : Clock
+        When to give up.
+
+    Returns
+    -------
+    LimitedPlan or None
+        None if there is no such plan.
+
+    Raises
+    ------
+    GaveUp
+        If the units are no chain, or there is more to look at than the limits allow.
+    """
+    problems = [least, limited, *held]
+    instances = [condense(problem) for problem in problems]
+    for units in instances:
+        _check(units, instances[0])
+    kinds = interchangeable_kinds(instances[0])
+    if math.prod(len(kind.devices) + 1 for kind in kinds) > MOST_SETS:
+        raise GaveUp(f"there are more than {MOST_SETS:,} different sets of devices")
+    costs = [_costs(units, kinds) for units in instances]
+    return _Chain(costs, limit_ns, clock).minimise()
+
+
+def _check(units: Instance, first: Instance) -> None:
+    problem = units.problem
+    declined = why_declined(problem.replace(objective="bottleneck"))
+    if declined is not None:
+        raise GaveUp(declined)
+    arcs = set(units.edges)
+    if not all(pair in arcs for pair in itertools.pairwise(range(len(units)))):
+        raise GaveUp("the units are no chain")
+    assert units.members == first.members, "problems of the same units"
+
+
+def _costs(units: Instance, kinds: Sequence[DeviceKind]) -> StageCosts:
+    count = len(units)
+    blocks = Blocks(count, tuple(range(count)), units.edges, (), frozenset())
+    return StageCosts(units, kinds, blocks, [(1 << place) - 1 for place in range(count + 1)])
+
+
+class _Chain:
+    """Labels of all places of a chain, for one set of devices after the other."""
+
+    def __init__(self, costs: Sequence[StageCosts], limit_ns: float, clock: Clock) -> None:
+        self._costs, self._limit_ns, self._clock = costs[0], limit_ns, clock
+        units, kinds = self._costs.units, self._costs.kinds
+        most = most_devices(units.problem)
+        self._sets = DeviceSets.of([len(kind.devices) for kind in kinds], most)
+        places = np.arange(len(units) + 1)
+        self._before_ns = costs[1].ideals.work_ns[:-1, None]
+        self._loads = [
+            [each.load_ns(kind, places[:-1], places) for each in costs[:2]]
+            for kind in range(len(kinds))
+        ]
+        self._fits = self._fitting(costs[2:], places)
+
+    def _fitting(self, held: Sequence[StageCosts], places: Indices) -> list[Bools]:
+        """Return by kind which runs, from a place (row) to one behind it (column), fit."""
+        kinds = self._costs.kinds
+        ahead: Bools = places[:-1, None] < places[None, :]
+        rooms = np.array([room_bytes(kind.device) for kind in kinds])
+        fits = [ahead.copy() for _ in kinds]
+        for each in held:
+            extra_ns = each.held.of(places[:-1], places, ahead).extra_ns(rooms, 1)
+            for kind, table in enumerate(fits):
+                table[ahead] &= extra_ns[:, kind] == 0
+                may = each.allowed(kind, places[:-1], places)
+                if may is not None:
+                    table &= may
+        return fits
+
+    def minimise(self) -> LimitedPlan | None:
+        """Return the best plan within the limits, or None."""
+        count = len(self._costs.units)
+        start = np.array([count]), np.zeros(1), np.zeros(1)
+        none = np.array([-1])
+        labels = [_Labels(*start, none, none, none)]
+        total = 0
+        best: tuple[float, float, int, int] | None = None
+        for target in range(1, len(self._sets)):
+            if self._clock.is_over:
+                raise GaveUp("the time limit ran out")
+            steps = self._sets.smaller[target]
+            parts = [self._extended(labels[rest], kind, rest) for kind, rest in steps]
+            labels.append(_Labels.joined(parts).undominated())
+            own = labels[-1]
+            total += len(own.place)
+            if total > _MOST_LABELS:
+                raise GaveUp(f"there are more than {_MOST_LABELS:,} labels")
+            for number in np.flatnonzero(own.place == 0).tolist():
+                key = float(own.least_ns[number]), float(own.limited_ns[number]), target, number
+                best = key if best is None else min(best, key)
+        return None if best is None else self._plan(labels, int(best[0]), *best[2:])
+
+    def _extended(self, behind: _Labels, kind: int, rest: int) -> _Labels:
+        """Return the labels with a run of one device before each."""
+        least, limited = (
+            load[:, behind.place] + own[None, :]
+            for load, own in zip(
+                self._loads[kind], (behind.least_ns, behind.limited_ns), strict=True
+            )
+        )
+        allowed = self._fits[kind][:, behind.place]
+        allowed &= limited + self._before_ns <= self._limit_ns
+        place, number = np.nonzero(allowed)
+        same = np.ones(len(place), dtype=np.int64)
+        found = _Labels(place, least[allowed], limited[allowed], kind * same, rest * same, number)
+        return found.undominated()
+
+    def _plan(
+        self, labels: Sequence[_Labels], latency_ns: int, target: int, number: int
+    ) -> LimitedPlan:
+        units = self._costs.units
+        free = [list(kind.names) for kind in self._costs.kinds]
+        devices: list[str] = []
+        order: list[str] = []
+        while len(devices) < len(units):
+            own = labels[target]
+            order.append(free[int(own.kind[number])].pop(0))
+            target, number = int(own.rest[number]), int(own.number[number])
+            devices += [order[-1]] * (int(labels[target].place[number]) - len(devices))
+        return LimitedPlan(PartitionPlan(units.lift(devices), tuple(order)), latency_ns)
