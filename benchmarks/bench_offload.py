@@ -194,14 +194,14 @@ def rules(problem, tokens):
     # stages stay in order.
     turned = dataclasses.replace(problem, devices=problem.devices[::-1])
     plan = greedy(turned, every, "streamed", largest)
-    yield "accelerate", value_of(turned, plan, ahead=False)
+    yield "accelerate", value_of(turned, plan, prefetch="none")
     yield "-ngl", value_of(problem, greedy(problem, every[::-1], "host"))
     # llama.cpp copies matrices of the host to the device for batches of at least 32 tokens.
     if tokens < 32:
         yield "op offload", None
     else:
         plan = greedy(problem, every[::-1], "streamed", largest)
-        yield "op offload", value_of(problem, plan, ahead=False)
+        yield "op offload", value_of(problem, plan, prefetch="none")
 
 
 def main():

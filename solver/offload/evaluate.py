@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
-from solver.model.checks import did_you_mean
+from solver.model.checks import check_choice, did_you_mean
 from solver.model.errors import PartitionError
 from solver.model.quantities import exact_bytes
-from solver.offload.model import Mode, OffloadPlan, OffloadProblem
+from solver.offload.model import PREFETCHES, Mode, OffloadPlan, OffloadProblem, Prefetch
 from solver.offload.rounds import StreamedStep, round_ns
 
 
@@ -48,23 +48,25 @@ class OffloadEvaluation:
 
 
 def evaluate_offload(
-    problem: OffloadProblem, plan: OffloadPlan, *, ahead: bool = True
+    problem: OffloadProblem, plan: OffloadPlan, *, prefetch: Prefetch = "buffer"
 ) -> OffloadEvaluation:
     """Return what a plan costs.
 
     Parameters
     ----------
-    ahead : bool
-        Load as early as link and buffer allow; otherwise a load begins when its unit is due, as
-        with the hooks of accelerate.
+    prefetch : {"buffer", "next", "none"}
+        When a load begins: as early as link and buffer allow; when the streamed unit before it
+        begins to run, as in group offloading of diffusers; when its unit is due, as with the hooks
+        of accelerate.
 
     Raises
     ------
     PartitionError
-        If the plan names other units or devices than the problem.
+        If the plan names other units or devices than the problem, or `prefetch` is unknown.
     """
+    check_choice(prefetch, PREFETCHES, "prefetch")
     devices, modes = _indices(problem, plan)
-    held, largest, host_bytes = memory_of(problem, devices, modes)
+    held, largest, host_bytes = memory_of(problem, devices, modes, prefetch)
     violations = [
         *_order_violations(problem, devices),
         *_mode_violations(problem, modes),
@@ -73,7 +75,7 @@ def evaluate_offload(
     rooms = rooms_of(problem, held)
     names = [place.name for place in problem.devices]
     return OffloadEvaluation(
-        None if violations else timeline_ns(problem, devices, modes, rooms, ahead=ahead),
+        None if violations else timeline_ns(problem, devices, modes, rooms, prefetch=prefetch),
         tuple(violations),
         dict(zip(names, held, strict=True)),
         dict(zip(names, rooms, strict=True)),
@@ -100,18 +102,27 @@ def _indices(
 
 
 def memory_of(
-    problem: OffloadProblem, devices: Sequence[int], modes: Sequence[Mode]
+    problem: OffloadProblem,
+    devices: Sequence[int],
+    modes: Sequence[Mode],
+    prefetch: Prefetch = "buffer",
 ) -> tuple[list[int], list[int], int]:
-    """Return what each device holds for good, its largest streamed unit, and the host's bytes."""
+    """Return what each device holds for good, the least room for its loads, and the host's bytes.
+
+    That room is its largest streamed unit; where the next one always loads while one runs, the
+    largest two in a row.
+    """
     held = [0] * len(problem.devices)
     largest = [0] * len(problem.devices)
+    running = [0] * len(problem.devices)
     host_bytes = 0
     for unit, device, mode in zip(problem.units, devices, modes, strict=True):
         if mode == "resident":
             held[device] += unit.held_bytes
         elif mode == "streamed":
             held[device] += unit.cache_bytes
-            largest[device] = max(largest[device], unit.weight_bytes)
+            largest[device] = max(largest[device], unit.weight_bytes + running[device])
+            running[device] = unit.weight_bytes if prefetch == "next" else 0
             host_bytes += unit.weight_bytes
         else:
             host_bytes += unit.held_bytes
@@ -152,7 +163,7 @@ def _memory_violations(
     for place, taken, load in zip(problem.devices, held, largest, strict=True):
         capacity = place.device.memory_bytes
         if capacity is not None and taken + load > capacity:
-            streamed = f", and {exact_bytes(load)} for its largest load" if load else ""
+            streamed = f", and {exact_bytes(load)} for loads" if load else ""
             found.append(
                 f"device {place.name!r} needs {exact_bytes(taken)} for good{streamed}; it has "
                 f"{exact_bytes(capacity)}"
@@ -169,7 +180,7 @@ def timeline_ns(
     modes: Sequence[Mode],
     rooms: Sequence[int | None],
     *,
-    ahead: bool = True,
+    prefetch: Prefetch = "buffer",
     enough_ns: Fraction | None = None,
 ) -> Fraction:
     """Return the objective of a plan that fits.
@@ -187,10 +198,9 @@ def timeline_ns(
     value = Fraction(0)
     for members in rounds:
         steps, work_ns = _steps(problem, devices, modes, members)
-        if not ahead or not steps:
-            time = Fraction(work_ns + sum(step.load_ns for step in steps))
-        else:
-            time = round_ns(steps, rooms, enough_ns=enough_ns)
+        time = Fraction(work_ns)
+        if steps:
+            time = round_ns(steps, rooms, prefetch=prefetch, enough_ns=enough_ns)
         value = max(value, time)
     return value
 

@@ -26,11 +26,14 @@ from solver.model.quantities import parse_memory
 
 Mode = Literal["resident", "streamed", "host"]
 OffloadObjective = Literal["latency", "bottleneck"]
+Prefetch = Literal["buffer", "next", "none"]
 
 MODES: Final[tuple[Mode, ...]] = ("resident", "streamed", "host")
 """Where the weights of a unit are, and what runs it."""
 OFFLOAD_OBJECTIVES: Final[tuple[str, ...]] = ("latency", "bottleneck")
 """What a plan may minimise."""
+PREFETCHES: Final[tuple[str, ...]] = ("buffer", "next", "none")
+"""When loads begin; see ``docs/offload.md``."""
 
 
 @dataclass(frozen=True, slots=True)

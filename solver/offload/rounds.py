@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from solver.offload.model import Prefetch
+
 
 @dataclass(frozen=True, slots=True)
 class StreamedStep:
@@ -55,6 +57,7 @@ def round_ns(
     steps: Sequence[StreamedStep],
     room_of: Sequence[int | None],
     *,
+    prefetch: Prefetch = "buffer",
     enough_ns: Fraction | None = None,
 ) -> Fraction:
     """Return the time of a round in the steady state.
@@ -65,11 +68,14 @@ def round_ns(
         At least one.
     room_of : sequence of int or None
         Bytes of the buffer of each link, at least those of its largest step; None is unlimited.
+    prefetch : {"buffer", "next", "none"}
+        A load begins when the buffer has room, when the streamed unit before it begins to run (of a
+        round's first unit, when it is due), or when its unit is due.
     enough_ns : Fraction, optional
         A time from which on it does not matter: any value from there to the true one may be
         returned.
     """
-    waits = _waits(steps, room_of)
+    waits = _waits(steps, room_of, prefetch)
     ratio = _least_ratio(steps)
     while enough_ns is None or ratio < enough_ns:
         longer = _longer_cycle(waits, ratio)
@@ -88,7 +94,9 @@ def _least_ratio(steps: Sequence[StreamedStep]) -> Fraction:
     return Fraction(max(work_ns, *loads.values()))
 
 
-def _waits(steps: Sequence[StreamedStep], room_of: Sequence[int | None]) -> list[list[_Wait]]:
+def _waits(
+    steps: Sequence[StreamedStep], room_of: Sequence[int | None], prefetch: Prefetch
+) -> list[list[_Wait]]:
     """Return what each event waits for: event 2k is the arrival of step k, 2k + 1 its end."""
     of_link: dict[int, list[int]] = {}
     for index, step in enumerate(steps):
@@ -102,7 +110,7 @@ def _waits(steps: Sequence[StreamedStep], room_of: Sequence[int | None]) -> list
         ]
     for link, members in of_link.items():
         sizes = [steps[index].size_bytes for index in members]
-        makers = _room_makers(sizes, room_of[link])
+        makers = _room_makers(sizes, room_of[link]) if prefetch == "buffer" else None
         for turn, index in enumerate(members):
             load_ns = steps[index].load_ns
             waits[2 * index].append(
@@ -111,6 +119,13 @@ def _waits(steps: Sequence[StreamedStep], room_of: Sequence[int | None]) -> list
             if makers is not None:
                 rounds, maker = makers[turn]
                 waits[2 * index].append(_Wait(2 * members[maker] + 1, load_ns, rounds))
+            if prefetch != "buffer":
+                # A unit begins to run when it is due and has arrived; loads wait for the latter.
+                opener = members[turn - 1] if turn and prefetch == "next" else index
+                due_ns = steps[opener].before_ns
+                waits[2 * index].append(
+                    _Wait(2 * ((opener or len(steps)) - 1) + 1, due_ns + load_ns, int(opener == 0))
+                )
     return waits
 
 

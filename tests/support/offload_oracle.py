@@ -19,19 +19,21 @@ def load_time(device, size):
     return device["latency"] + -(-size * time // size_bytes)
 
 
-def fits(case, places, modes):
+def fits(case, places, modes, prefetch="buffer"):
     """Whether a plan may exist."""
     if any(after < before for before, after in itertools.pairwise(places)):
         return False
     held = [0] * len(case["devices"])
     largest = [0] * len(case["devices"])
+    before = [0] * len(case["devices"])
     host = 0
     for unit, place, mode in zip(case["units"], places, modes, strict=True):
         if mode == "streamed":
             if unit["written"] or not unit["weight"]:
                 return False
             held[place] += unit["cache"]
-            largest[place] = max(largest[place], unit["weight"])
+            largest[place] = max(largest[place], before[place] + unit["weight"])
+            before[place] = unit["weight"] if prefetch == "next" else 0
             host += unit["weight"]
         elif mode == "host":
             if unit["host"] is None:
@@ -66,7 +68,16 @@ def jobs_of(case, places, modes, members):
     return jobs
 
 
-def play(jobs, rooms):
+def may_begin(prefetch, order, number, jobs, started, ended, is_due):
+    """Whether load `number` of a link may begin, but for the room of its buffer."""
+    lap, turn = divmod(number, len(order))
+    if prefetch == "next" and turn:
+        return started > lap * len(jobs) + order[turn - 1]
+    own = lap * len(jobs) + order[turn]
+    return prefetch == "buffer" or (ended == own and is_due)
+
+
+def play(jobs, rooms, prefetch="buffer"):
     """Mean time of a round in the steady state."""
     streamed = {
         link: [i for i, job in enumerate(jobs) if job[2] == link]
@@ -79,6 +90,7 @@ def play(jobs, rooms):
     loading = {}
     running = None
     now, turn, due = 0, 0, jobs[0][0]
+    ended = 0
     seen = {}
     while True:
         moved = True
@@ -96,6 +108,7 @@ def play(jobs, rooms):
                     held[link] -= size
                     gone[link] += 1
                 turn += 1
+                ended += 1
                 if turn == len(jobs):
                     turn = 0
                     state = tuple(
@@ -109,7 +122,11 @@ def play(jobs, rooms):
                     seen[state] = (seen["rounds"], now)
                 due = now + jobs[turn][0]
             for link, order in streamed.items():
-                if link in loading:
+                started = ended + (running is not None)
+                due_now = running is None and due <= now
+                if link in loading or not may_begin(
+                    prefetch, order, begun[link], jobs, started, ended, due_now
+                ):
                     continue
                 _, _, _, load, size = jobs[order[begun[link] % len(order)]]
                 if held[link] + size <= rooms[link]:
@@ -121,7 +138,7 @@ def play(jobs, rooms):
                 _, run, link, _, _ = jobs[turn]
                 if link is None or arrived[link] > gone[link]:
                     running = now + run
-                    moved = moved or run == 0
+                    moved = True
         ends = list(loading.values())
         if running is not None:
             ends.append(running)
@@ -141,7 +158,7 @@ def rounds_of(case, places, modes):
     ]
 
 
-def value_of(case, places, modes, most=None):
+def value_of(case, places, modes, most=None, prefetch="buffer"):
     """The objective of a plan that fits; None if it is certainly above `most`."""
     rounds = rounds_of(case, places, modes)
     if most is not None:
@@ -159,7 +176,7 @@ def value_of(case, places, modes, most=None):
             "streamed": unit["cache"],
             "host": 0,
         }[mode]
-    return max(play(jobs, rooms) for jobs in rounds)
+    return max(play(jobs, rooms, prefetch) for jobs in rounds)
 
 
 def plans(case):

@@ -44,15 +44,19 @@ def test_bound_optimum_and_plan_are_in_order(count):
     assert is_proven >= 0.5 * feasible
 
 
+@pytest.mark.parametrize("prefetch", ["buffer", "next", "none"])
 @counts(150, 1000)
-def test_timelines_are_those_that_are_played(count):
+def test_timelines_are_those_that_are_played(count, prefetch):
     draw = random.Random(5)
     for case in cases(count, 2):
         every = list(offload_oracle.plans(case))
         problem = problem_of(case)
         for places, modes in draw.sample(every, min(len(every), 20)):
-            found = evaluate_offload(problem, problem.plan(places, modes))
-            assert found.value_ns == offload_oracle.value_of(case, places, modes)
+            found = evaluate_offload(problem, problem.plan(places, modes), prefetch=prefetch)
+            assert found.feasible == offload_oracle.fits(case, places, modes, prefetch)
+            if found.feasible:
+                played = offload_oracle.value_of(case, places, modes, prefetch=prefetch)
+                assert found.value_ns == played
 
 
 def chain(memory, *, bandwidth=10**9, latency=0, host_ns=30, count=6, **settings):
@@ -106,7 +110,7 @@ def test_with_an_infinite_link_offload_costs_nothing():
 def test_without_loading_ahead_times_add_up_as_in_accelerate():
     problem = chain(1000, latency=2)
     plan = planned(problem, *("resident", "streamed", "streamed", "host", "streamed", "resident"))
-    found = evaluate_offload(problem, plan, ahead=False)
+    found = evaluate_offload(problem, plan, prefetch="none")
     assert found.value_ns == 5 * 4 + 30 + 3 * (10 + 2)
     assert evaluate_offload(problem, plan).value_ns == 5 * 4 + 30
 
@@ -134,7 +138,7 @@ def test_what_does_not_fit_is_said_in_words():
     found = evaluate_offload(problem, plan)
     assert found.value_ns is None and not found.feasible
     assert found.violations == (
-        "device 'd' needs 24 B for good, and 10 B for its largest load; it has 25 B",
+        "device 'd' needs 24 B for good, and 10 B for loads; it has 25 B",
         "the host needs 42 B; it has 11 B",
     )
     units = [Unit("a", 5, written=True), Unit("b", 5)]
