@@ -1,0 +1,307 @@
+"""The rules by which others run what does not fit, as offload plans that one evaluator judges.
+
+A rule decides what is resident, streamed or on the host, and when loads begin. Where it moves
+several units at once, it restates the problem with these as one. Nothing is counted that the
+timeline does not know: without streams, groups of diffusers are also copied back to the host.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import partial
+from typing import Final
+
+from solver import PartitionError
+from solver.offload.evaluate import evaluate_offload
+from solver.offload.model import MODES, Mode, OffloadPlan, OffloadProblem, Prefetch, Unit
+
+OP_OFFLOAD_TOKENS: Final = 32
+"""``GGML_OP_OFFLOAD_MIN_BATCH``: from so many on llama.cpp copies matrices of the host."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadChain:
+    """A problem, and what its units are to those who offload by a rule.
+
+    Attributes
+    ----------
+    problem : OffloadProblem
+    block_of : sequence of str or None
+        The block, such as a layer, that each unit is in; None for what is in no list of blocks.
+    tokens : int
+        Of all sequences, in one forward.
+    experts : frozenset of str
+        Units that hold the experts of a mixture.
+    """
+
+    problem: OffloadProblem
+    block_of: Sequence[str | None]
+    tokens: int = 1
+    experts: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class RulePlan:
+    """A plan of a rule, the problem as the rule states it, and when loads begin."""
+
+    problem: OffloadProblem
+    plan: OffloadPlan
+    prefetch: Prefetch = "buffer"
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadRule:
+    """What a program does with a model that does not fit.
+
+    Attributes
+    ----------
+    name : str
+        Of the program, and the setting that asks for the rule.
+    source : str
+        The file and function that it was read from.
+    plan : callable
+        The rule; a PartitionError says why it does not apply.
+    """
+
+    name: str
+    source: str
+    plan: Callable[[OffloadChain], RulePlan]
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadAnswer:
+    """What a rule gives.
+
+    Attributes
+    ----------
+    name : str
+        Of the rule.
+    value_ns : Fraction or None
+        Time of the forwards; None if its plan does not fit.
+    modes : mapping of str to int
+        How many units, as the rule states them, have each mode.
+    reason : str
+        Why there is no value, or empty.
+    """
+
+    name: str
+    value_ns: Fraction | None = None
+    modes: Mapping[str, int] = field(default_factory=dict)
+    reason: str = ""
+
+
+def answers_of_rules(phases: Sequence[tuple[OffloadChain, int]]) -> list[OffloadAnswer]:
+    """Return what each rule gives in forwards of several kinds.
+
+    Parameters
+    ----------
+    phases : sequence of (OffloadChain, int)
+        A kind of forward and how often it runs. Modes are those of the last. A rule may treat
+        kinds differently, as llama.cpp does, and pays nothing for the change.
+    """
+    return [_answer(rule, phases) for rule in OFFLOAD_RULES]
+
+
+def _answer(rule: OffloadRule, phases: Sequence[tuple[OffloadChain, int]]) -> OffloadAnswer:
+    value = Fraction(0)
+    modes: dict[str, int] = {}
+    for chain, count in phases:
+        try:
+            made = rule.plan(chain)
+        except PartitionError as error:
+            return OffloadAnswer(rule.name, reason=str(error))
+        found = evaluate_offload(made.problem, made.plan, prefetch=made.prefetch)
+        if found.value_ns is None:
+            return OffloadAnswer(rule.name, reason=found.violations[0])
+        value += count * found.value_ns
+        have = Counter(made.plan.mode_of.values())
+        modes = {mode: have[mode] for mode in MODES}
+    return OffloadAnswer(rule.name, value, modes)
+
+
+# -- units that are resident as long as they fit -----------------------------------------------
+
+
+def _filled(
+    problem: OffloadProblem,
+    other: Mode,
+    *,
+    from_end: bool = False,
+    passed: frozenset[str] = frozenset(),
+) -> OffloadPlan:
+    """Make units resident one after the other, device by device, until one fits nowhere.
+
+    The rest has mode `other` on the last device tried, which keeps room for the caches of what is
+    streamed and for the largest load. Units `passed` over have that mode where they come.
+    """
+    units, count = problem.units, len(problem.units)
+    order, names = list(range(count)), list(range(len(problem.devices)))
+    if from_end:
+        order.reverse()
+        names.reverse()
+    streams = other == "streamed"
+    devices, modes = [names[-1]] * count, [other] * count
+    waiting = sum(unit.cache_bytes for unit in units) if streams else 0
+    largest = max(unit.weight_bytes for unit in units) if streams else 0
+    turn = held = 0
+    for index in order:
+        unit = units[index]
+        if unit.name in passed:
+            devices[index] = names[turn]
+            continue
+        waiting -= unit.cache_bytes if streams else 0
+        while turn < len(names):
+            reserved = largest + waiting if turn == len(names) - 1 else 0
+            memory = problem.devices[names[turn]].device.memory_bytes
+            if held + unit.held_bytes + reserved <= (math.inf if memory is None else memory):
+                held += unit.held_bytes
+                devices[index], modes[index] = names[turn], "resident"
+                break
+            turn, held = turn + 1, 0
+        if turn == len(names):
+            break
+    return problem.plan(tuple(devices), tuple(modes))
+
+
+def _accelerate_auto(chain: OffloadChain) -> RulePlan:
+    # What accelerate streams runs on its main device, the first; here that comes last, so that
+    # stages stay in order.
+    turned = replace(chain.problem, devices=chain.problem.devices[::-1])
+    return RulePlan(turned, _filled(turned, "streamed"), "none")
+
+
+def _by_llama_cpp(
+    chain: OffloadChain, *, op_offload: bool = True, passed: frozenset[str] = frozenset()
+) -> RulePlan:
+    """Return the plan whose first layers are on the host; many tokens have them copied when due."""
+    is_copied = op_offload and chain.tokens >= OP_OFFLOAD_TOKENS
+    other: Mode = "streamed" if is_copied else "host"
+    plan = _filled(chain.problem, other, from_end=True, passed=passed)
+    return RulePlan(chain.problem, plan, "none")
+
+
+def _experts_on_host(chain: OffloadChain, *, every: bool) -> RulePlan:
+    """Return the plan with all experts on the host, or those of as few first layers as it takes."""
+    experts = [unit.name for unit in chain.problem.units if unit.name in chain.experts]
+    if not experts:
+        raise PartitionError("the model has no experts")
+    for count in range(len(experts) if every else 0, len(experts) + 1):
+        made = _by_llama_cpp(chain, passed=frozenset(experts[:count]))
+        if sum(mode != "resident" for mode in made.plan.mode_of.values()) == count:
+            break
+    return made
+
+
+# -- units that are all streamed, or none ------------------------------------------------------
+
+
+def _on_first(problem: OffloadProblem, prefetch: Prefetch, *, streamed: bool = True) -> RulePlan:
+    """Return the plan on the first device alone, with all streamed that can be, or none."""
+    alone = replace(problem, devices=problem.devices[:1])
+    modes = tuple[Mode, ...](
+        "streamed" if streamed and "streamed" in unit.modes else "resident" for unit in alone.units
+    )
+    return RulePlan(alone, alone.plan((0,) * len(modes), modes), prefetch)
+
+
+def _whole_model(chain: OffloadChain) -> RulePlan:
+    return _on_first(chain.problem, "none", streamed=False)
+
+
+def _every_unit(chain: OffloadChain, *, prefetch: Prefetch) -> RulePlan:
+    return _on_first(chain.problem, prefetch)
+
+
+def _every_block(chain: OffloadChain, *, prefetch: Prefetch) -> RulePlan:
+    """Return the plan that streams whole blocks.
+
+    All that is in no block is one group: it loads when a forward begins, while nothing runs, and
+    stays until the forward ends. Its load is a resident unit without weights here.
+    """
+    problem = chain.problem
+    place = problem.devices[0]
+    merged, rest_bytes = [], 0
+    for block, members in itertools.groupby(
+        zip(chain.block_of, problem.units, strict=True), key=lambda pair: pair[0]
+    ):
+        units = [unit for _, unit in members]
+        if block is not None:
+            merged.append(_merged(block, units, [place.compute_ns(unit) for unit in units]))
+            continue
+        rest_bytes += sum(unit.weight_bytes for unit in units)
+        # What is written cannot be streamed: it is held throughout.
+        merged += [replace(unit, written=True) for unit in units]
+    if rest_bytes:
+        load_ns = place.link.transfer_ns(rest_bytes)
+        merged.insert(0, Unit("load of what is in no block", compute_ns=load_ns))
+    return _on_first(replace(problem, units=tuple(merged)), prefetch)
+
+
+def _merged(name: str, units: Sequence[Unit], times_ns: Sequence[int]) -> Unit:
+    return Unit(
+        name,
+        sum(unit.weight_bytes for unit in units),
+        sum(unit.cache_bytes for unit in units),
+        sum(times_ns),
+        written=any(unit.written for unit in units),
+    )
+
+
+_GROUPS: Final = "diffusers/hooks/group_offloading.py: "
+
+OFFLOAD_RULES: Final = (
+    OffloadRule(
+        "accelerate auto", "accelerate.infer_auto_device_map, AlignDevicesHook", _accelerate_auto
+    ),
+    OffloadRule(
+        "diffusers model",
+        "diffusers/pipelines/pipeline_utils.py: enable_model_cpu_offload",
+        _whole_model,
+    ),
+    OffloadRule(
+        "diffusers sequential",
+        "diffusers/pipelines/pipeline_utils.py: enable_sequential_cpu_offload",
+        partial(_every_unit, prefetch="none"),
+    ),
+    OffloadRule(
+        "diffusers block",
+        f"{_GROUPS}_apply_group_offloading_block_level",
+        partial(_every_block, prefetch="none"),
+    ),
+    OffloadRule(
+        "diffusers block, stream",
+        f"{_GROUPS}_apply_group_offloading_block_level, LazyPrefetchGroupOffloadingHook",
+        partial(_every_block, prefetch="next"),
+    ),
+    OffloadRule(
+        "diffusers leaf, stream",
+        f"{_GROUPS}_apply_group_offloading_leaf_level, LazyPrefetchGroupOffloadingHook",
+        partial(_every_unit, prefetch="next"),
+    ),
+    OffloadRule(
+        "llama.cpp -ngl",
+        "src/llama-model.cpp: load_tensors; ggml/src/ggml-cuda/ggml-cuda.cu: "
+        "ggml_backend_cuda_device_offload_op",
+        _by_llama_cpp,
+    ),
+    OffloadRule(
+        "llama.cpp -ngl --no-op-offload",
+        "src/llama-model.cpp: load_tensors",
+        partial(_by_llama_cpp, op_offload=False),
+    ),
+    OffloadRule(
+        "llama.cpp --cpu-moe", "common/arg.cpp: --cpu-moe", partial(_experts_on_host, every=True)
+    ),
+    OffloadRule(
+        "llama.cpp --n-cpu-moe",
+        "common/arg.cpp: --n-cpu-moe, with the least number that fits",
+        partial(_experts_on_host, every=False),
+    ),
+)
+"""Read from sources of 2025 and 2026. Leaves of a model are units here: without streams, group
+offloading of leaves is sequential offloading."""
