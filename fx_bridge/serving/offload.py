@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from fractions import Fraction
+from typing import Final, Literal
 
 import torch
 from torch import nn
@@ -22,6 +23,7 @@ from fx_bridge.serving.plan import Request, cache_growth
 from fx_bridge.serving.step import ServeStep, serve_step
 from fx_bridge.split.by_plan import split_by_plan
 from solver import Device, PartitionError, PartitionPlan, PartitionProblem, problem_from_digraph
+from solver.model.checks import check_choice
 from solver.offload.evaluate import evaluate_offload
 from solver.offload.model import (
     MODES,
@@ -31,9 +33,14 @@ from solver.offload.model import (
     OffloadPlan,
     OffloadProblem,
 )
-from solver.offload.plan import OffloadResult, plan_offload
+from solver.offload.phases import OffloadPhases
+from solver.offload.plan import OffloadResult, plan_phases
 from solver.offload.units import units_of
 
+StreamedObjective = Literal["request", "token"]
+
+STREAMED_OBJECTIVES: Final[tuple[str, ...]] = ("request", "token")
+"""What plans with a host may minimise: the time of a request, or of a token."""
 _HOST: Final = "host"
 _BEFORE, _AFTER = "before the layers", "after the layers"
 
@@ -46,21 +53,57 @@ class StreamedServingPlan:
     ----------
     step : ServeStep
         The model with its caches.
-    captured : CapturedGraph
-        Of a call for one token.
-    units : mapping of str to tuple of str
-        The operators of every unit, in the order in which units run.
-    problem : OffloadProblem
-        Their times, weights and caches.
+    request : Request
+        What was asked for.
+    objective : {"request", "token"}
+        What is least.
+    graphs : mapping of int to CapturedGraph
+        By the number of tokens of a call; for the objective ``token`` of one token alone.
+    problems : mapping of int to OffloadProblem
+        Times, weights and caches of the units in each.
     solved : OffloadResult
-        Status, plan, time of a token and its bound.
+        Status, plan, its time and the bound.
     """
 
     step: ServeStep
-    captured: CapturedGraph
-    units: dict[str, tuple[str, ...]]
-    problem: OffloadProblem
+    request: Request
+    objective: StreamedObjective
+    graphs: dict[int, CapturedGraph]
+    problems: dict[int, OffloadProblem]
     solved: OffloadResult = field(repr=False)
+
+    @property
+    def captured(self) -> CapturedGraph:
+        """The graph of a call for one token."""
+        return self.graphs[1]
+
+    @property
+    def problem(self) -> OffloadProblem:
+        """The problem of one token."""
+        return self.problems[1]
+
+    @property
+    def runs(self) -> dict[int, int]:
+        """How often a call of each number of tokens counts in the objective."""
+        return _runs(self.request, self.objective)
+
+    @property
+    def token_ns(self) -> Fraction:
+        """The time of a token."""
+        return self._call_ns(1)
+
+    @property
+    def first_token_ns(self) -> Fraction | None:
+        """The time of all calls for the prompt; None if only a token was planned."""
+        if self.objective == "token":
+            return None
+        calls = self.request.calls.items()
+        return sum((count * self._call_ns(tokens) for tokens, count in calls), Fraction())
+
+    def _call_ns(self, tokens: int) -> Fraction:
+        value = evaluate_offload(self.problems[tokens], self.plan).value_ns
+        assert value is not None
+        return value
 
     @property
     def plan(self) -> OffloadPlan:
@@ -152,17 +195,18 @@ def plan_streamed_serving(
     devices: Sequence[OffloadDevice],
     host: OffloadHost | None = None,
     host_class: str | None = "cpu",
+    objective: StreamedObjective = "request",
     costs: Costs = DEFAULT_COSTS,
     search: Search = DEFAULT_SEARCH,
 ) -> StreamedServingPlan:
-    """Plan the least time of a token on devices that hold less than the model and its caches.
+    """Plan the least time of a request on devices that hold less than the model and its caches.
 
     Parameters
     ----------
     model : transformers.PreTrainedModel
         As :func:`fx_bridge.serving.step.serve_step` takes it.
     request : Request, optional
-        Its batch and context count.
+        For the objective ``token`` only its batch and context count.
     devices : sequence of OffloadDevice
         In the order in which data passes through them, each with its link from the host. Their
         memory is for weights and caches.
@@ -170,6 +214,8 @@ def plan_streamed_serving(
         Its memory; unlimited if left out.
     host_class : str or None
         Speed of the host, a key of ``costs.specs``; None lets nothing run there.
+    objective : {"request", "token"}
+        The time of a prompt and all tokens after it, or of a token.
     costs : Costs
         Links between devices, and speeds.
     search : Search
@@ -192,31 +238,65 @@ def plan_streamed_serving(
     unit each. See ``docs/offload.md`` for what a plan costs.
     """
     request = Request() if request is None else request
+    check_choice(objective, STREAMED_OBJECTIVES, "objective")
     places = tuple(devices)
+    costs = _known_costs(places, host_class, costs)
     step = serve_step(model, request.batch, request.context, max(request.calls))
-    captured = capture_phases(step, (1,))[1]
+    runs = _runs(request, objective)
+    graphs = capture_phases(step, tuple(dict.fromkeys((*runs, 1))))
+    host = OffloadHost() if host is None else host
+    problems = {
+        tokens: _problem_of(step, captured, places, host, host_class, costs)
+        for tokens, captured in graphs.items()
+    }
+    phases = OffloadPhases(tuple(problems[tokens] for tokens in runs), tuple(runs.values()))
+    solved = plan_phases(phases, search.limits)
+    return StreamedServingPlan(step, request, objective, graphs, problems, solved)
+
+
+def _runs(request: Request, objective: StreamedObjective) -> dict[int, int]:
+    """Return how often a call of each number of tokens counts."""
+    if objective == "token":
+        return {1: 1}
+    runs = dict(request.calls)
+    if request.generate:
+        runs[1] = runs.get(1, 0) + request.generate
+    return runs
+
+
+def _known_costs(places: Sequence[OffloadDevice], host_class: str | None, costs: Costs) -> Costs:
+    """Return costs with the speeds of devices and host alone."""
     classes = {place.device.device_class for place in places}
     classes |= set() if host_class is None else {host_class}
     if unknown := classes - set(costs.specs):
         known = ", ".join(costs.specs)
         raise PartitionError(f"no speed is known for class {min(unknown)!r}; write one of {known}")
-    costs = replace(costs, specs={n: s for n, s in costs.specs.items() if n in classes})
+    return replace(costs, specs={n: s for n, s in costs.specs.items() if n in classes})
+
+
+def _problem_of(
+    step: ServeStep,
+    captured: CapturedGraph,
+    places: Sequence[OffloadDevice],
+    host: OffloadHost,
+    host_class: str | None,
+    costs: Costs,
+) -> OffloadProblem:
+    """Return the units of a call with its times."""
     # Times of every class are asked for: the host is a device here.
-    probes = [Device(f"probe:{name}", device_class=name) for name in sorted(classes)]
+    probes = [Device(f"probe:{name}", device_class=name) for name in sorted(costs.specs)]
     graph = to_digraph(captured, costs=costs, colocation=False)
     asked = problem_from_digraph(graph, probes, memory_model="weights")
     units = half_layers(captured)
     growth = cache_growth(step, asked.weights)
     crossing_bytes = _crossing_bytes(asked, units)
-    problem = OffloadProblem(
+    return OffloadProblem(
         units_of(asked, units, host_class, caches=growth),
-        places,
-        OffloadHost() if host is None else host,
+        tuple(places),
+        host,
         stage_hop_ns=costs.interconnect.default.transfer_ns(crossing_bytes),
         host_hop_ns=max(place.link.transfer_ns(crossing_bytes) for place in places),
     )
-    solved = plan_offload(problem, search.limits)
-    return StreamedServingPlan(step, captured, units, problem, solved)
 
 
 @dataclass(frozen=True, slots=True)

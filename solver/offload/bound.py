@@ -1,4 +1,4 @@
-"""A lower bound on the time of a forward, from counts of alike units; and counts to start from.
+"""A lower bound on the time of forwards, from counts of alike units; and counts to start from.
 
 A model in integers counts, for every class of alike units, how many have each mode on each device.
 Its rows are necessary, so that its optimum bounds all plans from below:
@@ -16,6 +16,8 @@ Its rows are necessary, so that its optimum bounds all plans from below:
 
 The room of a buffer depends on what is resident. Its range is cut into brackets; in each one the
 rest of the link counts as if the buffer had the most of the bracket.
+
+Phases share counts and memory; work and link are rows of each, and the sum of their rounds counts.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from solver.model.clock import Clock
 from solver.offload.model import MODES, Mode, OffloadProblem, Unit
+from solver.offload.phases import OffloadPhases
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -45,20 +48,23 @@ _PIECE_BYTES: Final = 2**18
 
 @dataclass(frozen=True, slots=True)
 class UnitClass:
-    """Units that differ by name and place alone."""
+    """Units that differ by name and place alone, in every phase; `unit` is the first of one."""
 
     unit: Unit
     members: tuple[int, ...]
 
 
-def classes_of(problem: OffloadProblem) -> tuple[UnitClass, ...]:
+def classes_of(phases: OffloadPhases) -> tuple[UnitClass, ...]:
     """Return the classes of alike units, in the order of their first members."""
+    first = phases.problems[0]
     found: dict[Any, list[int]] = {}
-    for index, unit in enumerate(problem.units):
-        times = tuple(place.compute_ns(unit) for place in problem.devices)
-        key = (unit.weight_bytes, unit.cache_bytes, times, unit.host_ns, unit.written)
+    for index, unit in enumerate(first.units):
+        own = [problem.units[index] for problem in phases.problems]
+        times = tuple(place.compute_ns(each) for place in first.devices for each in own)
+        hosts = tuple(each.host_ns for each in own)
+        key = (unit.weight_bytes, unit.cache_bytes, times, hosts, unit.written)
         found.setdefault(key, []).append(index)
-    return tuple(UnitClass(problem.units[m[0]], tuple(m)) for m in found.values())
+    return tuple(UnitClass(first.units[m[0]], tuple(m)) for m in found.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +91,18 @@ class CountModel:
 
     Parameters
     ----------
+    phases : OffloadPhases
+        Each with its own rows of work and links.
     buffers : int
         Every streamed unit fits into the buffer as many times; 1 is necessary, more is a choice.
     """
 
-    def __init__(self, problem: OffloadProblem, *, buffers: int = 1) -> None:
+    def __init__(self, phases: OffloadPhases, *, buffers: int = 1) -> None:
         from ortools.sat.python import cp_model
 
-        self._problem = problem
-        self._classes = classes_of(problem)
-        self._every = range(len(problem.devices))
+        self._problem = phases.problems[0]
+        self._classes = classes_of(phases)
+        self._every = range(len(self._problem.devices))
         self._buffers = buffers
         self._model: cp_model.CpModel = cp_model.CpModel()
         self._count: dict[tuple[int, int, Mode], Any] = {}
@@ -102,12 +110,13 @@ class CountModel:
         self._stages = self._add_stages()
         self._rooms = [self._add_memory(device) for device in self._every]
         self._add_host_memory()
-        self._value = self._model.new_int_var(0, problem.most_ns, "")
-        self._add_times()
-        self._model.minimize(self._value)
+        rounds = [self._add_times(problem) for problem in phases.problems]
+        self._model.minimize(
+            sum(count * value for count, value in zip(phases.counts, rounds, strict=True))
+        )
 
     def solve(self, clock: Clock, seed: int) -> CountAnswer:
-        """Minimise the time of a round until the clock is over."""
+        """Minimise the time of all rounds until the clock is over."""
         from ortools.sat.python import cp_model
 
         from solver.cp.run import charge_run, limit_run, single_solver
@@ -204,31 +213,36 @@ class CountModel:
         total = sum(self._sum(device, rows) for device in self._every)
         self._model.add(total <= capacity)
 
-    def _add_times(self) -> None:
-        problem = self._problem
+    def _add_times(self, problem: OffloadProblem) -> Any:
+        """Return the time of a round of a phase."""
+        value = self._model.new_int_var(0, problem.most_ns, "")
+        units = self._units(problem)
         works = []
         for device, place in enumerate(problem.devices):
-            runs = [place.compute_ns(kind.unit) for kind in self._classes]
-            hosts = [kind.unit.host_ns or 0 for kind in self._classes]
+            runs = [place.compute_ns(unit) for unit in units]
+            hosts = [unit.host_ns or 0 for unit in units]
             works.append(self._sum(device, {"resident": runs, "streamed": runs, "host": hosts}))
         is_latency = problem.objective == "latency"
-        for work in [sum(works) + self._hops()] if is_latency else works:
-            self._model.add(self._value >= work)
+        for work in [sum(works) + self._hops(problem)] if is_latency else works:
+            self._model.add(value >= work)
         for device in self._every:
             others = [work for other, work in enumerate(works) if other != device]
-            self._add_link(device, sum(others) if is_latency else 0)
+            self._add_link(problem, value, device, sum(others) if is_latency else 0)
+        return value
 
-    def _hops(self) -> Any:
+    def _units(self, problem: OffloadProblem) -> list[Unit]:
+        """Return a unit of each class with its times in a phase."""
+        return [problem.units[kind.members[0]] for kind in self._classes]
+
+    def _hops(self, problem: OffloadProblem) -> Any:
         """Return the least time of the hops of a forward.
 
         From each device that runs anything to the next one goes a hop, or two by way of the host.
         If the host runs anything besides, it comes first or last, or between two devices.
         """
-        hop_ns = self._problem.host_hop_ns
-        border_ns = min(self._problem.stage_hop_ns, 2 * hop_ns)
-        extra_ns = (
-            hop_ns if len(self._problem.devices) == 1 else min(hop_ns, 2 * hop_ns - border_ns)
-        )
+        hop_ns = problem.host_hop_ns
+        border_ns = min(problem.stage_hop_ns, 2 * hop_ns)
+        extra_ns = hop_ns if len(problem.devices) == 1 else min(hop_ns, 2 * hop_ns - border_ns)
         if not border_ns and not extra_ns:
             return 0
         used = [self._is_any(device, "resident", "streamed") for device in self._every]
@@ -247,12 +261,12 @@ class CountModel:
         self._model.add(count <= len(self._problem.units) * is_any)
         return is_any
 
-    def _add_link(self, device: int, elsewhere: Any) -> None:
+    def _add_link(self, problem: OffloadProblem, value: Any, device: int, elsewhere: Any) -> None:
         """Add the rows of a link; `elsewhere` is the work of a round that is no use to it."""
         link = self._problem.devices[device].link
         loads = [link.transfer_ns(kind.unit.weight_bytes) for kind in self._classes]
         load = self._sum(device, {"streamed": loads})
-        self._model.add(self._value >= load)
+        self._model.add(value >= load)
         streamable = [
             number
             for number in range(len(self._classes))
@@ -271,23 +285,22 @@ class CountModel:
             self._model.add(_PIECE_BYTES * pieces <= room + _PIECE_BYTES - 1)
             filled = math.ceil(slowest * _PIECE_BYTES) * pieces
             loads_ns.append(load + elsewhere - filled)
-            self._model.add(self._value >= loads_ns[-1])
-        brackets = self._brackets(device, max(sizes.values()), slowest)
+            self._model.add(value >= loads_ns[-1])
+        brackets = self._brackets(problem, device, max(sizes.values()), slowest)
         chosen = [self._model.new_bool_var("") for _ in brackets]
         self._model.add_exactly_one(chosen)
         for (least, most), is_chosen in zip(brackets, chosen, strict=True):
             inside = self._model.add_linear_constraint(room, least, most)
             inside.only_enforce_if(is_chosen)
-            rests = self._rests(device, most, slowest)
+            rests = self._rests(problem, device, most, slowest)
             for busy in loads_ns:
-                self._model.add(self._value >= busy + rests).only_enforce_if(is_chosen)
+                self._model.add(value >= busy + rests).only_enforce_if(is_chosen)
 
-    def _rests(self, device: int, room: int, slowest: Fraction) -> Any:
+    def _rests(self, problem: OffloadProblem, device: int, room: int, slowest: Fraction) -> Any:
         """Return how long the link of a device rests at least while units of its stage run."""
-        place = self._problem.devices[device]
+        place = problem.devices[device]
         rests: dict[Mode, list[int]] = {mode: [] for mode in MODES}
-        for kind in self._classes:
-            unit = kind.unit
+        for unit in self._units(problem):
             run_ns = place.compute_ns(unit)
             left = max(room - unit.weight_bytes, 0)
             rests["resident"].append(max(run_ns - int(room * slowest), 0))
@@ -295,15 +308,17 @@ class CountModel:
             rests["host"].append(max((unit.host_ns or 0) - int(room * slowest), 0))
         return self._sum(device, rests)
 
-    def _brackets(self, device: int, largest: int, slowest: Fraction) -> Sequence[tuple[int, int]]:
+    def _brackets(
+        self, problem: OffloadProblem, device: int, largest: int, slowest: Fraction
+    ) -> Sequence[tuple[int, int]]:
         """Return ranges of the room that cover all; beyond the last but one no link need rest."""
         capacity = self._capacity(device)
-        place = self._problem.devices[device]
+        place = problem.devices[device]
         needed = 0
-        for kind in self._classes:
-            run_ns = place.compute_ns(kind.unit)
-            longest = max(run_ns, kind.unit.host_ns or 0)
-            streamed = kind.unit.weight_bytes + math.ceil(run_ns / slowest)
+        for unit in self._units(problem):
+            run_ns = place.compute_ns(unit)
+            longest = max(run_ns, unit.host_ns or 0)
+            streamed = unit.weight_bytes + math.ceil(run_ns / slowest)
             needed = max(needed, streamed, math.ceil(longest / slowest))
         step = max(largest // _BRACKETS_OF_LARGEST, 1)
         tops: list[int] = []

@@ -12,9 +12,10 @@ from solver.evaluation.result import SolveStatus
 from solver.model.clock import Clock
 from solver.model.limits import SolveLimits
 from solver.offload.bound import CountModel, classes_of
-from solver.offload.evaluate import memory_of, rooms_of, timeline_ns
+from solver.offload.evaluate import memory_of, rooms_of
 from solver.offload.layout import State, layouts
 from solver.offload.model import OffloadPlan, OffloadProblem
+from solver.offload.phases import OffloadPhases
 
 _BUFFERS: Final = (2, 3)
 """How many times streamed units fit into the buffer in the plans that are tried."""
@@ -62,12 +63,17 @@ class OffloadResult:
 
 
 def plan_offload(problem: OffloadProblem, limits: SolveLimits | None = None) -> OffloadResult:
-    """Search the device and mode of every unit.
+    """Search the device and mode of every unit; see :func:`plan_phases`."""
+    return plan_phases(OffloadPhases((problem,), (1,)), limits)
+
+
+def plan_phases(phases: OffloadPhases, limits: SolveLimits | None = None) -> OffloadResult:
+    """Search the device and mode of every unit, the same in all phases.
 
     The count model (:mod:`solver.offload.bound`) gives the bound, and counts to start from: with
     room for one load, and with two and three. They are laid out over the order of units; iterated
     local search (Lourenço, Martin, Stützle, Handbook of Metaheuristics, 2003) moves on from there.
-    The timeline judges every plan.
+    The timelines of all phases judge every plan.
 
     Parameters
     ----------
@@ -77,16 +83,16 @@ def plan_offload(problem: OffloadProblem, limits: SolveLimits | None = None) -> 
     limits = limits or SolveLimits()
     clock = Clock.of(limits)
     limit_s = math.inf if limits.time_limit_s is None else limits.time_limit_s
-    answer = CountModel(problem).solve(clock.slice(_SHARE_OF_BOUND * limit_s), limits.seed)
+    answer = CountModel(phases).solve(clock.slice(_SHARE_OF_BOUND * limit_s), limits.seed)
     if answer.bound_ns is None:
         return OffloadResult(SolveStatus.INFEASIBLE, None, None, None)
-    search = _Search(problem, answer.bound_ns, clock, random.Random(limits.seed))
-    classes = classes_of(problem)
+    search = _Search(phases, answer.bound_ns, clock, random.Random(limits.seed))
+    classes = classes_of(phases)
     starts = list(layouts(classes, answer))
     for buffers in _BUFFERS:
         if search.is_done(starts):
             break
-        model = CountModel(problem, buffers=buffers)
+        model = CountModel(phases, buffers=buffers)
         found = model.solve(clock.slice(_SHARE_OF_START * limit_s), limits.seed)
         starts += layouts(classes, found)
     search.run(starts)
@@ -95,7 +101,7 @@ def plan_offload(problem: OffloadProblem, limits: SolveLimits | None = None) -> 
     is_optimal = search.value_ns == answer.bound_ns
     return OffloadResult(
         SolveStatus.OPTIMAL if is_optimal else SolveStatus.FEASIBLE,
-        problem.plan(*search.best),
+        phases.problems[0].plan(*search.best),
         search.value_ns,
         answer.bound_ns,
     )
@@ -105,13 +111,13 @@ class _Search:
     """Iterated local search over modes and stage borders."""
 
     def __init__(
-        self, problem: OffloadProblem, bound_ns: int, clock: Clock, draw: random.Random
+        self, phases: OffloadPhases, bound_ns: int, clock: Clock, draw: random.Random
     ) -> None:
-        self._problem = problem
+        self._phases, self._problem = phases, phases.problems[0]
         self._bound_ns = bound_ns
         self._clock = clock
         self._draw = draw
-        self._alike = {m: kind.members for kind in classes_of(problem) for m in kind.members}
+        self._alike = {m: kind.members for kind in classes_of(phases) for m in kind.members}
         self.best: State | None = None
         self.value_ns: Fraction | None = None
 
@@ -155,7 +161,7 @@ class _Search:
         rooms = self._rooms(state)
         if rooms is None:
             return None
-        value = timeline_ns(self._problem, *state, rooms, enough_ns=enough_ns)
+        value = self._phases.value_ns(*state, rooms, enough_ns=enough_ns)
         if self.value_ns is None or value < self.value_ns:
             self.best, self.value_ns = state, value
         return value

@@ -23,13 +23,14 @@ REQUEST = Request(BATCH, CONTEXT, prompt=9, generate=20)
 LINK = Link(10**9, 100)
 
 
-def planned(family, *memory_bytes, host_bytes=None, seconds=1.0, **options):
+def planned(family, *memory_bytes, host_bytes=None, seconds=1.0, objective="token", **options):
     places = [Device(f"gpu{i}", size, "rtx-4090") for i, size in enumerate(memory_bytes)]
     return plan_streamed_serving(
         model_of(family),
         REQUEST,
         devices=[OffloadDevice(place, LINK) for place in places],
         host=OffloadHost(host_bytes),
+        objective=objective,
         search=Search(SolveLimits(seconds, deterministic=True)),
         **options,
     )
@@ -37,7 +38,7 @@ def planned(family, *memory_bytes, host_bytes=None, seconds=1.0, **options):
 
 def test_halves_of_layers_have_every_operator_once():
     found = planned("GPT2", 10**6, host_class=None)
-    assert list(found.units) == [
+    assert list(half_layers(found.captured)) == [
         "before the layers",
         "transformer.h.0.attn",
         "transformer.h.0.mlp",
@@ -46,8 +47,7 @@ def test_halves_of_layers_have_every_operator_once():
         "after the layers",
     ]
     names = [node.name for node in found.captured.operators]
-    assert [name for unit in found.units.values() for name in unit] == names
-    assert half_layers(found.captured) == found.units
+    assert [name for unit in half_layers(found.captured).values() for name in unit] == names
     # Half a layer has its weights, and attention its cache: the bytes are those of the model.
     units = {unit.name: unit for unit in found.problem.units}
     layer = found.step.transformer.h[0]
@@ -101,6 +101,23 @@ def test_the_plan_that_was_found_runs():
     assert found.solved.gap < 0.5
     tokens, _ = without_cache(model_of("Llama"), prompt(), 20)
     placed = found.place({"gpu0": "cpu:0"}, tokens=CHUNKS)
+    assert torch.equal(placed.generate(prompt(), 20), tokens)
+
+
+@pytest.mark.parametrize("family", ["Llama", "Mixtral"])
+def test_a_request_is_prompt_and_tokens_under_one_plan(family):
+    found = planned(family, 90_000, objective="request")
+    assert list(found.problems) == [9, 1] and found.runs == {9: 1, 1: 20}
+    assert found.solved.value_ns == found.first_token_ns + 20 * found.token_ns
+    assert found.first_token_ns == evaluate_offload(found.problems[9], found.plan).value_ns
+    assert 0 < found.solved.bound_ns <= found.solved.value_ns
+    # The plan for tokens alone is no better in a request, and no worse in a token.
+    alone = planned(family, 90_000)
+    values = [evaluate_offload(problem, alone.plan).value_ns for problem in found.problems.values()]
+    assert found.solved.value_ns <= values[0] + 20 * values[1]
+    assert alone.first_token_ns is None and alone.token_ns == values[1]
+    placed = found.place({"gpu0": "cpu:0"}, tokens=CHUNKS)
+    tokens, _ = without_cache(model_of(family), prompt(), 20)
     assert torch.equal(placed.generate(prompt(), 20), tokens)
 
 

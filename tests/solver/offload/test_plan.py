@@ -7,7 +7,8 @@ import pytest
 from solver import Device, Link, PartitionError, SolveLimits, SolveStatus
 from solver.offload.evaluate import evaluate_offload
 from solver.offload.model import OffloadDevice, OffloadHost, OffloadPlan, OffloadProblem, Unit
-from solver.offload.plan import plan_offload
+from solver.offload.phases import OffloadPhases
+from solver.offload.plan import plan_offload, plan_phases
 from tests.support import offload_oracle
 from tests.support.offload_cases import problem_of, random_case
 from tests.support.problem_counts import counts
@@ -42,6 +43,38 @@ def test_bound_optimum_and_plan_are_in_order(count):
     assert feasible >= count / 2
     assert is_best >= 0.95 * feasible
     assert is_proven >= 0.5 * feasible
+
+
+@counts(60, 600)
+def test_phases_share_a_plan(count):
+    draw = random.Random(9)
+    feasible = is_best = is_apart = 0
+    for case in cases(count, 7):
+        times = draw.choice((1, 3, 20))
+        other = {**case, "units": [with_other_times(draw, unit) for unit in case["units"]]}
+        phases = OffloadPhases([problem_of(case), problem_of(other)], [1, times])
+        found = plan_phases(phases, LIMITS)
+        sums = [
+            offload_oracle.value_of(case, *plan) + times * offload_oracle.value_of(other, *plan)
+            for plan in offload_oracle.plans(case)
+        ]
+        if not sums:
+            assert found.status is SolveStatus.INFEASIBLE
+            continue
+        values = [evaluate_offload(problem, found.plan).value_ns for problem in phases.problems]
+        assert found.value_ns == values[0] + times * values[1]
+        assert found.bound_ns <= min(sums) <= found.value_ns
+        feasible += 1
+        is_best += found.value_ns == min(sums)
+        alone = [offload_oracle.optimum(each) for each in (case, other)]
+        is_apart += alone[0] + times * alone[1] < min(sums)
+    assert is_best >= 0.95 * feasible
+    assert is_apart  # Phases alone would have other plans.
+
+
+def with_other_times(draw, unit):
+    host = None if unit["host"] is None else draw.randint(1, 25)
+    return {**unit, "runs": [draw.randint(0, 12) for _ in unit["runs"]], "host": host}
 
 
 @pytest.mark.parametrize("prefetch", ["buffer", "next", "none"])
@@ -183,6 +216,18 @@ def test_a_deterministic_search_repeats_itself():
         (lambda: chain(5, host_ns=10**15), "times add up to more than"),
         (lambda: OffloadPlan({}, {"u": "gpu"}), "mode of unit 'u' is 'gpu'; write one of"),
         (lambda: evaluate_offload(chain(5), OffloadPlan({}, {})), "device_of lacks unit 'u0'"),
+        (lambda: OffloadPhases([], []), "there are 0 problems and 0 counts; give at least one"),
+        (lambda: OffloadPhases([chain(5)], [0]), "counts is 0; write at least 1"),
+        (lambda: OffloadPhases([chain(5), chain(6)], [1, 1]), "phases differ in devices; give all"),
+        (
+            lambda: OffloadPhases([chain(5), chain(5, host_ns=None)], [1, 1]),
+            "phases differ in unit 'u0': name, bytes and modes must be the same",
+        ),
+        (
+            lambda: OffloadPhases([chain(5), chain(5, count=2)], [1, 1]),
+            "phases differ in how many units they have",
+        ),
+        (lambda: OffloadPhases([chain(5)], [10**14]), "check units, links and counts"),
     ],
 )
 def test_malformed_input_is_refused_in_one_line(make, says):
