@@ -120,7 +120,7 @@ class ServeOptions:
             _SERVING,
             "MEMORY",
             "Of the host, such as 64GB or 64GB@cpu: what does not fit is streamed from it or runs "
-            "there. For token.",
+            "there. For request and token.",
         ),
     ] = None
     host_link: Annotated[
@@ -193,9 +193,11 @@ def serve(
             request,
             _usable(devices, options.usable),
             HostRequest.read(options.host, options.host_link, devices.spec_of),
+            "request" if options.objective == "request" else "token",
             _costs(options, devices),
             searched,
-            as_json,
+            with_rules=options.rules,
+            as_json=as_json,
         )
         return
     from fx_bridge.serving.plan import plan_serving
@@ -243,11 +245,10 @@ def _request(options: ServeOptions) -> Request:
 def _left_out(options: ServeOptions) -> str | None:
     """Return an option that says nothing of plans with a host."""
     given = {
-        "--objective": options.objective != "token",
+        "--objective": options.objective not in ("request", "token"),
         "--first-token": options.first_token is not None,
         "--for": options.for_ is not None,
         "--whole-layers": options.whole_layers,
-        "--rules": options.rules,
         "--keep-whole": bool(options.keep_whole),
         "--pin": bool(options.pin),
         "--memory-model": options.memory_model == "inference",

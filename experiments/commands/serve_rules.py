@@ -11,13 +11,16 @@ from solver.model.quantities import aligned, format_ns
 if TYPE_CHECKING:
     from torch import nn
 
+    from experiments.planners.offload_rules import OffloadAnswer
     from experiments.planners.serving_rules import ServedPlan
+    from fx_bridge.serving.offload import StreamedServingPlan
     from fx_bridge.serving.plan import ServingPlan
 
 _COLUMNS = (
     *("rule", "layers", "tokens that fit", "first token", "token", "tokens/s"),
     "plan is better",
 )
+_STREAMED_COLUMNS = ("rule", "resident", "streamed", "on the host", "time", "plan is better")
 _NONE = "-"
 
 
@@ -84,3 +87,53 @@ def _cells(served: ServedPlan, times_better: float | None) -> tuple[str, ...]:
         _NONE if per_s is None else f"{per_s:.1f}",
         _NONE if times_better is None else f"{times_better:.2f} times",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class StreamedRulesTable:
+    """A plan with a host, if there is one, and what the rules of others give in its place."""
+
+    found: StreamedServingPlan
+    rules: Sequence[OffloadAnswer]
+
+    @classmethod
+    def of(cls, found: StreamedServingPlan) -> StreamedRulesTable:
+        """Return the table of a plan."""
+        from experiments.planners.offload_rules import served_by_offload_rules
+
+        return cls(found, served_by_offload_rules(found))
+
+    def json(self) -> list[dict[str, Any]]:
+        """Return what the rules give as plain data."""
+        return [
+            {
+                "rule": rule.name,
+                "modes": dict(rule.modes),
+                "value": None if rule.value_ns is None else float(rule.value_ns),
+                "times_better": self._times_better(rule),
+                "reason": rule.reason,
+            }
+            for rule in self.rules
+        ]
+
+    def lines(self) -> list[str]:
+        """Return the table as a person reads it, and why rules give nothing."""
+        request = self.found.request
+        rows: list[tuple[str, ...]] = [_STREAMED_COLUMNS]
+        for rule in self.rules:
+            better = self._times_better(rule)
+            cells = [str(count) for count in rule.modes.values()] or 3 * [_NONE]
+            time = _NONE if rule.value_ns is None else format_ns(round(rule.value_ns))
+            rows.append(
+                (rule.name, *cells, time, _NONE if better is None else f"{better:.2f} times")
+            )
+        return [
+            f"rules of others, {request.batch} x {request.context} tokens, by "
+            f"{self.found.objective}:",
+            *aligned(rows),
+            *(f"{rule.name}: {rule.reason}" for rule in self.rules if rule.reason),
+        ]
+
+    def _times_better(self, rule: OffloadAnswer) -> float | None:
+        value_ns = self.found.solved.value_ns
+        return None if not value_ns or rule.value_ns is None else float(rule.value_ns / value_ns)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from experiments.commands.serve_rules import StreamedRulesTable
 from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
 from experiments.console.output import print_json
 from solver import Device, PartitionError, SolveLimits, SolveStatus
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from fx_bridge.costs.device_specs import DeviceSpec
     from fx_bridge.options import Costs
-    from fx_bridge.serving.offload import StreamedServingPlan
+    from fx_bridge.serving.offload import StreamedObjective, StreamedServingPlan
     from fx_bridge.serving.plan import Request
 
 
@@ -63,7 +64,10 @@ def check_host_options(host: str | None, link: str | None, other: str | None) ->
     if host is None and link is not None:
         raise PartitionError("--host-link is the link from --host; add such as --host 64GB")
     if host is not None and other == "--objective":
-        raise PartitionError("with --host the time of a token is planned; write --objective token")
+        raise PartitionError(
+            "with --host the time of a request or of a token is planned; write --objective request "
+            "or token, or leave --host out"
+        )
     if host is not None and other is not None:
         raise PartitionError(f"with --host {other} has no meaning; leave it out")
 
@@ -73,8 +77,11 @@ def answer_with_host(
     request: Request,
     devices: Sequence[Device],
     host: HostRequest,
+    objective: StreamedObjective,
     costs: Costs,
     limits: SolveLimits,
+    *,
+    with_rules: bool,
     as_json: bool,
 ) -> None:
     """Plan, print and exit by the status."""
@@ -88,13 +95,15 @@ def answer_with_host(
         devices=[OffloadDevice(device, host.link) for device in devices],
         host=OffloadHost(host.memory_bytes),
         host_class=host.device_class,
+        objective=objective,
         costs=replace(costs, specs=host.specs),
         search=Search(limits),
     )
+    table = StreamedRulesTable.of(found) if with_rules else None
     if as_json:
-        print_json(_json(found))
+        print_json({**_json(found), **({} if table is None else {"rules": table.json()})})
     else:
-        for line in _lines(found):
+        for line in [*_lines(found), *(() if table is None else table.lines())]:
             print(printable(line))
     if found.solved.plan is None:
         is_proven = found.solved.status is SolveStatus.INFEASIBLE
@@ -104,7 +113,7 @@ def answer_with_host(
 def _json(found: StreamedServingPlan) -> dict[str, Any]:
     solved = found.solved
     answer: dict[str, Any] = {
-        "objective": "token",
+        "objective": found.objective,
         "status": solved.status.value,
         "value": None if solved.value_ns is None else float(solved.value_ns),
         "bound": solved.bound_ns,
@@ -113,12 +122,15 @@ def _json(found: StreamedServingPlan) -> dict[str, Any]:
     if solved.plan is None or solved.value_ns is None:
         return {**answer, "reason": _no_plan(found)}
     plan = solved.plan
+    first_ns = found.first_token_ns
     return {
         **answer,
         "batch": found.step.batch,
         "context": found.step.context,
-        "token_ns": float(solved.value_ns),
-        "tokens_per_s": found.step.batch * 1e9 / float(solved.value_ns),
+        "first_token_ns": None if first_ns is None else float(first_ns),
+        "token_ns": float(found.token_ns),
+        "request_ns": None if first_ns is None else float(solved.value_ns),
+        "tokens_per_s": found.step.batch * 1e9 / float(found.token_ns),
         "modes": found.counts,
         "units": {
             name: {"device": plan.device_of[name], "mode": mode}
@@ -132,7 +144,7 @@ def _lines(found: StreamedServingPlan) -> list[str]:
 
     solved = found.solved
     if solved.plan is None or solved.value_ns is None:
-        return [f"token: {solved.status.value}; {_no_plan(found)}"]
+        return [f"{found.objective}: {solved.status.value}; {_no_plan(found)}"]
     cost = evaluate_offload(found.problem, solved.plan)
     rows: list[tuple[str, ...]] = [
         ("device", "usable", "for good", "for loads", "resident", "streamed", "on the host")
@@ -148,14 +160,20 @@ def _lines(found: StreamedServingPlan) -> list[str]:
                 *map(str, found.counts[place.name].values()),
             )
         )
-    token_ns = float(solved.value_ns)
+    token_ns = float(found.token_ns)
+    times = [
+        f"each token: {format_ns(round(token_ns))}, "
+        f"{found.step.batch * 1e9 / token_ns:.1f} in a second"
+    ]
+    if found.first_token_ns is not None:
+        times.insert(0, f"first token: {format_ns(round(found.first_token_ns))}")
+        times.append(f"request: {format_ns(round(solved.value_ns))}")
     proof = f"bound {format_ns(solved.bound_ns)}, gap {100 * (solved.gap or 0):.2f} %"
     return [
         *aligned(rows),
         f"host: {format_bytes(cost.host_bytes)}",
-        f"each token: {format_ns(round(token_ns))}, "
-        f"{found.step.batch * 1e9 / token_ns:.1f} in a second",
-        f"token: {'proven optimal' if solved.status is SolveStatus.OPTIMAL else proof}",
+        *times,
+        f"{found.objective}: {'proven optimal' if solved.status is SolveStatus.OPTIMAL else proof}",
     ]
 
 

@@ -16,12 +16,15 @@ from fractions import Fraction
 from functools import partial
 from typing import Final
 
+from fx_bridge.capture.layers import layer_calls
+from fx_bridge.serving.half_layers import half_layers
+from fx_bridge.serving.offload import StreamedServingPlan
 from solver import PartitionError
 from solver.offload.evaluate import evaluate_offload
 from solver.offload.model import MODES, Mode, OffloadPlan, OffloadProblem, Prefetch, Unit
 
 OP_OFFLOAD_TOKENS: Final = 32
-"""``GGML_OP_OFFLOAD_MIN_BATCH``: from so many on llama.cpp copies matrices of the host."""
+"""``GGML_OP_OFFLOAD_MIN_BATCH``: for this number or more llama.cpp copies matrices of the host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,7 @@ class OffloadChain:
     Attributes
     ----------
     problem : OffloadProblem
+        Of one kind of forward.
     block_of : sequence of str or None
         The block, such as a layer, that each unit is in; None for what is in no list of blocks.
     tokens : int
@@ -93,6 +97,25 @@ class OffloadAnswer:
     value_ns: Fraction | None = None
     modes: Mapping[str, int] = field(default_factory=dict)
     reason: str = ""
+
+
+def served_by_offload_rules(found: StreamedServingPlan) -> list[OffloadAnswer]:
+    """Return what each rule gives in the place of a plan."""
+    phases = []
+    for tokens, count in found.runs.items():
+        captured = found.graphs[tokens]
+        layers, read = layer_calls(captured), captured.storage_table.weights_read
+        units = half_layers(captured)
+        firsts = [layers[names[0]] for names in units.values()]
+        experts = frozenset(
+            unit
+            for unit, names in units.items()
+            if any("experts" in key.split(".") for name in names for key in read.get(name, ()))
+        )
+        blocks = [None if layer is None else layer.path for layer in firsts]
+        rows = found.request.batch * tokens
+        phases.append((OffloadChain(found.problems[tokens], blocks, rows, experts), count))
+    return answers_of_rules(phases)
 
 
 def answers_of_rules(phases: Sequence[tuple[OffloadChain, int]]) -> list[OffloadAnswer]:

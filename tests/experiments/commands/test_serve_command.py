@@ -6,6 +6,7 @@ import pytest
 
 from experiments.cli import main
 from experiments.console.exit_codes import EXIT_BAD_INPUT, EXIT_NO_PLAN
+from experiments.planners.offload_rules import OFFLOAD_RULES
 from experiments.planners.serving_rules import SERVING_RULES
 from solver import load_plan
 from tests.support.documents import told_keys
@@ -72,6 +73,30 @@ def test_a_host_streams_and_computes(capsys):
     assert "each token: " in capsys.readouterr().out
 
 
+def test_a_host_serves_requests_and_rules_stand_beside(capsys):
+    words = ["serve", MODEL, "--devices", "90KB@rtx-4090", "--host", "100KB", *REQUEST, "--rules"]
+    words += ["--time-limit", "2"]
+    found = answer(words, capsys)
+    assert found["objective"] == "request" and 0 < found["bound"] <= found["value"]
+    assert found["value"] == found["request_ns"]
+    assert found["request_ns"] == found["first_token_ns"] + 4 * found["token_ns"]
+    assert [rule["rule"] for rule in found["rules"]] == [rule.name for rule in OFFLOAD_RULES]
+    assert any(rule["value"] for rule in found["rules"])
+    for rule in found["rules"]:
+        assert (rule["value"] is None) == (rule["times_better"] is None) == bool(rule["reason"])
+        assert rule["value"] is None or rule["value"] >= found["bound"]
+    assert main(words) == 0
+    told = capsys.readouterr().out.splitlines()
+    start = told.index("rules of others, 3 x 16 tokens, by request:")
+    assert any(line.startswith("first token: ") for line in told[:start])
+    assert told[start - 1].startswith(("request: bound ", "request: proven optimal"))
+    assert told[start + 1].split()[:2] == ["rule", "resident"]
+    for row, rule in zip(told[start + 2 :], found["rules"], strict=False):
+        assert row.startswith(rule["rule"])
+        if rule["value"] is not None:
+            assert row.endswith(f"{rule['times_better']:.2f} times")
+
+
 def test_no_plan(capsys):
     words = ["serve", MODEL, "--devices", "10KB", *REQUEST, "--objective", "token"]
     assert main([*words, "--json"]) == EXIT_NO_PLAN
@@ -93,7 +118,10 @@ def test_no_plan(capsys):
             "first_token_limit_ns is for the objective 'token', not 'request'",
         ),
         ([*SERVE, "--host-link", "25GB/s"], "add such as --host 64GB"),
-        ([*SERVE, "--host", "1GB"], "write --objective token"),
+        (
+            [*SERVE, "--host", "1GB", "--objective", "context"],
+            "with --host the time of a request or of a token is planned; write --objective request",
+        ),
         (
             [*SERVE, "--host", "1GB", "--objective", "token", "--for", "vllm"],
             "with --host --for has no meaning; leave it out",

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from fx_bridge.options import Search
-from fx_bridge.serving.offload import half_layers, plan_streamed_serving
+from fx_bridge.serving.half_layers import half_layers
+from fx_bridge.serving.offload import plan_streamed_serving
 from fx_bridge.serving.plan import Request
 from fx_bridge.storages.mutations import memory_of
 from solver import Device, Link, PartitionError, SolveLimits
