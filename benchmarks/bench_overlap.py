@@ -81,13 +81,13 @@ def main():
         for _ in range(options.rounds):
             alone = [rate_of(act, size, options.seconds)[0] for act in (compute, copy)]
             rounds.append((*alone, *both(compute, copy, size, options.seconds)))
-        mv, moved, mv_both, moved_both, on_cores = map(statistics.median, zip(*rounds))
-        kept = f"{100 * mv_both / mv:.0f} and {100 * moved_both / moved:.0f} %"
-        cells = [f"{rate / GB:.1f} GB/s" for rate in (mv, moved, mv_both, moved_both)]
-        print(
-            f"| {str(dtype)[6:]} | {' | '.join(cells)} | {kept} | {100 * on_cores:.0f} % |",
-            flush=True,
+        mv, moved, mv_both, moved_both, on_cores = (
+            statistics.median(column) for column in zip(*rounds, strict=True)
         )
+        kept = f"{100 * mv_both / mv:.0f} and {100 * moved_both / moved:.0f} %"
+        cells = [str(dtype).removeprefix("torch.")]
+        cells += [f"{rate / GB:.1f} GB/s" for rate in (mv, moved, mv_both, moved_both)]
+        print(f"| {' | '.join(cells)} | {kept} | {100 * on_cores:.0f} % |", flush=True)
 
 
 if __name__ == "__main__":
