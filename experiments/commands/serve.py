@@ -183,16 +183,19 @@ def serve(
     spec = resolve_built(model)
     request = _request(options)
     check_host_options(options.host, options.host_link, _left_out(options))
+    host = None
+    if options.host is not None:
+        host = HostRequest.read(options.host, options.host_link, devices.spec_of)
 
     from experiments.zoo.building import build_model
     from fx_bridge.options import Search
 
-    if options.host is not None:
+    if host is not None:
         answer_with_host(
             build_model(spec).module,
             request,
             _usable(devices, options.usable),
-            HostRequest.read(options.host, options.host_link, devices.spec_of),
+            host,
             "request" if options.objective == "request" else "token",
             _costs(options, devices),
             searched,

@@ -44,6 +44,8 @@ class HostRequest:
         """
         from experiments.problems.devices import parse_devices, parse_link
 
+        if not host.strip():
+            raise PartitionError("--host is empty; write such as 64GB@cpu")
         found = parse_devices(host)
         if len(found.devices) > 1:
             raise PartitionError(f"--host {host!r} names several; write one, such as 64GB@cpu")
