@@ -69,6 +69,7 @@ def colocation_groups(
         *_inseparable(captured, table),
         *_non_tensors(captured),
         *_inner_tensors(captured),
+        *_views_of_weights(captured, table),
         *_shared_modules(captured),
         *_random_order(captured),
     ]
@@ -201,6 +202,18 @@ def _inner_tensors(captured: CapturedGraph) -> Iterator[ColocationGroup]:
                 (node.name, *(user.name for user in node.users if user.op != "output")),
                 f"{node.name!r} is a part of a weight, for who reads it",
             )
+
+
+def _views_of_weights(captured: CapturedGraph, table: StorageTable) -> Iterator[ColocationGroup]:
+    for node in captured.operators:
+        storages = table.storages[node.name]
+        if len(node.users) == 1 and storages and all(s.kind == "weight" for s in storages):
+            (reader,) = node.users
+            if reader.op != "output" and node.name not in table.writes:
+                yield ColocationGroup(
+                    (node.name, reader.name),
+                    f"{node.name!r} is a view of a weight, for {reader.name!r} alone",
+                )
 
 
 def _shared_modules(captured: CapturedGraph) -> Iterator[ColocationGroup]:

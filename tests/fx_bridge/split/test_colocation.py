@@ -132,6 +132,26 @@ def test_sizes_stay_with_their_readers():
     assert "of type int" in group.reason
 
 
+class Views(nn.Module):
+    """A view of a weight that two operators read, and one of a view that one reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.shared, self.own = nn.Parameter(torch.ones(4, 4)), nn.Parameter(torch.ones(4, 3))
+
+    def forward(self, x):
+        shared = self.shared.t()
+        return (x @ shared + (x * 2) @ shared) @ self.own.t().t()
+
+
+def test_a_view_of_a_weight_stays_with_its_only_reader():
+    groups = colocation_groups(capture(Views(), (X,)))
+    assert [(group.operators, group.reason) for group in groups] == [
+        (("t_1", "t_2"), "'t_1' is a view of a weight, for 't_2' alone"),
+        (("t_2", "matmul_2"), "'t_2' is a view of a weight, for 'matmul_2' alone"),
+    ]
+
+
 def test_a_module_called_twice_is_one_group():
     class Model(nn.Module):
         def __init__(self):
