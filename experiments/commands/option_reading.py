@@ -79,11 +79,13 @@ def _read_device_memory(text: str | None) -> int | None:
 
 
 def _read_training(options: ProblemOptions) -> Training | None:
-    if options.optimizer is None:
+    given = {"optimizer": options.optimizer, "tied_weights": options.tied_weights}
+    given = {name: value for name, value in given.items() if value is not None}
+    if not given:
         return None
     from fx_bridge.options import Training
 
-    return Training(options.optimizer)
+    return Training(**given)
 
 
 def _read_placement(options: ProblemOptions) -> Placement | None:

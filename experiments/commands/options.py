@@ -34,6 +34,7 @@ _MOST_MICROBATCHES: Final = 10**9
 """More than any plan has: a slip is refused, not tried."""
 
 Optimizer = Literal["sgd", "momentum", "adam", "adamw"]
+TiedReaders = Literal["colocate", "sum"]
 """As of ``fx_bridge``, whose import loads torch."""
 SOLVER_DESCRIPTIONS: Final = {
     "auto": "picks one that proves, and the answer names it",
@@ -172,6 +173,15 @@ class ProblemOptions:
     optimizer: Annotated[
         Optimizer | None,
         _option("Training", None, "Of training, whose state needs memory; adamw if left out."),
+    ] = None
+    tied_weights: Annotated[
+        TiedReaders | None,
+        _option(
+            "Training",
+            None,
+            "Of a trained weight that several operators read: colocate puts these on one device; "
+            "sum lets devices hold copies, whose gradients are summed. colocate if left out.",
+        ),
     ] = None
     recompute: Annotated[
         list[str] | None,

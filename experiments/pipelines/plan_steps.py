@@ -121,7 +121,9 @@ class PlanSteps:
         if self._rank >= len(self._plan.device_order):
             return None
         problem = problem_of_plan(self._captured, self._plan)
-        settings: dict[str, Any] = {"loss_fn": _any_loss} if self._training else {}
+        # The planner was told where readers of a tied weight may be; a run takes what it decided.
+        trained: dict[str, Any] = {"loss_fn": _any_loss, "tied_weights": "sum"}
+        settings = trained if self._training else {}
         self._pipeline = build_pipeline_stage(
             split_by_plan(self._captured, self._plan, problem=problem),
             self._rank,

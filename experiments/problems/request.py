@@ -166,8 +166,8 @@ def check_model_request(model: str, request: ProblemRequest) -> None:
     counted = request.memory_model or "inference"
     if request.training is not None and counted != "training":
         raise PartitionError(
-            f"--optimizer counts in training, and the memory model is {counted}; write "
-            "--memory-model training"
+            f"--optimizer and --tied-weights count in training, and the memory model is {counted}; "
+            "write --memory-model training"
         )
     request.recompute.check(counted)
     if request.recompute.is_asked:
@@ -192,7 +192,7 @@ def read_saved_problem(path: Path, request: ProblemRequest) -> PartitionProblem:
         ("--for", request.engine, "knows no layers"),
         ("--constant", request.constants, "has no inputs"),
         ("--profile", request.profile, "has its times"),
-        ("--optimizer", request.training, "counts its optimizer"),
+        ("--optimizer or --tied-weights", request.training, "has its weights and their state"),
         ("--attention", request.attention, "has its costs"),
     ):
         if value or value == "":

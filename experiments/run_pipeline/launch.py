@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from experiments.commands.options import PLAN_FILE, BuiltModelArgument, JsonOption
+from experiments.commands.options import PLAN_FILE, BuiltModelArgument, JsonOption, TiedReaders
 from solver import PartitionError
 from solver.model.training import Schedule
 
@@ -60,7 +60,7 @@ class JobOptions:
     optimizer: Annotated[Literal["adamw", "sgd"], typer.Option(help="Of --train.")] = "adamw"
     learning_rate: Annotated[float, typer.Option("--lr", min=0.0, help="Learning rate.")] = 1e-3
     tied_weights: Annotated[
-        Literal["colocate", "sum"],
+        TiedReaders,
         typer.Option(
             help="Refuse trained weights that several processes hold, or sum their gradients."
         ),

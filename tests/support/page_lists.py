@@ -27,6 +27,10 @@ NIGHTLY: Final = {
     ),
     "torchrun --nproc_per_node=2 -m experiments.run_pipeline step.json mlp --weights step-stages "
     "--device cpu --microbatches 4 --check": "starts processes, as the command above it does",
+    "torchrun --nproc_per_node=2 -m experiments.run_pipeline tied.json tiny-gpt2 --train "
+    "--tied-weights sum --microbatches 4 --device cpu --check": (
+        "starts processes; test_processes.py sums gradients"
+    ),
     "fxpartition solve graph.json --deterministic --time-limit 30": "searches for half a minute",
     "fxpartition profile gpt2 --training --processes 2 --out gpt2.profile.json": "measures",
     "fxpartition plan gpt2 --devices 2x3GB --memory-model training --profile gpt2.profile.json": (

@@ -159,6 +159,11 @@ class Tied(nn.Module):
         return self.head(x).mean(1)[:, :4]
 
 
+def tied():
+    """Return the model and its inputs, for a command line."""
+    return Tied(), tokens(BATCH)[0]
+
+
 class Norm(nn.Module):
     def __init__(self) -> None:
         super().__init__()

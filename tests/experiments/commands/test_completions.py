@@ -13,7 +13,7 @@ from experiments.commands.completions import (
     complete_published,
     complete_steps,
 )
-from experiments.commands.options import SOLVER_DESCRIPTIONS, Optimizer
+from experiments.commands.options import SOLVER_DESCRIPTIONS, Optimizer, TiedReaders
 from experiments.commands.problem_files import KINDS
 from experiments.workloads.catalogue import published_names
 from experiments.zoo.configurations import CONFIGURATIONS
@@ -67,9 +67,11 @@ def test_what_is_offered_is_what_is_known():
 
     from experiments.problems.generators import GENERATORS
     from fx_bridge.memory import optimizer
+    from fx_bridge.split import colocation
 
     assert tuple(SOLVER_DESCRIPTIONS) == tuple(SOLVERS)
     assert get_args(optimizer.Optimizer) == get_args(Optimizer)
+    assert get_args(colocation.TiedReaders) == get_args(TiedReaders)
     assert tuple(GENERATORS) == KINDS
     assert tuple(DEVICE_SPECS) == DEVICE_CLASSES
 

@@ -40,6 +40,7 @@ def test_every_option_is_read():
         schedule="gpipe",
         microbatches=3,
         optimizer="sgd",
+        tied_weights="sum",
         recompute=["layers", "a=never", "b.*=always", "c=never"],
         regions=["b.*"],
         communication_scale=2.5,
@@ -54,7 +55,7 @@ def test_every_option_is_read():
         interconnect=Interconnect(default=Link(3 * 10**9, 7000)),
         objective=("devices", "transfer"),
         memory_model="training",
-        training=Training("sgd"),
+        training=Training("sgd", tied_weights="sum"),
         recompute=RecomputeRequest("layers", ("b.*",), ("a", "c"), ("b.*",)),
         pipeline=Pipeline("gpipe", microbatches=3, chunks_per_device=2, max_devices=1),
         placement=Placement(

@@ -163,6 +163,15 @@ def test_what_makes_no_sense_for_a_model_is_refused(request_, says):
     assert says in str(refused.value)
 
 
+@pytest.mark.parametrize(("tied_weights", "together"), [("colocate", True), ("sum", False)])
+def test_readers_of_a_tied_weight_are_apart_where_its_gradients_are_summed(tied_weights, together):
+    training = Training(tied_weights=tied_weights)
+    request = ProblemRequest(devices=TWO, memory_model="training", training=training)
+    _, problem = read_problem("tests.support.pipeline_cases:tied", request, ignore)
+    units = [unit for unit in problem.units if {"embedding", "linear_2"} & {*unit}]
+    assert (len(units) == 1) == together
+
+
 @pytest.mark.parametrize(
     ("request_", "says"),
     [
@@ -172,7 +181,7 @@ def test_what_makes_no_sense_for_a_model_is_refused(request_, says):
         ),
         (
             ProblemRequest(training=Training("sgd")),
-            "which counts its optimizer; --optimizer needs a model",
+            "which has its weights and their state; --optimizer or --tied-weights needs a model",
         ),
         (ProblemRequest(attention="math"), "which has its costs; --attention needs a model"),
         (
