@@ -34,6 +34,7 @@ def random_problem(
     *,
     min_operators: int = 4,
     max_operators: int = 8,
+    most_devices: int = 4,
     draw_chunks: bool = False,
     relayed: bool = False,
     steps: bool = False,
@@ -51,6 +52,7 @@ def random_problem(
     rng = random.Random(seed)
     count = max(rng.randint(min_operators, max_operators) for _ in range(2))
     device_count = rng.choice((2, 2, 3, 3, 3, 4)) if count <= 6 else rng.choice((2, 3, 3))
+    device_count = min(device_count, most_devices)
     # Bytes and times of real models have nine digits and more; so have a few of these.
     byte_scale = rng.choice((1, 1, 1, 1, 3, 1_048_573))
     time_scale = rng.choice((1, 1, 1, 7, 1_000_003))
@@ -359,11 +361,11 @@ def restricted(problem: PartitionProblem, seed: int) -> PartitionProblem:
 
 
 def recomputed_problem(
-    seed: int, *, is_restricted: bool = False, **settings: Any
+    seed: int, *, is_restricted: bool = False, drawn_plans: int = 12, **settings: Any
 ) -> PartitionProblem:
     """Return a random problem in which it matters what runs again.
 
-    Each device can hold about what the best of some random plans needs of it in which operators run
+    Each device can hold about what the best of `drawn_plans` needs of it in which operators run
     again; of half of the problems also what a plan needs in which nothing does. So most have a
     plan, many only because of what runs again, and many a better one. Some have cuts or operators
     that are pinned to a stage. If it `is_restricted`, many have operators that must run again, or
@@ -388,7 +390,7 @@ def recomputed_problem(
     # By whether something runs again: values of objectives and bytes by device.
     found: dict[bool, list[tuple[tuple[int, ...], dict[str, int]]]] = {False: [], True: []}
     is_small = rng.random() < 0.5
-    for _ in range(12):
+    for _ in range(drawn_plans):
         plan = random_plan(free, rng.randrange(1 << 30), draw_chunks=problem.chunks_per_device > 1)
         for share in (0.0, 0.3, 0.6):
             chosen = frozenset(name for name in names if rng.random() < share)

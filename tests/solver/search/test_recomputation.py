@@ -41,8 +41,11 @@ SETTINGS = {
     "chunks": {"draw_chunks": True, **LEAST_SIZE},
     "relayed chunks": {"relayed": True, "draw_chunks": True, **LEAST_SIZE},
 }
+# Two devices at most, of which one may be the host: a solver takes a third of the time.
+TWO_DEVICES = {"most_devices": 2, "drawn_plans": 3}
 LARGER = {"min_operators": 6, "max_operators": 7, "objective": ("bottleneck",)}
-# The default run looks at block 0.
+# The default run looks at block 0 of each kind, and at these of two devices: 2,000 problems.
+BLOCKS_OF_TWO = range(1, 10)
 NIGHTLY_BLOCKS = range(1_000, 1_100)
 
 
@@ -98,6 +101,17 @@ def test_optima_are_those_of_brute_force_over_all_sets(kind):
     assert seen["only with"] >= 3, seen
     # Where plans fit without, a step is seldom shorter for what runs again.
     assert seen["better with"] >= (kind != "steps"), seen
+
+
+@pytest.mark.parametrize(("kind", "block"), list(itertools.product(SETTINGS, BLOCKS_OF_TWO)))
+def test_optima_on_two_devices_are_those_of_brute_force(kind, block):
+    settings = SETTINGS[kind]
+    if settings.get("draw_chunks"):
+        settings = {**settings, "max_operators": 4}
+    else:
+        settings = {**settings, "min_operators": 4, "max_operators": 5}
+    seen = check_block({**settings, **TWO_DEVICES}, block)
+    assert seen["infeasible"] and seen["only with"], seen
 
 
 @pytest.mark.nightly
