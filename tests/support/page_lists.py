@@ -27,6 +27,10 @@ NIGHTLY: Final = {
     ),
     "torchrun --nproc_per_node=2 -m experiments.run_pipeline step.json mlp --weights step-stages "
     "--device cpu --microbatches 4 --check": "starts processes, as the command above it does",
+    "fxpartition plan resnet-50 --memory-model training --schedule 1f1b --microbatches 8 "
+    "--devices 3x225MB --recompute auto --out resnet.json": "searches for a minute",
+    "torchrun --nproc_per_node=3 -m experiments.run_pipeline resnet.json resnet-50 --train "
+    "--microbatches 8 --device cpu --check": "reads what the command before it wrote",
     "torchrun --nproc_per_node=2 -m experiments.run_pipeline tied.json tiny-gpt2 --train "
     "--tied-weights sum --microbatches 4 --device cpu --check": (
         "starts processes; test_processes.py sums gradients"
