@@ -342,13 +342,14 @@ RECOMPUTED: Final = (
     CONTIGUOUS,
     GREEDY,
     Step("averages", bounds.averages, is_baseline=True),
-    _RECOMPUTED_CUTS,
+    # Where nothing has to run again, it often proves the optimum before cuts are estimated.
     Step(
         "without limits",
         recomputation.without_limits,
         share=16.0,
         when=all_of(is_first, recomputation.may_be_roomy),
     ),
+    _RECOMPUTED_CUTS,
     Step(
         "recomputed stages",
         recomputation.recomputed_stages,
