@@ -79,13 +79,14 @@ def _read_device_memory(text: str | None) -> int | None:
 
 
 def _read_training(options: ProblemOptions) -> Training | None:
-    given = {"optimizer": options.optimizer, "tied_weights": options.tied_weights}
-    given = {name: value for name, value in given.items() if value is not None}
-    if not given:
+    if options.optimizer is None and options.tied_weights is None:
         return None
     from fx_bridge.options import Training
 
-    return Training(**given)
+    training = Training() if options.optimizer is None else Training(options.optimizer)
+    if options.tied_weights is None:
+        return training
+    return replace(training, tied_weights=options.tied_weights)
 
 
 def _read_placement(options: ProblemOptions) -> Placement | None:

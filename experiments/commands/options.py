@@ -61,6 +61,11 @@ def _option(panel: str, metavar: str | None, text: str, **settings: Any) -> Any:
     return typer.Option(metavar=metavar, help=text, rich_help_panel=panel, **settings)
 
 
+def _named(panel: str, name: str, text: str) -> Any:
+    """Return the option of a name, listed under `panel`."""
+    return typer.Option(name, help=text, rich_help_panel=panel)
+
+
 # -- what is planned ----------------------------------------------------------------------
 
 _BUILT: Final = (
@@ -97,8 +102,6 @@ ConstantOption = Annotated[
         "for its values. May be repeated.",
     ),
 ]
-
-
 PinOption = Annotated[
     list[str] | None,
     _option(
@@ -119,11 +122,11 @@ KeepWholeOption = Annotated[
 ]
 ForOption = Annotated[
     EngineName | None,
-    typer.Option(
+    _named(
+        _PLACEMENT,
         "--for",
-        help="Plan what this engine has words for: whole layers, and the ends where it has "
-        "them; hand-over writes it.",
-        rich_help_panel=_PLACEMENT,
+        "Plan what this engine has words for: whole layers, and the ends where it has them; "
+        "hand-over writes it.",
     ),
 ]
 LinkOption = Annotated[
@@ -179,8 +182,8 @@ class ProblemOptions:
         _option(
             "Training",
             None,
-            "Of a trained weight that several operators read: colocate puts these on one device; "
-            "sum lets devices hold copies, whose gradients are summed. colocate if left out.",
+            "Keep all readers of a trained weight on one device, or sum the gradients of copies; "
+            "colocate if left out.",
         ),
     ] = None
     recompute: Annotated[
@@ -266,11 +269,7 @@ class ProblemOptions:
     ] = None
     no_host: Annotated[
         bool,
-        typer.Option(
-            "--no-host",
-            help="Leave a published workload's CPUs out: accelerators only.",
-            rich_help_panel=_COSTS,
-        ),
+        _named(_COSTS, "--no-host", "Leave a published workload's CPUs out: accelerators only."),
     ] = False
     device_memory: Annotated[
         str | None,
@@ -283,11 +282,11 @@ class ProblemOptions:
     ] = None
     no_replicas: Annotated[
         bool,
-        typer.Option(
+        _named(
+            _COSTS,
             "--no-replicas",
-            help="One device runs a stage of a workload of Piper, which must be said as long as "
+            "One device runs a stage of a workload of Piper, which must be said as long as "
             "replicas are not planned.",
-            rich_help_panel=_COSTS,
         ),
     ] = False
 
@@ -354,11 +353,11 @@ class LimitOptions:
     seed: Annotated[int, _option(_SEARCH, "NUMBER", "Of every random choice.")] = 0
     deterministic: Annotated[
         bool,
-        typer.Option(
+        _named(
+            _SEARCH,
             "--deterministic",
-            help="The same plan in every run on any number of workers; the time limit then counts "
+            "The same plan in every run on any number of workers; the time limit then counts "
             "seconds of work, which may take longer.",
-            rich_help_panel=_SEARCH,
         ),
     ] = False
 
@@ -382,15 +381,11 @@ class SearchOptions(LimitOptions):
 
 JsonOption = Annotated[
     bool,
-    typer.Option("--json", help="Print JSON for programs.", rich_help_panel=OUTPUT_PANEL),
+    _named(OUTPUT_PANEL, "--json", "Print JSON for programs."),
 ]
 StepsOption = Annotated[
     bool,
-    typer.Option(
-        "--steps",
-        help="Print what each step of the search took and gained.",
-        rich_help_panel=OUTPUT_PANEL,
-    ),
+    _named(OUTPUT_PANEL, "--steps", "Print what each step of the search took and gained."),
 ]
 PlanOutOption = Annotated[
     str | None, out_option("FILE", "Save the plan, for split, score and hand-over.")
@@ -399,9 +394,6 @@ ReportOutOption = Annotated[
     str | None,
     out_option("DIR", "Folder for the report, made if missing; without it only the terminal."),
 ]
-
-# -- processes ----------------------------------------------------------------------------
-
 ThreadsOption = Annotated[
     int, typer.Option(min=1, max=MOST_DEVICES, metavar="COUNT", help="Of each process.")
 ]
