@@ -40,9 +40,6 @@ class Question:
         The incumbent's value.
     is_hinted : bool
         Whether the model certainly has the incumbent for a solution.
-    within : int or None
-        If there is a limit, the model has all plans within it, but may lack others that are
-        better than the incumbent.
     restart_at : int or None
         A solution of at most this value ends the run.
     judge : callable or None
@@ -53,7 +50,6 @@ class Question:
     stages: StageModel
     best: int | None
     is_hinted: bool
-    within: int | None
     restart_at: int | None
     judge: Callable[[PartitionPlan], int] | None
 
@@ -123,7 +119,7 @@ def run_model(
     if status == cp_model.INFEASIBLE:
         return Answer(None)
     # Bounds are integers, exact in floats up to 2**53.
-    bound = max(watcher.bound, _bound(solver.best_objective_bound, question.within))
+    bound = max(watcher.bound, round(solver.best_objective_bound))
     if status == cp_model.UNKNOWN:
         return Answer(bound)
     return Answer(
@@ -234,13 +230,6 @@ def _contradicts(solver: cp_model.CpSolver, status: cp_model.CpSolverStatus, hin
     return status != cp_model.MODEL_INVALID and round(solver.best_objective_bound) > hinted
 
 
-def _bound(bound: float, within: int | None) -> int:
-    """Return what a bound says of all plans, if only those `within` a limit are all there."""
-    if within is not None and bound > within:
-        return within + 1
-    return round(bound)
-
-
 class _Watcher(cp_model.CpSolverSolutionCallback):
     """Hears of solutions and bounds while a run lasts, and tells of the best ones."""
 
@@ -262,7 +251,7 @@ class _Watcher(cp_model.CpSolverSolutionCallback):
             self.stop_search()
 
     def on_bound(self, bound: float) -> None:
-        self.bound = max(self.bound, _bound(bound, self._question.within))
+        self.bound = max(self.bound, round(bound))
         self._tell()
 
     def _tell(self) -> None:

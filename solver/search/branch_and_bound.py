@@ -10,8 +10,6 @@ from solver.search.limit_refutation import LimitRefutation, LimitStatus
 from solver.search.order_refutation import refute_orders
 from solver.search.state import SearchState
 
-_LARGE_STEP: Final = 400
-"""The first limit to try is above the bound by this part of it, the next by twice as much."""
 _NEARLY_CLOSED_PERMILLE: Final = 5
 """From this gap on the limit is just below the incumbent, and halfway to it before."""
 _MOST_IN_VAIN: Final = 3
@@ -75,26 +73,6 @@ class BranchAndBound:
         if declined == _MOST_IN_VAIN:
             self._declined = branch.bound, self.branches.best
         branch.closed |= self.branches.best is not None and branch.bound >= self.branches.best
-
-    def raise_bound(self, clock: Clock) -> None:
-        """Search below limits near the bound, which leave few ideals, until one takes too long.
-
-        Then look for the best plan with these ideals, which often is better than the incumbent.
-        """
-        branch = self.branches.all[0]
-        step = branch.bound // _LARGE_STEP + 1
-        while not (branch.closed or clock.is_over):
-            limit, best = branch.bound + step, self.branches.best
-            step *= 2
-            if best is None or limit >= best or self.search.border_ideals(branch, limit) is None:
-                return
-            self.search.search(
-                branch, clock.slice(self._times.near_limit * clock.left_s), within=limit
-            )
-            if branch.bound <= limit:
-                if not (branch.closed or clock.is_over):
-                    self.search.search(branch, clock, within=limit, beyond=True)
-                return
 
     def search_branches(self, clock: Clock) -> None:
         """Search the open branches, each for a slice of time that grows from turn to turn.

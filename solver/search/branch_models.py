@@ -62,7 +62,7 @@ class BranchSearch:
         """How many units are searched."""
         return len(self._presolved.units)
 
-    def border_ideals(self, branch: Branch, limit_ns: int | None) -> BorderIdeals | None:
+    def _border_ideals(self, branch: Branch, limit_ns: int | None) -> BorderIdeals | None:
         """Return what plans of a branch within a limit can have before each border, if known."""
         source = self._stage_bounds.source(branch.slots, limit_ns, branch.chunks)
         if source is None or limit_ns is None:
@@ -74,8 +74,6 @@ class BranchSearch:
         branch: Branch,
         clock: Clock,
         *,
-        within: int | None = None,
-        beyond: bool = False,
         is_probe: bool = False,
     ) -> None:
         """Look for a plan of `branch` that is better than the incumbent.
@@ -86,10 +84,6 @@ class BranchSearch:
             The one to search.
         clock : Clock
             When it ends.
-        within : int, optional
-            Only where plans within this limit are.
-        beyond : bool
-            Beyond the limit too, if plans are there.
         is_probe : bool
             By its model alone, without linear programs; not counted as a search of the branch.
         """
@@ -98,26 +92,24 @@ class BranchSearch:
             branch.closed = True
             return
         if best is not None and clock.wall_left_s < self._windows_s:
-            branch.spent |= within is None and self._state.clock.wall_left_s < self._windows_s
+            branch.spent |= self._state.clock.wall_left_s < self._windows_s
             return
         started_s = clock.elapsed_s
-        windows, largest_load_ns = self._windows(branch, best if within is None else within)
+        windows, largest_load_ns = self._windows(branch, best)
         self._windows_s = clock.elapsed_s - started_s
         if windows.empty:
-            _refute(branch, within)
+            branch.closed = True
             return
-        if not is_probe and self._is_refuted(branch, within, clock):
+        if not is_probe and self._is_refuted(branch, clock):
             return
         if not self._is_affordable(branch, windows, clock):
-            # All plans below a limit are only some of the branch's.
-            left = self._state.clock
-            branch.spent |= within is None and not self._is_affordable(branch, windows, left)
+            branch.spent |= not self._is_affordable(branch, windows, self._state.clock)
             return
-        formulation = self._formulation(branch, windows, best if beyond else largest_load_ns)
-        ideals = self.border_ideals(branch, largest_load_ns)
+        formulation = self._formulation(branch, windows, largest_load_ns)
+        ideals = self._border_ideals(branch, largest_load_ns)
         if ideals is not None:
             add_border_ideals(formulation.stages, ideals)
-        question = self._question(formulation, within, beyond=beyond)
+        question = self._question(formulation)
         report = None
         if self._limits.on_progress is not None:
             report = partial(self._report, branch)
@@ -223,9 +215,9 @@ class BranchSearch:
         branch.closed = branch.bound >= best
         branch.asked = True
 
-    def _is_refuted(self, branch: Branch, within: int | None, clock: Clock) -> bool:
+    def _is_refuted(self, branch: Branch, clock: Clock) -> bool:
         """Whether linear programs prove that a branch has no better bottleneck; asked once."""
-        if within is not None or branch.relaxed or not self.can_relax(branch):
+        if branch.relaxed or not self.can_relax(branch):
             return False
         if branch.asked and not branch.searched:
             # The first program did not help, so the model has its turn.
@@ -277,9 +269,7 @@ class BranchSearch:
             return True
         return restated.chunks > 1 or (branch.order is not None and len(restated.kinds) > 1)
 
-    def _question(
-        self, formulation: CpSatFormulation, within: int | None, *, beyond: bool
-    ) -> Question:
+    def _question(self, formulation: CpSatFormulation) -> Question:
         """Add limits on the objectives, and the incumbent as a hint where it is a solution."""
         best, stages = self.branches.best, formulation.stages
         for earlier, value in self._state.earlier.items():
@@ -287,13 +277,11 @@ class BranchSearch:
         target = formulation.objective(self._state.objective)
         stages.model.minimize(target.expression)
         choice = None
-        if self._state.plan is not None and within is None:
+        if self._state.plan is not None:
             # The incumbent's own branch keeps it as a solution: a full hint is worth more there.
             choice = stages.choice_of(self._state.plan)
         if choice is not None:
             stages.set_hint(choice)
-        elif within is not None and not beyond:
-            stages.model.add(target.expression <= within)
         elif best is not None:
             stages.model.add(target.expression <= best - 1)
         restart_at = None
@@ -306,7 +294,6 @@ class BranchSearch:
             stages,
             best,
             is_hinted=choice is not None,
-            within=within,
             restart_at=restart_at,
             judge=None if is_exact else self._judge,
         )
@@ -323,7 +310,7 @@ class BranchSearch:
     def _conclude(self, branch: Branch, question: Question, answer: Answer) -> None:
         """Note what an answer says of its branch, and offer its plan."""
         if answer.bound is None:
-            _refute(branch, question.within)
+            branch.closed = True
             return
         branch.bound = max(branch.bound, answer.bound)
         if answer.plan is None:
@@ -336,16 +323,8 @@ class BranchSearch:
         value = evaluation.value(name)
         assert answer.value is not None
         assert value <= answer.value, (name, value, answer.value)
-        if answer.is_optimal and (question.within is None or value <= question.within):
+        if answer.is_optimal:
             assert value == branch.bound, (
                 f"the model proves {name} = {branch.bound}, but the evaluator says {value}"
             )
             branch.closed = True
-
-
-def _refute(branch: Branch, within: int | None) -> None:
-    """Note that a branch has no plan that is looked for."""
-    if within is None:
-        branch.closed = True
-    else:
-        branch.bound = max(branch.bound, within + 1)

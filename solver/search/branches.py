@@ -57,8 +57,6 @@ class SearchTimes:
         or that may find the first plan. A larger model is not made.
     limit : float
         Part for one limit between bound and incumbent; half of it after one in vain.
-    near_limit : float
-        Part for one limit just above the bound.
     listing : float
         Part of the time of the state-space relaxation in which stages must be listed.
     """
@@ -73,7 +71,6 @@ class SearchTimes:
     terms: float
     terms_of_use: float
     limit: float
-    near_limit: float
     listing: float
 
 

@@ -67,7 +67,6 @@ TIMES: Final = SearchTimes(
     terms=0.15,
     terms_of_use=0.5,
     limit=0.6,
-    near_limit=0.5,
     listing=0.625,
 )
 MOST_PLACES: Final = 200_000
@@ -202,13 +201,6 @@ EXACT: Final = (
         when=all_of(is_bottleneck, is_large, gap_above(10), bounds.has_shared_parts),
     ),
     Step(
-        "around the load",
-        bounds.around_load,
-        share=0.5,
-        cap_s=1.0,
-        when=all_of(is_bottleneck, is_large, gap_above(10), bounds.can_look_around),
-    ),
-    Step(
         "lagrangian",
         bounds.lagrangian,
         share=2.0,
@@ -251,12 +243,6 @@ EXACT: Final = (
         share=12.0,
         when=branch_and_bound.can_refute_limits,
         repeats=True,
-    ),
-    Step(
-        "limits near the bound",
-        branch_and_bound.raise_bound,
-        share=3.0,
-        when=all_of(is_bottleneck, branch_and_bound.has_one_branch),
     ),
     Step(
         "slow annealing",
@@ -305,12 +291,6 @@ MULTILEVEL: Final = (
     ),
     Step("greedy", heuristics.greedy, when=all_of(is_first, multilevel.has_no_plan)),
     Step("unit cuts", multilevel.unit_cuts, when=all_of(is_first, multilevel.has_no_plan)),
-    Step(
-        "around the load",
-        bounds.around_load,
-        cap_s=2.0,
-        when=all_of(is_first, gap_above(0), bounds.can_look_around),
-    ),
     Step("clusters annealed", multilevel.anneal, when=all_of(is_first, gap_above(0)), rest=REST),
     Step(
         "cluster boundaries", multilevel.boundaries, when=all_of(is_first, gap_above(0)), rest=REST
@@ -360,7 +340,7 @@ RECOMPUTED: Final = (
     *_only(not_(recomputation.has_few_rows), (_CUTS_WITH_EVERYTHING_AGAIN,)),
     *_only(
         recomputation.has_model,
-        _steps("positions, borders, least loads, refute orders, limits near the bound, branches"),
+        _steps("positions, borders, least loads, refute orders, branches"),
     ),
 )
 """Where operators may run again. Bounds count what is held whatever does; what merges units or

@@ -5,7 +5,6 @@ import pytest
 from solver.cp.cut_rows import narrowed
 from solver.cp.formulation import CpSatFormulation
 from solver.evaluation.evaluate import evaluate
-from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
 from solver.search.findings import WindowsFound
 from tests.support.problem_counts import counts
@@ -43,16 +42,10 @@ def most(name, shape, count):
     return (ENOUGH.get(shape, MOST) if name in BOUNDS else 12) * count // MOST
 
 
-def started(shape, seed, limits=None):
+def started(shape, seed):
     """Return a state with a bad incumbent, or None if no random plan fits."""
     plan = worst_plan(shape, seed)
-    limits = deterministic() if limits is None else limits
-    return None if plan is None else state_of(problem_of(shape, seed), plan, limits)
-
-
-def limits_of(name):
-    # It ends by the wall's time, which decides nothing in a deterministic run.
-    return SolveLimits(None, workers=1) if name == "around the load" else deterministic()
+    return None if plan is None else state_of(problem_of(shape, seed), plan, deterministic())
 
 
 @pytest.mark.parametrize(("name", "shape"), CASES)
@@ -60,7 +53,7 @@ def limits_of(name):
 def test_no_plan_is_below_a_bound(count, name, shape):
     compared = told = 0
     for seed in SEEDS:
-        state = started(shape, seed, limits_of(name))
+        state = started(shape, seed)
         if state is None or run_if_due(name, state) is None:
             continue
         values, *_ = best_of(shape, seed)
@@ -75,16 +68,15 @@ def test_no_plan_is_below_a_bound(count, name, shape):
 
 @pytest.mark.parametrize("name", BOUNDS)
 def test_more_time_never_gives_a_lower_bound(name):
-    limits = limits_of(name)
     for shape in BOUNDS[name]:
         for seed in SEEDS[:6]:
             bounds = []
-            for slice_s in (0.0, 0.001, 0.03, 0.3) if limits.deterministic else (0.0,):
-                state = started(shape, seed, limits)
+            for slice_s in (0.0, 0.001, 0.03, 0.3):
+                state = started(shape, seed)
                 if state is not None:
                     run_if_due(name, state, state.clock.slice(slice_s))
                     bounds.append(state.bound)
-            state = started(shape, seed, limits)
+            state = started(shape, seed)
             if state is not None:
                 run_if_due(name, state)
                 bounds.append(state.bound)
@@ -96,7 +88,7 @@ def test_names_and_the_order_of_devices_change_no_bound(name):
     compared = 0
     for shape in BOUNDS[name]:
         for seed in SEEDS[:10]:
-            state = started(shape, seed, limits_of(name))
+            state = started(shape, seed)
             if state is None or run_if_due(name, state) is None:
                 continue
             renaming = Renaming.of(state.problem, seed)

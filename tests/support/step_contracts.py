@@ -44,7 +44,6 @@ BOUNDS: Final[Mapping[str, tuple[str, ...]]] = {
     "borders": ("bottleneck", "relayed bottleneck", "layers", "decoder"),
     "least loads": ("any", "relayed bottleneck", "interleaved", "streams", "decoder"),
     "parts": ("bottleneck", "streams", "decoder"),
-    "around the load": ("bottleneck", "decoder"),
     "lagrangian": ("bottleneck", "chain", "decoder"),
     "state space": ("bottleneck", "decoder", "layers"),
     "without limits": ("recomputed one chunk", "recomputed", "recomputed relayed"),
@@ -74,16 +73,14 @@ EXACT: Final[Mapping[str, tuple[str, ...]]] = {
     "ideals": ("any", "layers", "chain"),
     "refute orders": ("bottleneck", "chain"),
     "refute limits": ("decoder", "layers"),
-    "limits near the bound": ("decoder", "layers"),
     "branches": ("any", "hand made", "relayed", "chunks", "interleaved"),
 }
 """Steps that find plans and bound too."""
 PREPARED_BY: Final[Mapping[str, tuple[str, ...]]] = {
     "refute limits": ("state space",),
-    "limits near the bound": ("state space",),
 }
 """What a step needs to know from others."""
-OF_MANY_ORDERS: Final = ("state space", "refute limits", "limits near the bound")
+OF_MANY_ORDERS: Final = ("state space", "refute limits")
 """Steps for device orders that are too many to be listed."""
 
 

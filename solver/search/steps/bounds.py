@@ -9,14 +9,11 @@ from solver.bounds.direct import direct
 from solver.bounds.lagrangian.bound import PriceBound
 from solver.bounds.least_loads import LeastLoads
 from solver.bounds.parts import decomposition
-from solver.bounds.parts.around_load import part_bound_ns
-from solver.bounds.parts.subproblem import has_parts
 from solver.bounds.pipeline_step import step_of_load_ns
 from solver.bounds.state_space.bound import SkeletonBound
 from solver.model.clock import Clock
 from solver.search.findings import BoundFound, Finding, PartsFound, WindowsFound
 from solver.search.state import SearchState, kept
-from solver.search.steps.heuristics import ideal_program
 
 
 def averages(state: SearchState, clock: Clock) -> Iterator[Finding]:
@@ -73,20 +70,6 @@ def parts(state: SearchState, clock: Clock) -> Iterator[Finding]:
 def has_shared_parts(state: SearchState) -> bool:
     """Whether parts of the graph share the time of all devices."""
     return decomposition.applies(state.presolved.units)
-
-
-def around_load(state: SearchState, clock: Clock) -> Iterator[Finding]:
-    """Bound the bottleneck by exact plans of the operators around the incumbent's largest load."""
-    assert state.plan is not None
-    yield BoundFound(part_bound_ns(state.problem, state.plan, clock, ideal_program(state)))
-
-
-def can_look_around(state: SearchState) -> bool:
-    """Whether the graph has parts, and a clock of the wall ends what is asked of them.
-
-    This takes little time or says little.
-    """
-    return has_parts(state.problem) and not state.clock.is_deterministic
 
 
 def lagrangian(state: SearchState, clock: Clock) -> Iterator[Finding]:

@@ -38,17 +38,6 @@ def can_refute_limits(state: SearchState) -> bool:
     return _own(state).can_refute_limits
 
 
-def raise_bound(state: SearchState, clock: Clock) -> Iterator[Finding]:
-    """Search below limits just above the bound."""
-    _own(state).raise_bound(clock)
-    yield from _closed(state)
-
-
-def has_one_branch(state: SearchState) -> bool:
-    """Whether one branch covers all plans."""
-    return len(state.begin_branches().all) == 1
-
-
 def is_wide_open(state: SearchState) -> bool:
     """Whether a model of the only branch takes long to be made, and to search."""
     return _own(state).is_wide

@@ -7,7 +7,6 @@ from solver.bounds.state_space.bound import SkeletonBound
 from solver.bounds.windows import StageBounds
 from solver.presolve import presolved
 from solver.search import branch_models, limit_refutation
-from solver.search.branch_and_bound import BranchAndBound
 from solver.search.limit_refutation import LimitRefutation
 from tests.support.graphs import with_values
 from tests.support.oracle import brute_force
@@ -92,20 +91,3 @@ def test_optima_of_longer_graphs_are_those_without_rows(
         assert with_rows.objective_bounds == without.objective_bounds
     # In the second search one is decided without such a model.
     assert len(rows) >= count - undecided
-
-
-@pytest.mark.parametrize("rows", [branch_models], indirect=True)
-@counts(10, 30)
-def test_plans_beyond_a_limit_prove_no_more_than_the_limit(count, rows, monkeypatch, decoder):
-    """Among the ideals of plans within a limit the best plan may be worse than the optimum."""
-
-    def beyond(own, clock):
-        branch, worst = own.branches.all[0], own.branches.best
-        for limit in range(worst // 3, worst):
-            if not branch.closed:
-                own.search.search(branch, clock, within=limit, beyond=True)
-
-    monkeypatch.setattr(BranchAndBound, "raise_bound", beyond)
-    for seed in range(count):
-        assert_optimal(decoder(seed, layers=3))
-    assert rows

@@ -1,23 +1,17 @@
-"""Bounds of parts of the graph, against brute force on the whole and on the part."""
+"""Parts of the graph, whose best plans are bounds, against brute force on whole and part."""
 
 import random
 
 from solver import (
     Backward,
     Device,
-    Link,
     Operator,
     PartitionProblem,
     SolveLimits,
-    Weight,
     evaluate,
     solve,
 )
-from solver.bounds.parts.around_load import part_bound_ns
 from solver.bounds.parts.subproblem import has_parts, part_of
-from solver.dp.ideal_program import solve_ideals
-from solver.model.clock import UNLIMITED, Clock
-from solver.model.devices import Interconnect
 from solver.model.plan import PartitionPlan
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
@@ -77,51 +71,6 @@ def test_the_best_plan_of_a_part_is_no_worse():
         better += found[0][0] < best
     assert compared > 40
     assert better > 10
-
-
-def head_on_devices(memory_bytes):
-    """A chain whose last operators, a head and what reads it, no device holds together."""
-    layers = [
-        Operator(
-            f"layer{i}", 10, (f"layer{i - 1}",) if i else (), value_bytes=1, weights=(f"w{i}",)
-        )
-        for i in range(30)
-    ]
-    head = Operator("head", 50, ("layer29",), storage_bytes=80, value_bytes=80, weights=("wide",))
-    read = Operator("read", 1, ("head",), storage_bytes=80, value_bytes=80, is_output=True)
-    return PartitionProblem(
-        (*layers, head, read),
-        devices=tuple(Device(f"d{i}", memory_bytes - i) for i in range(6)),
-        weights={"wide": Weight(100), **{f"w{i}": Weight(5) for i in range(30)}},
-        interconnect=Interconnect(Link(bandwidth_bytes_per_s=1_000_000_000, latency_ns=0)),
-        memory_model="inference",
-    )
-
-
-def test_a_local_bottleneck_is_the_bound_of_all_plans():
-    problem = head_on_devices(200)
-    plan = solve(problem, LIMITS, solver="cp-sat").plan
-    # The head's value is sent, or received, whatever runs elsewhere.
-    assert evaluate(problem, plan).objective == (131,)
-    assert part_bound_ns(problem, plan, UNLIMITED, solve_ideals) == 131
-    # Alone, 351 ns on six devices; the head and its value fit on one.
-    roomy = head_on_devices(400)
-    plan = solve(roomy, LIMITS, solver="cp-sat").plan
-    assert evaluate(roomy, plan).objective < (131,)
-    assert part_bound_ns(roomy, plan, UNLIMITED, solve_ideals) <= evaluate(roomy, plan).objective[0]
-
-
-def test_no_time_is_no_bound():
-    problem = head_on_devices(200)
-    plan = solve(problem, LIMITS, solver="chain").plan
-    assert part_bound_ns(problem, plan, Clock(0.0), solve_ideals) == 0
-
-
-def test_an_idle_device_is_no_part_of_a_plan_without_times():
-    operators = (Operator("a", 0), Operator("b", 0, ("a",)))
-    problem = PartitionProblem(operators, devices=(Device("idle"), Device("used")))
-    plan = PartitionPlan({"a": "used", "b": "used"}, ("used",))
-    assert part_bound_ns(problem, plan, UNLIMITED, solve_ideals) == 0
 
 
 def test_gradients_of_what_is_left_out_do_not_matter_outside_training():
