@@ -49,6 +49,9 @@ class BatchRun(Replay):
         sizes tell whether the rules are right.
     """
 
+    # States of results depend on those of arguments.
+    repeats = False
+
     def __init__(
         self,
         module: fx.GraphModule,

@@ -42,6 +42,9 @@ class Replay(fx.Interpreter):
 
     Attributes
     ----------
+    repeats : bool
+        Make the value of a call like an earlier one from that, instead of running it; False for a
+        class that watches what each call runs.
     values : dict of torch.fx.Node to Any
         The value of every node, after :meth:`replay`. All are kept, so that no two storages
         of one run have the same address.
@@ -52,6 +55,7 @@ class Replay(fx.Interpreter):
     """
 
     differentiates: bool = False
+    repeats: bool = True
 
     def __init__(
         self,
@@ -123,8 +127,10 @@ class Replay(fx.Interpreter):
 
     def _run(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a node, or make what one like it yielded."""
+        call = None
         # What autograd keeps depends on more than sizes.
-        call = None if self.differentiates else self._repeated.call(node.target, args, kwargs)
+        if self.repeats and not self.differentiates:
+            call = self._repeated.call(node.target, args, kwargs)
         known = None if call is None else self._repeated.again(call)
         if known is not None:
             value, self.notes = known
