@@ -3,24 +3,11 @@
 A device runs all microbatches, which take it as many times its load. And the first microbatch, or
 the last, passes all stages while most of them wait; this module adds the two.
 
-Take the stages that hold units of a longest path, k of them in the order of devices, with loads
-L_j. They are a chain: each waits for the one before it in forward passes, and for the one behind it
-in backward passes. Of m microbatches let a stage run w forward passes before its first backward
-pass: in 1F1B min(m, P - j) of P devices at most, in GPipe all. Then a step is at least
-
-* in GPipe, and without backward passes, sum(L) + (m - 1) L_j: what comes before the stage, all of
-  its passes, what comes behind it.
-* in 1F1B with w < m: until its first backward pass, all forward passes of the first microbatch and
-  the backward passes behind the stage; then m - w backward and forward passes in turn; then the
-  last microbatch goes to the end and all the way back. Together
-  sum(L) + sum(L_i, i > j) + (m - w) L_j.
-* in 1F1B, whatever w is, sum(L) + (m - (w + 1) / 2) L_j on average: of what it says above and of
-  all that comes before the stage and its own passes, or of its forward and its backward passes.
-
-Multiplied by weights and added, each of the three bounds a step by sum(L) alone. Stages of equal
-loads attain the first two: (m + P - 1) / P of the work is the least step there is. In the first and
-the third each stage stands alone, so that slower devices can count for less: a load on a device is
-at least its work on the fastest one, divided by the rate.
+The stages that hold units of a longest path are a chain. :mod:`solver.stages.step_paths` has what
+each of them says of a step. Multiplied by weights and added, each of the three sums bounds a step
+by all loads alone. Stages of equal loads attain the first two: (m + P - 1) / P of the work is the
+least step there is. In the first and the third each stage stands alone, so that slower devices can
+count for less: a load on a device is at least its work on the fastest one, divided by the rate.
 """
 
 from __future__ import annotations
@@ -30,7 +17,6 @@ from fractions import Fraction
 from itertools import accumulate
 
 from solver.bounds.spine import longest_path
-from solver.model.arrays import Ints
 from solver.model.problem import PartitionProblem
 from solver.presolve.instance import Instance
 
@@ -45,16 +31,13 @@ def load_of_step_ns(problem: PartitionProblem, step_ns: int) -> int:
     return step_ns // problem.microbatches
 
 
-def least_filled_step_ns(units: Instance, slots: int, *, extra_ns: int = 0) -> int:
+def least_filled_step_ns(units: Instance, slots: int) -> int:
     """Return a lower bound of the step of all plans by the work of their stages.
 
     Parameters
     ----------
     slots : int
         Most devices of a plan.
-    extra_ns : int
-        What all stages take at least beyond one run of everything, as if all devices were as
-        fast as the fastest: then it is divided by rates as the work is.
 
     Notes
     -----
@@ -67,11 +50,8 @@ def least_filled_step_ns(units: Instance, slots: int, *, extra_ns: int = 0) -> i
     least_ns = int(units.fastest_ns[path].sum())
     if problem.chunks_per_device > 1:
         return least_ns
-    work_ns = int(units.fastest_ns.sum()) + extra_ns
-    beside_ns = _most_beside_ns(units, path, units.fastest_ns)
-    if extra_ns:
-        # Each of its operators may run once again, on any device.
-        beside_ns += _most_beside_ns(units, path, units.slowest_ns)
+    work_ns = int(units.fastest_ns.sum())
+    beside_ns = most_beside_ns(units, path)
     rates = _rates(units)
     found = [
         Fraction(max(work_ns - (slots - stages) * beside_ns, least_ns))
@@ -117,8 +97,8 @@ def _share(problem: PartitionProblem, slots: int, rates: Sequence[Fraction]) -> 
     return 1 / min(apart, total)
 
 
-def _most_beside_ns(units: Instance, path: list[int], times_ns: Ints) -> int:
-    """Return the most time, by unit, of a stage without units of a path.
+def most_beside_ns(units: Instance, path: Sequence[int]) -> int:
+    """Return the most work, on the fastest class, of a stage without units of a path.
 
     All earlier units of the path are before such a stage and all later ones behind it. So it holds
     units whose ancestors end, and whose descendants begin, on either side of one place.
@@ -131,7 +111,7 @@ def _most_beside_ns(units: Instance, path: list[int], times_ns: Ints) -> int:
     for unit in reversed(range(len(units))):
         before[unit] = min([before[unit], *(before[other] for other in units.successors[unit])])
     changes = [0] * (len(path) + 2)
-    for unit, time_ns in enumerate(times_ns.tolist()):
+    for unit, time_ns in enumerate(units.fastest_ns.tolist()):
         if unit not in place:
             changes[after[unit] + 1] += time_ns
             changes[before[unit] + 1] -= time_ns

@@ -1,12 +1,12 @@
-"""A bound on the bottleneck where operators may run again: a program over ideals of some units.
+"""Bounds on loads where operators may run again, of the stages between ideals of some units.
 
 The ideals of all units are too many; those of the units with most work and of places that all paths
 go through, with the order that paths give them, are few. Every plan is a chain of such ideals. A
 stage between two of them, I and J, runs the chosen units of J that I has not, and each other unit
 that is behind one of these and before one of these, wherever it may run otherwise. What these cost
 at some price (:mod:`solver.bounds.recomputed.prices`), and what any such stage holds besides, is a
-bound on its load for each number of microbatches in flight. The least bottleneck of all chains
-follows as in :mod:`solver.dp.ideal_program`.
+bound on its load for each number of microbatches in flight. :mod:`solver.bounds.recomputed.chains`
+has what follows for plans.
 
 What any such stage holds besides:
 
@@ -19,8 +19,7 @@ What any such stage holds besides:
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -32,17 +31,13 @@ from solver.bounds.recomputed.skeleton import Pairs, Skeleton
 from solver.model.arrays import Bools, Floats, Ints
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.problem import PartitionProblem
-from solver.presolve.device_kinds import DeviceKind, DeviceSets, most_devices
+from solver.presolve.device_kinds import DeviceKind
 from solver.presolve.instance import Instance
-from solver.stages.in_flight import in_flight
 
-_MOST_SETS = 256
 _MOST_IDEALS = 2500
 _MOST_PAIRS = 500_000
 _MOST_CUTS = 5
 """Prices at which borders are cut."""
-_ROUNDING = 1e-9
-"""Floats are not exact: bounds are lowered by this part."""
 
 
 def _most_ideals(units: Instance, limit_ns: int | None) -> int:
@@ -93,7 +88,7 @@ class _Peak:
 
 
 class RecomputedStages:
-    """The program of a problem.
+    """Stages between two ideals, and their loads.
 
     Parameters
     ----------
@@ -105,6 +100,13 @@ class RecomputedStages:
         Stages with more work are left out.
     clock : Clock
         When it is over, what is known of memory by then is what counts.
+
+    Attributes
+    ----------
+    skeleton : Skeleton
+        The ideals.
+    pairs : Pairs
+        Those with a stage between them.
     """
 
     def __init__(
@@ -115,8 +117,8 @@ class RecomputedStages:
         limit_ns: int | None = None,
         clock: Clock = UNLIMITED,
     ) -> None:
-        self._units, self._kinds, self._problem = units, kinds, units.problem
-        self._limit_ns, self._clock = limit_ns, clock
+        self.units, self.kinds, self._problem = units, kinds, units.problem
+        self.limit_ns, self._clock = limit_ns, clock
         self.skeleton = Skeleton(units, _most_ideals(units, limit_ns))
         self.pairs = Pairs(self.skeleton, limit_ns)
         self._borders = BorderBytes(self.pairs, clock)
@@ -132,86 +134,27 @@ class RecomputedStages:
     def prices(self, device_class: str) -> MemoryPrices:
         """Return what units of a class of devices cost by price."""
         if device_class not in self._prices:
-            self._prices[device_class] = MemoryPrices.of(self._units, device_class)
+            self._prices[device_class] = MemoryPrices.of(self.units, device_class)
         return self._prices[device_class]
-
-    def least_bottleneck_ns(self) -> int:
-        """Return a lower bound on the bottleneck; 0 if sets of devices are too many.
-
-        It is no more than the limit, if there is one.
-        """
-        if self._sets is None:
-            return 0
-        best = self._least(self._known_loads_ns, np.maximum)
-        if not math.isfinite(best):
-            return self._limit_ns or 0
-        bound_ns = math.ceil(best * (1 - _ROUNDING) - 1e-6)
-        return bound_ns if self._limit_ns is None else min(bound_ns, self._limit_ns)
-
-    def least_extra_ns(self) -> int:
-        """Return a lower bound of what all stages take beyond the work of one run of everything.
-
-        On slower devices as if they were the fastest. 0 if sets of devices are too many, or no
-        stages are within the limit.
-        """
-        if self._sets is None:
-            return 0
-        # Units that no stage must have have work of their own, and only need more memory.
-        best = self._least(self._extras_ns, np.add)
-        return math.floor(best * (1 - _ROUNDING)) if math.isfinite(best) else 0
-
-    @cached_property
-    def _sets(self) -> DeviceSets | None:
-        limits = [len(kind.devices) for kind in self._kinds]
-        is_small = math.prod(limit + 1 for limit in limits) <= _MOST_SETS
-        return DeviceSets.of(limits, most_devices(self._problem)) if is_small else None
-
-    def _least(
-        self, costs: Callable[[int, int], Floats], both: Callable[[Floats, Floats], Floats]
-    ) -> float:
-        """Return the least cost of a chain of stages.
-
-        Parameters
-        ----------
-        costs : callable
-            Of a kind of device and microbatches in flight: what the stage of each pair costs.
-        both : callable
-            What a stage and those behind it cost together.
-        """
-        sets = self._sets
-        assert sets is not None
-        least = np.full((len(sets), len(self.skeleton)), np.inf)
-        least[0, -1] = 0.0
-        starts, first = np.unique(self.pairs.starts, return_index=True)
-        for size, steps in enumerate(sets.steps):
-            for kind, targets, rests in steps:
-                own = costs(kind, in_flight(self._problem, size))
-                for target, rest in zip(targets.tolist(), rests.tolist(), strict=True):
-                    value = both(own, least[rest, self.pairs.ends])
-                    of_starts = np.minimum.reduceat(value, first)
-                    least[target, starts] = np.minimum(least[target, starts], of_starts)
-        return float(least[:, 0].min())
 
     # -- loads ----------------------------------------------------------------------------------
 
-    def _known_loads_ns(self, kind: int, flying: int) -> Floats:
+    def loads_ns(self, kind: int, flying: int) -> Floats:
+        """Return at least the load of the stage of each pair of ideals.
+
+        Parameters
+        ----------
+        kind : int
+            Of devices.
+        flying : int
+            Microbatches in flight.
+        """
         if (kind, flying) not in self._loads:
             self._loads[kind, flying] = self._loads_ns(kind, flying)
         return self._loads[kind, flying]
 
-    def _extras_ns(self, kind: int, flying: int) -> Floats:
-        """Return at least what the stage of each pair takes beyond one run of all it must have.
-
-        As if its device were the fastest.
-        """
-        loads_ns = self._known_loads_ns(kind, flying)
-        device_class = self._kinds[kind].device.device_class
-        once_ns: Floats = self._totals_ns(device_class)[0]
-        return (loads_ns - once_ns) / self._units.slowness[device_class]
-
     def _loads_ns(self, kind: int, flying: int) -> Floats:
-        """Return at least the load of the stage of each pair of ideals."""
-        device = self._kinds[kind].device
+        device = self.kinds[kind].device
         prices = self.prices(device.device_class)
         loads_ns: Floats = self._totals_ns(device.device_class)[0]
         if device.memory_bytes is None:
@@ -271,15 +214,15 @@ class RecomputedStages:
     @cached_property
     def _weights_bytes(self) -> Floats:
         """What stages hold of weights: each once, whichever of its operators they run."""
-        own = np.zeros(len(self._units))
+        own = np.zeros(len(self.units))
         result = np.zeros(len(self.pairs))
-        for weight in self._units.weights:
+        for weight in self.units.weights:
             if len(weight.units) == 1:
                 own[weight.units[0]] += weight.size_bytes
                 continue
             inside = np.zeros(len(self.pairs))
             for unit in weight.units:
-                runs = np.zeros(len(self._units))
+                runs = np.zeros(len(self.units))
                 runs[unit] = 1.0
                 inside = np.maximum(inside, self.pairs.sums(runs))
             result += weight.size_bytes * inside
@@ -342,7 +285,7 @@ class RecomputedStages:
 
     def held_at(self, unit: int) -> Floats:
         """Return by unit what a stage with it has while a unit's last operator runs backward."""
-        problem, at = self._problem, self._units.members[unit][-1]
+        problem, at = self._problem, self.units.members[unit][-1]
         saved_bytes, regions, spans = self._columns
         held = np.where(regions == regions[at], saved_bytes, 0.0)
         held[at + 1 :] = 0.0
@@ -372,8 +315,8 @@ class RecomputedStages:
         )
 
     def _by_unit(self, values: Floats) -> Floats:
-        unit_of = np.array(self._units.unit_of_operator)
-        return np.bincount(unit_of, values, len(self._units)).astype(np.float64)
+        unit_of = np.array(self.units.unit_of_operator)
+        return np.bincount(unit_of, values, len(self.units)).astype(np.float64)
 
     @cached_property
     def _rows(self) -> Floats:
@@ -386,10 +329,10 @@ class RecomputedStages:
             region = op.backward.region
             total += op.backward.saved_bytes
             saved[index] = total + op.backward.gradient_bytes + op.backward.workspace_bytes
-        return np.array([saved[own[-1]] for own in self._units.members])
+        return np.array([saved[own[-1]] for own in self.units.members])
 
     @cached_property
     def regions(self) -> Ints:
         """The region of the last operator of every unit."""
         operators = self._problem.operators
-        return np.array([operators[own[-1]].backward.region for own in self._units.members])
+        return np.array([operators[own[-1]].backward.region for own in self.units.members])

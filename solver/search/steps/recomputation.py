@@ -6,12 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from solver.bounds.pipeline_step import (
-    least_filled_step_ns,
-    load_of_step_ns,
-    step_of_load_ns,
-)
+from solver.bounds.pipeline_step import load_of_step_ns, step_of_load_ns
 from solver.bounds.recomputed.bound import RecomputedStages
+from solver.bounds.recomputed.chains import StageChains
 from solver.dp.contiguous.farthest_cuts import farthest_cuts
 from solver.dp.ideal_program import can_win
 from solver.evaluation.result import SolveStatus
@@ -91,14 +88,14 @@ def recomputed_stages(state: SearchState, clock: Clock) -> Iterator[Finding]:
     problem, limit_ns, is_step = state.problem, state.best, state.objective == "step"
     if is_step and limit_ns is not None:
         limit_ns = load_of_step_ns(problem, limit_ns)
-    bound = RecomputedStages(state.units, state.presolved.kinds, limit_ns=limit_ns, clock=clock)
-    load_ns = bound.least_bottleneck_ns()
-    if not is_step:
+    stages = RecomputedStages(state.units, state.presolved.kinds, limit_ns=limit_ns, clock=clock)
+    chains = StageChains(stages, clock=clock)
+    load_ns = chains.least_bottleneck_ns()
+    if is_step:
+        yield BoundFound(step_of_load_ns(problem, load_ns))
+        yield BoundFound(chains.least_step_ns(state.best))
+    else:
         yield BoundFound(load_ns)
-        return
-    slots = usable_devices(state.units)
-    filled_ns = least_filled_step_ns(state.units, slots, extra_ns=bound.least_extra_ns())
-    yield BoundFound(max(filled_ns, step_of_load_ns(problem, load_ns)))
 
 
 def has_recomputed_stages(state: SearchState) -> bool:
