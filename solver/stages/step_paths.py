@@ -23,13 +23,14 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from solver.model.arrays import Floats
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.problem import PartitionProblem
+from solver.stages.in_flight import in_flight
 
 
 def beyond_loads_ns(
@@ -51,6 +52,17 @@ def beyond_loads_ns(
     if flying >= batches:
         return alone
     return np.maximum(alone, (batches - flying) * load_ns + behind_ns)
+
+
+def step_of_loads_ns(problem: PartitionProblem, loads_ns: Sequence[int]) -> float:
+    """Return what a step takes at least, given the loads of all stages in their order."""
+    behind_ns, beyond_ns = 0, 0.0
+    for following, load_ns in enumerate(reversed(loads_ns), start=1):
+        flying = in_flight(problem, following)
+        own = beyond_loads_ns(problem, flying, np.array(load_ns), np.array(behind_ns))
+        beyond_ns = max(beyond_ns, float(own))
+        behind_ns += load_ns
+    return behind_ns + beyond_ns
 
 
 def least_with_limit(

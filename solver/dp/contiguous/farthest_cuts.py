@@ -11,22 +11,24 @@ not quite those of a plan, so the evaluator has the last word.
 
 Where operators may run again, what that adds to a segment is an estimate. So what the evaluator
 says of the stages of a plan takes its place, and the search goes on until the best plan costs what
-was believed; if sets are few, with the least bottleneck in place of limits
+was believed; if sets are few, with the least bottleneck, or step, in place of limits
 (:mod:`solver.dp.contiguous.least_program`).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from solver.dp.contiguous.cut_places import CutPlaces
-from solver.dp.contiguous.least_program import MOST_SETS, least_stages
-from solver.dp.contiguous.limit_program import KindCosts, LimitProgram, Stage
+from solver.dp.contiguous.least_program import MOST_SETS, least_stages, value_ns
+from solver.dp.contiguous.limit_program import KindCosts, LimitProgram
 from solver.dp.contiguous.linked_kinds import LinkedKind, linked_kinds
 from solver.dp.contiguous.segment_extras import SegmentExtras
 from solver.dp.contiguous.segment_tables import SegmentTables
+from solver.dp.stage_chains import Stage
 from solver.evaluation.evaluate import evaluate
 from solver.model.arrays import Ints
 from solver.model.clock import UNLIMITED, Clock
@@ -65,7 +67,7 @@ def farthest_cuts(
     chooser: RecomputeChooser | None = None,
     clock: Clock = UNLIMITED,
 ) -> PartitionPlan | None:
-    """Return a plan with a small bottleneck that cuts the units' own numbering.
+    """Return a plan with a small bottleneck, or step, that cuts the units' own numbering.
 
     Parameters
     ----------
@@ -85,11 +87,13 @@ def farthest_cuts(
     PartitionPlan or None
         The best in the evaluator's eyes; not necessarily feasible. None if nothing is found, if
         sets of devices are too many even for this, or if the problem is another one than the
-        bottleneck with one chunk for each device and no cuts or stages made by hand.
+        bottleneck, or with a chooser the step, with one chunk for each device and no cuts or
+        stages made by hand.
     """
     problem = units.problem
     if (
-        problem.objective[0] != "bottleneck"
+        problem.objective[0] not in ("bottleneck", "step")
+        or (chooser is None and problem.objective[0] == "step")
         or problem.chunks_per_device > 1
         or is_hand_made(problem)
     ):
@@ -110,8 +114,8 @@ class _Judged:
     ----------
     rank : (bool, tuple of int)
         Smaller for better plans: not feasible, and the objectives.
-    load_ns : int
-        What its bottleneck was believed to be.
+    believed_ns : float
+        What its objective was believed to be.
     kinds : tuple of int
         Of its stages.
     starts : array of int64
@@ -120,12 +124,13 @@ class _Judged:
 
     plan: PartitionPlan
     rank: tuple[bool, tuple[int, ...]]
-    load_ns: int
+    believed_ns: float
     kinds: tuple[int, ...]
     starts: Ints
 
     @property
-    def bottleneck_ns(self) -> int:
+    def value_ns(self) -> int:
+        """Its objective."""
         return self.rank[1][0]
 
 
@@ -170,7 +175,7 @@ class _Search:
     def _is_as_believed(self) -> bool:
         """Whether the best plan costs what its tables say, so that others would not change it."""
         assert self.best is not None
-        return self.best.load_ns >= self.best.bottleneck_ns * (1 - _FINE)
+        return self.best.believed_ns >= self.best.value_ns * (1 - _FINE)
 
     def _round(self, places: Ints, precision: float) -> None:
         """Look at plans with cuts at `places` for lower and lower limits."""
@@ -178,7 +183,7 @@ class _Search:
         longest = len(places) - 1
         if known is not None:
             places = np.union1d(places, known.starts)
-            longest = self._costs.longest(places, int(known.bottleneck_ns * _ABOVE))
+            longest = self._costs.longest(places, int(self._load_ns(known) * _ABOVE))
         tables = SegmentTables.of(
             self._units,
             places,
@@ -193,23 +198,28 @@ class _Search:
         program = LimitProgram(self._costs, tables, self._sets, extras)
         high = program.most_ns
         if known is not None:
-            high = program.load_ns(program.located(known.kinds, known.starts))
+            high = max(program.stage_loads_ns(program.located(known.kinds, known.starts)))
         if self._chooser is None or len(self._sets) > MOST_SETS:
             for stages in self._lower(program, high, precision)[-_JUDGED:]:
                 self._judge(program, places, stages)
             return
         for _ in range(_CORRECTIONS):
-            found = least_stages(program)
             # Estimates are hardly ever more than what the evaluator says.
-            if found is None or not self._promises_more(program.load_ns(found)):
-                break
-            if not self._judge(program, places, found) or self._clock.is_over:
+            found = least_stages(program, self._most_ns)
+            if found is None or not self._judge(program, places, found) or self._clock.is_over:
                 break
 
-    def _promises_more(self, load_ns: int) -> bool:
-        """Whether stages that are believed to have a bottleneck may be the best so far."""
+    @property
+    def _most_ns(self) -> float:
+        """The objective that plans must be below to be the best so far."""
         best = self.best
-        return best is None or best.rank[0] or load_ns < best.bottleneck_ns
+        return math.inf if best is None or best.rank[0] else best.value_ns
+
+    def _load_ns(self, known: _Judged) -> int:
+        """Return a load that no stage of a better plan has."""
+        problem = self._units.problem
+        is_step = problem.objective[0] == "step"
+        return known.value_ns // (problem.microbatches if is_step else 1)
 
     def _judge(self, program: LimitProgram, places: Ints, stages: list[Stage]) -> bool:
         """Show the evaluator a plan; return whether its stages were believed to take less."""
@@ -221,7 +231,7 @@ class _Search:
         if self.best is None or rank < self.best.rank:
             kinds = tuple(stage.kind for stage in stages)
             starts = places[[stage.start for stage in stages]]
-            self.best = _Judged(plan, rank, program.load_ns(stages), kinds, starts)
+            self.best = _Judged(plan, rank, value_ns(program, stages), kinds, starts)
         if self._chooser is None:
             return False
         usage = {usage.device: usage for usage in evaluation.usage}
@@ -235,7 +245,7 @@ class _Search:
             stages = program.stages(limit)
             if stages is not None:
                 found.append(stages)
-                high = min(limit, program.load_ns(stages))
+                high = min(limit, max(program.stage_loads_ns(stages)))
             elif not found:
                 break
             else:

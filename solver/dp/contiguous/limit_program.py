@@ -14,7 +14,6 @@ skips a stage is charged as if it went to the next one, or came from the one bef
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from solver.dp.contiguous.kind_costs import banned_before, work_before
 from solver.dp.contiguous.linked_kinds import LinkedKind
 from solver.dp.contiguous.segment_extras import SegmentExtras
 from solver.dp.contiguous.segment_tables import SegmentTables
+from solver.dp.stage_chains import Stage
 from solver.evaluation.usage import DeviceUsage
 from solver.model.arrays import Bools, Floats, Ints
 from solver.model.plan import PartitionPlan
@@ -35,15 +35,6 @@ _SAME, _OTHER = 0, 1
 _Reached = tuple[Ints, Ints]
 """The places that sets of devices reach, by the node of their first device and by set: if the
 device before that is of the same node, and if it is of another one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """A kind of device, and the places between which it runs everything."""
-
-    kind: int
-    start: int
-    end: int
 
 
 class KindCosts:
@@ -340,8 +331,8 @@ class LimitProgram:
 
     # -- plans ------------------------------------------------------------------------------
 
-    def load_ns(self, stages: Sequence[Stage]) -> int:
-        """Return the largest load of some stages, as the tables have it."""
+    def stage_loads_ns(self, stages: Sequence[Stage]) -> list[int]:
+        """Return the loads of some stages, as the tables have them."""
         loads: list[int] = []
         for number, stage in enumerate(stages):
             at = stage.end, stage.start - stage.end + self.tables.longest
@@ -354,7 +345,7 @@ class LimitProgram:
                 profile = self._profile(stage, stages[number - 1])
                 receive = int(self.tables.receive_ns[profile][at])
             loads.append(max(compute, send, receive) if self._overlap else compute + send + receive)
-        return max(loads)
+        return loads
 
     def _profile(self, stage: Stage, neighbour: Stage) -> int:
         nodes = self._costs.nodes

@@ -8,7 +8,7 @@ from typing import Final
 
 from solver.bounds.pipeline_step import load_of_step_ns, step_of_load_ns
 from solver.bounds.recomputed.bound import RecomputedStages
-from solver.bounds.recomputed.chains import StageChains
+from solver.bounds.recomputed.chains import RecomputedChains
 from solver.dp.contiguous.farthest_cuts import farthest_cuts
 from solver.dp.ideal_program import can_win
 from solver.evaluation.result import SolveStatus
@@ -40,7 +40,8 @@ def cuts_with_everything_again(state: SearchState, clock: Clock) -> Iterator[Fin
 def _cuts(problem: PartitionProblem, clock: Clock) -> Iterator[Finding]:
     if is_hand_made(problem):
         return
-    problem = problem.replace(objective="bottleneck", chunks_per_device=1)
+    name = "step" if problem.objective[0] == "step" else "bottleneck"
+    problem = problem.replace(objective=name, chunks_per_device=1)
     plan = farthest_cuts(condense(problem), chooser=RecomputeChooser(problem), clock=clock)
     if plan is not None:
         yield PlanFound(plan)
@@ -89,7 +90,7 @@ def recomputed_stages(state: SearchState, clock: Clock) -> Iterator[Finding]:
     if is_step and limit_ns is not None:
         limit_ns = load_of_step_ns(problem, limit_ns)
     stages = RecomputedStages(state.units, state.presolved.kinds, limit_ns=limit_ns, clock=clock)
-    chains = StageChains(stages, clock=clock)
+    chains = RecomputedChains(stages, clock=clock)
     load_ns = chains.least_bottleneck_ns()
     if is_step:
         yield BoundFound(step_of_load_ns(problem, load_ns))

@@ -9,7 +9,7 @@ import pytest
 from solver import Device, Interconnect, Link, Operator, PartitionPlan, PartitionProblem, evaluate
 from solver.bounds.pipeline_step import least_filled_step_ns
 from solver.bounds.recomputed.bound import RecomputedStages
-from solver.bounds.recomputed.chains import StageChains
+from solver.bounds.recomputed.chains import RecomputedChains
 from solver.model.training import Backward
 from solver.presolve.device_kinds import interchangeable_kinds, usable_devices
 from solver.presolve.instance import condense
@@ -124,7 +124,7 @@ def bound_of_chains(problem, step_ns=None):
     units = condense(problem)
     limit_ns = None if step_ns is None else step_ns // problem.microbatches
     stages = RecomputedStages(units, interchangeable_kinds(units), limit_ns=limit_ns)
-    return StageChains(stages).least_step_ns(step_ns)
+    return RecomputedChains(stages).least_step_ns(step_ns)
 
 
 @counts(150, 2000)

@@ -5,7 +5,7 @@ import numpy as np
 from solver import Device, Operator, PartitionProblem
 from solver.bounds.recomputed.borders import BorderBytes
 from solver.bounds.recomputed.bound import RecomputedStages
-from solver.bounds.recomputed.chains import StageChains
+from solver.bounds.recomputed.chains import RecomputedChains
 from solver.bounds.recomputed.first_regions import FirstRegions
 from solver.bounds.recomputed.prices import MemoryPrices
 from solver.bounds.recomputed.skeleton import Pairs, Skeleton
@@ -83,7 +83,7 @@ def test_no_plan_is_below_the_bound():
         units = condense(problem)
         for limit_ns in (None, best[0][0]):
             stages = RecomputedStages(units, interchangeable_kinds(units), limit_ns=limit_ns)
-            bound_ns = StageChains(stages).least_bottleneck_ns()
+            bound_ns = RecomputedChains(stages).least_bottleneck_ns()
             assert bound_ns <= best[0][0], f"seed {seed}"
             tight += bound_ns == best[0][0]
     assert tight > 10
@@ -100,7 +100,7 @@ def test_no_step_is_below_the_bound():
         for most_ns in (None, step_ns):
             limit_ns = None if most_ns is None else most_ns // problem.microbatches
             stages = RecomputedStages(units, interchangeable_kinds(units), limit_ns=limit_ns)
-            bound_ns = StageChains(stages).least_step_ns(most_ns)
+            bound_ns = RecomputedChains(stages).least_step_ns(most_ns)
             assert bound_ns <= step_ns, f"seed {seed}"
             tight += bound_ns > 0.999 * step_ns
     assert tight > 5
@@ -114,10 +114,10 @@ def test_flows_of_first_regions_only_raise_the_bound(monkeypatch):
             continue
         units = condense(problem)
         kinds = interchangeable_kinds(units)
-        bound_ns = StageChains(RecomputedStages(units, kinds)).least_bottleneck_ns()
+        bound_ns = RecomputedChains(RecomputedStages(units, kinds)).least_bottleneck_ns()
         with monkeypatch.context() as patch:
             patch.setattr(FirstRegions, "_mixed", {op.backward.region for op in problem.operators})
-            without_ns = StageChains(RecomputedStages(units, kinds)).least_bottleneck_ns()
+            without_ns = RecomputedChains(RecomputedStages(units, kinds)).least_bottleneck_ns()
         assert bound_ns >= without_ns, f"seed {seed}"
         raised += bound_ns > without_ns
     assert raised > 5

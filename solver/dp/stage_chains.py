@@ -1,0 +1,220 @@
+"""Chains of stages between places: the least largest load, and the least step.
+
+Places are ideals, or cuts of an order; a chain of stages leads from the first to the last. What is
+least of all chains from a place on is known for each set of devices, by a dynamic program from the
+last stage on, because microbatches in flight depend on how many devices are behind a stage (Held
+and Karp, J. SIAM 10, 1962).
+
+A step is at least the sum of all loads and what any stage has beyond it
+(:mod:`solver.stages.step_paths`). The least sum of loads that keep a limit on the latter is found
+as the least largest load is: fewer loads behind a stage are better for both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from solver.model.arrays import Bools, Floats, Ints
+from solver.model.clock import UNLIMITED, Clock
+from solver.model.problem import PartitionProblem
+from solver.presolve.device_kinds import DeviceSets
+from solver.stages.in_flight import in_flight
+from solver.stages.step_paths import beyond_loads_ns, least_with_limit
+
+
+class Stage(NamedTuple):
+    """A kind of device, and the places between which it runs everything."""
+
+    kind: int
+    start: int
+    end: int
+
+
+class ChainStages(NamedTuple):
+    """Stages of a kind of device with some microbatches in flight.
+
+    Attributes
+    ----------
+    starts, ends : array of int
+        Places; ordered by `starts`.
+    loads_ns : array of float
+        What they take; 0 of those that say nothing of a step.
+    added_ns : array of float
+        What they add to the sum of loads.
+    """
+
+    starts: Ints
+    ends: Ints
+    loads_ns: Floats
+    added_ns: Floats
+
+    def chosen(self, own: Bools | slice) -> ChainStages:
+        """Return some of them."""
+        starts, ends = self.starts[own], self.ends[own]
+        return ChainStages(starts, ends, self.loads_ns[own], self.added_ns[own])
+
+    def at(self, place: int) -> ChainStages:
+        """Return those that start at a place."""
+        first, last = np.searchsorted(self.starts, [place, place + 1]).tolist()
+        return self.chosen(slice(first, last))
+
+
+class LeastCosts(NamedTuple):
+    """What chains from each place on cost at least.
+
+    Attributes
+    ----------
+    limit_ns : float or None
+        On what any stage has beyond the sum of loads, which is the cost; None if the cost is the
+        largest load.
+    table : array of float
+        By set of devices and place.
+    """
+
+    limit_ns: float | None
+    table: Floats
+
+    @property
+    def least(self) -> float:
+        """Of all chains."""
+        return float(self.table[:, 0].min())
+
+
+class StageChains:
+    """The program.
+
+    Parameters
+    ----------
+    places : int
+        How many there are.
+    stages : callable
+        Of a kind of device and microbatches in flight.
+    behind_ns : array of float, optional
+        By place, what stages behind it take besides what they add.
+    beside_ns : float, optional
+        If it is given, a device may also stay at its place, and takes this much from the sum.
+    """
+
+    def __init__(
+        self,
+        problem: PartitionProblem,
+        sets: DeviceSets,
+        places: int,
+        stages: Callable[[int, int], ChainStages],
+        *,
+        behind_ns: Floats | None = None,
+        beside_ns: float | None = None,
+    ) -> None:
+        self._problem, self._sets, self._stages_of = problem, sets, stages
+        self._behind_ns = np.zeros(places) if behind_ns is None else behind_ns
+        self._beside_ns = beside_ns
+        self._stages: dict[tuple[int, int], ChainStages] = {}
+
+    def bottlenecks(self) -> LeastCosts:
+        """Return the least largest loads."""
+        return self._least(None)
+
+    def least_step_ns(
+        self,
+        *,
+        base_ns: float = 0.0,
+        part: float,
+        most_ns: float = math.inf,
+        seen: Callable[[LeastCosts], None] | None = None,
+        clock: Clock = UNLIMITED,
+    ) -> float:
+        """Return a lower bound of the least step.
+
+        Parameters
+        ----------
+        base_ns : float
+            What comes to the sum of what stages add.
+        part : float
+            By what part of it the bound may be below the least step.
+        most_ns : float
+            Longer steps are of no interest.
+        seen : callable, optional
+            Called with the least sums within each limit that was looked at.
+        clock : Clock
+            When it is over, the bound is what is known by then.
+        """
+
+        def least(limit_ns: float) -> float:
+            costs = self._least(limit_ns)
+            if seen is not None and math.isfinite(costs.least):
+                seen(costs)
+            if math.isinf(limit_ns):
+                self._leave_out(costs, most_ns - base_ns)
+            return base_ns + costs.least
+
+        return least_with_limit(least, part=part, most=most_ns, clock=clock)
+
+    def way(self, costs: LeastCosts) -> list[Stage]:
+        """Return the stages of a chain that costs least, from the first to the last."""
+        chosen, place, last = int(costs.table[:, 0].argmin()), 0, costs.table.shape[1] - 1
+        found: list[Stage] = []
+        while place < last:
+            options: list[tuple[float, int, int, int]] = []
+            for kind, rest in self._sets.smaller[chosen]:
+                size = int(self._sets.sizes[chosen])
+                own = self._of(kind, size).at(place)
+                if len(own.starts):
+                    values = self._values(own, size, costs.table[rest, own.ends], costs.limit_ns)
+                    at = int(values.argmin())
+                    options.append((float(values[at]), kind, rest, int(own.ends[at])))
+            _, kind, chosen, end = min(options)
+            found.append(Stage(kind, place, end))
+            place = end
+        return found
+
+    def _least(self, limit_ns: float | None) -> LeastCosts:
+        sets = self._sets
+        least = np.full((len(sets), len(self._behind_ns)), np.inf)
+        least[0, -1] = 0.0
+        for size, steps in enumerate(sets.steps):
+            for kind, targets, rests in steps:
+                own = self._of(kind, size)
+                starts, first = np.unique(own.starts, return_index=True)
+                for target, rest in zip(targets.tolist(), rests.tolist(), strict=True):
+                    if self._beside_ns is not None:
+                        least[target] = np.minimum(least[target], least[rest] - self._beside_ns)
+                    if len(starts):
+                        values = self._values(own, size, least[rest, own.ends], limit_ns)
+                        of_starts = np.minimum.reduceat(values, first)
+                        least[target, starts] = np.minimum(least[target, starts], of_starts)
+        return LeastCosts(limit_ns, least)
+
+    def _values(self, own: ChainStages, size: int, rest: Floats, limit_ns: float | None) -> Floats:
+        """Return what stages and those behind them cost, given what the latter do."""
+        if limit_ns is None:
+            return np.maximum(own.loads_ns, rest)
+        values: Floats = own.added_ns + rest
+        if math.isinf(limit_ns):
+            return values
+        is_kept = (self._beyond_ns(own, size, rest) <= limit_ns) | (own.loads_ns == 0)
+        return np.where(is_kept, values, np.inf)
+
+    def _beyond_ns(self, own: ChainStages, size: int, rest: Floats) -> Floats:
+        behind_ns = self._behind_ns[own.ends] + rest
+        return beyond_loads_ns(
+            self._problem, in_flight(self._problem, size), own.loads_ns, behind_ns
+        )
+
+    def _of(self, kind: int, size: int) -> ChainStages:
+        """Return the stages of a kind of device that is the first of the last `size`."""
+        if (kind, size) not in self._stages:
+            self._stages[kind, size] = self._stages_of(kind, in_flight(self._problem, size))
+        return self._stages[kind, size]
+
+    def _leave_out(self, costs: LeastCosts, most_ns: float) -> None:
+        """Leave out stages of which any chain has a longer step, given the least sums."""
+        for size, level in enumerate(self._sets.levels[:-1], start=1):
+            rest = costs.table[level].min(axis=0)
+            for kind, _, _ in self._sets.steps[size]:
+                own = self._of(kind, size)
+                step_ns = costs.least + self._beyond_ns(own, size, rest[own.ends])
+                self._stages[kind, size] = own.chosen((step_ns <= most_ns) | (own.loads_ns == 0))
