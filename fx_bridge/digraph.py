@@ -193,7 +193,9 @@ def _operator_costs(
     latencies = given.latency_ns
     measured_bytes = given.workspace_bytes or {}
     if latencies is None:
-        latencies = roofline_latency_ns(captured, found.specs, flops=flops)
+        latencies = roofline_latency_ns(
+            captured, found.specs, flops=flops, experts_read=given.experts_read
+        )
     workspaces = forward_workspaces(captured, training=training is not None)
     costs: dict[str, dict[str, Any]] = {}
     for node in captured.operators:

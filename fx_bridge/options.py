@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, get_args
 from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.capture.modules import check_modules
 from fx_bridge.costs.device_specs import DEVICE_SPECS, DeviceSpec, check_specs
+from fx_bridge.costs.operators import ExpertsRead
 from fx_bridge.costs.recompute import Recompute
 from fx_bridge.memory.optimizer import Optimizer, check_optimizer
 from fx_bridge.split.colocation import TiedReaders
@@ -169,6 +170,10 @@ class Costs:
     attention : str or sequence of str, optional
         Kernels that attention runs with on all devices, such as ``"math"``, instead of those of
         their device classes; see :meth:`fx_bridge.CapturedGraph.with_kernels`.
+    experts_read : {"average", "most", "all"}
+        How many experts of a mixture its tokens read, which takes time: as many as they choose on
+        average if all are chosen alike, as many as they can choose at most, or every one
+        (:func:`fx_bridge.costs.operators.node_moved_bytes`). Every expert takes memory.
 
     Raises
     ------
@@ -194,6 +199,7 @@ and nanoseconds are integers)
     workspace_bytes: Mapping[str, int] | None = None
     backward_workspace_bytes: Mapping[str, int] | None = None
     attention: str | Sequence[str] | None = None
+    experts_read: ExpertsRead = "most"
 
     def __post_init__(self) -> None:
         check_interconnect(self.interconnect)
@@ -216,6 +222,7 @@ and nanoseconds are integers)
                 "backward_latency_ns is given without latency_ns; give both, or neither"
             )
         checked_kernels(self.attention)
+        check_choice(self.experts_read, get_args(ExpertsRead), "experts_read")
         if self.specs is not DEVICE_SPECS:
             object.__setattr__(self, "specs", MappingProxyType(dict(self.specs)))
 

@@ -11,7 +11,7 @@ from torch import fx
 from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.costs.device_specs import DEVICE_SPECS, DeviceSpec, check_specs
 from fx_bridge.costs.kernels import math_attention_kernels
-from fx_bridge.costs.operators import dtype_name, node_flops, node_moved_bytes
+from fx_bridge.costs.operators import ExpertsRead, dtype_name, node_flops, node_moved_bytes
 from fx_bridge.costs.timing import measure_operators
 from fx_bridge.storages.tensor_subclasses import tensors_in
 
@@ -21,6 +21,7 @@ def roofline_latency_ns(
     specs: Mapping[str, DeviceSpec] = DEVICE_SPECS,
     *,
     flops: Mapping[str, int] | None = None,
+    experts_read: ExpertsRead = "most",
 ) -> dict[str, dict[str, int]]:
     """Estimate the time of every operator: the larger of computing and moving bytes.
 
@@ -30,6 +31,8 @@ def roofline_latency_ns(
         By device class.
     flops : mapping of str to int, optional
         Of the same graph, when they are there already.
+    experts_read : {"average", "most", "all"}
+        As :func:`fx_bridge.costs.operators.node_moved_bytes` takes it.
 
     Returns
     -------
@@ -44,7 +47,7 @@ def roofline_latency_ns(
     check_specs(specs)
     flops = node_flops(captured) if flops is None else flops
     table = captured.storage_table
-    moved = node_moved_bytes(captured, table)
+    moved = node_moved_bytes(captured, table, experts_read)
     latency: dict[str, dict[str, int]] = {}
     known: dict[tuple[int, int, str], dict[str, int]] = {}
     for node in captured.operators:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from functools import cache
+from typing import Any, Final, Literal
 
 import torch
 from torch import fx, nn
@@ -14,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fx_bridge.capture.graph import CapturedGraph, check_captured
 from fx_bridge.storages.device_kernels import DeviceKernels
-from fx_bridge.storages.replay import Replay, without_fast_path
+from fx_bridge.storages.replay import Replay, hint, without_fast_path
 from fx_bridge.storages.table import StorageTable
 
 # Only rows that are asked for are read, and as many bytes are read as come out.
@@ -28,6 +29,9 @@ _SCATTERS: Final = frozenset(
 GROUPED_PRODUCTS: Final = ("_grouped_mm", "grouped_mm_fallback")
 """Of rows, a matrix for each expert, and where the rows of each end; transformers has its own for
 the CPU."""
+ExpertsRead = Literal["average", "most", "all"]
+"""Of a mixture of experts, those that a product reads: as many as rows choose on average if all
+experts are chosen alike, as many as rows can choose at most, or every one."""
 _ALLOCATIONS: Final = frozenset({"empty", "empty_like", "empty_strided", "new_empty"})
 
 
@@ -83,7 +87,8 @@ class _FlopReplay(Replay):
         # Cleared for each node, because torch overwrites the counts at every torch.cond.
         self.counter.flop_counts.clear()
         value = super().observe(node)
-        self.flops[node.name] = self.notes or 0
+        # torch has no formula for products of experts.
+        self.flops[node.name] = self.notes or _grouped_flops(node)
         return value
 
     def take_notes(self) -> int:
@@ -104,25 +109,38 @@ def recurrent_flops(sequence: Sequence[int], *shapes: Any, **_: Any) -> int:
     return int(2 * steps * sum(math.prod(shape) for shape in weights if len(shape) == 2))
 
 
-def node_moved_bytes(captured: CapturedGraph, table: StorageTable) -> dict[str, int]:
+def has_experts(captured: CapturedGraph) -> bool:
+    """Return whether products of experts are among the operators."""
+    return any(operation_name(node) in GROUPED_PRODUCTS for node in captured.operators)
+
+
+def node_moved_bytes(
+    captured: CapturedGraph, table: StorageTable, experts_read: ExpertsRead = "most"
+) -> dict[str, int]:
     """Count the bytes that every operator reads from and writes to memory, in bytes.
 
     Parameters
     ----------
     table : StorageTable
         Of the same graph.
+    experts_read : {"average", "most", "all"}
+        How many experts products of them read: E (1 - (1 - k/E)^T) of E experts, of which each of T
+        tokens is routed to k, all experts alike; as many as there are rows, or all.
 
     Returns
     -------
     dict of str to int
         By operator name; 0 for views, ``getitem`` and whatever yields no tensor. Lookups count
-        the rows that they return, and products of experts as many experts as there are rows, the
-        most that these can choose; values in registers or caches between operators count in full.
+        the rows that they return; values in registers or caches between operators count in full.
     """
-    return {node.name: _moved_bytes(captured, table, node) for node in captured.operators}
+    return {
+        node.name: _moved_bytes(captured, table, node, experts_read) for node in captured.operators
+    }
 
 
-def _moved_bytes(captured: CapturedGraph, table: StorageTable, node: fx.Node) -> int:
+def _moved_bytes(
+    captured: CapturedGraph, table: StorageTable, node: fx.Node, experts_read: ExpertsRead
+) -> int:
     written = table.writes.get(node.name, ())
     made_bytes = sum(storage.size_bytes for storage in table.allocated(node.name))
     name = operation_name(node)
@@ -139,7 +157,7 @@ def _moved_bytes(captured: CapturedGraph, table: StorageTable, node: fx.Node) ->
         if gathers:
             size_bytes = min(size_bytes, made_bytes)
         if name in GROUPED_PRODUCTS and read is node.args[1]:
-            size_bytes = _chosen_bytes(node, size_bytes)
+            size_bytes = _chosen_bytes(node, size_bytes, experts_read)
         seen.update(s.owner for s in storages if s.kind == "weight")
         if changed.intersection(storages):
             changed_bytes += size_bytes
@@ -154,15 +172,78 @@ def _moved_bytes(captured: CapturedGraph, table: StorageTable, node: fx.Node) ->
     return read_bytes + made_bytes + 2 * changed_bytes
 
 
-def _chosen_bytes(node: fx.Node, size_bytes: int) -> int:
-    """Return the bytes of the experts that the rows of a product can choose at most."""
-    rows_of, experts_of = (getattr(arg, "meta", {}).get("val") for arg in node.args[:2])
-    if not isinstance(rows_of, torch.Tensor) or not isinstance(experts_of, torch.Tensor):
+def _grouped_shapes(node: fx.Node) -> tuple[list[int], list[int]] | None:
+    """Return the shapes of the rows and of the experts of a product of them; else None."""
+    if operation_name(node) not in GROUPED_PRODUCTS:
+        return None
+    values = [getattr(arg, "meta", {}).get("val") for arg in node.args[:2]]
+    if [value.dim() if isinstance(value, torch.Tensor) else 0 for value in values] != [2, 3]:
+        return None
+    rows, experts = ([hint(size) for size in value.shape] for value in values)
+    return rows, experts
+
+
+def _grouped_flops(node: fx.Node) -> int:
+    """Count what a product of experts computes: every row with one of them."""
+    shapes = _grouped_shapes(node)
+    return 2 * math.prod((*shapes[0], shapes[1][-1])) if shapes else 0
+
+
+def _chosen_bytes(node: fx.Node, size_bytes: int, experts_read: ExpertsRead) -> int:
+    """Return the bytes of the experts that a product reads, of all of them together."""
+    shapes = _grouped_shapes(node)
+    if shapes is None or experts_read == "all":
         return size_bytes
-    if rows_of.dim() != 2 or experts_of.dim() != 3:
-        return size_bytes
-    rows, experts = int(rows_of.shape[0]), int(experts_of.shape[0])
-    return size_bytes if rows >= experts else size_bytes * rows // experts
+    rows, experts = shapes[0][0], shapes[1][0]
+    if experts_read == "most":
+        return size_bytes if rows >= experts else size_bytes * rows // experts
+    chosen = _chosen_by_token(node, rows)
+    return average_read_bytes(size_bytes, experts, chosen, rows // chosen)
+
+
+def _chosen_by_token(product: fx.Node, rows: int) -> int:
+    """Return how many experts a token is routed to: by the choice where the groups come from."""
+    given = (*product.args[2:], *product.kwargs.values())
+    ahead = [arg for arg in given if isinstance(arg, fx.Node)]
+    seen = set(ahead)
+    for node in ahead:
+        if operation_name(node) == "topk":
+            value = node.meta.get("val")
+            if value is not None and value[1].numel() == rows:
+                return int(value[1].shape[-1])
+        ahead += [read for read in node.all_input_nodes if read not in seen]
+        seen.update(ahead)
+    return 1
+
+
+@cache
+def average_read_bytes(size_bytes: int, experts: int, chosen: int, tokens: int) -> int:
+    """Return the bytes of the experts that tokens are routed to on average, rounded up.
+
+    Parameters
+    ----------
+    size_bytes : int
+        Of all experts together.
+    experts : int
+        How many there are.
+    chosen : int
+        To how many different ones a token is routed; all sets of them are equally likely.
+    tokens : int
+        Routed independently of one another.
+
+    Notes
+    -----
+    A token leaves an expert out with probability 1 - chosen / experts, so that tokens read
+    experts (1 - (1 - chosen / experts)^tokens) on average.
+
+    Examples
+    --------
+    >>> [average_read_bytes(800, 8, 2, tokens) for tokens in (1, 2, 32)]
+    [200, 350, 800]
+    """
+    # More tokens leave out less than a byte: exp(-64) of all.
+    tokens = min(tokens, 64 * experts)
+    return size_bytes - size_bytes * (experts - chosen) ** tokens // experts**tokens
 
 
 def _is_lookup(module: fx.GraphModule, node: fx.Node) -> bool:

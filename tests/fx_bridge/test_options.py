@@ -76,6 +76,7 @@ REFUSED = [
     (Costs, {"backward_workspace_bytes": {"a": -1}}, "backward_workspace_bytes['a'] is -1; write"),
     (Costs, {"attention": "flesh"}, "attention is 'flesh'; write one or more of flash"),
     (Costs, {"attention": 3}, "attention is 3; write one or more of flash"),
+    (Costs, {"experts_read": "few"}, "experts_read is 'few'; write one of average, most, all"),
     (Search, {"limits": 60}, "limits is 60; write SolveLimits("),
     (Search, {"limits": None}, "limits is None; write SolveLimits("),
     (Search, {"solver": "magic"}, "solver 'magic' is unknown; write one of auto"),

@@ -1,3 +1,8 @@
+import itertools
+import math
+from fractions import Fraction
+from typing import get_args
+
 import pytest
 import torch
 from torch import fx, nn
@@ -7,9 +12,19 @@ from torch.utils.flop_counter import FlopCounterMode
 from fx_bridge.capture.graph import capture
 from fx_bridge.costs.device_specs import DEVICE_SPECS, DeviceSpec
 from fx_bridge.costs.latency import measured_latency_ns, roofline_latency_ns
-from fx_bridge.costs.operators import node_flops, node_moved_bytes
+from fx_bridge.costs.operators import (
+    GROUPED_PRODUCTS,
+    ExpertsRead,
+    average_read_bytes,
+    has_experts,
+    node_flops,
+    node_moved_bytes,
+    operation_name,
+)
+from fx_bridge.serving import capture_phases, serve_step
 from fx_bridge.storages.table import storage_table
 from solver import PartitionError
+from tests.support.serving_models import model_of
 
 
 class Attention(nn.Module):
@@ -119,9 +134,57 @@ def test_rows_read_as_many_experts_as_they_can_choose(rows):
 
     inputs = torch.zeros(rows, 32, dtype=torch.bfloat16), torch.zeros(4, dtype=torch.int32)
     captured = capture(Experts(), inputs)
-    moved = node_moved_bytes(captured, captured.storage_table)
-    read = rows * 32 * 2 + min(rows, 4) * 32 * 16 * 2 + 4 * 4
-    assert moved["_grouped_mm"] == read + rows * 16 * 2
+    assert node_flops(captured)["_grouped_mm"] == 2 * rows * 32 * 16
+    other = rows * 32 * 2 + 4 * 4 + rows * 16 * 2
+    moved = {
+        read: node_moved_bytes(captured, captured.storage_table, read)["_grouped_mm"] - other
+        for read in get_args(ExpertsRead)
+    }
+    assert moved["most"] == min(rows, 4) * 32 * 16 * 2
+    assert moved["all"] == 4 * 32 * 16 * 2
+    # Of rows that are routed one by one.
+    assert moved["average"] == average_read_bytes(4 * 32 * 16 * 2, 4, 1, rows)
+
+
+@pytest.mark.parametrize(
+    ("experts", "chosen", "tokens"),
+    [(e, k, t) for e in (1, 2, 3, 4, 5) for k in (1, 2, 3) if k <= e for t in (1, 2, 3)],
+)
+def test_experts_read_on_average_are_those_of_all_routings(experts, chosen, tokens):
+    each = list(itertools.combinations(range(experts), chosen))
+    routings = list(itertools.product(each, repeat=tokens))
+    read = sum(len(set(itertools.chain(*routing))) for routing in routings)
+    for size_bytes in (experts, 1000 * experts):
+        average_bytes = Fraction(size_bytes * read, len(routings) * experts)
+        found = average_read_bytes(size_bytes, experts, chosen, tokens)
+        assert found == math.ceil(average_bytes)
+        assert found <= min(tokens * chosen, experts) * size_bytes // experts
+    assert average_read_bytes(10**15, experts, chosen, 10**9) == 10**15
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_mixtral_reads_the_experts_that_its_tokens_are_routed_to(batch):
+    step = serve_step(model_of("Mixtral"), batch=batch, context=8)
+    for tokens, captured in capture_phases(step, (2, 1)).items():
+        assert has_experts(captured)
+        found = [
+            node_moved_bytes(captured, captured.storage_table, read)
+            for read in ("average", "most", "all")
+        ]
+        products = [n for n in captured.operators if operation_name(n) in GROUPED_PRODUCTS]
+        assert len(products) == 4  # of two layers
+        for product in products:
+            average, most, everything = (moved[product.name] for moved in found)
+            size_bytes = product.args[1].meta["val"].nbytes
+            # Each of 4 experts is left out by a token with probability 1 - 2/4.
+            left_bytes = Fraction(size_bytes, 2 ** (batch * tokens))
+            assert everything - average == math.floor(left_bytes)
+            assert everything - most == size_bytes * (4 - min(2 * batch * tokens, 4)) // 4
+            for moved in found:
+                assert {n: b for n, b in moved.items() if "grouped" not in n} == {
+                    n: b for n, b in found[0].items() if "grouped" not in n
+                }
+    assert not has_experts(capture(nn.Linear(2, 2), (torch.ones(1, 2),)))
 
 
 def test_roofline_is_the_slower_of_computing_and_moving():
