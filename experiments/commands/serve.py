@@ -39,7 +39,8 @@ from solver.serving.problem import ServingObjective
 if TYPE_CHECKING:
     from experiments.problems.devices import DeviceSet
     from fx_bridge.options import Costs, Placement
-    from fx_bridge.serving.plan import Request, ServingPlan
+    from fx_bridge.serving.plan import ServingPlan
+    from fx_bridge.serving.request import Request
     from solver.serving.solve import ServingResult
 
 _SERVING, _COSTS = "Serving", "Costs"
@@ -240,7 +241,7 @@ def _tell(found: ServingPlan, table: RulesTable | None, engine: str | None, as_j
 
 
 def _request(options: ServeOptions) -> Request:
-    from fx_bridge.serving.plan import Request
+    from fx_bridge.serving.request import Request
 
     return Request(options.batch, options.context, options.prompt, options.generate, options.chunk)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fx_bridge.costs.device_specs import DeviceSpec
     from fx_bridge.options import Costs
     from fx_bridge.serving.offload import StreamedObjective, StreamedServingPlan
-    from fx_bridge.serving.plan import Request
+    from fx_bridge.serving.request import Request
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,11 +176,12 @@ def _grouped_shapes(node: fx.Node) -> tuple[list[int], list[int]] | None:
     """Return the shapes of the rows and of the experts of a product of them; else None."""
     if operation_name(node) not in GROUPED_PRODUCTS:
         return None
-    values = [getattr(arg, "meta", {}).get("val") for arg in node.args[:2]]
-    if [value.dim() if isinstance(value, torch.Tensor) else 0 for value in values] != [2, 3]:
+    rows, experts = (getattr(arg, "meta", {}).get("val") for arg in node.args[:2])
+    if not isinstance(rows, torch.Tensor) or not isinstance(experts, torch.Tensor):
         return None
-    rows, experts = ([hint(size) for size in value.shape] for value in values)
-    return rows, experts
+    if rows.dim() != 2 or experts.dim() != 3:
+        return None
+    return [hint(size) for size in rows.shape], [hint(size) for size in experts.shape]
 
 
 def _grouped_flops(node: fx.Node) -> int:
@@ -243,7 +244,8 @@ def average_read_bytes(size_bytes: int, experts: int, chosen: int, tokens: int) 
     """
     # More tokens leave out less than a byte: exp(-64) of all.
     tokens = min(tokens, 64 * experts)
-    return size_bytes - size_bytes * (experts - chosen) ** tokens // experts**tokens
+    left_out_bytes: int = size_bytes * (experts - chosen) ** tokens // experts**tokens
+    return size_bytes - left_out_bytes
 
 
 def _is_lookup(module: fx.GraphModule, node: fx.Node) -> bool:

@@ -4,7 +4,8 @@ from fx_bridge.serving.half_layers import half_layers
 from fx_bridge.serving.offload import StreamedServingPlan, plan_streamed_serving
 from fx_bridge.serving.phases import capture_phases
 from fx_bridge.serving.placed import PlacedStep
-from fx_bridge.serving.plan import Request, ServingPlan, plan_serving
+from fx_bridge.serving.plan import ServingPlan, ServingPlanner, plan_serving
+from fx_bridge.serving.request import Request
 from fx_bridge.serving.step import ServeStep, serve_step
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "Request",
     "ServeStep",
     "ServingPlan",
+    "ServingPlanner",
     "StreamedServingPlan",
     "capture_phases",
     "half_layers",

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import nn
 
 from fx_bridge.capture.graph import CapturedGraph
-from fx_bridge.capture.layers import layer_calls, repeated_modules
+from fx_bridge.capture.layers import repeated_modules
 from fx_bridge.capture.modules import operators_of
-from fx_bridge.digraph import to_digraph
-from fx_bridge.interop.engines import engine_words, placement_for
+from fx_bridge.costs.operators import ExpertsRead, has_experts
+from fx_bridge.interop.engines import engine_words
 from fx_bridge.interop.words import Words
 from fx_bridge.options import (
     DEFAULT_COSTS,
@@ -24,21 +23,14 @@ from fx_bridge.options import (
     Placement,
     Search,
 )
-from fx_bridge.serving.phases import capture_phases
+from fx_bridge.serving.graphs import ServingGraphs
 from fx_bridge.serving.placed import PlacedStep, part_of, place_step
-from fx_bridge.serving.step import CACHES, ServeStep, serve_step
-from fx_bridge.split.pins import with_hand_made
-from solver import (
-    ColocationGroup,
-    Device,
-    PartitionError,
-    PartitionPlan,
-    PartitionProblem,
-    problem_from_digraph,
-)
+from fx_bridge.serving.request import Request
+from fx_bridge.serving.step import ServeStep
+from solver import Device, PartitionError, PartitionPlan
 from solver.evaluation.evaluate import Evaluation
-from solver.model.checks import check_choice, check_natural, check_positive
-from solver.serving.phases import Phases
+from solver.model.checks import check_choice
+from solver.serving.captured import solve_captured_context
 from solver.serving.problem import (
     SERVING_OBJECTIVES,
     ServingMetrics,
@@ -46,62 +38,6 @@ from solver.serving.problem import (
     ServingProblem,
 )
 from solver.serving.solve import ServingResult, solve_serving
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What is served at once: sequences, their prompt, and the tokens after it.
-
-    Parameters
-    ----------
-    batch : int
-        Sequences that are served together, all at one position.
-    context : int
-        Positions of a sequence; the objective ``context`` asks for the most.
-    prompt : int
-        Tokens of the prompt.
-    generate : int
-        Tokens after the prompt.
-    chunk : int, optional
-        Most tokens of the prompt in one call; None is all of them.
-
-    Raises
-    ------
-    PartitionError
-        If a number is not positive, or a prompt and its tokens do not fit the context.
-
-    Examples
-    --------
-    >>> Request(prompt=700, chunk=512).calls
-    {512: 1, 188: 1}
-    """
-
-    batch: int = 1
-    context: int = 4096
-    prompt: int = 512
-    generate: int = 128
-    chunk: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("batch", "context", "prompt"):
-            check_positive(getattr(self, name), name)
-        check_natural(self.generate, "generate")
-        if self.chunk is not None:
-            check_positive(self.chunk, "chunk")
-        if self.prompt + self.generate > self.context:
-            raise PartitionError(
-                f"a prompt of {self.prompt} and {self.generate} more tokens do not fit a context "
-                f"of {self.context}; write a context of at least {self.prompt + self.generate}"
-            )
-
-    @property
-    def calls(self) -> dict[int, int]:
-        """How often the step is called for a prompt, by the number of tokens; most tokens first."""
-        whole = min(self.chunk or self.prompt, self.prompt)
-        found = {whole: self.prompt // whole}
-        if rest := self.prompt % whole:
-            found[rest] = 1
-        return found
 
 
 @dataclass(frozen=True)
@@ -120,6 +56,8 @@ class ServingPlan:
         With the context that the request had.
     solved : ServingResult
         Status, plan, value, bound, and the metrics.
+    experts_read : {"average", "most", "all"} or None
+        How many experts of a mixture take time; None if the model has none.
     """
 
     step: ServeStep
@@ -127,6 +65,7 @@ class ServingPlan:
     request: Request
     asked: ServingProblem = field(repr=False)
     solved: ServingResult = field(repr=False)
+    experts_read: ExpertsRead | None = None
 
     @property
     def plan(self) -> PartitionPlan:
@@ -214,6 +153,108 @@ class ServingPlan:
         return place_step(self.graphs, self.plan, devices, context=self.step.context)
 
 
+class ServingPlanner:
+    """Plans for one request of a causal language model, which is captured once for all of them.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        As :func:`fx_bridge.serving.step.serve_step` takes it; its weights may be on the meta
+        device.
+    request : Request, optional
+        Sequences, context, prompt and tokens.
+    devices : sequence of Device
+        At least one.
+    whole_layers : bool
+        Divide no layer, as engines that serve do not: no outermost repeated module. All that is
+        before the first layer is on one device too, and all that is after the last.
+    engine : str, optional
+        Plan what this engine has words for, such as ``"vllm"``: whole layers, and the ends where it
+        has them (:func:`fx_bridge.interop.engines.placement_for`).
+    placement : Placement
+        Which modules stay whole besides, and what is pinned.
+    costs : Costs
+        Links, speeds, attention, experts, and what counts as memory: with ``"weights"`` those and
+        caches.
+
+    Raises
+    ------
+    PartitionError
+        If the model cannot be served, or an argument is invalid.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        request: Request | None = None,
+        *,
+        devices: Sequence[Device],
+        whole_layers: bool = False,
+        engine: str | None = None,
+        placement: Placement = DEFAULT_PLACEMENT,
+        costs: Costs = DEFAULT_COSTS,
+    ) -> None:
+        self._request = Request() if request is None else request
+        self._graphs = ServingGraphs(
+            model,
+            self._request,
+            devices,
+            whole_layers=whole_layers,
+            engine=engine,
+            placement=placement,
+            costs=costs,
+        )
+        graphs = self._graphs.graphs.values()
+        self._experts_read = costs.experts_read if any(map(has_experts, graphs)) else None
+
+    def plan(
+        self,
+        objective: ServingObjective = "request",
+        *,
+        first_token_limit_ns: int | None = None,
+        any_context: bool = False,
+        search: Search = DEFAULT_SEARCH,
+    ) -> ServingPlan:
+        """Find the plan that is best in one respect.
+
+        Parameters
+        ----------
+        objective : {"request", "token", "throughput", "context"}
+            Least time of the request; least time of a token; most tokens in a second, by as many
+            groups of sequences as devices that are used; most tokens that fit.
+        first_token_limit_ns : int, optional
+            Most time of the prompt; for the objective ``token``.
+        any_context : bool
+            Capture how values grow with the context, as the objective ``context`` always does, so
+            that :class:`solver.serving.contexts.Contexts` says of any plan which contexts fit.
+        search : Search
+            Its limits count for all searches of this plan together.
+
+        Returns
+        -------
+        ServingPlan
+            Also where no plan exists: the status of `solved` says so.
+
+        Raises
+        ------
+        PartitionError
+            If an argument is invalid.
+        """
+        check_choice(objective, SERVING_OBJECTIVES, "objective")
+        problem = self._graphs.problem(grows=any_context or objective == "context")
+        limit_ns = first_token_limit_ns
+        if objective == "context" and problem.others and limit_ns is None:
+            solved = solve_captured_context(
+                problem, self._graphs.phases, search.limits, least=max(self._request.calls)
+            )
+        else:
+            solved = solve_serving(problem, objective, search.limits, first_token_limit_ns=limit_ns)
+        graphs = self._graphs
+        return ServingPlan(
+            graphs.step, graphs.graphs, self._request, problem, solved, self._experts_read
+        )
+
+
 def plan_serving(
     model: nn.Module,
     request: Request | None = None,
@@ -232,33 +273,10 @@ def plan_serving(
 
     Parameters
     ----------
-    model : transformers.PreTrainedModel
-        As :func:`fx_bridge.serving.step.serve_step` takes it; its weights may be on the meta
-        device.
-    request : Request, optional
-        Sequences, context, prompt and tokens.
-    devices : sequence of Device
-        At least one.
-    objective : {"request", "token", "throughput", "context"}
-        Least time of the request; least time of a token; most tokens in a second, by as many groups
-        of sequences as devices that are used; most tokens that fit.
-    first_token_limit_ns : int, optional
-        Most time of the prompt; for the objective ``token``.
-    whole_layers : bool
-        Divide no layer, as engines that serve do not: no outermost repeated module. All that is
-        before the first layer is on one device too, and all that is after the last.
-    engine : str, optional
-        Plan what this engine has words for, such as ``"vllm"``: whole layers, and the ends where it
-        has them (:func:`fx_bridge.interop.engines.placement_for`).
-    any_context : bool
-        Capture how values grow with the context, as the objective ``context`` always does, so that
-        :class:`solver.serving.contexts.Contexts` says of any plan which contexts fit.
-    placement : Placement
-        Which modules stay whole besides, and what is pinned.
-    costs : Costs
-        Links, speeds, attention, and what counts as memory: with ``"weights"`` those and caches.
-    search : Search
-        Its limits count for all searches together.
+    model, request, devices, whole_layers, engine, placement, costs
+        As of :class:`fx_bridge.serving.plan.ServingPlanner`, which finds several plans.
+    objective, first_token_limit_ns, any_context, search
+        As of :meth:`fx_bridge.serving.plan.ServingPlanner.plan`.
 
     Returns
     -------
@@ -270,111 +288,19 @@ def plan_serving(
     PartitionError
         If the model cannot be served, or an argument is invalid.
     """
-    request = Request() if request is None else request
     check_choice(objective, SERVING_OBJECTIVES, "objective")
-    devices = tuple(devices)
-    step = _step(model, request)
-    longest = max(_cache_limits(step).values(), default=0)
-    if objective == "context" and longest > request.context:
-        # From there on all bytes grow in proportion.
-        request = replace(request, context=longest)
-        step = _step(model, request)
-    counts = (*request.calls, 1)
-    graphs = capture_phases(step, counts)
-    used = {device.device_class: costs.specs.get(device.device_class) for device in devices}
-    costs = replace(costs, specs={name: spec for name, spec in used.items() if spec is not None})
-    first = next(iter(graphs.values()))
-    if engine is not None:
-        placement, whole_layers = placement_for(engine, first, placement), True
-    elif whole_layers:
-        layers = (*placement.keep_whole, *repeated_modules(first))
-        placement = replace(placement, keep_whole=layers)
-
-    def phases(of: Mapping[int, CapturedGraph]) -> Phases:
-        problems = {}
-        for count, captured in of.items():
-            ends = _ends(captured) if whole_layers else []
-            problems[_phase(count)] = _problem(captured, devices, placement, costs, ends)
-        return Phases(problems)
-
-    own = phases(graphs)
-    longer = None
-    if (any_context or objective == "context") and costs.memory_model != "weights":
-        other = _step(model, replace(request, context=2 * request.context))
-        longer = other.context, phases(capture_phases(other, counts))
-    problem = ServingProblem(
-        phases=own,
-        prompt_runs={_phase(count): runs for count, runs in request.calls.items()},
-        token_phase=_phase(1),
-        generate=request.generate,
-        batch=request.batch,
-        context=request.context,
-        cache_bytes_per_token=cache_growth(step, own.weights),
-        cache_limits=_cache_limits(step),
-        longer=longer,
+    planner = ServingPlanner(
+        model,
+        request,
+        devices=devices,
+        whole_layers=whole_layers,
+        engine=engine,
+        placement=placement,
+        costs=costs,
     )
-    limit_ns = first_token_limit_ns
-    solved = solve_serving(problem, objective, search.limits, first_token_limit_ns=limit_ns)
-    return ServingPlan(step, graphs, request, problem, solved)
-
-
-def _step(model: nn.Module, request: Request) -> ServeStep:
-    return serve_step(model, request.batch, request.context, max(request.calls))
-
-
-def _ends(captured: CapturedGraph) -> list[ColocationGroup]:
-    """Return what runs before the first layer, and what runs after the last."""
-    names = [node.name for node in captured.operators]
-    inside = [at for at, call in enumerate(layer_calls(captured).values()) if call is not None]
-    if not inside:
-        return []
-    ends = {"before the layers": names[: inside[0]], "after the layers": names[inside[-1] + 1 :]}
-    return [ColocationGroup(tuple(own), side) for side, own in ends.items() if own]
-
-
-def _phase(count: int) -> str:
-    return f"{count} tokens" if count > 1 else "1 token"
-
-
-def _problem(
-    captured: CapturedGraph,
-    devices: Sequence[Device],
-    placement: Placement,
-    costs: Costs,
-    together: Sequence[ColocationGroup],
-) -> PartitionProblem:
-    graph = to_digraph(captured, costs=costs, keep_whole=placement.keep_whole)
-    settings: dict[str, Any] = {
-        "interconnect": costs.interconnect,
-        "memory_model": costs.memory_model,
-    }
-    problem = problem_from_digraph(graph, devices, **settings)
-    return with_hand_made(
-        problem.replace(colocation=(*problem.colocation, *together)),
-        captured,
-        pins=placement.pins,
-        cut_after=placement.cut_after,
+    return planner.plan(
+        objective,
+        first_token_limit_ns=first_token_limit_ns,
+        any_context=any_context,
+        search=search,
     )
-
-
-def cache_growth(step: ServeStep, weights: Iterable[str]) -> dict[str, int]:
-    """Return the bytes of a position in every cache among some weights, by its key."""
-    known = set(weights)
-    found: dict[str, int] = {}
-    for name, tensor in step.named_buffers():
-        if name.startswith(f"{CACHES}.") and name in known:
-            grows = name.rpartition(".")[2] in ("keys", "values")
-            found[name] = tensor.nbytes // tensor.shape[2] if grows else 0
-    return found
-
-
-def _cache_limits(step: ServeStep) -> dict[str, int]:
-    """Return the most positions of caches of layers with a sliding window, by their keys."""
-    from fx_bridge.serving.caches import KeyValueCache
-
-    return {
-        f"{CACHES}.{number}.{name}": cache.limit
-        for number, cache in enumerate(step.caches)
-        if isinstance(cache, KeyValueCache) and cache.limit is not None
-        for name, _ in cache.named_buffers()
-    }

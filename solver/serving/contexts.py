@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from dataclasses import replace
 
 from solver.evaluation.evaluate import evaluate
@@ -15,52 +16,81 @@ from solver.serving.problem import ServingProblem
 class Contexts:
     """The problems of a model that serves with any context.
 
-    Caches grow by their bytes per token. Bytes of values grow from those of the problem to those
-    of its `longer` context in proportion, as sizes of tensors do of which one dimension is it;
-    fractions are rounded up. Times stay.
+    Caches grow by their bytes per token. Bytes of values grow in proportion between the contexts
+    that are known, and on beyond them, as sizes of tensors do of which one dimension is the
+    context; fractions are rounded up. Times stay.
 
     Parameters
     ----------
     serving : ServingProblem
-        With a `longer` context, unless weights are all that counts as memory.
+        With other contexts, unless weights are all that counts as memory.
     """
 
     def __init__(self, serving: ServingProblem) -> None:
         self._serving = serving
-        self._merged: dict[str, tuple[PartitionProblem, PartitionProblem | None]] = {}
+        self._phases = dict(sorted({**serving.others, serving.context: serving.phases}.items()))
+        self._merged: dict[tuple[int, str], PartitionProblem] = {}
+
+    @property
+    def known(self) -> tuple[int, ...]:
+        """The contexts of which the bytes of values are known."""
+        return tuple(self._phases)
 
     def at(self, context: int) -> ServingProblem:
         """Return the problem of serving with a context."""
-        own, longer = self._serving.phases.problems, self._serving.longer
+        low, high = self._around(context)
         problems = {
             name: self._grown(
-                problem, None if longer is None else longer[1].problems[name], context
+                own, self._phases[low].problems[name], self._phases[high].problems[name], context
             )
-            for name, problem in own.items()
+            for name, own in self._serving.phases.problems.items()
         }
-        return replace(self._serving, phases=Phases(problems), context=context, longer=None)
+        return replace(self._serving, phases=Phases(problems), context=context, others={})
 
     def merged_at(self, context: int, objective: ObjectiveName, memory_of: str) -> PartitionProblem:
         """Return the problem of all phases together with a context, of which tokens take time.
 
         Devices hold the values of `memory_of`; see :meth:`solver.serving.phases.Phases.merged`.
         """
-        if memory_of not in self._merged:
-            serving = self._serving
-            runs, longer = {serving.token_phase: 1}, None
-            if serving.longer is not None:
-                longer = serving.longer[1].merged(runs, memory_of)
-            self._merged[memory_of] = serving.phases.merged(runs, memory_of), longer
-        return self._grown(*self._merged[memory_of], context).replace(objective=objective)
+        own, low, high = (
+            self._merged_of(known, memory_of)
+            for known in (self._serving.context, *self._around(context))
+        )
+        return self._grown(own, low, high, context).replace(objective=objective)
+
+    def predicts(self, context: int, phases: Phases) -> bool:
+        """Return whether the bytes of all phases with a context are those that are told here."""
+        return all(
+            problem.weights == phases.problems[name].weights
+            and problem.inputs == phases.problems[name].inputs
+            and list(map(_bytes_of, problem.operators))
+            == list(map(_bytes_of, phases.problems[name].operators))
+            for name, problem in self.at(context).phases.problems.items()
+        )
+
+    def _merged_of(self, known: int, memory_of: str) -> PartitionProblem:
+        if (known, memory_of) not in self._merged:
+            runs = {self._serving.token_phase: 1}
+            self._merged[known, memory_of] = self._phases[known].merged(runs, memory_of)
+        return self._merged[known, memory_of]
+
+    def _around(self, context: int) -> tuple[int, int]:
+        """Return the known contexts by which a context is predicted: itself, or two others."""
+        known = self.known
+        if context in known or len(known) == 1:
+            return (context, context) if context in known else (known[0], known[0])
+        high = min(max(bisect.bisect(known, context), 1), len(known) - 1)
+        return known[high - 1], known[high]
 
     def most(self, plan: PartitionPlan, least: int) -> int | None:
         """Return the longest context that a plan fits, which fits it at `least`; None if any does.
 
-        Beyond the limits of all caches memory grows with the context ever faster, being a largest
-        sum of bytes that grow in proportion: what its growth there allows is the most.
+        Beyond the limits of all caches and all known contexts memory grows with the context ever
+        faster, being a largest sum of bytes that grow in proportion: what its growth there allows
+        is the most.
         """
         devices = self._serving.phases.problems[self._serving.token_phase].device_of
-        for limit in sorted(set(self._serving.cache_limits.values())):
+        for limit in sorted({*self._serving.cache_limits.values(), *self.known}):
             if limit > least:
                 if not self._fits(plan, limit):
                     return self._most_between(plan, least, limit)
@@ -93,7 +123,7 @@ class Contexts:
 
     def _memory_bytes(self, plan: PartitionPlan, context: int) -> dict[tuple[str, str], int]:
         """Return the memory of every device in every phase, with a context."""
-        if self._serving.longer is None:
+        if len(self.known) == 1:
             # Of weights alone, all phases together hold what each does.
             found = {
                 "": evaluate(self.merged_at(context, "latency", self._serving.token_phase), plan)
@@ -107,43 +137,56 @@ class Contexts:
         }
 
     def _grown(
-        self, own: PartitionProblem, longer: PartitionProblem | None, context: int
+        self, own: PartitionProblem, low: PartitionProblem, high: PartitionProblem, context: int
     ) -> PartitionProblem:
-        more = context - self._serving.context
+        """Return a problem with the bytes that follow from those of the contexts around it."""
         weights: dict[str, Weight] = {}
+        now = self._serving.context
         for key, weight in own.weights.items():
-            limit = self._serving.cache_limits.get(key)
-            positions = more
-            if limit is not None:
-                positions = min(context, limit) - min(self._serving.context, limit)
+            limit = self._serving.cache_limits.get(key, max(context, now))
+            positions = min(context, limit) - min(now, limit)
             growth_bytes = positions * self._serving.cache_bytes_per_token.get(key, 0)
             weights[key] = replace(weight, size_bytes=weight.size_bytes + growth_bytes)
-        if longer is None or self._serving.longer is None:
+        if len(self.known) == 1:
             return own.replace(weights=weights)
-        share = more, self._serving.longer[0] - self._serving.context
+        start, end = self._around(context)
+        share = context - start, max(end - start, 1)
         operators = (
-            _operator(op, longer.operators[longer.index_of[op.name]], share) for op in own.operators
+            _operator(
+                op,
+                low.operators[low.index_of[op.name]],
+                high.operators[high.index_of[op.name]],
+                share,
+            )
+            for op in own.operators
         )
         inputs = (
-            GraphInput(g.name, _grown(g.value_bytes, longer.input_of[g.name].value_bytes, share))
+            GraphInput(
+                g.name,
+                _grown(low.input_of[g.name].value_bytes, high.input_of[g.name].value_bytes, share),
+            )
             for g in own.inputs
         )
         return own.replace(weights=weights, operators=tuple(operators), inputs=tuple(inputs))
 
 
-def _operator(own: Operator, longer: Operator, share: tuple[int, int]) -> Operator:
+def _operator(own: Operator, low: Operator, high: Operator, share: tuple[int, int]) -> Operator:
     received = None
-    if own.received_bytes is not None or longer.received_bytes is not None:
-        received = _grown(own.held_value_bytes, longer.held_value_bytes, share)
+    if low.received_bytes is not None or high.received_bytes is not None:
+        received = _grown(low.held_value_bytes, high.held_value_bytes, share)
     return replace(
         own,
-        storage_bytes=_grown(own.storage_bytes, longer.storage_bytes, share),
-        workspace_bytes=_grown(own.workspace_bytes, longer.workspace_bytes, share),
-        value_bytes=_grown(own.value_bytes, longer.value_bytes, share),
+        storage_bytes=_grown(low.storage_bytes, high.storage_bytes, share),
+        workspace_bytes=_grown(low.workspace_bytes, high.workspace_bytes, share),
+        value_bytes=_grown(low.value_bytes, high.value_bytes, share),
         received_bytes=received,
     )
 
 
-def _grown(own: int, longer: int, share: tuple[int, int]) -> int:
+def _bytes_of(op: Operator) -> tuple[object, ...]:
+    return op.name, op.storage_bytes, op.workspace_bytes, op.value_bytes, op.held_value_bytes
+
+
+def _grown(low: int, high: int, share: tuple[int, int]) -> int:
     part, whole = share
-    return max(own - (own - longer) * part // whole, 0)
+    return max(low - (low - high) * part // whole, 0)

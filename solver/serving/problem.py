@@ -67,14 +67,15 @@ class ServingProblem:
         group; 0 for a state that does not grow.
     cache_limits : mapping of str to int
         Most positions of a cache, by its key, where they are fewer than the context may have.
-    longer : (int, Phases), optional
-        The same with another context, which says how values grow with it. Without it they are
-        taken not to.
+    others : mapping of int to Phases
+        The same with other contexts, which say how values grow with it. Without any they are taken
+        not to.
 
     Raises
     ------
     PartitionError
-        If a phase or a cache is unknown, or a number is not positive.
+        If a phase or a cache is unknown, a number is not positive, or operators are not the same
+        with every context.
     """
 
     phases: Phases
@@ -85,10 +86,10 @@ class ServingProblem:
     context: int
     cache_bytes_per_token: Mapping[str, int]
     cache_limits: Mapping[str, int] = field(default_factory=dict)
-    longer: tuple[int, Phases] | None = field(default=None, repr=False)
+    others: Mapping[int, Phases] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("prompt_runs", "cache_bytes_per_token", "cache_limits"):
+        for name in ("prompt_runs", "cache_bytes_per_token", "cache_limits", "others"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
         check_positive(self.batch, "batch")
         check_positive(self.context, "context")
@@ -102,13 +103,24 @@ class ServingProblem:
         known = {key for problem in problems.values() for key in problem.weights}
         if unknown := set(self.cache_bytes_per_token) - known:
             raise PartitionError(f"cache {min(unknown)!r} is no weight of the phases")
-        if self.longer is not None and self.longer[0] <= self.context:
-            raise PartitionError(
-                f"the longer context is {self.longer[0]}; write more than {self.context}"
-            )
+        for context, phases in self.others.items():
+            check_positive(context, "a context of others")
+            if odd := self.phase_with_other_operators(phases):
+                raise PartitionError(
+                    f"phase {odd!r} has other operators with a context of {context} than with "
+                    f"one of {self.context}; ask for another objective than 'context'"
+                )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return remake(self)
+
+    def phase_with_other_operators(self, phases: Phases) -> str | None:
+        """Return the name of a phase that has other operators here than there, if there is one."""
+        for name, own in self.phases.problems.items():
+            other = phases.problems.get(name)
+            if other is None or other.index_of.keys() != own.index_of.keys():
+                return name
+        return None
 
     @property
     def request_runs(self) -> Mapping[str, int]:
@@ -142,7 +154,7 @@ class ServingProblem:
             return problem.replace(weights=weights)
 
         problems = {name: several(problem) for name, problem in self.phases.problems.items()}
-        return replace(self, phases=Phases(problems), longer=None)
+        return replace(self, phases=Phases(problems), others={})
 
     def _tokens_per_s(self, plan: PartitionPlan, token: Evaluation) -> float | None:
         groups = len(plan.device_order)

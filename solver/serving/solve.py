@@ -315,9 +315,6 @@ class _Search:
         fast = self._latency(served, {problem.token_phase: 1}, self._search.clock.spent_s)
         value = float(problem.batch * low)
         bound = None if refuted is None else float(problem.batch * (refuted - 1))
-        if problem.longer is not None and low < max(problem.cache_limits.values(), default=0):
-            # Below the windows values take less than in proportion, so that more may fit.
-            bound = None
         return self._answer("context", kept if fast.plan is None else fast, served, value, bound)
 
     def _refuted(self, at: Callable[[int], Found], open_: int, refuted: int | None) -> int | None:

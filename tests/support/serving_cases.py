@@ -9,10 +9,19 @@ from solver.serving.phases import Phases
 from solver.serving.problem import ServingProblem
 
 PROMPT, TOKEN = "prompt", "token"
+MORE = 4
+"""Positions of the longer context that says how values grow."""
 
 
-def random_case(seed, *, memory_model="weights", max_units=6):
-    """A chain of units, some of which have a cache, on two or three unequal devices."""
+def half(context):
+    return context // 2
+
+
+def random_case(seed, *, memory_model="weights", max_units=6, context=2, stored=half):
+    """A chain of units, some of which have a cache, on two or three unequal devices.
+
+    Values that last have a part that grows as `stored` of the context says.
+    """
     rng = random.Random(seed)
     count = rng.randint(3, max_units)
     devices = [
@@ -20,7 +29,6 @@ def random_case(seed, *, memory_model="weights", max_units=6):
         for i in range(rng.choice((2, 2, 3)))
     ]
     caches = {f"cache{i}": rng.randint(1, 4) for i in range(count) if i == 0 or rng.random() < 0.8}
-    context = 2
     limits = {}
     if memory_model == "weights":
         limits = {key: rng.randint(3, 6) for key in caches if rng.random() < 0.3}
@@ -54,7 +62,7 @@ def random_case(seed, *, memory_model="weights", max_units=6):
                     f"op{i}",
                     {"fast": tokens * time_ns, "slow": tokens * own.randint(10, 40)},
                     reads,
-                    storage_bytes=(tokens + at // 2) * size,
+                    storage_bytes=(tokens + stored(at)) * size,
                     value_bytes=tokens * size,
                     weights=keys,
                     is_output=i == count - 1,
@@ -73,9 +81,10 @@ def random_case(seed, *, memory_model="weights", max_units=6):
         )
 
     tokens = rng.randint(2, 4)
-    longer = None
+    others = {}
     if memory_model != "weights":
-        longer = 6, Phases({PROMPT: problem(tokens, 6), TOKEN: problem(1, 6)})
+        longer = context + MORE
+        others[longer] = Phases({PROMPT: problem(tokens, longer), TOKEN: problem(1, longer)})
     return ServingProblem(
         phases=Phases({PROMPT: problem(tokens), TOKEN: problem(1)}),
         prompt_runs={PROMPT: rng.randint(1, 3)},
@@ -85,7 +94,7 @@ def random_case(seed, *, memory_model="weights", max_units=6):
         context=context,
         cache_bytes_per_token=caches,
         cache_limits=limits,
-        longer=longer,
+        others=others,
     )
 
 
@@ -143,11 +152,10 @@ class Listed:
         def size(op):
             grown = ops[op].storage_bytes
             if op.startswith("op"):
-                # storage is (tokens + context // 2) * size at even contexts
                 small = ops[op].storage_bytes
-                other = serving.longer[1].problems[phase].operators
+                other = serving.others[first + MORE].problems[phase].operators
                 large = next(o for o in other if o.name == op).storage_bytes
-                grown = small - (small - large) * (context - first) // (serving.longer[0] - first)
+                grown = small - (small - large) * (context - first) // MORE
             return grown
 
         chain = [name for i in own for name in (f"extra{i}", f"op{i}") if name in ops]

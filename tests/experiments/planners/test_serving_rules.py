@@ -46,7 +46,7 @@ def captured_once():
         return graphs[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fx_bridge.serving.plan.capture_phases", captured)
+        patch.setattr("fx_bridge.serving.graphs.capture_phases", captured)
         yield
 
 

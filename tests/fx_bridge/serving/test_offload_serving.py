@@ -6,7 +6,7 @@ import torch
 from fx_bridge.options import Search
 from fx_bridge.serving.half_layers import half_layers
 from fx_bridge.serving.offload import plan_streamed_serving
-from fx_bridge.serving.plan import Request
+from fx_bridge.serving.request import Request
 from fx_bridge.storages.mutations import memory_of
 from solver import Device, Link, PartitionError, SolveLimits
 from solver.offload.evaluate import evaluate_offload

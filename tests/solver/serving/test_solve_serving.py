@@ -146,16 +146,6 @@ def test_any_context_fits_where_no_cache_grows():
         solve_serving(still, "context", LIMITS)
 
 
-def test_below_windows_the_context_of_values_is_not_proven():
-    serving = random_case(4, memory_model="inference")
-    proven = solve_serving(serving, "context", LIMITS)
-    assert proven.status is SolveStatus.OPTIMAL
-    key = next(iter(serving.cache_bytes_per_token))
-    windowed = replace(serving, cache_limits={key: 10**6})
-    found = solve_serving(windowed, "context", LIMITS)
-    assert (found.value, found.bound, found.status) == (proven.value, None, SolveStatus.FEASIBLE)
-
-
 def test_what_cannot_be_asked():
     serving = random_case(0)
     with pytest.raises(PartitionError, match="'speed'"):

@@ -1,0 +1,161 @@
+"""The graphs of a model that serves, captured once, and its problem with any context."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from fx_bridge.capture.graph import CapturedGraph
+from fx_bridge.capture.layers import layer_calls, repeated_modules
+from fx_bridge.digraph import to_digraph
+from fx_bridge.interop.engines import placement_for
+from fx_bridge.options import Costs, Placement
+from fx_bridge.serving.phases import capture_phases
+from fx_bridge.serving.request import Request
+from fx_bridge.serving.step import CACHES, ServeStep, serve_step
+from fx_bridge.split.pins import with_hand_made
+from solver import ColocationGroup, Device, PartitionProblem, problem_from_digraph
+from solver.serving.phases import Phases
+from solver.serving.problem import ServingProblem
+
+
+class ServingGraphs:
+    """A model that serves, captured with the contexts that are asked for.
+
+    Parameters
+    ----------
+    model, request, devices, whole_layers, engine, placement, costs
+        As of :class:`fx_bridge.serving.plan.ServingPlanner`.
+
+    Attributes
+    ----------
+    step : ServeStep
+        With the context of the request.
+    graphs : mapping of int to CapturedGraph
+        Of that step, by the number of tokens.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        request: Request,
+        devices: Sequence[Device],
+        *,
+        whole_layers: bool,
+        engine: str | None,
+        placement: Placement,
+        costs: Costs,
+    ) -> None:
+        self._model, self._request, self._devices = model, request, tuple(devices)
+        used = {device.device_class: costs.specs.get(device.device_class) for device in devices}
+        specs = {name: spec for name, spec in used.items() if spec is not None}
+        self._costs = replace(costs, specs=specs)
+        self.step, self.graphs = self._captured(request.context)
+        first = next(iter(self.graphs.values()))
+        if engine is not None:
+            placement, whole_layers = placement_for(engine, first, placement), True
+        elif whole_layers:
+            layers = (*placement.keep_whole, *repeated_modules(first))
+            placement = replace(placement, keep_whole=layers)
+        self._placement, self._whole_layers = placement, whole_layers
+        self._phases = {request.context: self._phases_of(self.graphs)}
+        self._limits = _cache_limits(self.step)
+
+    def phases(self, context: int) -> Phases:
+        """Return the problems of all phases with a context, which may be captured for that."""
+        if context not in self._phases:
+            self._phases[context] = self._phases_of(self._captured(context)[1])
+        return self._phases[context]
+
+    def problem(self, *, grows: bool = False) -> ServingProblem:
+        """Return the problem of the request.
+
+        Parameters
+        ----------
+        grows : bool
+            Say how values grow with the context, if they count as memory.
+        """
+        request, own = self._request, self.phases(self._request.context)
+        grows = grows and self._costs.memory_model != "weights"
+        return ServingProblem(
+            phases=own,
+            prompt_runs={_phase(count): runs for count, runs in request.calls.items()},
+            token_phase=_phase(1),
+            generate=request.generate,
+            batch=request.batch,
+            context=request.context,
+            cache_bytes_per_token=cache_growth(self.step, own.weights),
+            cache_limits=self._limits,
+            others={context: self.phases(context) for context in self._longer if grows},
+        )
+
+    @property
+    def _longer(self) -> list[int]:
+        """Contexts from one to the next of which all bytes grow in proportion, as a rule."""
+        own = self._request.context
+        limits = sorted({limit for limit in self._limits.values() if limit > own})
+        return [*limits, 2 * max([own, *limits])]
+
+    def _captured(self, context: int) -> tuple[ServeStep, dict[int, CapturedGraph]]:
+        calls = self._request.calls
+        step = serve_step(self._model, self._request.batch, context, max(calls))
+        return step, capture_phases(step, (*calls, 1))
+
+    def _phases_of(self, graphs: Mapping[int, CapturedGraph]) -> Phases:
+        return Phases({_phase(count): self._problem(graph) for count, graph in graphs.items()})
+
+    def _problem(self, captured: CapturedGraph) -> PartitionProblem:
+        costs, placement = self._costs, self._placement
+        graph = to_digraph(captured, costs=costs, keep_whole=placement.keep_whole)
+        settings: dict[str, Any] = {
+            "interconnect": costs.interconnect,
+            "memory_model": costs.memory_model,
+        }
+        problem = problem_from_digraph(graph, self._devices, **settings)
+        together = _ends(captured) if self._whole_layers else []
+        return with_hand_made(
+            problem.replace(colocation=(*problem.colocation, *together)),
+            captured,
+            pins=placement.pins,
+            cut_after=placement.cut_after,
+        )
+
+
+def _ends(captured: CapturedGraph) -> list[ColocationGroup]:
+    """Return what runs before the first layer, and what runs after the last."""
+    names = [node.name for node in captured.operators]
+    inside = [at for at, call in enumerate(layer_calls(captured).values()) if call is not None]
+    if not inside:
+        return []
+    ends = {"before the layers": names[: inside[0]], "after the layers": names[inside[-1] + 1 :]}
+    return [ColocationGroup(tuple(own), side) for side, own in ends.items() if own]
+
+
+def _phase(count: int) -> str:
+    return f"{count} tokens" if count > 1 else "1 token"
+
+
+def cache_growth(step: ServeStep, weights: Iterable[str]) -> dict[str, int]:
+    """Return the bytes of a position in every cache among some weights, by its key."""
+    known = set(weights)
+    found: dict[str, int] = {}
+    for name, tensor in step.named_buffers():
+        if name.startswith(f"{CACHES}.") and name in known:
+            grows = name.rpartition(".")[2] in ("keys", "values")
+            found[name] = tensor.nbytes // tensor.shape[2] if grows else 0
+    return found
+
+
+def _cache_limits(step: ServeStep) -> dict[str, int]:
+    """Return the most positions of caches of layers with a sliding window, by their keys."""
+    from fx_bridge.serving.caches import KeyValueCache
+
+    return {
+        f"{CACHES}.{number}.{name}": cache.limit
+        for number, cache in enumerate(step.caches)
+        if isinstance(cache, KeyValueCache) and cache.limit is not None
+        for name, _ in cache.named_buffers()
+    }

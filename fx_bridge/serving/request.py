@@ -1,0 +1,64 @@
+"""What a model that serves is asked for at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from solver import PartitionError
+from solver.model.checks import check_natural, check_positive
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is served at once: sequences, their prompt, and the tokens after it.
+
+    Parameters
+    ----------
+    batch : int
+        Sequences that are served together, all at one position.
+    context : int
+        Positions of a sequence; the objective ``context`` asks for the most.
+    prompt : int
+        Tokens of the prompt.
+    generate : int
+        Tokens after the prompt.
+    chunk : int, optional
+        Most tokens of the prompt in one call; None is all of them.
+
+    Raises
+    ------
+    PartitionError
+        If a number is not positive, or a prompt and its tokens do not fit the context.
+
+    Examples
+    --------
+    >>> Request(prompt=700, chunk=512).calls
+    {512: 1, 188: 1}
+    """
+
+    batch: int = 1
+    context: int = 4096
+    prompt: int = 512
+    generate: int = 128
+    chunk: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "context", "prompt"):
+            check_positive(getattr(self, name), name)
+        check_natural(self.generate, "generate")
+        if self.chunk is not None:
+            check_positive(self.chunk, "chunk")
+        if self.prompt + self.generate > self.context:
+            raise PartitionError(
+                f"a prompt of {self.prompt} and {self.generate} more tokens do not fit a context "
+                f"of {self.context}; write a context of at least {self.prompt + self.generate}"
+            )
+
+    @property
+    def calls(self) -> dict[int, int]:
+        """How often the step is called for a prompt, by the number of tokens; most tokens first."""
+        whole = min(self.chunk or self.prompt, self.prompt)
+        found = {whole: self.prompt // whole}
+        if rest := self.prompt % whole:
+            found[rest] = 1
+        return found

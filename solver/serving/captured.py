@@ -1,0 +1,99 @@
+"""The most tokens that fit, of problems that were captured and not only predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from solver.evaluation.result import SolveStatus
+from solver.model.limits import SolveLimits
+from solver.serving.contexts import Contexts
+from solver.serving.phases import Phases
+from solver.serving.problem import ServingProblem
+from solver.serving.solve import ServingResult, solve_serving
+
+_MOST_ROUNDS: Final = 4
+"""Of captures, each of which may take a minute."""
+_LEAST_S: Final = 0.1
+"""Of a search, in seconds."""
+
+
+def solve_captured_context(
+    problem: ServingProblem,
+    capture: Callable[[int], Phases],
+    limits: SolveLimits,
+    *,
+    least: int = 1,
+) -> ServingResult:
+    """Find the plan with the most tokens that fit the phases as they are with that many.
+
+    Parameters
+    ----------
+    problem : ServingProblem
+        With other contexts, between which bytes of values are taken to grow in proportion.
+    capture : callable
+        Returns the phases with a context, at least `least`.
+    limits : SolveLimits
+        Of all searches together; captures take no time of it.
+    least : int
+        The least context of which there are phases: no call has more tokens.
+
+    Returns
+    -------
+    ServingResult
+        Of the objective ``context``. An optimum fits the captured phases, and if memory never
+        shrinks as the context grows, no plan has more: none fits the phases with one position
+        more.
+
+    Notes
+    -----
+    Where the phases with the context that was found, or with one position more, hold other bytes
+    than predicted, both are known contexts of another search. What is still not predicted after
+    some of these is not proven: then the answer is the longest known context that a plan fits.
+    """
+    spent_s = 0.0
+
+    def left() -> SolveLimits:
+        if limits.time_limit_s is None:
+            return limits
+        return replace(limits, time_limit_s=max(limits.time_limit_s - spent_s, _LEAST_S))
+
+    for _ in range(_MOST_ROUNDS):
+        solved = solve_serving(problem, "context", left())
+        spent_s += solved.wall_time_s
+        solved = replace(solved, wall_time_s=spent_s)
+        contexts = Contexts(problem)
+        asked = _asked(solved, least) - {*contexts.known}
+        found = {context: capture(context) for context in sorted(asked)}
+        if all(contexts.predicts(context, phases) for context, phases in found.items()):
+            is_known = solved.plan is None or solved.problem.context >= least
+            return solved if is_known else _unproven(solved)
+        if any(map(problem.phase_with_other_operators, found.values())):
+            break
+        problem = replace(problem, others={**problem.others, **found})
+    contexts = Contexts(problem)
+    for context in sorted(contexts.known, reverse=True):
+        served = solve_serving(contexts.at(context), "token", left())
+        spent_s += served.wall_time_s
+        if served.plan is not None:
+            tokens = problem.batch * context
+            served = replace(served, objective="context", value=tokens, most_tokens=tokens)
+            return _unproven(replace(served, wall_time_s=spent_s))
+    reason = "bytes of values do not grow in proportion to the context, and no known one fits"
+    return _unproven(replace(solved, plan=None, value=None, metrics=None, reason=reason))
+
+
+def _asked(solved: ServingResult, least: int) -> set[int]:
+    """Return the contexts by which an answer stands."""
+    if solved.plan is None:
+        return {least}
+    found = solved.problem.context
+    asked = {found, found + 1} if solved.status is SolveStatus.OPTIMAL else {found}
+    return {context for context in asked if context >= least}
+
+
+def _unproven(solved: ServingResult) -> ServingResult:
+    has_plan = solved.plan is not None
+    status = SolveStatus.FEASIBLE if has_plan else SolveStatus.UNKNOWN
+    return replace(solved, status=status, bound=None)

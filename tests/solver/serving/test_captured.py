@@ -1,0 +1,91 @@
+"""The most tokens that fit problems as they are, whatever was predicted of them."""
+
+import pytest
+
+from solver import SolveLimits, SolveStatus
+from solver.serving.captured import solve_captured_context
+from tests.support.serving_cases import Listed, half, random_case
+
+LIMITS = SolveLimits(20, workers=1)
+SEEDS = range(24)
+
+
+def power_of_two(context):
+    return 1 << (context - 1).bit_length()
+
+
+def steps_of_three(context):
+    return context - context % -3 if context < 9 else context + context // 4
+
+
+def true_most(seed, stored):
+    """The most positions of a sequence that fit a plan, of all plans and captured problems."""
+    context = 0
+    while True:
+        case = random_case(seed, memory_model="inference", context=context + 1, stored=stored)
+        listed = Listed(case)
+        if not any(map(listed.fits, listed.plans())):
+            return context
+        context += 1
+
+
+@pytest.mark.parametrize("stored", [half, power_of_two, steps_of_three])
+def test_what_is_proven_is_true_of_captured_problems(stored):
+    proven = 0
+    for seed in SEEDS:
+        captured = []
+
+        def capture(context, seed=seed, captured=captured):
+            captured.append(context)
+            case = random_case(seed, memory_model="inference", context=context, stored=stored)
+            return case.phases
+
+        case = random_case(seed, memory_model="inference", stored=stored)
+        found = solve_captured_context(case, capture, LIMITS)
+        most = true_most(seed, stored)
+        assert len(captured) == len(set(captured)) <= 8
+        if found.status is SolveStatus.INFEASIBLE:
+            assert most == 0
+            continue
+        if found.plan is None:
+            assert found.status is SolveStatus.UNKNOWN and found.reason
+            continue
+        context = found.problem.context
+        assert found.value == case.batch * context <= case.batch * most
+        evaluations = capture(context).evaluate(found.plan).values()
+        assert not any(evaluation.violations for evaluation in evaluations)
+        if found.status is SolveStatus.OPTIMAL:
+            assert found.bound == found.value and context == most
+            proven += 1
+        else:
+            assert found.bound is None or found.bound >= case.batch * most
+    assert proven >= len(SEEDS) // 2
+
+
+def test_no_context_is_proven_below_the_tokens_of_a_call():
+    case = random_case(4, memory_model="inference")
+    proven = solve_captured_context(case, no_capture_below(1), LIMITS)
+    assert proven.status is SolveStatus.OPTIMAL
+    least = proven.problem.context + 1
+    found = solve_captured_context(case, no_capture_below(least), LIMITS, least=least)
+    assert (found.value, found.bound, found.status) == (proven.value, None, SolveStatus.FEASIBLE)
+
+
+def no_capture_below(least):
+    def capture(context):
+        assert context >= least
+        return random_case(4, memory_model="inference", context=context).phases
+
+    return capture
+
+
+def test_other_operators_leave_the_answer_unproven():
+    case = random_case(4, memory_model="inference")
+
+    def capture(context):
+        return random_case(5, memory_model="inference", context=context).phases
+
+    found = solve_captured_context(case, capture, LIMITS)
+    assert found.status is SolveStatus.FEASIBLE and found.bound is None
+    # The longest of both contexts that were known.
+    assert found.problem.context in {case.context, *case.others}
