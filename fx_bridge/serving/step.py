@@ -14,8 +14,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch import nn
+from torch import fx, nn
+from torch.export import ExportedProgram
 
+from fx_bridge.capture.graph import CapturedGraph
 from solver import PartitionError
 from solver.model.checks import check_positive
 
@@ -98,8 +100,9 @@ def serve_step(model: nn.Module, batch: int, context: int, chunk: int | None = N
     Raises
     ------
     PartitionError
-        If the model is none of transformers for causal language modelling, or one of its layers
-        has a cache of a kind that is not known here.
+        If the model is none of transformers for causal language modelling, such as a graph, a
+        module with caches as inputs, an encoder, or a model with encoder and decoder; or one of its
+        layers has a cache of a kind that is not known here.
 
     Notes
     -----
@@ -122,17 +125,7 @@ def serve_step(model: nn.Module, batch: int, context: int, chunk: int | None = N
     check_positive(context, "context")
     chunk = context if chunk is None else chunk
     check_positive(chunk, "chunk")
-    if isinstance(model, ServeStep) or not hasattr(model, "get_output_embeddings"):
-        raise PartitionError(
-            f"{type(model).__name__} is no language model of transformers; give one such as "
-            "LlamaForCausalLM"
-        )
-    takes = inspect.signature(model.forward).parameters
-    if "past_key_values" not in takes or "decoder_input_ids" in takes:
-        raise PartitionError(
-            f"{type(model).__name__} takes no past_key_values of one decoder; give a model for "
-            "causal language modelling, such as LlamaForCausalLM"
-        )
+    _check_model(model)
     from fx_bridge.serving.caches import layer_caches
 
     caches = layer_caches(model, batch, context, min(chunk, context))
@@ -145,6 +138,56 @@ def serve_step(model: nn.Module, batch: int, context: int, chunk: int | None = N
     step.batch, step.context, step.chunk = batch, context, min(chunk, context)
     step.caches = nn.ModuleList(caches)
     return step.eval()
+
+
+def _check_model(model: Any) -> None:
+    """Raise PartitionError unless `model` makes tokens from its own caches."""
+    name = type(model).__name__
+    such = "such as LlamaForCausalLM"
+    if isinstance(model, (fx.GraphModule, ExportedProgram, CapturedGraph)):
+        raise PartitionError(
+            f"{name} is a graph already, of one number of tokens or a symbolic one; give the model "
+            "of transformers that it was made from, which is captured for prompts and for tokens"
+        )
+    if isinstance(getattr(model, "_orig_mod", None), nn.Module):
+        raise PartitionError(f"{name} is compiled; give the model that torch.compile was given")
+    is_model = isinstance(model, nn.Module) and not isinstance(model, ServeStep)
+    takes = inspect.signature(model.forward).parameters if isinstance(model, nn.Module) else {}
+    if not is_model or not hasattr(model, "get_output_embeddings"):
+        caches = [given for given in takes if given.startswith("past_") or "cache" in given]
+        if is_model and caches:
+            raise PartitionError(
+                f"{name} takes caches as an input, {caches[0]}, which would travel to their stage "
+                f"and back in every call; give a language model of transformers, {such}, whose "
+                "caches are made buffers"
+            )
+        raise PartitionError(
+            f"{name} is no language model of transformers; give one, {such}, or plan other modules "
+            "with partition_module"
+        )
+    if "decoder_input_ids" in takes:
+        raise PartitionError(
+            f"{name} has an encoder and a decoder, which run on different inputs; give a model of "
+            f"one decoder, {such}, or plan it with partition_module"
+        )
+    if not model.can_generate():
+        raise PartitionError(
+            f"{name} makes no tokens; give a model for causal language modelling, {such}, or plan "
+            "it with partition_module"
+        )
+    config = getattr(model, "config", None)
+    is_decoder = getattr(config, "is_decoder", None)
+    if is_decoder is False or getattr(config, "use_bidirectional_attention", None) is True:
+        remedy = "is_decoder=True" if is_decoder is False else "use_bidirectional_attention=False"
+        raise PartitionError(
+            f"{name} is not causal: tokens attend to later ones, so that no cache serves them; "
+            f"write {remedy} in its configuration"
+        )
+    if "past_key_values" not in takes:
+        raise PartitionError(
+            f"{name} takes no past_key_values, so that its caches cannot be made buffers; give a "
+            f"model that does, {such}"
+        )
 
 
 @contextmanager

@@ -1,0 +1,113 @@
+"""What cannot be served says why, and what to give instead."""
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+from fx_bridge.capture.graph import capture
+from fx_bridge.serving import serve_step
+from solver import PartitionError
+from tests.support.serving_models import model_of
+
+BERT = {
+    "vocab_size": 32,
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+}
+LLAMA = {**BERT, "num_key_value_heads": 1, "head_dim": 8}
+
+
+class OwnCaches(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 4)
+
+    def forward(self, input_ids, past_key_values):
+        return self.head(input_ids), past_key_values
+
+
+def t5():
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+    return transformers.T5ForConditionalGeneration(transformers.T5Config(vocab_size=32, **sizes))
+
+
+def exported(symbolic):
+    model, ids = model_of("Llama"), torch.ones(1, 4, dtype=torch.long)
+    tokens = {1: torch.export.Dim("tokens", min=2, max=16)} if symbolic else None
+    shapes = {"input_ids": tokens, "use_cache": None}
+    program = torch.export.export(
+        model, (ids,), {"use_cache": False}, dynamic_shapes=shapes, strict=False
+    )
+    return program if symbolic else program.module()
+
+
+def captured():
+    ids = torch.ones(1, 4, dtype=torch.long)
+    return capture(model_of("Llama"), (ids,), {"use_cache": False})
+
+
+REFUSED = {
+    "caches as an input": (
+        OwnCaches,
+        "takes caches as an input, past_key_values.* give a language",
+    ),
+    "plain torch": (
+        lambda: nn.Sequential(nn.Linear(2, 2)),
+        "Sequential is no language model of transformers; give one, .* with partition_module",
+    ),
+    "no module": (lambda: transformers.LlamaForCausalLM, "type is no language model"),
+    "step": (lambda: serve_step(model_of("Llama"), 1, 8), "ServeStep is no language model"),
+    "symbolic tokens": (
+        lambda: exported(symbolic=True),
+        "ExportedProgram is a graph already, of one number of tokens or a symbolic one; give the",
+    ),
+    "exported": (lambda: exported(symbolic=False), "GraphModule is a graph already"),
+    "captured": (captured, "CapturedGraph is a graph already"),
+    "compiled": (
+        lambda: torch.compile(model_of("Llama")),
+        "is compiled; give the model that torch.compile was given",
+    ),
+    "encoder and decoder": (t5, "has an encoder and a decoder.* give a model of one decoder"),
+    "encoder": (
+        lambda: transformers.BertForMaskedLM(transformers.BertConfig(**BERT)),
+        "BertForMaskedLM makes no tokens; give a model for causal language modelling",
+    ),
+    "classes instead of words": (
+        lambda: transformers.LlamaForSequenceClassification(transformers.LlamaConfig(**LLAMA)),
+        "LlamaForSequenceClassification makes no tokens",
+    ),
+    "not causal": (
+        lambda: transformers.BertLMHeadModel(transformers.BertConfig(**BERT)),
+        "is not causal.* write is_decoder=True in its configuration",
+    ),
+    "both directions": (
+        lambda: transformers.Gemma3ForCausalLM(
+            transformers.Gemma3TextConfig(**LLAMA, use_bidirectional_attention=True)
+        ),
+        "is not causal.* write use_bidirectional_attention=False",
+    ),
+    "other caches": (
+        lambda: transformers.MambaForCausalLM(
+            transformers.MambaConfig(vocab_size=32, hidden_size=16, num_hidden_layers=1)
+        ),
+        "MambaForCausalLM takes no past_key_values, .*; give a model that does",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_cannot_be_served_is_refused_with_a_remedy(kind):
+    make, message = REFUSED[kind]
+    with pytest.raises(PartitionError, match=message) as raised:
+        serve_step(make(), batch=1, context=8)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_decoder_of_either_kind_is_served():
+    config = transformers.BertConfig(**BERT, is_decoder=True)
+    step = serve_step(transformers.BertLMHeadModel(config), batch=2, context=8)
+    logits = step(torch.ones(2, 3, dtype=torch.long), torch.tensor(0))
+    assert logits.shape == (2, 1, 32)
