@@ -8,13 +8,14 @@ from typing import Final
 
 from solver.evaluation.result import SolveStatus
 from solver.model.limits import SolveLimits
+from solver.model.plan import PartitionPlan
 from solver.serving.contexts import Contexts
 from solver.serving.phases import Phases
 from solver.serving.problem import ServingProblem
 from solver.serving.solve import ServingResult, solve_serving
 
-_MOST_ROUNDS: Final = 4
-"""Of captures, each of which may take a minute."""
+_MOST_ROUNDS: Final = 5
+"""Of two captures at most, each of which may take a minute."""
 _LEAST_S: Final = 0.1
 """Of a search, in seconds."""
 
@@ -49,8 +50,9 @@ def solve_captured_context(
     Notes
     -----
     Where the phases with the context that was found, or with one position more, hold other bytes
-    than predicted, both are known contexts of another search. What is still not predicted after
-    some of these is not proven: then the answer is the longest known context that a plan fits.
+    than predicted, they are known in another search; with them those of a context halfway down, if
+    the plan does not fit. What is still not predicted after some of these searches is not proven:
+    then the answer is the longest known context that a plan fits.
     """
     spent_s = 0.0
 
@@ -64,11 +66,20 @@ def solve_captured_context(
         spent_s += solved.wall_time_s
         solved = replace(solved, wall_time_s=spent_s)
         contexts = Contexts(problem)
-        asked = _asked(solved, least) - {*contexts.known}
-        found = {context: capture(context) for context in sorted(asked)}
-        if all(contexts.predicts(context, phases) for context, phases in found.items()):
+        found: dict[int, Phases] = {}
+        for context in sorted(_asked(solved, least) - {*contexts.known}):
+            found[context] = capture(context)
+            if not contexts.predicts(context, found[context]):
+                break
+        else:
             is_known = solved.plan is None or solved.problem.context >= least
             return solved if is_known else _unproven(solved)
+        if not _fits(solved.plan, found.get(solved.problem.context)):
+            # Where bytes leap, predictions close in slowly: halve what is open.
+            below = [known for known in contexts.known if known < solved.problem.context]
+            middle = (max(below, default=least) + solved.problem.context) // 2
+            if middle > least and middle not in below:
+                found[middle] = capture(middle)
         if any(map(problem.phase_with_other_operators, found.values())):
             break
         problem = replace(problem, others={**problem.others, **found})
@@ -91,6 +102,12 @@ def _asked(solved: ServingResult, least: int) -> set[int]:
     found = solved.problem.context
     asked = {found, found + 1} if solved.status is SolveStatus.OPTIMAL else {found}
     return {context for context in asked if context >= least}
+
+
+def _fits(plan: PartitionPlan | None, phases: Phases | None) -> bool:
+    if plan is None or phases is None:
+        return True
+    return not any(evaluation.violations for evaluation in phases.evaluate(plan).values())
 
 
 def _unproven(solved: ServingResult) -> ServingResult:

@@ -1,0 +1,82 @@
+"""The most tokens that fit where values count, and several plans of one capture."""
+
+import pytest
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from fx_bridge.options import DEFAULT_COSTS, DEFAULT_PLACEMENT, Costs
+from fx_bridge.serving import Request, ServingPlanner, plan_serving
+from fx_bridge.serving.graphs import ServingGraphs
+from solver import Device, SolveStatus
+from solver.serving.problem import SERVING_OBJECTIVES
+from tests.support.serving_models import model_of, narrow_llama
+
+REQUEST = Request(batch=1, context=16, prompt=4, generate=2)
+DEVICES = [Device("cpu:0", 80_000)]
+
+
+def padded_llama():
+    """A Llama with scratch memory for as many positions as the next power of two."""
+    model = narrow_llama(layers=2)[0]
+
+    class Padded(type(model)):
+        def forward(self, input_ids, past_key_values, **given):
+            out = super().forward(input_ids=input_ids, past_key_values=past_key_values, **given)
+            positions = past_key_values.layers[0].keys.shape[2]
+            scratch = out.logits.new_zeros(1 << (positions - 1).bit_length(), 64)
+            return CausalLMOutputWithPast(logits=out.logits + scratch.sum(0))
+
+    model.__class__ = Padded
+    return model
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_the_most_tokens_fit_a_graph_that_was_captured_with_them(padded, monkeypatch):
+    captured = []
+    capture = ServingGraphs._captured
+
+    def noted(graphs, context):
+        captured.append(context)
+        return capture(graphs, context)
+
+    monkeypatch.setattr(ServingGraphs, "_captured", noted)
+    model = padded_llama() if padded else narrow_llama(layers=2)[0]
+    found = plan_serving(model, REQUEST, devices=DEVICES, objective="context")
+    assert found.solved.status is SolveStatus.OPTIMAL
+    most = found.context
+    assert captured[:2] == [16, 32] and captured[-2:] == [most, most + 1]
+    # What grows in proportion is not captured in vain; a leap of what is padded is found.
+    assert len(captured) == len(set(captured)) == (6 if padded else 4)
+    graphs = ServingGraphs(
+        model,
+        REQUEST,
+        DEVICES,
+        whole_layers=False,
+        engine=None,
+        placement=DEFAULT_PLACEMENT,
+        costs=DEFAULT_COSTS,
+    )
+    fits = [
+        not any(e.violations for e in graphs.phases(context).evaluate(found.plan).values())
+        for context in (most, most + 1)
+    ]
+    assert fits == [True, False]
+
+
+def test_one_planner_captures_once_for_all_objectives(monkeypatch):
+    model, devices = model_of("Mixtral"), [Device("cpu:0", 300_000)]
+    costs = {read: Costs(memory_model="weights", experts_read=read) for read in ("average", "all")}
+    planner = ServingPlanner(model, REQUEST, devices=devices, costs=costs["average"])
+    with monkeypatch.context() as patch:
+        patch.delattr(ServingGraphs, "_captured")
+        plans = {objective: planner.plan(objective) for objective in SERVING_OBJECTIVES}
+    for objective, found in plans.items():
+        assert found.solved.status is SolveStatus.OPTIMAL, objective
+        assert found.experts_read == "average"
+        assert found.graphs is plans["request"].graphs
+    assert plans["context"].context > REQUEST.context
+    other = ServingPlanner(model, REQUEST, devices=devices, costs=costs["all"]).plan("token")
+    # All experts take memory whichever are read, and one token reads two of four.
+    assert other.memory_bytes == plans["token"].memory_bytes
+    assert other.metrics.token_ns > plans["token"].metrics.token_ns
+    plain = ServingPlanner(narrow_llama(1)[0], REQUEST, devices=devices, costs=costs["all"])
+    assert plain.plan("token").experts_read is None
