@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 
 import typer
 
@@ -23,26 +21,25 @@ from experiments.commands.options import (
     PinOption,
     PlanOutOption,
 )
+from experiments.commands.serve_answers import tell_plan, tell_plans
 from experiments.commands.serve_rules import RulesTable
 from experiments.commands.serve_streamed import (
     HostRequest,
     answer_with_host,
     check_host_options,
 )
-from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
-from experiments.console.output import check_writable, print_json, say_written
-from solver import Interconnect, PartitionError, SolveStatus, save_plan
+from experiments.console.output import check_writable, say_written
+from solver import Interconnect, PartitionError, save_plan
 from solver.model.devices import PCIE, Device
-from solver.model.quantities import aligned, format_bytes, format_ns, parse_duration, printable
+from solver.model.quantities import parse_duration
 from solver.serving.problem import ServingObjective
 
 if TYPE_CHECKING:
     from experiments.problems.devices import DeviceSet
     from fx_bridge.options import Costs, Placement
-    from fx_bridge.serving.plan import ServingPlan
     from fx_bridge.serving.request import Request
-    from solver.serving.solve import ServingResult
 
+Objective = Literal["request", "token", "throughput", "context", "all"]
 _SERVING, _COSTS = "Serving", "Costs"
 _MOST: Final = 10**9
 """More than any request has: a slip is refused, not tried."""
@@ -66,12 +63,12 @@ class ServeOptions:
         ),
     ] = ""
     objective: Annotated[
-        ServingObjective,
+        Objective,
         _option(
             _SERVING,
             None,
             "What is best: the time of a request, or of a token, tokens in a second, or the tokens "
-            "that fit.",
+            "that fit; or the plan for each of them.",
         ),
     ] = "request"
     batch: Annotated[
@@ -149,6 +146,15 @@ class ServeOptions:
         ),
     ] = None
     attention: AttentionOption = None
+    experts_read: Annotated[
+        Literal["average", "most", "all"],
+        _option(
+            _COSTS,
+            None,
+            "How many experts of a mixture a step reads: as many as tokens choose on average, or "
+            "can choose at most, or all. Every expert takes memory.",
+        ),
+    ] = "most"
 
 
 @with_option_groups
@@ -169,7 +175,11 @@ def serve(
             --objective token
 
     MODEL is one of transformers for causal language modelling. The answer says
-    what the best plan for one objective gives in all of them.
+    what the best plan for one objective gives in all of them. The best plans
+    differ; in one table, with one capture of the model:
+
+        fxpartition serve configuration:llama3-8b --devices 24GB,12GB
+            --objective all
     """
     from experiments.problems.devices import parse_devices
     from experiments.zoo.models import resolve_built
@@ -187,6 +197,7 @@ def serve(
     host = None
     if options.host is not None:
         host = HostRequest.read(options.host, options.host_link, devices.spec_of)
+    objectives, is_all = _objectives(options, out), options.objective == "all"
 
     from experiments.zoo.building import build_model
     from fx_bridge.options import Search
@@ -204,40 +215,49 @@ def serve(
             as_json=as_json,
         )
         return
-    from fx_bridge.serving.plan import plan_serving
+    from fx_bridge.serving.plan import ServingPlanner
 
     module = build_model(spec).module
-    found = plan_serving(
+    planner = ServingPlanner(
         module,
         request,
         devices=_usable(devices, options.usable),
-        objective=options.objective,
-        first_token_limit_ns=first_ns,
         whole_layers=options.whole_layers,
         engine=options.for_,
-        any_context=options.rules,
         placement=_placement(options),
         costs=_costs(options, devices),
-        search=Search(searched),
     )
+    plans = [
+        planner.plan(
+            objective,
+            first_token_limit_ns=None if is_all and objective != "token" else first_ns,
+            any_context=options.rules,
+            search=Search(searched),
+        )
+        for objective in objectives
+    ]
+    if is_all:
+        tell_plans(plans, options.for_, as_json=as_json)
+        return
+    (found,) = plans
     if out is not None and found.solved.plan is not None:
         save_plan(found.solved.plan, out)
         say_written(out)
-    _tell(found, RulesTable.of(found, module) if options.rules else None, options.for_, as_json)
+    table = RulesTable.of(found, module) if options.rules else None
+    tell_plan(found, table, options.for_, as_json=as_json)
 
 
-def _tell(found: ServingPlan, table: RulesTable | None, engine: str | None, as_json: bool) -> None:
-    """Print the answer, and exit by its status."""
-    if as_json:
-        more = {} if table is None else {"rules": table.json()}
-        print_json({**_json(found, engine), **more})
-    else:
-        more_lines = () if table is None else table.lines()
-        for line in [*_lines(found, engine), *more_lines]:
-            print(printable(line))
-    if found.solved.plan is None:
-        is_proven = found.solved.status is SolveStatus.INFEASIBLE
-        raise typer.Exit(EXIT_NO_PLAN if is_proven else EXIT_TIME_OUT)
+def _objectives(options: ServeOptions, out: str | None) -> tuple[ServingObjective, ...]:
+    """Return what plans are asked for."""
+    if options.objective != "all":
+        return (options.objective,)
+    for name, is_given in (("--out", out is not None), ("--rules", options.rules)):
+        if is_given:
+            raise PartitionError(
+                f"{name} is for one plan, and --objective all finds several; write for example "
+                "--objective request"
+            )
+    return get_args(ServingObjective)
 
 
 def _request(options: ServeOptions) -> Request:
@@ -294,85 +314,5 @@ def _costs(options: ServeOptions, devices: DeviceSet) -> Costs:
         memory_model=options.memory_model or "weights",
         specs=devices.spec_of,
         attention=options.attention,
-    )
-
-
-def _json(found: ServingPlan, engine: str | None) -> dict[str, Any]:
-    """Return the answer as plain data."""
-    solved = found.solved
-    answer: dict[str, Any] = {
-        "objective": solved.objective,
-        "status": solved.status.value,
-        "value": solved.value,
-        "bound": solved.bound,
-        "gap": solved.gap,
-        "wall_time_s": solved.wall_time_s,
-    }
-    if solved.plan is None or solved.metrics is None:
-        return {**answer, "reason": solved.reason}
-    metrics = solved.metrics
-    order = solved.plan.device_order
-    return {
-        **answer,
-        "tokens": solved.most_tokens,
-        "batch": found.request.batch,
-        "context": found.context,
-        "request_ns": metrics.request_ns,
-        "first_token_ns": metrics.first_token_ns,
-        "token_ns": metrics.token_ns,
-        "tokens_per_s": metrics.tokens_per_s,
-        "device_order": list(order),
-        "layers": found.layers,
-        "memory_bytes": found.memory_bytes,
-        "assignment": dict(solved.plan.assignment),
-        **({} if engine is None else {"words": found.words(engine)}),
-    }
-
-
-def _lines(found: ServingPlan, engine: str | None) -> list[str]:
-    """Return the answer as a person reads it."""
-    solved = found.solved
-    if solved.metrics is None:
-        return [f"{solved.objective}: {solved.status.value}; {solved.reason or 'no plan found'}"]
-    metrics = solved.metrics
-    held = found.memory_bytes
-    capacities = next(iter(solved.problem.phases.problems.values())).device_of
-    rows = [("device", "usable", "memory", "layers")]
-    rows += [
-        (
-            device,
-            format_bytes(capacities[device].memory_bytes),
-            format_bytes(held[device]),
-            f"{len(layers)}: {layers[0]} to {layers[-1]}" if layers else "none",
-        )
-        for device, layers in found.layers.items()
-    ]
-    per_s = metrics.tokens_per_s
-    groups = len(found.layers)
-    lines = aligned(rows)
-    lines += [
-        f"tokens that fit: {'not known' if solved.most_tokens is None else solved.most_tokens}",
-        f"first token: {format_ns(metrics.first_token_ns)}",
-        f"each token after it: {format_ns(metrics.token_ns)}",
-        f"request: {format_ns(metrics.request_ns)}",
-        f"tokens in a second, {groups} x {found.request.batch} sequences in turns: "
-        + ("their caches do not fit" if per_s is None else f"{per_s:.1f}"),
-        _proof(solved),
-    ]
-    if engine is not None:
-        words = found.words(engine)
-        lines.append(shlex.join(words) if isinstance(words, list) else json.dumps(words))
-    return lines
-
-
-def _proof(solved: ServingResult) -> str:
-    if solved.status is SolveStatus.OPTIMAL:
-        return f"{solved.objective}: proven optimal in {solved.wall_time_s:.2f} s"
-    if solved.bound is None or solved.gap is None:
-        return f"{solved.objective}: no bound in {solved.wall_time_s:.2f} s"
-    is_time = solved.objective in ("request", "token")
-    bound = format_ns(int(solved.bound)) if is_time else f"{solved.bound:.1f}"
-    return (
-        f"{solved.objective}: bound {bound}, gap {100 * solved.gap:.2f} % in "
-        f"{solved.wall_time_s:.2f} s"
+        experts_read=options.experts_read,
     )

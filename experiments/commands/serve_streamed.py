@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from experiments.commands.serve_answers import experts_lines
 from experiments.commands.serve_rules import StreamedRulesTable
 from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
 from experiments.console.output import print_json
@@ -87,6 +88,7 @@ def answer_with_host(
     as_json: bool,
 ) -> None:
     """Plan, print and exit by the status."""
+    from fx_bridge.costs.operators import has_experts
     from fx_bridge.options import Search
     from fx_bridge.serving.offload import plan_streamed_serving
     from solver.offload.model import OffloadDevice, OffloadHost
@@ -102,10 +104,13 @@ def answer_with_host(
         search=Search(limits),
     )
     table = StreamedRulesTable.of(found) if with_rules else None
+    read = costs.experts_read if has_experts(found.captured) else None
     if as_json:
-        print_json({**_json(found), **({} if table is None else {"rules": table.json()})})
+        rules = {} if table is None else {"rules": table.json()}
+        print_json({**_json(found), "experts_read": read, **rules})
     else:
-        for line in [*_lines(found), *(() if table is None else table.lines())]:
+        rule_lines = () if table is None else table.lines()
+        for line in [*_lines(found), *experts_lines(read), *rule_lines]:
             print(printable(line))
     if found.solved.plan is None:
         is_proven = found.solved.status is SolveStatus.INFEASIBLE

@@ -82,6 +82,11 @@ def small():
     return model_of("Llama"), (prompt(),)
 
 
+def experts():
+    """The same with a mixture of experts."""
+    return model_of("Mixtral"), (prompt(),)
+
+
 def narrow_llama(layers=4):
     """A Llama whose parts can be weighed by hand; with its tokens, as commands build models."""
     import transformers

@@ -9,12 +9,15 @@ from experiments.console.exit_codes import EXIT_BAD_INPUT, EXIT_NO_PLAN
 from experiments.planners.offload_rules import OFFLOAD_RULES
 from experiments.planners.serving_rules import SERVING_RULES
 from solver import load_plan
+from solver.serving.problem import SERVING_OBJECTIVES
 from tests.support.documents import told_keys
 
 MODEL = "tests.support.serving_models:small"
 REQUEST = ["--prompt", "8", "--generate", "4", "--context", "16", "--batch", "3"]
 NARROW = "tests.support.serving_models:narrow_llama"
 ASKED = ["--context", "24", "--prompt", "9", "--generate", "3", "--whole-layers", "--rules"]
+EXPERTS = "tests.support.serving_models:experts"
+TOLD_OF_A_PLAN = told_keys("### `serve`") - {"reason", "rules", "modes", "units", "words"}
 SERVE = ["serve", MODEL, "--devices", "100KB,80KB", *REQUEST]
 
 
@@ -31,7 +34,8 @@ def test_the_most_tokens_that_fit(capsys, tmp_path):
     assert found["value"] == found["bound"] == found["tokens"] == 3 * found["context"]
     assert [len(layers) for layers in found["layers"].values()] == [1, 1]
     assert found["words"][1] == "VLLM_PP_LAYER_PARTITION=1,1"
-    assert set(found) == told_keys("### `serve`") - {"reason", "rules", "modes", "units"}
+    assert set(found) == TOLD_OF_A_PLAN | {"words"}
+    assert found["experts_read"] is None
     for device, capacity in (("cuda:0", 100_000), ("cuda:1", 80_000)):
         assert found["memory_bytes"][device] <= 0.9 * capacity
     # One position more takes 3 sequences x 2 heads x 8 numbers x 4 bytes, of keys and of values.
@@ -52,6 +56,61 @@ def test_each_objective_is_best_in_its_own(capsys):
         assert other["request_ns"] >= best["request"]
         assert other["token_ns"] >= best["token"]
         assert other["request_ns"] == other["first_token_ns"] + 4 * other["token_ns"]
+
+
+def test_all_objectives_stand_in_one_table(capsys):
+    words = [*SERVE, "--objective", "all", "--for", "vllm"]
+    found = answer(words, capsys)
+    assert list(found) == list(SERVING_OBJECTIVES)
+    for name, own in found.items():
+        assert own["objective"] == name and own["status"] == "optimal"
+        assert set(own) == TOLD_OF_A_PLAN | {"words"}
+    one = answer([*SERVE, "--objective", "token", "--for", "vllm"], capsys)
+    changing = {"wall_time_s", "assignment", "device_order", "layers", "memory_bytes", "words"}
+    for key in set(one) - changing:
+        assert one[key] == found["token"][key], key
+    assert main(words) == 0
+    header, *rows = capsys.readouterr().out.splitlines()
+    told = "objective tokens that fit first token token request tokens/s layers proof"
+    assert header.split() == told.split()
+    for own, row in zip(found.values(), rows[:4], strict=True):
+        assert row.split()[:2] == [own["objective"], str(own["tokens"])]
+        assert row.split()[-3:] == ["1,1", "proven", "optimal"]
+    assert [row.split()[0] for row in rows[4:]] == [f"{name}:" for name in SERVING_OBJECTIVES]
+    assert all("VLLM_PP_LAYER_PARTITION=1,1" in row for row in rows[4:])
+
+
+def test_of_all_objectives_some_may_have_no_plan(capsys):
+    words = [*SERVE, "--objective", "all", "--first-token", "1ns"]
+    found = answer(words, capsys)
+    # The limit is on the plan for tokens alone.
+    assert [own["status"] for own in found.values()] == ["optimal", "infeasible", *["optimal"] * 2]
+    assert main(words) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[2].split() == ["token", *["-"] * 6, "infeasible"]
+    assert printed[-1].startswith("token: no plan has its first token before")
+    words = ["serve", MODEL, "--devices", "10KB", *REQUEST, "--objective", "all"]
+    assert main(words) == EXIT_NO_PLAN
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()[1:5]] == [
+        "infeasible"
+    ] * 4
+
+
+@pytest.mark.parametrize("host", [(), ("--host", "1MB", "--time-limit", "1")])
+def test_the_experts_that_a_token_reads_are_told(host, capsys):
+    words = ["serve", EXPERTS, "--devices", "300KB", *REQUEST, "--objective", "token"]
+    words[words.index("--batch") + 1] = "1"
+    words += host
+    times = {}
+    for read in ("average", "most", "all"):
+        found = answer([*words, "--experts-read", read], capsys)
+        assert found["experts_read"] == read
+        times[read] = found["token_ns"]
+    # One token chooses two of four, no more and no fewer.
+    assert times["average"] == times["most"] < times["all"]
+    assert answer(words, capsys)["token_ns"] == times["most"]
+    assert main([*words, "--experts-read", "average"]) == 0
+    assert "experts read: as many as tokens choose on average\n" in capsys.readouterr().out
 
 
 def test_a_host_streams_and_computes(capsys):
@@ -122,6 +181,12 @@ def test_no_plan(capsys):
             [*SERVE, "--host", "1GB", "--objective", "context"],
             "with --host the time of a request or of a token is planned; write --objective request",
         ),
+        (
+            [*SERVE, "--host", "1GB", "--objective", "all"],
+            "with --host the time of a request or of a token is planned; write --objective request",
+        ),
+        ([*SERVE, "--objective", "all", "--out", "plan.json"], "--out is for one plan, and"),
+        ([*SERVE, "--objective", "all", "--rules"], "--rules is for one plan, and --objective all"),
         (
             [*SERVE, "--host", "1GB", "--objective", "token", "--for", "vllm"],
             "with --host --for has no meaning; leave it out",

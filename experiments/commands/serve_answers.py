@@ -1,0 +1,182 @@
+"""What ``serve`` prints: the plan for one objective, or those for all in one table."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
+from experiments.console.output import print_json
+from solver import SolveStatus
+from solver.model.quantities import aligned, format_bytes, format_ns, printable
+
+if TYPE_CHECKING:
+    from experiments.commands.serve_rules import RulesTable
+    from fx_bridge.costs.operators import ExpertsRead
+    from fx_bridge.serving.plan import ServingPlan
+    from solver.serving.solve import ServingResult
+
+_COLUMNS = (
+    *("objective", "tokens that fit", "first token", "token", "request", "tokens/s"),
+    *("layers", "proof"),
+)
+
+
+def tell_plan(
+    found: ServingPlan, table: RulesTable | None, engine: str | None, *, as_json: bool
+) -> None:
+    """Print the answer for one objective, and exit by its status."""
+    if as_json:
+        more = {} if table is None else {"rules": table.json()}
+        print_json({**_json(found, engine), **more})
+    else:
+        more_lines = () if table is None else table.lines()
+        for line in [*_lines(found, engine), *more_lines]:
+            print(printable(line))
+    _exit([found])
+
+
+def tell_plans(plans: Sequence[ServingPlan], engine: str | None, *, as_json: bool) -> None:
+    """Print the answers for several objectives, and exit by their status."""
+    if as_json:
+        print_json({found.solved.objective: _json(found, engine) for found in plans})
+    else:
+        for line in _table(plans, engine):
+            print(printable(line))
+    _exit(plans)
+
+
+def _exit(plans: Sequence[ServingPlan]) -> None:
+    """Exit with a code if no objective has a plan."""
+    if all(found.solved.plan is None for found in plans):
+        is_proven = any(found.solved.status is SolveStatus.INFEASIBLE for found in plans)
+        raise typer.Exit(EXIT_NO_PLAN if is_proven else EXIT_TIME_OUT)
+
+
+def _json(found: ServingPlan, engine: str | None) -> dict[str, Any]:
+    """Return the answer as plain data."""
+    solved = found.solved
+    answer: dict[str, Any] = {
+        "objective": solved.objective,
+        "status": solved.status.value,
+        "value": solved.value,
+        "bound": solved.bound,
+        "gap": solved.gap,
+        "wall_time_s": solved.wall_time_s,
+    }
+    if solved.plan is None or solved.metrics is None:
+        return {**answer, "reason": solved.reason}
+    metrics = solved.metrics
+    order = solved.plan.device_order
+    return {
+        **answer,
+        "tokens": solved.most_tokens,
+        "batch": found.request.batch,
+        "context": found.context,
+        "experts_read": found.experts_read,
+        "request_ns": metrics.request_ns,
+        "first_token_ns": metrics.first_token_ns,
+        "token_ns": metrics.token_ns,
+        "tokens_per_s": metrics.tokens_per_s,
+        "device_order": list(order),
+        "layers": found.layers,
+        "memory_bytes": found.memory_bytes,
+        "assignment": dict(solved.plan.assignment),
+        **({} if engine is None else {"words": found.words(engine)}),
+    }
+
+
+def _lines(found: ServingPlan, engine: str | None) -> list[str]:
+    """Return the answer as a person reads it."""
+    solved = found.solved
+    if solved.metrics is None:
+        return [f"{solved.objective}: {solved.status.value}; {solved.reason or 'no plan found'}"]
+    metrics = solved.metrics
+    held = found.memory_bytes
+    capacities = next(iter(solved.problem.phases.problems.values())).device_of
+    rows = [("device", "usable", "memory", "layers")]
+    rows += [
+        (
+            device,
+            format_bytes(capacities[device].memory_bytes),
+            format_bytes(held[device]),
+            f"{len(layers)}: {layers[0]} to {layers[-1]}" if layers else "none",
+        )
+        for device, layers in found.layers.items()
+    ]
+    per_s = metrics.tokens_per_s
+    groups = len(found.layers)
+    lines = aligned(rows)
+    lines += [
+        f"tokens that fit: {'not known' if solved.most_tokens is None else solved.most_tokens}",
+        f"first token: {format_ns(metrics.first_token_ns)}",
+        f"each token after it: {format_ns(metrics.token_ns)}",
+        f"request: {format_ns(metrics.request_ns)}",
+        f"tokens in a second, {groups} x {found.request.batch} sequences in turns: "
+        + ("their caches do not fit" if per_s is None else f"{per_s:.1f}"),
+        *experts_lines(found.experts_read),
+        f"{solved.objective}: {_proof(solved)} in {solved.wall_time_s:.2f} s",
+    ]
+    if engine is not None:
+        lines.append(_words(found, engine))
+    return lines
+
+
+def _words(found: ServingPlan, engine: str) -> str:
+    words = found.words(engine)
+    return shlex.join(words) if isinstance(words, list) else json.dumps(words)
+
+
+def experts_lines(read: ExpertsRead | None) -> list[str]:
+    """Return what the times say of a mixture of experts, if the model has one."""
+    told = {
+        "average": "as many as tokens choose on average",
+        "most": "as many as tokens can choose at most",
+        "all": "all",
+    }
+    return [] if read is None else [f"experts read: {told[read]}"]
+
+
+def _row(found: ServingPlan) -> tuple[str, ...]:
+    """Return the cells of a plan beside those for other objectives."""
+    solved, metrics = found.solved, found.solved.metrics
+    if metrics is None:
+        return (solved.objective, *("-",) * 6, solved.status.value)
+    per_s = metrics.tokens_per_s
+    return (
+        solved.objective,
+        "-" if solved.most_tokens is None else str(solved.most_tokens),
+        format_ns(metrics.first_token_ns),
+        format_ns(metrics.token_ns),
+        format_ns(metrics.request_ns),
+        "-" if per_s is None else f"{per_s:.1f}",
+        ",".join(str(len(layers)) for layers in found.layers.values()),
+        _proof(solved),
+    )
+
+
+def _table(plans: Sequence[ServingPlan], engine: str | None) -> list[str]:
+    """Return a row for each objective, and below it what rows have no room for."""
+    lines = aligned([_COLUMNS, *map(_row, plans)])
+    lines += experts_lines(plans[0].experts_read)
+    for found in plans:
+        name = found.solved.objective
+        if found.solved.plan is None:
+            lines.append(f"{name}: {found.solved.reason or 'no plan found'}")
+        elif engine is not None:
+            lines.append(f"{name}: {_words(found, engine)}")
+    return lines
+
+
+def _proof(solved: ServingResult) -> str:
+    if solved.status is SolveStatus.OPTIMAL:
+        return "proven optimal"
+    if solved.bound is None or solved.gap is None:
+        return "no bound"
+    is_time = solved.objective in ("request", "token")
+    bound = format_ns(int(solved.bound)) if is_time else f"{solved.bound:.1f}"
+    return f"bound {bound}, gap {100 * solved.gap:.2f} %"
