@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 
@@ -35,8 +36,11 @@ from solver.model.quantities import parse_duration
 from solver.serving.problem import ServingObjective
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from experiments.problems.devices import DeviceSet
-    from fx_bridge.options import Costs, Placement
+    from fx_bridge.options import Costs, Placement, Search
+    from fx_bridge.serving.plan import ServingPlan
     from fx_bridge.serving.request import Request
 
 Objective = Literal["request", "token", "throughput", "context", "all"]
@@ -197,7 +201,7 @@ def serve(
     host = None
     if options.host is not None:
         host = HostRequest.read(options.host, options.host_link, devices.spec_of)
-    objectives, is_all = _objectives(options, out), options.objective == "all"
+    objectives = _objectives(options, out)
 
     from experiments.zoo.building import build_model
     from fx_bridge.options import Search
@@ -215,28 +219,9 @@ def serve(
             as_json=as_json,
         )
         return
-    from fx_bridge.serving.plan import ServingPlanner
-
     module = build_model(spec).module
-    planner = ServingPlanner(
-        module,
-        request,
-        devices=_usable(devices, options.usable),
-        whole_layers=options.whole_layers,
-        engine=options.for_,
-        placement=_placement(options),
-        costs=_costs(options, devices),
-    )
-    plans = [
-        planner.plan(
-            objective,
-            first_token_limit_ns=None if is_all and objective != "token" else first_ns,
-            any_context=options.rules,
-            search=Search(searched),
-        )
-        for objective in objectives
-    ]
-    if is_all:
+    plans = _plans(module, request, options, devices, objectives, first_ns, Search(searched))
+    if options.objective == "all":
         tell_plans(plans, options.for_, as_json=as_json)
         return
     (found,) = plans
@@ -245,6 +230,39 @@ def serve(
         say_written(out)
     table = RulesTable.of(found, module) if options.rules else None
     tell_plan(found, table, options.for_, as_json=as_json)
+
+
+def _plans(
+    model: nn.Module,
+    request: Request,
+    options: ServeOptions,
+    devices: DeviceSet,
+    objectives: Sequence[ServingObjective],
+    first_ns: int | None,
+    search: Search,
+) -> list[ServingPlan]:
+    """Return the best plan for each objective, of one capture."""
+    from fx_bridge.serving.plan import ServingPlanner
+
+    planner = ServingPlanner(
+        model,
+        request,
+        devices=_usable(devices, options.usable),
+        whole_layers=options.whole_layers,
+        engine=options.for_,
+        placement=_placement(options),
+        costs=_costs(options, devices),
+    )
+    return [
+        planner.plan(
+            objective,
+            # Of several objectives, the limit is one of token alone.
+            first_token_limit_ns=first_ns if objective in ("token", options.objective) else None,
+            any_context=options.rules,
+            search=search,
+        )
+        for objective in objectives
+    ]
 
 
 def _objectives(options: ServeOptions, out: str | None) -> tuple[ServingObjective, ...]:

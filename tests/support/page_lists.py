@@ -8,6 +8,8 @@ NIGHTLY: Final = {
     "--deterministic --time-limit 60": ("searches for half a minute"),
     "fxpartition serve configuration:llama3-8b --devices 24GB@a100-80gb,12GB@a100-80gb "
     "--objective context --whole-layers": "captures 1,900 nodes twice",
+    "fxpartition serve configuration:llama3-8b --devices 24GB@a100-80gb,12GB@rtx-3090 "
+    "--objective all --whole-layers": "captures 1,900 nodes twice",
     "fxpartition serve configuration:llama3-8b --devices 8GB@rtx-4090 --host 64GB "
     "--objective token --time-limit 20": "captures 1,900 nodes",
     "fxpartition plan llama3-70b --devices 2x80GB,2x24GB --objective devices "
