@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable, Mapping
@@ -117,8 +118,8 @@ def solve_serving(
     Notes
     -----
     *request* and *token* are the objective ``latency`` of the phases merged
-    (:meth:`solver.serving.phases.Phases.merged`). With a limit of the first token a chain, such as
-    whole layers, is solved exactly (:mod:`solver.dp.limited_latency`). Else the best plan of
+    (:meth:`solver.serving.phases.Phases.merged`). A chain, as whole layers are, is solved by labels
+    (:mod:`solver.dp.limited_latency`), also with a limit of the first token. Else the best plan of
     ``a token + b prompt`` gives a bound for every a and b: Lagrangian relaxation of one constraint,
     whose best multiplier is found by the lines through the best feasible and the best infeasible
     plan (Handler and Zang, "A dual algorithm for the constrained shortest path problem", Networks
@@ -152,10 +153,7 @@ class _Search:
     def least_latency(self, objective: ServingObjective, runs: Mapping[str, int]) -> ServingResult:
         """Return the plan with the least time of some runs."""
         found = self._latency(self._problem, runs)
-        value = None
-        if found.plan is not None:
-            evaluations = self._problem.phases.evaluate(found.plan)
-            value = sum(n * evaluations[phase].latency_ns for phase, n in runs.items())
+        value = None if found.plan is None else _total_ns(self._problem, runs, found.plan)
         return self._answer(objective, found, self._problem, value, found.bound)
 
     def limited_token(self, limit_ns: int) -> ServingResult:
@@ -167,26 +165,43 @@ class _Search:
 
     def _limited_chain(self, limit_ns: int) -> ServingResult:
         """Return the best plan of a chain; raise GaveUp if the units are none."""
-        problem, phases = self._problem, self._problem.phases
-        runs = {problem.token_phase: 1}
-        token, prompt = (
-            phases.merged(each, problem.token_phase) for each in (runs, problem.prompt_runs)
-        )
+        problem, token = self._problem, {self._problem.token_phase: 1}
+        prompt = problem.prompt_runs
+        found = self._chain(problem, token, prompt, limit_ns)
+        if found.plan is None:
+            soonest = self._chain(problem, prompt, prompt, math.inf)
+            if soonest.bound is None:
+                return self._answer("token", soonest, problem)
+            return self._too_late(soonest.bound)
+        return self._answer("token", found, problem, found.bound, found.bound)
+
+    def _chain(
+        self,
+        serving: ServingProblem,
+        runs: Mapping[str, int],
+        limited: Mapping[str, int],
+        limit_ns: float,
+        seconds: float = math.inf,
+    ) -> Found:
+        """Return the plan of a chain with the least time of some runs, proven.
+
+        Raises
+        ------
+        GaveUp
+            If the units are no chain, or the program does not know the least time of every plan.
+        """
+        phases = serving.phases
+        least, other = (phases.merged(each, serving.token_phase) for each in (runs, limited))
         held = [phases.merged(runs, phase) for phase in phases.problems]
-        clock = self._search.clock
-        found = least_limited_latency(token, prompt, held, limit_ns, clock)
+        clock = self._search.clock.slice(seconds)
+        found = least_limited_latency(least, other, held, limit_ns, clock)
         if found is None:
-            soonest = least_limited_latency(prompt, prompt, held, math.inf, clock)
-            if soonest is None:
-                none = Found(SolveStatus.INFEASIBLE, None, None, "proven: no plan fits")
-                return self._answer("token", none, problem)
-            return self._too_late(soonest.latency_ns)
-        metrics = problem.metrics(found.plan)
+            return Found(SolveStatus.INFEASIBLE, None, None, "proven: no plan fits")
+        own_ns, other_ns = (_total_ns(serving, each, found.plan) for each in (runs, limited))
         broken = any(each.violations for each in phases.evaluate(found.plan).values())
-        if broken or metrics.first_token_ns > limit_ns or metrics.token_ns > found.latency_ns:
+        if broken or own_ns > found.latency_ns or other_ns > limit_ns:
             raise GaveUp("values are charged for each of their readers")
-        kept = Found(SolveStatus.OPTIMAL, found.plan, found.latency_ns, "")
-        return self._answer("token", kept, problem, metrics.token_ns, found.latency_ns)
+        return Found(SolveStatus.OPTIMAL, found.plan, found.latency_ns, "")
 
     def _too_late(self, least_ns: int) -> ServingResult:
         reason = f"no plan has its first token before {least_ns} ns"
@@ -331,6 +346,10 @@ class _Search:
     def _latency(
         self, serving: ServingProblem, runs: Mapping[str, int], seconds: float = math.inf
     ) -> Found:
+        """Return the plan with the least time of some runs."""
+        with contextlib.suppress(GaveUp):
+            return self._chain(serving, runs, runs, math.inf, seconds)
+
         def merged(phase: str) -> PartitionProblem:
             return serving.phases.merged(runs, phase).replace(objective=_FASTEST)
 
@@ -362,16 +381,19 @@ class _Search:
         )
 
 
+def _total_ns(problem: ServingProblem, runs: Mapping[str, int], plan: PartitionPlan) -> int:
+    evaluations = problem.phases.evaluate(plan)
+    return sum(count * evaluations[phase].latency_ns for phase, count in runs.items())
+
+
 def _most_tokens(
     objective: ServingObjective, problem: ServingProblem, plan: PartitionPlan | None
 ) -> int | None:
     """Return the tokens of all sequences that fit a plan, if that is known."""
-    if plan is None:
-        return None
-    if objective == "context":
+    if plan is not None and objective == "context":
         return problem.batch * problem.context
     held = problem.phases.problems[problem.token_phase]
-    if held.memory_model != "weights":
+    if plan is None or held.memory_model != "weights":
         return None
     most = Contexts(problem).most(plan, problem.context)
     return None if most is None else problem.batch * most
