@@ -219,10 +219,11 @@ class _PartCuts:
         if not hulls._problem.operators[index].backward.recomputable:
             return False
         structure = hulls.structure
-        others = [*structure.savers[index], *structure.readers[index]]
-        # What reads it in another part could run again as well; what is sent to another stage takes
-        # more room there if it is not kept.
-        if any(other not in self._inside for other in others):
+        others = {*structure.savers[index], *structure.readers[index]} - self._inside
+        # What reads it in another region could run again as well; what is sent to another stage
+        # takes more room there if it is no longer kept.
+        own, kept_bytes = hulls.regions[index], hulls._problem.operators[index].backward.kept_bytes
+        if others and (kept_bytes or any(hulls.regions[other] != own for other in others)):
             return False
         for member in structure.families[index]:
             other = hulls._problem.operators[member]
