@@ -1,9 +1,11 @@
-"""Choices between the last two steps along hulls, against all choices."""
+"""What runs again in stages of a plan, and choices between the last two steps along hulls."""
 
 import itertools
 import random
 
-from solver.stages.recompute_chooser import _between, _OwnedPart, _reached, _Step
+from solver import Device, Operator, PartitionPlan, PartitionProblem, evaluate
+from solver.model.training import Backward
+from solver.stages.recompute_chooser import RecomputeChooser, _between, _OwnedPart, _reached, _Step
 from solver.stages.recompute_hull import Choice, Part
 
 
@@ -51,3 +53,29 @@ def test_all_choices_between_two_steps_are_found_the_shortest_first():
         assert found == expected
         seen += len(found)
     assert seen > 50
+
+
+def test_what_is_sent_runs_again_where_nothing_of_it_is_kept():
+    """Stages of one operator each, whose residuals do not fit as often as the schedule holds."""
+    layers = [
+        Operator(
+            f"o{at}",
+            5,
+            (f"o{at - 1}",) * (at > 0),
+            backward=Backward(latency_ns=10, residual_bytes=100, recomputable=True),
+        )
+        for at in range(3)
+    ]
+    problem = PartitionProblem(
+        layers,
+        [Device(f"d{at}", 150) for at in range(3)],
+        memory_model="training",
+        recompute="auto",
+        schedule="1f1b",
+        microbatches=4,
+    )
+    plan = PartitionPlan({f"o{at}": f"d{at}" for at in range(3)}, ("d0", "d1", "d2"))
+    assert not evaluate(problem, plan).feasible
+    completed = RecomputeChooser(problem).completed(plan)
+    assert completed.recomputed == {"o0", "o1"}
+    assert evaluate(problem, completed).feasible
