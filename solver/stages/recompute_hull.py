@@ -221,9 +221,11 @@ class _PartCuts:
         structure = hulls.structure
         others = {*structure.savers[index], *structure.readers[index]} - self._inside
         # What reads it in another region could run again as well; what is sent to another stage
-        # takes more room there if it is no longer kept.
-        own, kept_bytes = hulls.regions[index], hulls._problem.operators[index].backward.kept_bytes
-        if others and (kept_bytes or any(hulls.regions[other] != own for other in others)):
+        # takes more room there if it is no longer kept. Of a value that never is, a residual may
+        # be spared.
+        own, backward = hulls.regions[index], hulls._problem.operators[index].backward
+        only_residual = backward.residual_bytes and not backward.kept_bytes
+        if others and not (only_residual and all(hulls.regions[o] == own for o in others)):
             return False
         for member in structure.families[index]:
             other = hulls._problem.operators[member]
