@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final
 
 from fx_bridge.capture.layers import layer_calls
-from fx_bridge.serving.half_layers import half_layers
+from fx_bridge.serving.halves import half_layers
 from fx_bridge.serving.offload import StreamedServingPlan
 from solver import PartitionError
 from solver.offload.evaluate import evaluate_offload

@@ -1,6 +1,6 @@
 """Serving language models: steps with static caches, and one plan for prompts and tokens."""
 
-from fx_bridge.serving.half_layers import half_layers
+from fx_bridge.serving.halves import half_layers
 from fx_bridge.serving.offload import StreamedServingPlan, plan_streamed_serving
 from fx_bridge.serving.phases import capture_phases
 from fx_bridge.serving.placed import PlacedStep

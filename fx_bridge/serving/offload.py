@@ -16,7 +16,7 @@ from fx_bridge.options import DEFAULT_COSTS, DEFAULT_SEARCH, Costs, Search
 from fx_bridge.placement.checks import checked_stages
 from fx_bridge.placement.model import place_all
 from fx_bridge.serving.graphs import cache_growth
-from fx_bridge.serving.half_layers import half_layers
+from fx_bridge.serving.halves import half_layers
 from fx_bridge.serving.phases import capture_phases
 from fx_bridge.serving.placed import PlacedStep
 from fx_bridge.serving.request import Request

@@ -593,7 +593,7 @@ def test_a_schedule_plans_a_pipeline(saved: Path, capsys: pytest.CaptureFixture[
     plan = PartitionPlan(answer["assignment"], tuple(answer["device_order"]))
     assert evaluate(problem, plan).objective == (answer["objective"],)
     assert main([*words, "--optimizer", "sgd"]) == 2
-    assert "counts its optimizer" in capsys.readouterr().err
+    assert "has its weights and their state" in capsys.readouterr().err
     assert main(["plan", "mlp", "--devices", "2x1GiB", "--schedule", "pipedream"]) == 2
     assert "write one of gpipe, 1f1b" in capsys.readouterr().err
     assert main(["plan", "mlp", "--devices", "2x1GiB", "--optimizer", "sgd"]) == 2

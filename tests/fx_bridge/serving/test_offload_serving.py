@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fx_bridge.options import Search
-from fx_bridge.serving.half_layers import half_layers
+from fx_bridge.serving.halves import half_layers
 from fx_bridge.serving.offload import plan_streamed_serving
 from fx_bridge.serving.request import Request
 from fx_bridge.storages.mutations import memory_of

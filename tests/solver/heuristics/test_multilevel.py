@@ -6,7 +6,6 @@ import time
 import networkx as nx
 import pytest
 
-import solver.heuristics.multilevel
 from experiments.problems.generators import GeneratorSettings, generate_problem
 from solver import Device, Interconnect, Link, solve
 from solver.evaluation.evaluate import evaluate
@@ -54,18 +53,6 @@ def test_its_plans_and_bounds_are_true(count, relayed):
             optimal += result.objective_values == best[0]
     assert solved >= count * 5 // 12
     assert optimal >= count // 6
-
-
-def test_what_surrounds_the_largest_load_bounds_all_plans(monkeypatch):
-    settings = GeneratorSettings(operators=40, width=2)
-    problem = generate_problem("layered", settings, 4, slack_percent=30)
-    best = solve(problem, LIMITS)
-    assert best.status is SolveStatus.OPTIMAL
-    monkeypatch.setattr(solver.heuristics.multilevel, "least_value", lambda *arguments: 0)
-    assert 0 < coarse(problem, LIMITS).objective_bound <= best.objective
-    # It ends by the clock, which decides nothing in a deterministic run.
-    limits = SolveLimits(time_limit_s=3, workers=1, deterministic=True)
-    assert coarse(problem, limits).objective_bound == 0
 
 
 def test_a_transformer_is_proven():
