@@ -21,7 +21,6 @@ PLAN = [
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(1800)
 def test_resnet_50_fits_for_what_runs_again_and_has_the_gradients_of_the_model(tmp_path, capsys):
     assert main([*PLAN, "--recompute", "none"]) == EXIT_NO_PLAN
     assert "no plan exists" in capsys.readouterr().err
