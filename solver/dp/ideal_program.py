@@ -34,8 +34,11 @@ smaller sum is better, and with equal sums a smaller largest is no worse. The la
 is not (two rests may tie under the maximum of what is before), so a tuple is solved in sweeps: each
 ``bottleneck`` or ``peak_memory`` becomes a limit on every stage of the later sweeps.
 
-Devices are told apart by kind only. ``latency`` is not a sum or maximum over stages (stages run in
-parallel), and links between pairs of devices make costs depend on two devices: both are declined.
+Where each unit reads from the one before, so does each stage, and ``latency`` is the sum of all
+loads. There a value that several devices read is charged twice to each of them, and no send is
+unknown. Of other graphs ``latency`` is not a sum or maximum over stages, which run in parallel.
+Devices are told apart by kind only: links between pairs of devices make costs depend on two
+devices. Both are declined.
 
 **Several chunks** are one program for every choice of what the rounds through the devices run in
 all (:mod:`solver.dp.interleaved`, with the proof). Only ``bottleneck`` with the memory model
@@ -156,7 +159,7 @@ def can_win(problem: PartitionProblem) -> bool:
         return False
     units = simplify(condense(problem)).units
     kinds = interchangeable_kinds(units)
-    if math.prod(len(kind.devices) + 1 for kind in kinds) > MOST_SETS:
+    if math.prod(len(kind.devices) + 1 for kind in kinds) > MOST_SETS or not _is_summed(units):
         return False
     blocks = collapse_units(units, forget_weights=problem.memory_model == "weights")
     most = _FEW_IDEALS
@@ -180,9 +183,8 @@ def why_declined(problem: PartitionProblem) -> str | None:
         return "cuts and pinned stages tell stages apart by more than what they run"
     if problem.may_recompute:
         return "what runs again is chosen within stages"
-    for name in ("latency", "step"):
-        if name in problem.objective:
-            return f"{name} is not a sum or maximum over stages"
+    if "step" in problem.objective:
+        return "step is not a sum or maximum over stages"
     if problem.chunks_per_device > 1:
         if problem.objective != ("bottleneck",):
             return "with several chunks on a device only the bottleneck alone is minimised"
@@ -196,6 +198,11 @@ def why_declined(problem: PartitionProblem) -> str | None:
     return None
 
 
+def _is_summed(units: Instance) -> bool:
+    """Return whether each objective is a sum or maximum over stages."""
+    return "latency" not in units.problem.objective or units.is_chain
+
+
 def _solve(problem: PartitionProblem, clock: Clock, improve: Improve | None) -> IdealAnswer:
     declined = why_declined(problem)
     if declined is not None:
@@ -205,6 +212,8 @@ def _solve(problem: PartitionProblem, clock: Clock, improve: Improve | None) -> 
         return IdealAnswer(
             SolveStatus.INFEASIBLE, reason="operators that must share a device are pinned apart"
         )
+    if not _is_summed(units):
+        raise GaveUp("latency is the sum of all loads only where units are a chain")
     kinds = interchangeable_kinds(units)
     if math.prod(len(kind.devices) + 1 for kind in kinds) > MOST_SETS:
         raise GaveUp(f"there are more than {MOST_SETS:,} different sets of devices")

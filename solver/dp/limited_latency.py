@@ -8,13 +8,14 @@ by labels, as in Aneja, Aggarwal and Nair, "Shortest chain subject to side const
 labels of one place and set, one that is nowhere smaller is left out. So is what cannot get below
 the limits even if all before it ran on the fastest devices.
 
-With peer-to-peer charging a value that several runs read is charged once
-(:mod:`solver.dp.ideal_program`), so that latencies are bounds there.
+Without a limit one label of a place and set is left: the program over ideals
+(:mod:`solver.dp.ideal_program`), which other objectives may follow or precede. With peer-to-peer
+transfers that overlap compute a value that several runs read is charged once, so that latencies
+are bounds there.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ _MOST_LABELS = 4_000_000
 
 @dataclass(frozen=True, slots=True)
 class LimitedPlan:
-    """A plan of a chain, and its latency, which with peer-to-peer charging is a lower bound."""
+    """A plan of a chain, and its latency, or a bound of that."""
 
     plan: PartitionPlan
     latency_ns: int
@@ -148,12 +149,10 @@ def least_limited_latency(
 
 
 def _check(units: Instance, first: Instance) -> None:
-    problem = units.problem
-    declined = why_declined(problem.replace(objective="bottleneck"))
+    declined = why_declined(units.problem.replace(objective="latency"))
     if declined is not None:
         raise GaveUp(declined)
-    arcs = set(units.edges)
-    if not all(pair in arcs for pair in itertools.pairwise(range(len(units)))):
+    if not units.is_chain:
         raise GaveUp("the units are no chain")
     assert units.members == first.members, "problems of the same units"
 
@@ -175,7 +174,7 @@ class _Chain:
         places = np.arange(len(units) + 1)
         self._before_ns = costs[1].ideals.work_ns[:-1, None]
         self._loads = [
-            [each.load_ns(kind, places[:-1], places) for each in costs[:2]]
+            [each.latency_ns(kind, places[:-1], places) for each in costs[:2]]
             for kind in range(len(kinds))
         ]
         self._fits = self._fitting(costs[2:], places)

@@ -36,7 +36,7 @@ class Goal:
     Attributes
     ----------
     sums : tuple of str
-        Of ``transfer`` and ``devices``.
+        Of ``transfer``, ``devices`` and, of chains, ``latency``.
     largest : str or None
         ``bottleneck`` or ``peak_memory``.
     limits : mapping of str to float
@@ -217,7 +217,7 @@ class Sweep:
             top = permille_of(lower, capacity)
             uncertain = uncertain | (upper > lower)
         total = np.where(
-            allowed, self._added(starts, ends) + self._sum[rest, ends][None, :], np.inf
+            allowed, self._added(kind, starts, ends) + self._sum[rest, ends][None, :], np.inf
         )
         top = np.where(allowed, np.maximum(top, self._top[rest, ends][None, :]), np.inf)
         choice = self._choose(total, top)
@@ -261,25 +261,32 @@ class Sweep:
         """Return the microbatches in flight in the first of the stages of a set."""
         return in_flight(self.problem, int(self.sets.sizes[target]))
 
-    def _added(self, starts: Indices, ends: Indices) -> Floats:
+    def _added(self, kind: int, starts: Indices, ends: Indices) -> Floats:
         """Return what a stage adds to the sums, packed into one number."""
         packed = np.zeros((1, 1))
         for name, scale in zip(self._goal.sums, self._scales(), strict=True):
             if name == "devices":
                 packed = packed + scale
+            elif name == "latency":
+                packed = packed + scale * self.costs.latency_ns(kind, starts, ends)
             else:
                 packed = packed + scale * self.costs.transfer_bytes.table(starts, ends)
         return packed
 
     def _scales(self) -> list[float]:
         """Return the factors with which the sums are packed, so that earlier ones count more."""
+        most = {
+            "devices": self.sets.most,
+            "transfer": self.costs.most_transfer_bytes,
+            "latency": self.costs.most_latency_ns,
+        }
         scales: list[float] = []
         scale = 1
         for name in reversed(self._goal.sums):
             scales.insert(0, float(scale))
-            scale *= 1 + (self.sets.most if name == "devices" else self.costs.most_transfer_bytes)
+            scale *= 1 + most[name]
         if scale >= _EXACT:
-            raise GaveUp("transfers add up to more bytes than can be compared exactly")
+            raise GaveUp(f"{' and '.join(self._goal.sums)} are too large to be compared exactly")
         return scales
 
     def _choose(self, total: Floats, top: Floats) -> Indices:

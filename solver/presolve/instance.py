@@ -6,6 +6,7 @@ proves it. :meth:`Instance.lift` turns an assignment of units back into a plan's
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -104,6 +105,12 @@ class Instance:
     def predecessors(self) -> tuple[tuple[int, ...], ...]:
         """The units that each unit reads from, ascending."""
         return neighbours(len(self), [(target, source) for source, target in self.edges])
+
+    @cached_property
+    def is_chain(self) -> bool:
+        """Whether each unit reads from the one before, so that there is one order of all."""
+        arcs = set(self.edges)
+        return all(pair in arcs for pair in itertools.pairwise(range(len(self))))
 
     @cached_property
     def nets_made(self) -> tuple[tuple[int, ...], ...]:

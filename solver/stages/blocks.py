@@ -72,7 +72,8 @@ def collapse_units(units: Instance, *, forget_weights: bool) -> Blocks:
     A unit is *free* if it takes no time on any device, holds no weights, storages, saved
     storages or graph inputs that count, makes no value that is relayed to the last stage at some
     cost, and may run anywhere. A net is free if it costs neither time nor bytes. Proof that
-    some best plan agrees with each step, for all objectives but latency:
+    some best plan agrees with each step, for all objectives but latency, and for that where units
+    are a chain, so that it is the sum of all loads:
 
     * *Free source, free value*: it has no forward predecessors, and all its nets are free. It
       can move to the earliest stage of its successors, wherever that is, at no cost; so it

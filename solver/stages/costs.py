@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -40,6 +41,8 @@ class StageCosts:
         The kinds by what their stages cost, whatever memory they have.
     transfer_bytes : PairSum
         What stages receive.
+    most_latency_ns : int
+        What no sum of loads exceeds.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class StageCosts:
             self._build_transfers()
         self.alike = self._alike()
         self.most_load_ns = self._most_load_ns()
+        self.most_latency_ns = len(self.problem.devices) * self.most_load_ns
 
     def _most_load_ns(self) -> int:
         """Return what no load exceeds: all work, and every value sent and received."""
@@ -211,3 +215,23 @@ class StageCosts:
             part = table.table(starts, ends)
             result = result + part if len(tables) == 1 else np.maximum(result, part)
         return result
+
+    def latency_ns(self, kind: int, starts: Indices, ends: Indices) -> Floats:
+        """Return what each stage on `kind` adds to the sum of all loads.
+
+        That is its load, but that a value sent to each of its readers counts twice where it is
+        received: all devices send it in one time, but how often is no matter of the stage alone.
+        With transfers that overlap compute it is the load, which counts one send at most.
+        """
+        if self.units.transfers.sends_once or self.problem.interconnect.overlap:
+            return self.load_ns(kind, starts, ends)
+        return self.compute_ns(kind, starts, ends) + 2 * self._received_ns.table(starts, ends)
+
+    @cached_property
+    def _received_ns(self) -> PairSum:
+        """What each stage receives, where all links are alike."""
+        table = PairSum(self.ideals.member)
+        most_ns = self.units.transfers.most_ns
+        for crossing in self._without_links(table, most_ns, sent=False):
+            table.add_received(crossing)
+        return table

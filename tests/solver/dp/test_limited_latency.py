@@ -49,22 +49,41 @@ def latencies(serving):
     return found
 
 
+def reading_twice(serving):
+    """The case in which units also read from the one before the one before."""
+
+    def also(operators):
+        for op in operators:
+            number = int(op.name.removeprefix("op")) if op.name.startswith("op") else 0
+            yield replace(op, reads=(*op.reads, f"op{number - 2}")) if number > 1 else op
+
+    problems = {
+        name: each.replace(operators=tuple(also(each.operators)))
+        for name, each in serving.phases.problems.items()
+    }
+    return replace(serving, phases=Phases(problems))
+
+
 SETTINGS = {
     "as it is": {},
     "two devices": {"max_devices": 2},
-    "overlap": {"interconnect": Interconnect(default=Link(10**9, 3), overlap=True)},
-    "peer to peer": {"interconnect": Interconnect(default=Link(10**9, 3), charging="peer_to_peer")},
+    "overlap": {"interconnect": Interconnect(Link(10**9, 3), charging="host_staged", overlap=True)},
+    "host staged": {"interconnect": Interconnect(Link(10**9, 3), charging="host_staged")},
+    "relayed": {"interconnect": Interconnect(Link(10**9, 3), charging="relayed")},
 }
 
 
 @pytest.mark.parametrize("memory_model", ["weights", "inference"])
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_it_equals_all_plans_listed(settings, memory_model):
+@pytest.mark.parametrize("readers", [1, 2])
+def test_it_equals_all_plans_listed(settings, memory_model, readers):
     limits_that_matter = 0
-    for seed in range(10):
+    for seed in range(12):
         serving = changed(
             with_uneven_prompt(random_case(seed, memory_model=memory_model), seed), **settings
         )
+        if readers > 1:
+            serving = reading_twice(serving)
         problems = merged(serving)
         plans = latencies(serving)
         times = sorted({limited for _, limited in plans})

@@ -7,7 +7,16 @@ import pytest
 import solver.dp.ideal_program
 from experiments.problems.generators import GeneratorSettings, generate_problem
 from experiments.workloads.reader import load_workload
-from solver import SolveLimits, solve
+from solver import (
+    Device,
+    Interconnect,
+    Link,
+    Operator,
+    PartitionProblem,
+    SolveLimits,
+    Weight,
+    solve,
+)
 from solver.dp.ideal_program import IdealAnswer
 from solver.evaluation.result import SolveStatus
 from solver.presolve.dominance import simplify
@@ -41,9 +50,33 @@ def test_few_ideals_go_to_the_program_over_ideals(name, objective_ns):
 
 def test_latency_goes_to_constraint_programming():
     problem = generated("layered", 40, 2).replace(objective="latency")
-    assert solver.dp.ideal_program.why_declined(problem) is not None
+    assert not solver.dp.ideal_program.can_win(problem)
     result = solve(problem, LIMITS)
     assert (result.solver, result.status) == ("cp-sat", SolveStatus.OPTIMAL)
+
+
+def test_the_latency_of_a_long_chain_goes_to_the_program_over_ideals():
+    """Tests what CP-SAT leaves open for minutes: two kinds of devices, most of them needed."""
+    operators = tuple(
+        Operator(
+            f"op{i}", {"fast": 20, "slow": 18}, (f"op{i - 1}",) if i else (), weights=(f"w{i}",)
+        )
+        for i in range(128)
+    )
+    devices = [Device(f"fast{i}", 80, "fast") for i in range(8)]
+    devices += [Device(f"slow{i}", 60, "slow") for i in range(8)]
+    problem = PartitionProblem(
+        operators,
+        devices,
+        weights={f"w{i}": Weight(7) for i in range(128)},
+        interconnect=Interconnect(Link(None, 3)),
+        memory_model="weights",
+        objective=("latency", "devices"),
+    )
+    result = solve(problem, LIMITS)
+    assert (result.solver, result.status) == ("ideal-dp", SolveStatus.OPTIMAL)
+    # Eight slow devices hold 64 units, six fast ones the rest: 13 borders, of two transfers each.
+    assert result.objective_values == (64 * 18 + 64 * 20 + 13 * 6, 14)
 
 
 def test_many_ideals_go_to_constraint_programming():
