@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from fx_bridge.capture.model.messages import failure
 from solver import PartitionError
 
 _hf: Any = importlib.import_module("transformers.cache_utils")
@@ -89,9 +90,15 @@ def layer_caches(model: Any, batch: int, context: int, chunk: int) -> list[Layer
     Raises
     ------
     PartitionError
-        If transformers has another kind of cache for a layer.
+        If transformers has another kind of cache for a layer, or the model does not run with one.
     """
-    sizes = _probe(model, batch, context)
+    try:
+        sizes = _probe(model, batch, context)
+    except Exception as error:
+        raise PartitionError(
+            f"{type(model).__name__} does not run with the StaticCache of transformers: it fails "
+            f"{failure(error, model)}; give a model that does, such as LlamaForCausalLM"
+        ) from error
     like = next(model.parameters())
     made: list[LayerCache] = []
 

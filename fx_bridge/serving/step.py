@@ -176,9 +176,11 @@ def _check_model(model: Any) -> None:
             "it with partition_module"
         )
     config = getattr(model, "config", None)
-    is_decoder = getattr(config, "is_decoder", None)
-    if is_decoder is False or getattr(config, "use_bidirectional_attention", None) is True:
-        remedy = "is_decoder=True" if is_decoder is False else "use_bidirectional_attention=False"
+    # GPT-NeoX, which has no other side, is configured as no decoder, and its attention is causal.
+    is_causal = any(getattr(module, "is_causal", False) is True for module in model.modules())
+    is_encoder = getattr(config, "is_decoder", None) is False and not is_causal
+    if is_encoder or getattr(config, "use_bidirectional_attention", None) is True:
+        remedy = "is_decoder=True" if is_encoder else "use_bidirectional_attention=False"
         raise PartitionError(
             f"{name} is not causal: tokens attend to later ones, so that no cache serves them; "
             f"write {remedy} in its configuration"

@@ -89,6 +89,13 @@ REFUSED = {
         ),
         "is not causal.* write use_bidirectional_attention=False",
     ),
+    "values read as numbers": (
+        lambda: transformers.JetMoeForCausalLM(
+            transformers.JetMoeConfig(**BERT, kv_channels=8, num_local_experts=2)
+        ),
+        "JetMoeForCausalLM does not run with the StaticCache of transformers: it fails in module "
+        ".*; give a model that does",
+    ),
     "other caches": (
         lambda: transformers.MambaForCausalLM(
             transformers.MambaConfig(vocab_size=32, hidden_size=16, num_hidden_layers=1)
@@ -106,8 +113,24 @@ def test_what_cannot_be_served_is_refused_with_a_remedy(kind):
     assert "\n" not in str(raised.value)
 
 
-def test_a_decoder_of_either_kind_is_served():
-    config = transformers.BertConfig(**BERT, is_decoder=True)
-    step = serve_step(transformers.BertLMHeadModel(config), batch=2, context=8)
-    logits = step(torch.ones(2, 3, dtype=torch.long), torch.tensor(0))
-    assert logits.shape == (2, 1, 32)
+DECODERS = {
+    "a decoder of a class of both kinds": lambda: transformers.BertLMHeadModel(
+        transformers.BertConfig(**BERT, is_decoder=True)
+    ),
+    # Its configuration says that it is no decoder.
+    "causal in any case": lambda: transformers.GPTNeoXForCausalLM(
+        transformers.GPTNeoXConfig(**BERT)
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+def test_decoders_are_served(kind):
+    model = DECODERS[kind]().eval()
+    step = serve_step(model, batch=2, context=8)
+    ids = torch.randint(32, (2, 5), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        step(ids[:, :3], torch.tensor(0))
+        logits = step(ids[:, 3:], torch.tensor(3))
+        expected = model(ids, use_cache=False).logits[:, -1:]
+    torch.testing.assert_close(logits, expected, rtol=1e-6, atol=1e-6)
