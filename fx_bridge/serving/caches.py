@@ -7,23 +7,28 @@ transformers is made whose layers are views of these modules at the positions of
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from fx_bridge.capture.model.messages import failure
+from fx_bridge.serving.step import ServeStep, cache_argument
 from solver import PartitionError
 
 _hf: Any = importlib.import_module("transformers.cache_utils")
 
-_RECURRENT: Final = (_hf.LinearAttentionLayer,)
 _LONG: Final = 2**20
 """A context that no window reaches."""
 _PROBED: Final = torch.bfloat16
 _ATTENTION: Final = (_hf.StaticLayer, _hf.StaticSlidingWindowLayer)
+_BOTH: Final = (
+    _hf.LinearAttentionAndStaticFullAttentionLayer,
+    _hf.LinearAttentionAndStaticSlidingWindowAttentionLayer,
+)
 
 
 class LayerCache(nn.Module):
@@ -79,6 +84,18 @@ class StateCache(LayerCache):
         return _StateLayer(self, start)
 
 
+class KeyValueStateCache(LayerCache):
+    """What a layer keeps in which attention and a recurrence run side by side."""
+
+    def __init__(self, attention: KeyValueCache, states: StateCache) -> None:
+        super().__init__({})
+        self.attention, self.states = attention, states
+
+    def layer(self, positions: torch.Tensor, start: torch.Tensor) -> Any:
+        """Return both at these positions."""
+        return _KeyValueStateLayer(self, positions, start)
+
+
 def layer_caches(model: Any, batch: int, context: int, chunk: int) -> list[LayerCache]:
     """Return a cache for every layer of a model, empty.
 
@@ -100,26 +117,33 @@ def layer_caches(model: Any, batch: int, context: int, chunk: int) -> list[Layer
             f"{failure(error, model)}; give a model that does, such as LlamaForCausalLM"
         ) from error
     like = next(model.parameters())
-    made: list[LayerCache] = []
 
     def empty(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
         dtype = like.dtype if tensor.dtype == _PROBED else tensor.dtype
         return torch.zeros(tuple(shape), dtype=dtype, device=like.device)
 
+    def attention(layer: Any) -> KeyValueCache:
+        limit = layer.max_cache_len + chunk - 1 if layer.is_sliding else None
+        length = (batch, layer.num_heads, min(context, limit or context))
+        keys = empty(layer.keys, (*length, layer.k_head_dim))
+        values = empty(layer.values, (*length, layer.v_head_dim))
+        return KeyValueCache(keys, values, limit=limit)
+
+    def states(layer: Any) -> StateCache:
+        conv, recurrent = (
+            {number: empty(t, t.shape) for number, t in of.items() if t is not None}
+            for of in (layer.conv_states, layer.recurrent_states)
+        )
+        return StateCache(conv, recurrent)
+
+    made: list[LayerCache] = []
     for index, layer in enumerate(sizes.layers):
         if type(layer) in _ATTENTION:
-            limit = layer.max_cache_len + chunk - 1 if layer.is_sliding else None
-            length = (batch, layer.num_heads, min(context, limit or context))
-            keys = empty(layer.keys, (*length, layer.k_head_dim))
-            values = empty(layer.values, (*length, layer.v_head_dim))
-            made.append(KeyValueCache(keys, values, limit=limit))
-        elif type(layer) in _RECURRENT:
-            states = (layer.conv_states, layer.recurrent_states)
-            conv, recurrent = (
-                {number: empty(t, t.shape) for number, t in of.items() if t is not None}
-                for of in states
-            )
-            made.append(StateCache(conv, recurrent))
+            made.append(attention(layer))
+        elif type(layer) is _hf.LinearAttentionLayer:
+            made.append(states(layer))
+        elif type(layer) in _BOTH:
+            made.append(KeyValueStateCache(attention(layer), states(layer)))
         elif type(layer) is _hf.DummyLayer:
             made.append(LayerCache({}))
         else:
@@ -136,21 +160,44 @@ def cache_of(layers: Sequence[LayerCache], positions: torch.Tensor, start: torch
     return _hf.Cache(layers=[layer.layer(positions, start) for layer in layers])
 
 
+def needs_mask(step: ServeStep) -> bool:
+    """Return whether a model reads where it is as a number, unless a mask is given.
+
+    Such models make a mask of as many positions as there are, which no graph of all positions does.
+    """
+    if "attention_mask" not in inspect.signature(super(ServeStep, step).forward).parameters:
+        return False
+    try:
+        _run_faked(step, torch.zeros(step.batch, 1, dtype=torch.long), torch.tensor(0))
+    except DataDependentOutputException:
+        return True
+    except Exception:  # of which a capture says more
+        return False
+    return False
+
+
 def _probe(model: Any, batch: int, context: int) -> Any:
     """Run one token with fake tensors, and return the cache that it filled."""
     # Windows are told no longer than the context.
     cache = _hf.StaticCache(config=model.config, max_cache_len=max(context, _LONG))
+    argument = cache_argument(inspect.signature(model.forward).parameters)
+    ids = torch.zeros(batch, 1, dtype=torch.long)
+    _run_faked(model, input_ids=ids, use_cache=True, **{argument: cache})
+    return cache
+
+
+def _run_faked(model: nn.Module, *args: Any, **kwargs: Any) -> None:
+    """Run a model whose tensors are fake, as are tensors among the arguments."""
     named = dict((*model.named_parameters(), *model.named_buffers()))
-    with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
+    with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
         # Fake kernels of experts know bfloat16 alone.
         tensors = {
             name: torch.empty(t.shape, dtype=_PROBED if t.is_floating_point() else t.dtype)
             for name, t in named.items()
         }
-        ids = torch.zeros(batch, 1, dtype=torch.long)
-        given = {"input_ids": ids, "past_key_values": cache, "use_cache": True}
-        torch.func.functional_call(model, tensors, (), given)
-    return cache
+        args = tuple(mode.from_tensor(arg) for arg in args)
+        given = {k: mode.from_tensor(v) if torch.is_tensor(v) else v for k, v in kwargs.items()}
+        torch.func.functional_call(model, tensors, args, given)
 
 
 class _KeyValueLayer(_hf.CacheLayerMixin):  # type: ignore[misc]
@@ -217,6 +264,16 @@ class _StateLayer(_hf.LinearAttentionLayer):  # type: ignore[misc]
         self.recurrent_states = _Lazy(
             {n: resets.get(f"recurrent_states_{n}") for n in cache.numbers}
         )
+
+
+class _KeyValueStateLayer(_StateLayer, _KeyValueLayer):
+    """Both parts of a :class:`KeyValueStateCache`."""
+
+    def __init__(
+        self, cache: KeyValueStateCache, positions: torch.Tensor, start: torch.Tensor
+    ) -> None:
+        _KeyValueLayer.__init__(self, cache.attention, positions, start)
+        _StateLayer.__init__(self, cache.states, start)
 
 
 class _Reset:

@@ -13,7 +13,7 @@ from fx_bridge.capture.layers import layer_calls, repeated_modules
 from fx_bridge.digraph import to_digraph
 from fx_bridge.interop.engines import placement_for
 from fx_bridge.options import Costs, Placement
-from fx_bridge.serving.phases import capture_phases
+from fx_bridge.serving.phases import capture_phases, check_prompt
 from fx_bridge.serving.request import Request
 from fx_bridge.serving.step import CACHES, ServeStep, serve_step
 from fx_bridge.split.pins import with_hand_made
@@ -102,7 +102,9 @@ class ServingGraphs:
     def _captured(self, context: int) -> tuple[ServeStep, dict[int, CapturedGraph]]:
         calls = self._request.calls
         step = serve_step(self._model, self._request.batch, context, max(calls))
-        return step, capture_phases(step, (*calls, 1))
+        graphs = capture_phases(step, (*calls, 1))
+        check_prompt(graphs, calls)
+        return step, graphs
 
     def _phases_of(self, graphs: Mapping[int, CapturedGraph]) -> Phases:
         return Phases({_phase(count): self._problem(graph) for count, graph in graphs.items()})
@@ -154,8 +156,8 @@ def _cache_limits(step: ServeStep) -> dict[str, int]:
     from fx_bridge.serving.caches import KeyValueCache
 
     return {
-        f"{CACHES}.{number}.{name}": cache.limit
-        for number, cache in enumerate(step.caches)
+        f"{CACHES}.{path}.{name}": cache.limit
+        for path, cache in step.caches.named_modules()
         if isinstance(cache, KeyValueCache) and cache.limit is not None
         for name, _ in cache.named_buffers()
     }

@@ -17,7 +17,7 @@ from fx_bridge.placement.checks import checked_stages
 from fx_bridge.placement.model import place_all
 from fx_bridge.serving.graphs import cache_growth
 from fx_bridge.serving.halves import half_layers
-from fx_bridge.serving.phases import capture_phases
+from fx_bridge.serving.phases import capture_phases, check_prompt
 from fx_bridge.serving.placed import PlacedStep
 from fx_bridge.serving.request import Request
 from fx_bridge.serving.step import ServeStep, serve_step
@@ -243,6 +243,8 @@ def plan_streamed_serving(
     step = serve_step(model, request.batch, request.context, max(request.calls))
     runs = _runs(request, objective)
     graphs = capture_phases(step, tuple(dict.fromkeys((*runs, 1))))
+    if objective == "request":
+        check_prompt(graphs, request.calls)
     host = OffloadHost() if host is None else host
     problems = {
         tokens: _problem_of(step, captured, places, host, host_class, costs)

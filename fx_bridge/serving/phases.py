@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
+import torch
 from torch import fx
 from torch.fx.graph import _Namespace
 
@@ -14,6 +16,9 @@ from fx_bridge.costs.operators import operation_name
 from fx_bridge.serving.step import ServeStep
 from solver import PartitionError
 from solver.model.checks import check_positive
+
+_RESET: Final = torch.ops.aten.mul_.Tensor
+_WRITE: Final = torch.ops.aten.copy_.default
 
 
 def capture_phases(step: ServeStep, tokens: Sequence[int]) -> dict[int, CapturedGraph]:
@@ -65,6 +70,44 @@ def capture_phases(step: ServeStep, tokens: Sequence[int]) -> dict[int, Captured
     if not found:
         raise PartitionError("tokens is empty; write for example (512, 1)")
     return found
+
+
+def check_prompt(graphs: Mapping[int, CapturedGraph], calls: Mapping[int, int]) -> None:
+    """Refuse a prompt in parts where a call of several tokens forgets what came before.
+
+    Some recurrent layers of transformers read their state in calls of one token alone.
+
+    Parameters
+    ----------
+    graphs : mapping of int to CapturedGraph
+        By the number of tokens.
+    calls : mapping of int to int
+        How often each is called for a prompt.
+
+    Raises
+    ------
+    PartitionError
+        If so.
+    """
+    parts = {tokens: count for tokens, count in calls.items() if tokens > 1}
+    if sum(parts.values()) < 2:
+        return
+    for tokens in parts:
+        for state in _forgotten(graphs[tokens]):
+            raise PartitionError(
+                f"a call of {tokens} tokens does not read {state!r}, so that it forgets what came "
+                "before; give the prompt in one call: leave chunk out"
+            )
+
+
+def _forgotten(captured: CapturedGraph) -> Iterator[str]:
+    """Yield the states that a graph writes and does not read."""
+    for node in captured.graph.find_nodes(op="get_attr"):
+        if ".recurrent_states_" in str(node.target):
+            resets = [user for user in node.users if user.target is _RESET]
+            readers = [reader for user in (node, *resets) for reader in user.users]
+            if all(reader in resets or reader.target is _WRITE for reader in readers):
+                yield str(node.target)
 
 
 def _names_in(first: CapturedGraph, other: CapturedGraph) -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,11 +41,15 @@ class ServeStep(nn.Module):
     ----------
     batch, context, chunk : int
         Sequences, the positions that each of them has, and most tokens of a call.
+    gives_mask : bool
+        Whether the model is given a mask without padding, for it would make one as long as what is
+        in its cache.
     """
 
     batch: int
     context: int
     chunk: int
+    gives_mask: bool
     caches: nn.ModuleList
 
     def forward(self, input_ids: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
@@ -54,17 +58,21 @@ class ServeStep(nn.Module):
 
         positions = torch.arange(input_ids.shape[1], device=input_ids.device) + start
         layers: list[LayerCache] = list(self.caches)  # type: ignore[arg-type]
-        given: dict[str, Any] = {
-            "input_ids": input_ids,
-            "past_key_values": cache_of(layers, positions, start),
-            "use_cache": True,
-        }
         forward = super().forward  # of the model's own class
         takes = inspect.signature(forward).parameters
+        given: dict[str, Any] = {
+            "input_ids": input_ids,
+            cache_argument(takes): cache_of(layers, positions, start),
+            "use_cache": True,
+        }
         if "position_ids" in takes:
             given["position_ids"] = positions.unsqueeze(0)
         if "logits_to_keep" in takes:
             given["logits_to_keep"] = 1
+        if self.gives_mask:
+            given["attention_mask"] = torch.ones(
+                self.batch, self.context, dtype=torch.long, device=input_ids.device
+            )
         with _same_kernels():
             logits: torch.Tensor = forward(**given).logits
         return logits if "logits_to_keep" in takes else logits[:, -1:]
@@ -126,7 +134,7 @@ def serve_step(model: nn.Module, batch: int, context: int, chunk: int | None = N
     chunk = context if chunk is None else chunk
     check_positive(chunk, "chunk")
     _check_model(model)
-    from fx_bridge.serving.caches import layer_caches
+    from fx_bridge.serving.caches import layer_caches, needs_mask
 
     caches = layer_caches(model, batch, context, min(chunk, context))
     step = copy.copy(model)
@@ -137,6 +145,8 @@ def serve_step(model: nn.Module, batch: int, context: int, chunk: int | None = N
     assert isinstance(step, ServeStep)
     step.batch, step.context, step.chunk = batch, context, min(chunk, context)
     step.caches = nn.ModuleList(caches)
+    step.gives_mask = False
+    step.gives_mask = needs_mask(step)
     return step.eval()
 
 
@@ -185,11 +195,16 @@ def _check_model(model: Any) -> None:
             f"{name} is not causal: tokens attend to later ones, so that no cache serves them; "
             f"write {remedy} in its configuration"
         )
-    if "past_key_values" not in takes:
+    if cache_argument(takes) not in takes:
         raise PartitionError(
-            f"{name} takes no past_key_values, so that its caches cannot be made buffers; give a "
-            f"model that does, {such}"
+            f"{name} takes neither past_key_values nor cache_params, so that its caches cannot be "
+            f"made buffers; give a model that does, {such}"
         )
+
+
+def cache_argument(takes: Container[str]) -> str:
+    """Return the argument that is a model's cache; in Mamba it has a name of its own."""
+    return "cache_params" if "cache_params" in takes else "past_key_values"
 
 
 @contextmanager

@@ -51,8 +51,20 @@ _SETTINGS = {
         "linear_num_value_heads": 4,
         "layer_types": ["linear_attention", "full_attention"],
     },
+    "OPT": {"ffn_dim": 64, "word_embed_proj_dim": 32, "init_std": 0.2},
+    "Mamba": {"state_size": 4},
+    "Mamba2": {"state_size": 8, "num_heads": 8, "head_dim": 8, "n_groups": 1},
+    "FalconH1": {
+        "head_dim": 8,
+        "mamba_d_ssm": 64,
+        "mamba_n_heads": 8,
+        "mamba_d_head": 8,
+        "mamba_n_groups": 1,
+        "mamba_d_state": 8,
+    },
 }
-FAMILIES = ("GPT2", *_SETTINGS)
+FAMILIES = ("GPT2", *(family for family in _SETTINGS if family != "Mamba"))
+"""Those whose prompts may be given in parts."""
 
 
 def model_of(family):

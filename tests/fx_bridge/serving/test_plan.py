@@ -1,17 +1,30 @@
 """The most tokens that fit where values count, and several plans of one capture."""
 
+from dataclasses import replace
+
 import pytest
+import torch
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from fx_bridge.options import DEFAULT_COSTS, DEFAULT_PLACEMENT, Costs
-from fx_bridge.serving import Request, ServingPlanner, plan_serving
+from fx_bridge.serving import Request, ServingPlanner, plan_serving, serve_step
 from fx_bridge.serving.graphs import ServingGraphs
-from solver import Device, SolveStatus
+from solver import Device, PartitionError, SolveStatus
 from solver.serving.problem import SERVING_OBJECTIVES
-from tests.support.serving_models import model_of, narrow_llama
+from tests.support.serving_models import (
+    BATCH,
+    CONTEXT,
+    PROMPT,
+    model_of,
+    narrow_llama,
+    prompt,
+    with_step,
+    without_cache,
+)
 
 REQUEST = Request(batch=1, context=16, prompt=4, generate=2)
 DEVICES = [Device("cpu:0", 80_000)]
+LARGE = [Device("cpu:0", 10**7)]
 
 
 def padded_llama():
@@ -80,3 +93,19 @@ def test_one_planner_captures_once_for_all_objectives(monkeypatch):
     assert other.metrics.token_ns > plans["token"].metrics.token_ns
     plain = ServingPlanner(narrow_llama(1)[0], REQUEST, devices=devices, costs=costs["all"])
     assert plain.plan("token").experts_read is None
+
+
+def test_a_prompt_in_parts_is_refused_where_a_part_forgets_those_before():
+    """Tests Mamba, whose layers read their state in calls of one token alone."""
+    model = model_of("Mamba")
+    parts = replace(REQUEST, chunk=2)
+    refusal = "a call of 2 tokens does not read 'caches.0.recurrent_states_0'.* leave chunk out"
+    with pytest.raises(PartitionError, match=refusal):
+        plan_serving(model, parts, devices=LARGE, objective="request")
+    assert plan_serving(model, REQUEST, devices=LARGE, objective="request").plan
+    step = serve_step(model, BATCH, CONTEXT, PROMPT)
+    tokens, logits = without_cache(model, prompt(), 8)
+    ours, scores = with_step(step, prompt(), 8, (PROMPT,))
+    assert torch.equal(ours, tokens)
+    torch.testing.assert_close(scores, logits, atol=1e-4, rtol=1e-5)
+    plan_serving(model_of("Mamba2"), parts, devices=LARGE, objective="request")

@@ -97,10 +97,10 @@ REFUSED = {
         ".*; give a model that does",
     ),
     "other caches": (
-        lambda: transformers.MambaForCausalLM(
-            transformers.MambaConfig(vocab_size=32, hidden_size=16, num_hidden_layers=1)
+        lambda: transformers.OpenAIGPTLMHeadModel(
+            transformers.OpenAIGPTConfig(vocab_size=32, n_embd=16, n_layer=1, n_head=2)
         ),
-        "MambaForCausalLM takes no past_key_values, .*; give a model that does",
+        "takes neither past_key_values nor cache_params, .*; give a model that does",
     ),
 }
 
