@@ -13,6 +13,7 @@ from experiments.workloads.piper import is_piper, piper_from_json
 from experiments.workloads.reader import InstanceSettings, load_instance
 from solver import PartitionError, PartitionPlan, SolveLimits, SolveStatus, evaluate, solve
 from solver.io.files import read_json
+from tests.support.piper_program import least_bottleneck
 
 S = 10**9
 ONE_A_STAGE = InstanceSettings(with_replicas=False)
@@ -233,6 +234,16 @@ def test_the_published_ones_are_in_the_package(name, nodes, edges):
     )
     assert (len(problem.devices), problem.devices[0].memory_bytes) == (10, 80 * 2**30)
     assert problem.microbatches == data["mbsInBatch"]
+
+
+@pytest.mark.parametrize(("devices", "memory_gib"), [(8, 6), (8, 8), (32, 8)])
+def test_published_optima_are_those_of_a_program_over_down_sets(devices, memory_gib):
+    data = read_json(workload_path("published:piper.bert32a100"))
+    sizes = {"max_devices": devices, "device_memory_bytes": memory_gib * 2**30}
+    result = solve(piper_from_json(data, **sizes), SolveLimits(workers=1))
+    assert result.status is SolveStatus.OPTIMAL
+    expected = least_bottleneck(data, devices, memory_gib * 2**30)
+    assert result.objective == pytest.approx(expected * S, abs=100)
 
 
 def test_solve_proves_a_published_value(capsys):
