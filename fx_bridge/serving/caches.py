@@ -7,16 +7,14 @@ transformers is made whose layers are views of these modules at the positions of
 from __future__ import annotations
 
 import importlib
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fx_bridge.capture.model.messages import failure
-from fx_bridge.serving.step import ServeStep, cache_argument
 from solver import PartitionError
 
 _hf: Any = importlib.import_module("transformers.cache_utils")
@@ -96,11 +94,15 @@ class KeyValueStateCache(LayerCache):
         return _KeyValueStateLayer(self, positions, start)
 
 
-def layer_caches(model: Any, batch: int, context: int, chunk: int) -> list[LayerCache]:
+def layer_caches(
+    model: Any, batch: int, context: int, chunk: int, argument: str
+) -> list[LayerCache]:
     """Return a cache for every layer of a model, empty.
 
     Parameters
     ----------
+    argument : str
+        Of the model, that is its cache.
     chunk : int
         Most tokens of a call: a layer with a sliding window keeps as many positions more.
 
@@ -110,7 +112,7 @@ def layer_caches(model: Any, batch: int, context: int, chunk: int) -> list[Layer
         If transformers has another kind of cache for a layer, or the model does not run with one.
     """
     try:
-        sizes = _probe(model, batch, context)
+        sizes = _probe(model, batch, context, argument)
     except Exception as error:
         raise PartitionError(
             f"{type(model).__name__} does not run with the StaticCache of transformers: it fails "
@@ -160,33 +162,16 @@ def cache_of(layers: Sequence[LayerCache], positions: torch.Tensor, start: torch
     return _hf.Cache(layers=[layer.layer(positions, start) for layer in layers])
 
 
-def needs_mask(step: ServeStep) -> bool:
-    """Return whether a model reads where it is as a number, unless a mask is given.
-
-    Such models make a mask of as many positions as there are, which no graph of all positions does.
-    """
-    if "attention_mask" not in inspect.signature(super(ServeStep, step).forward).parameters:
-        return False
-    try:
-        _run_faked(step, torch.zeros(step.batch, 1, dtype=torch.long), torch.tensor(0))
-    except DataDependentOutputException:
-        return True
-    except Exception:  # of which a capture says more
-        return False
-    return False
-
-
-def _probe(model: Any, batch: int, context: int) -> Any:
+def _probe(model: Any, batch: int, context: int, argument: str) -> Any:
     """Run one token with fake tensors, and return the cache that it filled."""
     # Windows are told no longer than the context.
     cache = _hf.StaticCache(config=model.config, max_cache_len=max(context, _LONG))
-    argument = cache_argument(inspect.signature(model.forward).parameters)
     ids = torch.zeros(batch, 1, dtype=torch.long)
-    _run_faked(model, input_ids=ids, use_cache=True, **{argument: cache})
+    run_faked(model, input_ids=ids, use_cache=True, **{argument: cache})
     return cache
 
 
-def _run_faked(model: nn.Module, *args: Any, **kwargs: Any) -> None:
+def run_faked(model: nn.Module, *args: Any, **kwargs: Any) -> None:
     """Run a model whose tensors are fake, as are tensors among the arguments."""
     named = dict((*model.named_parameters(), *model.named_buffers()))
     with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode:

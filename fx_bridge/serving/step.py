@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import fx, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.export import ExportedProgram
 
 from fx_bridge.capture.graph import CapturedGraph
@@ -62,7 +63,7 @@ class ServeStep(nn.Module):
         takes = inspect.signature(forward).parameters
         given: dict[str, Any] = {
             "input_ids": input_ids,
-            cache_argument(takes): cache_of(layers, positions, start),
+            _cache_argument(takes): cache_of(layers, positions, start),
             "use_cache": True,
         }
         if "position_ids" in takes:
@@ -134,9 +135,10 @@ def serve_step(model: nn.Module, batch: int, context: int, chunk: int | None = N
     chunk = context if chunk is None else chunk
     check_positive(chunk, "chunk")
     _check_model(model)
-    from fx_bridge.serving.caches import layer_caches, needs_mask
+    from fx_bridge.serving.caches import layer_caches
 
-    caches = layer_caches(model, batch, context, min(chunk, context))
+    argument = _cache_argument(inspect.signature(model.forward).parameters)
+    caches = layer_caches(model, batch, context, min(chunk, context), argument)
     step = copy.copy(model)
     # The parts are the model's own, under their own names.
     for table in ("_modules", "_parameters", "_buffers"):
@@ -146,7 +148,7 @@ def serve_step(model: nn.Module, batch: int, context: int, chunk: int | None = N
     step.batch, step.context, step.chunk = batch, context, min(chunk, context)
     step.caches = nn.ModuleList(caches)
     step.gives_mask = False
-    step.gives_mask = needs_mask(step)
+    step.gives_mask = _needs_mask(step)
     return step.eval()
 
 
@@ -195,16 +197,34 @@ def _check_model(model: Any) -> None:
             f"{name} is not causal: tokens attend to later ones, so that no cache serves them; "
             f"write {remedy} in its configuration"
         )
-    if cache_argument(takes) not in takes:
+    if _cache_argument(takes) not in takes:
         raise PartitionError(
             f"{name} takes neither past_key_values nor cache_params, so that its caches cannot be "
             f"made buffers; give a model that does, {such}"
         )
 
 
-def cache_argument(takes: Container[str]) -> str:
+def _cache_argument(takes: Container[str]) -> str:
     """Return the argument that is a model's cache; in Mamba it has a name of its own."""
     return "cache_params" if "cache_params" in takes else "past_key_values"
+
+
+def _needs_mask(step: ServeStep) -> bool:
+    """Return whether a model reads where it is as a number, unless a mask is given.
+
+    Such models make a mask of as many positions as there are, which no graph of all positions does.
+    """
+    from fx_bridge.serving.caches import run_faked
+
+    if "attention_mask" not in inspect.signature(super(ServeStep, step).forward).parameters:
+        return False
+    try:
+        run_faked(step, *step.example(1))
+    except DataDependentOutputException:
+        return True
+    except Exception:  # of which a capture says more
+        return False
+    return False
 
 
 @contextmanager
