@@ -318,17 +318,14 @@ _CUTS_WITH_EVERYTHING_AGAIN: Final = Step(
     share=16.0,
     when=all_of(is_first, recomputation.has_wide_gap, recomputation.may_run_everything_again),
 )
+_WITHOUT_LIMITS: Final = Step("without limits", recomputation.without_limits, share=16.0)
 RECOMPUTED: Final = (
+    # Where nothing has to run again, it often proves the optimum before cuts are estimated.
+    *_only(all_of(is_first, recomputation.is_short_without_limits), (_WITHOUT_LIMITS,)),
     CONTIGUOUS,
     GREEDY,
     Step("averages", bounds.averages, is_baseline=True),
-    # Where nothing has to run again, it often proves the optimum before cuts are estimated.
-    Step(
-        "without limits",
-        recomputation.without_limits,
-        share=16.0,
-        when=all_of(is_first, recomputation.may_be_roomy),
-    ),
+    *_only(all_of(is_first, recomputation.needs_nothing_again), (_WITHOUT_LIMITS,)),
     _RECOMPUTED_CUTS,
     Step(
         "recomputed stages",

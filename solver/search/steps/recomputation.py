@@ -19,7 +19,7 @@ from solver.model.recomputation import required
 from solver.presolve.device_kinds import usable_devices
 from solver.presolve.instance import condense
 from solver.search.findings import BoundFound, Finding, Infeasible, PlanFound
-from solver.search.state import SearchState
+from solver.search.state import SearchState, kept
 from solver.stages.recompute_chooser import RecomputeChooser
 
 _FEW_ROWS: Final = 200_000
@@ -70,13 +70,15 @@ def without_limits(state: SearchState, clock: Clock) -> Iterator[Finding]:
         yield Infeasible(answer.reason)
 
 
-def may_be_roomy(state: SearchState) -> bool:
-    """Whether the best plan so far fits with nothing run again, or that search is a short one."""
-    if not state.has_gap(1):
-        return False
-    if state.plan is not None and not state.plan.recomputed:
-        return True
+@kept
+def is_short_without_limits(state: SearchState) -> bool:
+    """Whether the search without limits of memory will likely end in about a second."""
     return state.problem.objective == ("bottleneck",) and can_win(_without_limits(state))
+
+
+def needs_nothing_again(state: SearchState) -> bool:
+    """Whether the best plan so far fits with nothing run again."""
+    return state.plan is not None and not state.plan.recomputed
 
 
 def _without_limits(state: SearchState) -> PartitionProblem:

@@ -339,3 +339,26 @@ def test_everything_runs_again_only_where_that_may_win_on_average():
     on_one = PartitionPlan({op.name: device for op in problem.operators}, (device,))
     assert may_run_everything_again(state_of(problem, on_one))
     assert may_run_everything_again(state_of(problem))
+
+
+# -- when nothing has to run again ------------------------------------------------------------
+
+
+def proving_steps(problem):
+    """Returns the steps of a search that proves its plan, in which nothing runs again."""
+    result = solve(problem, LIMITS)
+    assert result.status is SolveStatus.OPTIMAL and not result.plan.recomputed
+    return [record.step for record in result.log]
+
+
+@pytest.mark.parametrize("objective", ["bottleneck", "step"])
+def test_room_for_the_best_plan_of_all_proves_it_without_a_model_of_the_choice(objective):
+    problem = small_problem(SMALL[1], None).replace(objective=objective)
+    fixed = solve(problem.replace(recompute="none"), LIMITS)
+    most_bytes = max(usage.memory_bytes for usage in fixed.evaluation.usage)
+    # Just as much is enough: no other search is asked.
+    steps = proving_steps(with_memory(problem, most_bytes))
+    assert steps[-1] == "without limits"
+    assert ("contiguous" in steps) == (objective == "step")
+    best = solve(with_memory(problem, most_bytes - 1), LIMITS)
+    assert best.objective > fixed.objective
