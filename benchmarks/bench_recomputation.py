@@ -4,7 +4,8 @@
 
 Every model trains on equal devices that hold what the best plan without limits holds, and half as
 much again, so that both problems have plans. Each is searched by one worker until it is proven, or
-the limit. Times are those of the processor, not of the clock: compare ratios within one run.
+the limit. Times are those of the processor, not of the clock, the least of three searches: garbage
+of the capture is collected during any of them. Compare ratios within one run.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ DEVICE_COUNTS = (2, 4)
 ROOMS_PERCENT = (100, 150)
 OBJECTIVES = ("bottleneck", "step")
 MICROBATCHES = 8
+SEARCHES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +52,13 @@ class Row:
 
 
 def timed(problem: PartitionProblem, limits: SolveLimits) -> tuple[float, SolveResult]:
-    """Return what a search takes of the processor, and its answer."""
-    start_s = time.process_time()
-    result = solve(problem, limits)
-    return time.process_time() - start_s, result
+    """Return what a search takes of the processor at least, and its answer."""
+    seconds = []
+    for _ in range(SEARCHES):
+        start_s = time.process_time()
+        result = solve(problem, limits)
+        seconds.append(time.process_time() - start_s)
+    return min(seconds), result
 
 
 def described(result: SolveResult) -> str:

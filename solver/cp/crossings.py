@@ -101,7 +101,7 @@ class Crossings:
         self.stages.add_on(total, unit, place, -1)
         if other >= 0:
             self.stages.add_on(total, other, place)
-        self.stages.model.add(total.expression >= 0)
+        self.stages.add_row(total.expression >= 0)
 
     def hops(self, relay: Net, border: int) -> LinearSum:
         """hop[relay, border]: made on a position before `border` and needed there or later.
@@ -136,7 +136,7 @@ class Crossings:
             for unit in ends:
                 row = LinearSum().add(literal).add(stages.reaches(unit, border), -1)
                 row.add(stages.reaches(producer, border))
-                stages.model.add(row.expression >= 0)
+                stages.add_row(row.expression >= 0)
             total.add(literal)
         self._hops[key] = total
         return total
@@ -170,9 +170,9 @@ class Crossings:
                     literal = self._pair(net, stages.places[source], place)
                     total.add(literal)
                     bound = stages.on(producer, stages.places[source]).add(literal, -1)
-                    stages.model.add(bound.expression >= 0)
+                    stages.add_row(bound.expression >= 0)
                     pairs.setdefault((source, target), []).append((net, literal))
-                stages.model.add(total.expression >= 0)
+                stages.add_row(total.expression >= 0)
         return pairs
 
     def _pair(self, net: Net, source: Place, target: Place) -> cp_model.IntVar:

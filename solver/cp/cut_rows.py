@@ -123,9 +123,9 @@ def add_pinned_stages(stages: StageModel) -> None:
             for stage in own:
                 lower, upper = before.copy(), before.copy()
                 stages.add_on(lower, unit, (position,), -stage)
-                stages.model.add(lower.expression >= 0)
+                stages.add_row(lower.expression >= 0)
                 stages.add_on(upper, unit, (position,), position - stage)
-                stages.model.add(upper.expression <= position)
+                stages.add_row(upper.expression <= position)
 
 
 def _occupied(stages: StageModel) -> list[Literal]:
@@ -147,6 +147,6 @@ def _occupied(stages: StageModel) -> list[Literal]:
             stages.add_on(some, unit, place, -1)
             each = stages.sum_of([there])
             stages.add_on(each, unit, place, -1)
-            stages.model.add(each.expression >= 0)
-        stages.model.add(some.expression <= 0)
+            stages.add_row(each.expression >= 0)
+        stages.add_row(some.expression <= 0)
     return occupied

@@ -78,6 +78,7 @@ from solver.cp.recompute_choice import RecomputeChoice
 from solver.cp.stage_model import StageModel
 from solver.cp.step_rows import StepRows
 from solver.cp.symmetry_rows import add_block_order
+from solver.model.clock import UNLIMITED, Clock
 from solver.model.problem import ObjectiveName
 from solver.presolve.instance import Instance
 from solver.presolve.symmetry import IdenticalBlocks
@@ -107,6 +108,9 @@ class CpSatFormulation:
     pulls : PullRows, optional
         If given, the model is a relaxation: devices hold weights alone, and operators are where
         these rows pull them.
+    clock : Clock
+        When it is over, :class:`solver.cp.hinted_model.OutOfTime` is raised, now or by
+        :meth:`objective`.
 
     Attributes
     ----------
@@ -129,6 +133,7 @@ class CpSatFormulation:
         all_rounds: bool = False,
         identical: IdenticalBlocks | None = None,
         pulls: PullRows | None = None,
+        clock: Clock = UNLIMITED,
     ) -> None:
         self.stages = StageModel(
             units,
@@ -138,6 +143,7 @@ class CpSatFormulation:
             order=order,
             use_all=use_all,
             all_rounds=all_rounds,
+            clock=clock,
         )
         add_cuts(self.stages)
         add_pinned_stages(self.stages)

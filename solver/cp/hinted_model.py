@@ -8,14 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from ortools.sat.python import cp_model
 
 from solver.cp.linear import LinearSum, Literal
+from solver.model.clock import UNLIMITED, Clock
 
 Place = tuple[int, ...]
 """Positions that count as one: a single stage, or all stages of one device."""
 ConditionalRow = tuple[LinearSum, list[tuple[Literal, bool]]]
 """A sum that counts if all literals have the values beside them."""
+
+
+class OutOfTime(Exception):  # noqa: N818
+    """The clock was over before a model was made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +40,16 @@ class StageChoice:
 class HintedModel:
     """Variables with their definitions.
 
+    Parameters
+    ----------
+    clock : Clock
+        When it is over, every new variable and row raises :class:`OutOfTime`: to make a large
+        model may take longer than its search has.
+
     Attributes
     ----------
     model : cp_model.CpModel
-        CP-SAT's, to which rows are added.
+        CP-SAT's, to which :meth:`add_row` adds.
     upper : dict of int to int
         Upper bound of every variable, by index; all lower bounds are 0.
     definitions : list
@@ -46,7 +58,8 @@ class HintedModel:
         Values of the variables under the hint that is being made, by index.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = UNLIMITED) -> None:
+        self._clock = clock
         self.model = cp_model.CpModel()
         self.definitions: list[
             tuple[cp_model.IntVar, Callable[[StageChoice], int] | LinearSum]
@@ -60,9 +73,21 @@ class HintedModel:
         upper: int,
         definition: Callable[[StageChoice], int] | LinearSum,
     ) -> cp_model.IntVar:
+        self._check_time()
         self.definitions.append((variable, definition))
         self.upper[variable.index] = upper
         return variable
+
+    def _check_time(self) -> None:
+        if self._clock.is_over:
+            raise OutOfTime
+
+    def add_row(
+        self, row: cp_model.BoundedLinearExpression | bool | np.bool_
+    ) -> cp_model.Constraint:
+        """Add a row to the model."""
+        self._check_time()
+        return self.model.add(row)
 
     def new_bool(self, definition: Callable[[StageChoice], int]) -> cp_model.IntVar:
         """Return a new Boolean variable whose value under a plan is `definition`."""
@@ -78,7 +103,7 @@ class HintedModel:
             return total
         upper = max(total.largest(self.upper), 0)
         variable = self._define(self.model.new_int_var(0, upper, ""), upper, total)
-        self.model.add(variable >= total.expression)
+        self.add_row(variable >= total.expression)
         return LinearSum().add(variable)
 
     def largest_of(self, rows: Sequence[LinearSum]) -> LinearSum:
@@ -114,7 +139,7 @@ class HintedModel:
             upper = max([0, *(row.largest(self.upper) for row, _ in counting)])
         variable = self.new_int(upper, largest)
         for row, conditions in counting:
-            constraint = self.model.add(variable >= row.expression)
+            constraint = self.add_row(variable >= row.expression)
             if conditions:
                 constraint.only_enforce_if(
                     *(lit if wanted else lit.negated() for lit, wanted in conditions)

@@ -66,7 +66,7 @@ class LatencyRows:
             total = LinearSum(1).add(literal)
             stages.add_on(total, tail, (source,), -1)
             stages.add_on(total, head, (target,), -1)
-            stages.model.add(total.expression >= 0)
+            stages.add_row(total.expression >= 0)
         return literal
 
     def _is_crossed(self, border: int) -> Literal:
@@ -81,7 +81,7 @@ class LatencyRows:
         literal = stages.new_bool(lambda _: any(hop.value(values) for hop in hops))
         for hop in hops:
             row = LinearSum().add(literal).add_sum(hop, -1)
-            stages.model.add(row.expression >= 0)
+            stages.add_row(row.expression >= 0)
         return literal
 
     # -- times of stages ------------------------------------------------------------------

@@ -70,7 +70,7 @@ class LoadRows:
                 for total, part in zip(totals, parts, strict=True):
                     row = total.add_sum(part).copy().add_sum(bottleneck, first - slot - 1)
                     if total.terms:
-                        self.stages.model.add(row.expression <= 0)
+                        self.stages.add_row(row.expression <= 0)
         return bottleneck
 
     def add_load(self, slot: int, parts_of: dict[tuple[int, ...], list[LinearSum]]) -> LinearSum:
@@ -168,7 +168,7 @@ class LoadRows:
             return chosen[0]
         literal = self.stages.new_bool(lambda s: s.kind_at[slot] in kinds)
         total = self.stages.sum_of(chosen).add(literal, -1)
-        self.stages.model.add(total.expression == 0)
+        self.stages.add_row(total.expression == 0)
         return literal
 
     def _load_parts(self, slot: int, device: Device) -> list[LinearSum]:

@@ -113,7 +113,7 @@ class MemoryRows:
         scaled = LinearSum(-(-total.constant // divisor))
         for variable, coefficient in total.terms.values():
             scaled.add(variable, coefficient // divisor)
-        self.stages.model.add(scaled.expression <= 0)
+        self.stages.add_row(scaled.expression <= 0)
 
     def _add_peak_permille(self, row: LinearSum, slot: int, capacities: list[int | None]) -> None:
         for kind, capacity in enumerate(capacities):
@@ -121,7 +121,7 @@ class MemoryRows:
             if capacity is None or chosen is False:
                 continue
             total = LinearSum().add_sum(row, 1000).add_sum(self.peak_permille, -capacity)
-            constraint = self.stages.model.add(total.expression <= 0)
+            constraint = self.stages.add_row(total.expression <= 0)
             if not isinstance(chosen, bool):
                 constraint.only_enforce_if(chosen)
 
@@ -170,7 +170,7 @@ class MemoryRows:
             # Without a limit they always fit.
             least = largest + 1 if capacity is None else capacity + 1 - more_bytes
             total.add(self.stages.kind[slot][kind], (least - weights.constant) // -scale)
-        self.stages.model.add(total.expression >= 0).only_enforce_if(*conditions)
+        self.stages.add_row(total.expression >= 0).only_enforce_if(*conditions)
 
     def _stage_rows(self, position: int, constant: LinearSum) -> list[LinearSum]:
         """Return the sums of which the largest is `constant` plus the memory of one stage."""

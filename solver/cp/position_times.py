@@ -115,7 +115,7 @@ class PositionTimes:
         values = self.stages.values
         literal = self.stages.new_bool(lambda _: first.value(values) * second.value(values))
         total = LinearSum(1).add(literal).add_sum(first, -1).add_sum(second, -1)
-        self.stages.model.add(total.expression >= 0)
+        self.stages.add_row(total.expression >= 0)
         return literal
 
     def _sent(self, net: Net, position: int) -> Literal:
@@ -176,7 +176,7 @@ class PositionTimes:
                         total = earlier.copy()
                         stages.add_on(total, unit, (position,), -1)
                         stages.add_on(total, net.producer, place)
-                        stages.model.add(total.expression >= 0)
+                        stages.add_row(total.expression >= 0)
                     # Not at an earlier stage that does not read it, which would look cheaper.
-                    stages.model.add(anybody.expression >= 0)
+                    stages.add_row(anybody.expression >= 0)
         return table

@@ -109,7 +109,7 @@ class RecomputeChoice:
         result = self.stages.new_bool(lambda _: min(total.value(values), 1))
         for literal in open_ones:
             self.stages.imply(literal, result)
-        self.stages.model.add(total.copy().add(result, -1).expression >= 0)
+        self.stages.add_row(total.copy().add(result, -1).expression >= 0)
         return result
 
     def _literal(self, least: LinearSum, most: Sequence[LinearSum]) -> Literal:
@@ -122,9 +122,9 @@ class RecomputeChoice:
                 return variable
         values = self.stages.values
         result = self.stages.new_bool(lambda _: max(least.value(values), 0))
-        self.stages.model.add(least.copy().add(result, -1).expression <= 0)
+        self.stages.add_row(least.copy().add(result, -1).expression <= 0)
         for total in most:
-            self.stages.model.add(total.copy().add(result, -1).expression >= 0)
+            self.stages.add_row(total.copy().add(result, -1).expression >= 0)
         return result
 
     # -- what runs again --------------------------------------------------------------------
@@ -208,7 +208,7 @@ class RecomputeChoice:
                 needs.add(self.again[reader][position])
                 if operators[reader].backward.region != region:
                     self._exclude(again, self.again[reader][position])
-            self.stages.model.add(needs.add(again, -1).expression >= 0)
+            self.stages.add_row(needs.add(again, -1).expression >= 0)
             for member in structure.families[index]:
                 own = operators[member]
                 if own.in_place:
@@ -228,11 +228,11 @@ class RecomputeChoice:
                     total = LinearSum(-1).add(self.again[index][position])
                     total.add(self.on(writer, position)).add(self.again[root][position], -1)
                     total.add(self.on(root, position)).constant -= 1
-                    self.stages.model.add(total.expression <= 0)
+                    self.stages.add_row(total.expression <= 0)
 
     def _exclude(self, first: Literal, second: Literal) -> None:
         total = LinearSum(-1).add(first).add(second)
-        self.stages.model.add(total.expression <= 0)
+        self.stages.add_row(total.expression <= 0)
 
     # -- what must run again ------------------------------------------------------------------
 

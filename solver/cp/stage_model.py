@@ -14,6 +14,7 @@ from ortools.sat.python import cp_model
 from solver.bounds.windows import StageWindows
 from solver.cp.hinted_model import HintedModel, Place, StageChoice
 from solver.cp.linear import LinearSum, Literal
+from solver.model.clock import UNLIMITED, Clock
 from solver.model.plan import PartitionPlan
 from solver.presolve.device_kinds import interchangeable_kinds
 from solver.presolve.instance import Instance
@@ -36,6 +37,8 @@ class StageModel(HintedModel):
         Leave no slot empty.
     all_rounds : bool
         Leave neither the first round empty nor the last.
+    clock : Clock
+        Ends the making of the model.
 
     Attributes
     ----------
@@ -59,8 +62,9 @@ class StageModel(HintedModel):
         order: Sequence[int] | None = None,
         use_all: bool = False,
         all_rounds: bool = False,
+        clock: Clock = UNLIMITED,
     ) -> None:
-        super().__init__()
+        super().__init__(clock)
         self.units = units
         self.problem = units.problem
         self.slots = range(slots)
@@ -160,10 +164,10 @@ class StageModel(HintedModel):
             ]
             for slot in self.slots:
                 choice = self.sum_of(self.kind[slot]).add(self.used[slot], -1)
-                self.model.add(choice.expression == 0)
+                self.add_row(choice.expression == 0)
             for kind, entry in enumerate(self.kinds):
                 taken = self.sum_of([self.kind[slot][kind] for slot in self.slots])
-                self.model.add(taken.expression <= len(entry.devices))
+                self.add_row(taken.expression <= len(entry.devices))
         self._add_pins()
 
     def _new_used(self, slot: int) -> cp_model.IntVar:
@@ -182,14 +186,14 @@ class StageModel(HintedModel):
                 for position in self.positions[:-1]:
                     total = LinearSum().add(self.used[position])
                     total.add(self.reaches(unit, position + 1))
-                    self.model.add(total.expression >= 1)
+                    self.add_row(total.expression >= 1)
 
     def _occupy(self, place: Place) -> None:
         """Let some unit be on one of the positions of `place`."""
         total = LinearSum()
         for unit in range(len(self.units)):
             self.add_on(total, unit, place)
-        self.model.add(total.expression >= 1)
+        self.add_row(total.expression >= 1)
 
     def _count_used(self) -> None:
         for slot in self.slots:
@@ -202,7 +206,7 @@ class StageModel(HintedModel):
                 if self.may_be_on(unit, self.places[slot]):
                     total = LinearSum().add(self.used[slot])
                     self.add_on(total, unit, self.places[slot], -1)
-                    self.model.add(total.expression >= 0)
+                    self.add_row(total.expression >= 0)
 
     def _add_pins(self) -> None:
         for unit, allowed in enumerate(self.units.allowed_devices):
@@ -215,7 +219,7 @@ class StageModel(HintedModel):
                 if self.may_be_on(unit, place):
                     total = self.sum_of([self.kind[slot][kind] for kind in kinds])
                     self.add_on(total, unit, place, -1)
-                    self.model.add(total.expression >= 0)
+                    self.add_row(total.expression >= 0)
 
     # -- plans ----------------------------------------------------------------------------
 

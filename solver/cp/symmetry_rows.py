@@ -56,7 +56,7 @@ def _add_pair(stages: StageModel, before: Sequence[int], after: Sequence[int]) -
                 for a, b in zip(before[:k], after[:k], strict=True)
             )
         )
-        row = stages.model.add(lead.add(following).expression >= 1)
+        row = stages.add_row(lead.add(following).expression >= 1)
         if not isinstance(tied, bool):
             row.only_enforce_if(tied)
         tied = following

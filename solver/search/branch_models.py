@@ -12,6 +12,7 @@ from solver.bounds.windows import BorderIdeals, StageWindows
 from solver.cp.border_rows import add_border_ideals
 from solver.cp.cut_rows import narrowed
 from solver.cp.formulation import CpSatFormulation
+from solver.cp.hinted_model import OutOfTime
 from solver.cp.model_size import link_terms
 from solver.cp.run import Answer, Question, run_model
 from solver.model.clock import Clock
@@ -105,11 +106,11 @@ class BranchSearch:
         if not self._is_affordable(branch, windows, clock):
             branch.spent |= not self._is_affordable(branch, windows, self._state.clock)
             return
-        formulation = self._formulation(branch, windows, largest_load_ns)
-        ideals = self._border_ideals(branch, largest_load_ns)
-        if ideals is not None:
-            add_border_ideals(formulation.stages, ideals)
-        question = self._question(formulation)
+        try:
+            formulation = self._formulation(branch, windows, largest_load_ns)
+            question = self._question(formulation)
+        except OutOfTime:
+            return
         report = None
         if self._limits.on_progress is not None:
             report = partial(self._report, branch)
@@ -120,7 +121,7 @@ class BranchSearch:
     def _formulation(
         self, branch: Branch, windows: StageWindows, largest_load_ns: int | None
     ) -> CpSatFormulation:
-        return CpSatFormulation(
+        formulation = CpSatFormulation(
             self._presolved.units,
             windows,
             branch.slots,
@@ -130,7 +131,13 @@ class BranchSearch:
             use_all=self._uses_all(branch),
             all_rounds=self._presolved.has_steps,
             identical=self._presolved.identical,
+            # A slice of it may be shorter than the making, again and again.
+            clock=self._state.clock,
         )
+        ideals = self._border_ideals(branch, largest_load_ns)
+        if ideals is not None:
+            add_border_ideals(formulation.stages, ideals)
+        return formulation
 
     def _is_affordable(self, branch: Branch, windows: StageWindows, clock: Clock) -> bool:
         """Whether the model of a branch can be made in time, and is worth that."""
@@ -273,7 +280,7 @@ class BranchSearch:
         """Add limits on the objectives, and the incumbent as a hint where it is a solution."""
         best, stages = self.branches.best, formulation.stages
         for earlier, value in self._state.earlier.items():
-            stages.model.add(formulation.objective(earlier).expression <= value)
+            stages.add_row(formulation.objective(earlier).expression <= value)
         target = formulation.objective(self._state.objective)
         stages.model.minimize(target.expression)
         choice = None
@@ -283,7 +290,7 @@ class BranchSearch:
         if choice is not None:
             stages.set_hint(choice)
         elif best is not None:
-            stages.model.add(target.expression <= best - 1)
+            stages.add_row(target.expression <= best - 1)
         restart_at = None
         # When a run stops after a solution depends on the clock.
         if self._state.objective == "bottleneck" and not self._limits.deterministic:

@@ -10,6 +10,7 @@ from solver.bounds.windows import BorderIdeals, StageWindows, WindowSource
 from solver.cp.border_rows import add_border_ideals
 from solver.cp.cut_rows import narrowed
 from solver.cp.formulation import CpSatFormulation
+from solver.cp.hinted_model import OutOfTime
 from solver.cp.pull_rows import PullRows
 from solver.cp.queue import ModelQueue, Verdict
 from solver.cp.stage_model import StageModel
@@ -105,7 +106,11 @@ class LimitRefutation:
                 ideals = source.border_ideals(limit_ns, self._presolved.devices(order))
                 if ideals is None:
                     return LimitStatus.DECLINED
-                queue.add(order, self._model(order, windows, ideals, limit_ns))
+                try:
+                    model = self._model(order, windows, ideals, limit_ns)
+                except OutOfTime:
+                    return LimitStatus.OPEN
+                queue.add(order, model)
                 if queue.is_full:
                     finding = self._learn(queue.next(), limit_ns)
                     if finding is not LimitStatus.REFUTED:
@@ -153,10 +158,11 @@ class LimitRefutation:
             order=order,
             identical=identical,
             pulls=pulls,
+            clock=self._state.clock,
         )
         stages = formulation.stages
         add_border_ideals(stages, ideals)
-        stages.model.add(formulation.objective("bottleneck").expression <= limit_ns)
+        stages.add_row(formulation.objective("bottleneck").expression <= limit_ns)
         return stages
 
     def _learn(self, verdict: Verdict, limit_ns: int) -> LimitStatus:

@@ -9,6 +9,7 @@ from ortools.sat.python import cp_model
 
 from solver.bounds.windows import StageWindows
 from solver.cp.crossings import Crossings
+from solver.cp.hinted_model import OutOfTime
 from solver.cp.load_rows import LoadRows
 from solver.cp.memory_rows import MemoryRows
 from solver.cp.run import charge_run, limit_run, portfolio_solver, single_solver
@@ -53,7 +54,7 @@ class SubSolver:
     seed : int
         Of CP-SAT's random numbers.
     clock : Clock
-        Is charged with every search.
+        Ends every search, and the making of its model, and is charged with it.
     most_work_s : float
         Deterministic time of one search on each worker, in CP-SAT's units.
     """
@@ -87,6 +88,30 @@ class SubSolver:
         PartitionPlan or None
             To be judged by the evaluator. None if nothing was found.
         """
+        try:
+            model = self._model(plan, largest_load_ns, neighbourhood, stages)
+        except OutOfTime:
+            return None
+        # The work of a sub-solve is too little to be shared among turns.
+        if self.workers == 1:
+            solver = single_solver(self.seed)
+        else:
+            solver = portfolio_solver(self.workers, self.seed)
+        limit_run(solver.parameters, self.clock, self.most_work_s * self.workers)
+        status = solver.solve(model.model)
+        charge_run(self.clock, solver)
+        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            return None
+        return model.plan_of(solver.value)
+
+    def _model(
+        self,
+        plan: PartitionPlan,
+        largest_load_ns: int,
+        neighbourhood: Neighbourhood,
+        stages: range,
+    ) -> StageModel:
+        """Return the model of a neighbourhood, with its plan for a hint."""
         windows = neighbourhood.windows
         graph = contract(self.units, neighbourhood.cluster_of, len(windows.first))
         kinds = interchangeable_kinds(graph)
@@ -97,6 +122,7 @@ class SubSolver:
             len(plan.device_order),
             order=[kind_of[device] for device in plan.device_order],
             use_all=True,
+            clock=self.clock,
         )
         crossings = Crossings(model)
         if len(graph.storages) <= _MOST_STORAGES:
@@ -110,14 +136,4 @@ class SubSolver:
         choice = model.choice_of(plan)
         if choice is not None:
             model.set_hint(choice)
-        # The work of a sub-solve is too little to be shared among turns.
-        if self.workers == 1:
-            solver = single_solver(self.seed)
-        else:
-            solver = portfolio_solver(self.workers, self.seed)
-        limit_run(solver.parameters, self.clock, self.most_work_s * self.workers)
-        status = solver.solve(model.model)
-        charge_run(self.clock, solver)
-        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            return None
-        return model.plan_of(solver.value)
+        return model

@@ -1,4 +1,4 @@
-"""Models that are too large for what they are worth are not made."""
+"""Models that are too large for their worth, or for the time left, are not made."""
 
 from dataclasses import replace
 
@@ -6,15 +6,21 @@ import pytest
 
 from solver import SolveLimits, SolveStatus, solve
 from solver.cp.formulation import CpSatFormulation
+from solver.cp.hinted_model import OutOfTime
 from solver.cp.load_rows import LoadRows
 from solver.cp.model_size import link_terms
+from solver.heuristics.neighbourhoods.sub_solve import Neighbourhood, SubSolver
+from solver.model.clock import Clock
 from solver.presolve import presolved
 from solver.presolve.instance import condense
 from solver.search import branch_models, rounds
+from solver.search.branch_models import BranchSearch
 from solver.search.schedule import TIMES
 from tests.support.bounds import complete_bounds
+from tests.support.graphs import chain
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
+from tests.support.search_states import state_of
 
 LIMITS = SolveLimits(workers=1, time_limit_s=60)
 
@@ -87,3 +93,51 @@ def test_too_large_a_model_is_not_made_and_leaves_a_true_bound(monkeypatch):
         assert result.status is (SolveStatus.OPTIMAL if proven else SolveStatus.FEASIBLE)
         is_open += not proven
     assert is_open > 10
+
+
+class EndsAfterLooks(Clock):
+    """A clock that is over once it was looked at so often."""
+
+    __slots__ = ("looks",)
+
+    def __init__(self, looks):
+        super().__init__()
+        self.looks = looks
+
+    @property
+    def is_over(self):
+        self.looks -= 1
+        return self.looks < 0
+
+
+def test_the_making_of_a_model_ends_with_the_clock_wherever_it_is():
+    units = condense(chain("abcdef", latency_ns=10, value_bytes=10))
+    windows = complete_bounds(units).windows(2)
+    most = 10_000
+    clock = EndsAfterLooks(most)
+    CpSatFormulation(units, windows, 2, clock=clock).objective("bottleneck")
+    needed = most - clock.looks
+    assert needed > 20
+    for looks in range(needed):
+        with pytest.raises(OutOfTime):
+            formulation = CpSatFormulation(units, windows, 2, clock=EndsAfterLooks(looks))
+            formulation.objective("bottleneck")
+
+
+def test_what_searches_a_model_that_is_not_made_in_time_says_nothing(monkeypatch):
+    problem = chain("abc", latency_ns=10, value_bytes=0)
+    state = state_of(problem)
+    plan = solve(problem, LIMITS).plan
+    search = BranchSearch(state)
+    (branch,) = search.branches.all
+    monkeypatch.setattr(branch_models, "run_model", lambda *_: pytest.fail("was run"))
+    state.clock = Clock(0.0)
+    search.search(branch, Clock(10.0))
+    assert not branch.closed and not branch.searched
+    units = condense(problem)
+    nearby = Neighbourhood((0, 1, 2), complete_bounds(units).windows(2))
+    found = [
+        SubSolver(units, 1, 0, clock).lower(plan, 30, nearby, range(2))
+        for clock in (Clock(), Clock(0.0))
+    ]
+    assert found[0] is not None and found[1] is None

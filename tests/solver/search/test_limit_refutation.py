@@ -17,7 +17,7 @@ from solver.bounds.state_space.expansion import TooMuchWork
 from solver.bounds.state_space.skeleton_choice import choose_skeleton
 from solver.cp.formulation import CpSatFormulation
 from solver.cp.pull_rows import PullRows
-from solver.model.clock import UNLIMITED
+from solver.model.clock import UNLIMITED, Clock
 from solver.presolve.instance import condense
 from solver.search.limit_refutation import LimitRefutation, LimitStatus
 from tests.support.bounds import complete_bounds
@@ -133,7 +133,12 @@ def refuted(seed):
         if refutation.ask(branch, limit_ns, UNLIMITED) is LimitStatus.REFUTED:
             assert branch.bound == limit_ns + 1
             found.append(kind_count)
-    before = branch.bound
+    before, clock = branch.bound, state.clock
+    state.clock = Clock(0.0)
+    # No model is made.
+    asked = refutation.ask(branch, optimum_ns, UNLIMITED)
+    assert asked in (LimitStatus.OPEN, LimitStatus.DECLINED) and branch.bound == before
+    state.clock = clock
     assert refutation.ask(branch, optimum_ns, UNLIMITED) is not LimitStatus.REFUTED
     assert branch.bound == before <= optimum_ns
     plan = state.plan
