@@ -92,10 +92,17 @@ class BorderBytes:
 
     def sent_ns(self, by_unit: Floats) -> Floats:
         """Return the least of an amount by unit over what the stage of each pair sends."""
+        return self._least_ns(by_unit, self.ends)
+
+    def received_ns(self, by_unit: Floats) -> Floats:
+        """Return the least of an amount by unit over what the stage of each pair receives."""
+        return self._least_ns(by_unit, self.starts)
+
+    def _least_ns(self, by_unit: Floats, cuts: list[CutOfPairs]) -> Floats:
         scale = _LARGEST / max(float(by_unit.sum()), 1.0)
         amounts = np.floor(by_unit * scale).astype(np.int64)
         nothing, result = np.zeros_like(amounts), np.zeros(len(self._pairs))
-        for cut, first, _, _, pairs in self.ends:
+        for cut, first, _, _, pairs in cuts:
             if not self._clock.is_over:
                 result[pairs] = cut.least(amounts[first:], nothing[first:]) / scale
         return result

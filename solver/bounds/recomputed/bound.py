@@ -15,6 +15,8 @@ What any such stage holds besides:
 * It sends what separates its last chosen units from those behind J: buffers for gradients, and of
   what no operator of the stage may need again, which it so does not keep, all microbatches.
 * While its last chosen unit runs backward, all of that unit's region that it runs is there.
+
+The same cuts, of transfer times in place of bytes, bound what it takes to receive and to send.
 """
 
 from __future__ import annotations
@@ -124,6 +126,7 @@ class RecomputedStages:
         self._borders = BorderBytes(self.pairs, clock)
         self._prices: dict[str, MemoryPrices] = {}
         self._loads: dict[tuple[int, int], Floats] = {}
+        self._transfers: dict[int, Floats] = {}
 
     @staticmethod
     def applies(problem: PartitionProblem) -> bool:
@@ -186,6 +189,30 @@ class RecomputedStages:
             gained = np.maximum(gained, np.where(first.is_known, beside, 0.0))
             loads_ns = np.maximum(loads_ns, found + gained)
         return loads_ns
+
+    def transfers_ns(self, kind: int) -> Floats:
+        """Return at least what the stage of each pair takes to send and to receive.
+
+        Nothing where transfers go on beside the work.
+        """
+        if kind not in self._transfers:
+            self._transfers[kind] = self._transfers_ns(kind)
+        return self._transfers[kind]
+
+    def _transfers_ns(self, kind: int) -> Floats:
+        transfers, found = self.units.transfers, np.zeros(len(self.pairs))
+        if self._problem.interconnect.overlap:
+            return found
+        # Each unit whose value is in a cut has a net that its device sends or receives.
+        device, borders = self.kinds[kind].device, self._borders
+        spans = transfers.send_ns(device), transfers.receive_ns(device)
+        for span, least in zip(spans, (borders.sent_ns, borders.received_ns), strict=True):
+            by_unit = np.full(len(self.units), np.inf)
+            for net, time_ns in zip(transfers.nets, span.least, strict=True):
+                if net.producer >= 0:
+                    by_unit[net.producer] = min(by_unit[net.producer], time_ns)
+            found += least(np.where(np.isfinite(by_unit), by_unit, 0.0))
+        return found
 
     def _totals_ns(self, device_class: str) -> Floats:
         """Return what all units of stages cost, by price and pair."""

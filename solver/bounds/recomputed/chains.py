@@ -56,7 +56,7 @@ class RecomputedChains:
         """
         if self._sets is None:
             return 0
-        chains = StageChains(self._units.problem, self._sets, len(self._skeleton), self._all)
+        chains = StageChains(self._units.problem, self._sets, len(self._skeleton), self._loaded)
         return _rounded(chains.bottlenecks().least, self._stages.limit_ns)
 
     def least_step_ns(self, most_ns: int | None = None) -> int:
@@ -97,6 +97,14 @@ class RecomputedChains:
         """Return the stages of all pairs, and what they take beyond their work."""
         loads_ns, pairs = self._stages.loads_ns(kind, flying), self._pairs
         return ChainStages(pairs.starts, pairs.ends, loads_ns, loads_ns - self._once_ns)
+
+    def _loaded(self, kind: int, flying: int) -> ChainStages:
+        """Return the stages of all pairs with what they send and receive.
+
+        That is not for sums of loads: one stage sends while another receives.
+        """
+        every = self._all(kind, flying)
+        return every._replace(loads_ns=every.loads_ns + self._stages.transfers_ns(kind))
 
     def _of_path(self, kind: int, flying: int) -> ChainStages:
         """Return the same, but that stages with nothing of the path only take their work away."""

@@ -108,7 +108,7 @@ def test_no_step_is_below_the_bound():
 
 def test_flows_of_first_regions_only_raise_the_bound(monkeypatch):
     raised = 0
-    for seed in range(20, 62):
+    for seed in range(20, 80):
         problem = recomputed_problem(seed, relayed=seed % 3 == 0, **SIZE)
         if not RecomputedStages.applies(problem):
             continue
@@ -121,6 +121,29 @@ def test_flows_of_first_regions_only_raise_the_bound(monkeypatch):
         assert bound_ns >= without_ns, f"seed {seed}"
         raised += bound_ns > without_ns
     assert raised > 5
+
+
+def test_what_is_sent_and_received_raises_the_bound_but_where_it_takes_no_time(monkeypatch):
+    raised = 0
+    for seed in range(60):
+        problem = recomputed_problem(seed, relayed=seed % 3 == 0, **SIZE)
+        best = brute_force(to_instance(problem))
+        if best is None or not RecomputedStages.applies(problem):
+            continue
+        units = condense(problem)
+        kinds = interchangeable_kinds(units)
+        stages = RecomputedStages(units, kinds)
+        bound_ns = RecomputedChains(stages).least_bottleneck_ns()
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                RecomputedStages, "transfers_ns", lambda self, _: np.zeros(len(self.pairs))
+            )
+            free_ns = RecomputedChains(RecomputedStages(units, kinds)).least_bottleneck_ns()
+        assert free_ns <= bound_ns <= best[0][0], f"seed {seed}"
+        if problem.interconnect.overlap:
+            assert not stages.transfers_ns(0).any()
+        raised += bound_ns > free_ns
+    assert raised > 3
 
 
 def test_first_regions_count_what_pays_for_no_flow():
