@@ -81,6 +81,7 @@ def _json(found: ServingPlan, engine: str | None) -> dict[str, Any]:
         "request_ns": metrics.request_ns,
         "first_token_ns": metrics.first_token_ns,
         "token_ns": metrics.token_ns,
+        "groups": metrics.groups,
         "tokens_per_s": metrics.tokens_per_s,
         "device_order": list(order),
         "layers": found.layers,
@@ -108,16 +109,14 @@ def _lines(found: ServingPlan, engine: str | None) -> list[str]:
         )
         for device, layers in found.layers.items()
     ]
-    per_s = metrics.tokens_per_s
-    groups = len(found.layers)
     lines = aligned(rows)
     lines += [
         f"tokens that fit: {'not known' if solved.most_tokens is None else solved.most_tokens}",
         f"first token: {format_ns(metrics.first_token_ns)}",
         f"each token after it: {format_ns(metrics.token_ns)}",
         f"request: {format_ns(metrics.request_ns)}",
-        f"tokens in a second, {groups} x {found.request.batch} sequences in turns: "
-        + ("their caches do not fit" if per_s is None else f"{per_s:.1f}"),
+        f"tokens in a second, {metrics.groups} x {found.request.batch} sequences in turns: "
+        f"{metrics.tokens_per_s:.1f}",
         *experts_lines(found.experts_read),
         f"{solved.objective}: {_proof(solved)} in {solved.wall_time_s:.2f} s",
     ]
@@ -146,14 +145,13 @@ def _row(found: ServingPlan) -> tuple[str, ...]:
     solved, metrics = found.solved, found.solved.metrics
     if metrics is None:
         return (solved.objective, *("-",) * 6, solved.status.value)
-    per_s = metrics.tokens_per_s
     return (
         solved.objective,
         "-" if solved.most_tokens is None else str(solved.most_tokens),
         format_ns(metrics.first_token_ns),
         format_ns(metrics.token_ns),
         format_ns(metrics.request_ns),
-        "-" if per_s is None else f"{per_s:.1f}",
+        f"{metrics.tokens_per_s:.1f}",
         ",".join(str(len(layers)) for layers in found.layers.values()),
         _proof(solved),
     )

@@ -77,14 +77,13 @@ class RulesTable:
 def _cells(served: ServedPlan, times_better: float | None) -> tuple[str, ...]:
     metrics = served.metrics
     tokens = _NONE if metrics is None else "any"
-    per_s = None if metrics is None else metrics.tokens_per_s
     return (
         served.name,
         ",".join(map(str, served.layers.values())) or _NONE,
         tokens if served.tokens is None else str(served.tokens),
         _NONE if metrics is None else format_ns(metrics.first_token_ns),
         _NONE if metrics is None else format_ns(metrics.token_ns),
-        _NONE if per_s is None else f"{per_s:.1f}",
+        _NONE if metrics is None else f"{metrics.tokens_per_s:.1f}",
         _NONE if times_better is None else f"{times_better:.2f} times",
     )
 

@@ -220,8 +220,8 @@ class ServingPlanner:
         Parameters
         ----------
         objective : {"request", "token", "throughput", "context"}
-            Least time of the request; least time of a token; most tokens in a second, by as many
-            groups of sequences as devices that are used; most tokens that fit.
+            Least time of the request; least time of a token; most tokens in a second, by any
+            number of groups of sequences that take turns; most tokens that fit.
         first_token_limit_ns : int, optional
             Most time of the prompt; for the objective ``token``.
         any_context : bool

@@ -1,4 +1,4 @@
-"""The least latency of chains of which another latency is limited, exactly.
+"""The least latency of chains of which another latency, and every load, is limited, exactly.
 
 Two problems have the same units and devices but take other times, such as a token and a prompt. If
 the units are a chain, in which each reads from the one before, every plan cuts it into runs, and
@@ -6,7 +6,7 @@ both latencies are sums over these: a shortest path with a limit on a second len
 by labels, as in Aneja, Aggarwal and Nair, "Shortest chain subject to side constraints", Networks
 13, 1983. A label is the two latencies of what is behind a place, on a set of devices; of two
 labels of one place and set, one that is nowhere smaller is left out. So is what cannot get below
-the limits even if all before it ran on the fastest devices.
+the limits even if all before it ran on the fastest devices. A limit on loads leaves out runs.
 
 Without a limit one label of a place and set is left: the program over ideals
 (:mod:`solver.dp.ideal_program`), which other objectives may follow or precede. With peer-to-peer
@@ -107,47 +107,6 @@ class _Labels:
         return ordered.of(shifted < best_before)
 
 
-def least_limited_latency(
-    least: PartitionProblem,
-    limited: PartitionProblem,
-    held: Sequence[PartitionProblem],
-    limit_ns: float,
-    clock: Clock,
-) -> LimitedPlan | None:
-    """Return the plan with the least latency that keeps a limit on another one.
-
-    Parameters
-    ----------
-    least, limited : PartitionProblem
-        Of the same operators and devices: the latency that is minimised, and the limited one.
-    held : sequence of PartitionProblem
-        The same, with what devices hold; a plan fits in each.
-    limit_ns : float
-        The most of the limited latency; may be infinite.
-    clock : Clock
-        When to give up.
-
-    Returns
-    -------
-    LimitedPlan or None
-        None if there is no such plan.
-
-    Raises
-    ------
-    GaveUp
-        If the units are no chain, or there is more to look at than the limits allow.
-    """
-    problems = [least, limited, *held]
-    instances = [condense(problem) for problem in problems]
-    for units in instances:
-        _check(units, instances[0])
-    kinds = interchangeable_kinds(instances[0])
-    if math.prod(len(kind.devices) + 1 for kind in kinds) > MOST_SETS:
-        raise GaveUp(f"there are more than {MOST_SETS:,} different sets of devices")
-    costs = [_costs(units, kinds) for units in instances]
-    return _Chain(costs, limit_ns, clock).minimise()
-
-
 def _check(units: Instance, first: Instance) -> None:
     declined = why_declined(units.problem.replace(objective="latency"))
     if declined is not None:
@@ -163,20 +122,47 @@ def _costs(units: Instance, kinds: Sequence[DeviceKind]) -> StageCosts:
     return StageCosts(units, kinds, blocks, [(1 << place) - 1 for place in range(count + 1)])
 
 
-class _Chain:
-    """Labels of all places of a chain, for one set of devices after the other."""
+class LimitedChain:
+    """A chain, and the plan of it with the least latency within limits.
 
-    def __init__(self, costs: Sequence[StageCosts], limit_ns: float, clock: Clock) -> None:
-        self._costs, self._limit_ns, self._clock = costs[0], limit_ns, clock
-        units, kinds = self._costs.units, self._costs.kinds
-        most = most_devices(units.problem)
+    Parameters
+    ----------
+    least, limited : PartitionProblem
+        Of the same operators and devices: the latency that is minimised, and the limited one.
+    held : sequence of PartitionProblem
+        The same, with what devices hold; a plan fits in each.
+
+    Raises
+    ------
+    GaveUp
+        If the units are no chain, or there are more sets of devices than are looked at.
+    """
+
+    def __init__(
+        self, least: PartitionProblem, limited: PartitionProblem, held: Sequence[PartitionProblem]
+    ) -> None:
+        problems = least, limited, *held
+        known = {
+            id(problem): condense(problem) for problem in {id(p): p for p in problems}.values()
+        }
+        first = known[id(least)]
+        for units in known.values():
+            _check(units, first)
+        kinds = interchangeable_kinds(first)
+        if math.prod(len(kind.devices) + 1 for kind in kinds) > MOST_SETS:
+            raise GaveUp(f"there are more than {MOST_SETS:,} different sets of devices")
+        costs_of = {key: _costs(units, kinds) for key, units in known.items()}
+        costs = [costs_of[id(problem)] for problem in problems]
+        self._costs = costs[0]
+        most = most_devices(self._costs.units.problem)
         self._sets = DeviceSets.of([len(kind.devices) for kind in kinds], most)
-        places = np.arange(len(units) + 1)
+        places = np.arange(len(self._costs.units) + 1)
         self._before_ns = costs[1].ideals.work_ns[:-1, None]
-        self._loads = [
+        self._times = [
             [each.latency_ns(kind, places[:-1], places) for each in costs[:2]]
             for kind in range(len(kinds))
         ]
+        self._loads = [self._costs.load_ns(kind, places[:-1], places) for kind in range(len(kinds))]
         self._fits = self._fitting(costs[2:], places)
 
     def _fitting(self, held: Sequence[StageCosts], places: Indices) -> list[Bools]:
@@ -194,8 +180,31 @@ class _Chain:
                     table &= may
         return fits
 
-    def minimise(self) -> LimitedPlan | None:
-        """Return the best plan within the limits, or None."""
+    def least_latency(
+        self, clock: Clock, *, limit_ns: float = math.inf, most_load_ns: float = math.inf
+    ) -> LimitedPlan | None:
+        """Return the plan with the least latency that keeps the limits, or None if none does.
+
+        Parameters
+        ----------
+        clock : Clock
+            When to give up.
+        limit_ns : float
+            The most of the limited latency.
+        most_load_ns : float
+            The most that a device may work, send and receive, by the times that are minimised.
+            Where a value is sent to each of its readers one send of it counts, so that the answer
+            is a bound.
+
+        Raises
+        ------
+        GaveUp
+            If there is more to look at than the limits allow.
+        """
+        allowed = [
+            fits & (loads <= most_load_ns)
+            for fits, loads in zip(self._fits, self._loads, strict=True)
+        ]
         count = len(self._costs.units)
         start = np.array([count]), np.zeros(1), np.zeros(1)
         none = np.array([-1])
@@ -203,10 +212,13 @@ class _Chain:
         total = 0
         best: tuple[float, float, int, int] | None = None
         for target in range(1, len(self._sets)):
-            if self._clock.is_over:
+            if clock.is_over:
                 raise GaveUp("the time limit ran out")
             steps = self._sets.smaller[target]
-            parts = [self._extended(labels[rest], kind, rest) for kind, rest in steps]
+            parts = [
+                self._extended(labels[rest], kind, rest, allowed[kind], limit_ns)
+                for kind, rest in steps
+            ]
             labels.append(_Labels.joined(parts).undominated())
             own = labels[-1]
             total += len(own.place)
@@ -217,16 +229,17 @@ class _Chain:
                 best = key if best is None else min(best, key)
         return None if best is None else self._plan(labels, int(best[0]), *best[2:])
 
-    def _extended(self, behind: _Labels, kind: int, rest: int) -> _Labels:
-        """Return the labels with a run of one device before each."""
+    def _extended(
+        self, behind: _Labels, kind: int, rest: int, runs: Bools, limit_ns: float
+    ) -> _Labels:
+        """Return the labels with one of some runs of a device before each."""
         least, limited = (
-            load[:, behind.place] + own[None, :]
-            for load, own in zip(
-                self._loads[kind], (behind.least_ns, behind.limited_ns), strict=True
+            time[:, behind.place] + own[None, :]
+            for time, own in zip(
+                self._times[kind], (behind.least_ns, behind.limited_ns), strict=True
             )
         )
-        allowed = self._fits[kind][:, behind.place]
-        allowed &= limited + self._before_ns <= self._limit_ns
+        allowed = runs[:, behind.place] & (limited + self._before_ns <= limit_ns)
         place, number = np.nonzero(allowed)
         same = np.ones(len(place), dtype=np.int64)
         found = _Labels(place, least[allowed], limited[allowed], kind * same, rest * same, number)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -27,7 +28,7 @@ tokens in a second, or the tokens that fit."""
 
 @dataclass(frozen=True)
 class ServingMetrics:
-    """What a plan gives; all but the last are of one group.
+    """What a plan gives that fits; all but the last two are of one group.
 
     Attributes
     ----------
@@ -35,15 +36,18 @@ class ServingMetrics:
         Time of the prompt, and of each token after it.
     request_ns : int
         Both together, for all tokens of a request.
-    tokens_per_s : float or None
-        Of as many groups as the plan has devices, which take turns on them; None if their caches
-        do not fit.
+    groups : int
+        How many groups take turns on the devices: as many as keep the busiest device at work, or
+        as many as the devices hold caches of if those are fewer.
+    tokens_per_s : float
+        Of these groups together.
     """
 
     first_token_ns: int
     token_ns: int
     request_ns: int
-    tokens_per_s: float | None
+    groups: int
+    tokens_per_s: float
 
 
 @dataclass(frozen=True)
@@ -129,17 +133,44 @@ class ServingProblem:
         runs[self.token_phase] = runs.get(self.token_phase, 0) + self.generate
         return runs
 
+    def total_ns(self, runs: Mapping[str, int], plan: PartitionPlan) -> int:
+        """Return the time of some runs of each phase, one after the other."""
+        found = self.phases.evaluate(plan)
+        return sum(count * found[phase].latency_ns for phase, count in runs.items())
+
     def metrics(self, plan: PartitionPlan) -> ServingMetrics:
-        """Return what a plan gives."""
+        """Return what a plan gives.
+
+        Notes
+        -----
+        Groups in turns are a closed pipeline: a group begins its next token when the last one is
+        made, and each device takes the groups as they come. With G of them a group's token takes
+        at least `latency`, and a device works for all of them, at least G times `bottleneck`. The
+        larger of both is the time of a round: the largest ratio of time to groups over the circuits
+        of such a pipeline, which are its devices, one group each, and its paths, with all groups
+        (Baccelli, Cohen, Olsder, Quadrat, Synchronization and Linearity, 1992, section 2.5). So
+        more groups than `latency` / `bottleneck` give no more.
+        """
         found = self.phases.evaluate(plan)
         first_ns = sum(runs * found[name].latency_ns for name, runs in self.prompt_runs.items())
         token = found[self.token_phase]
+        groups = self._groups(plan, found)
         return ServingMetrics(
             first_token_ns=first_ns,
             token_ns=token.latency_ns,
             request_ns=first_ns + self.generate * token.latency_ns,
-            tokens_per_s=self._tokens_per_s(plan, token),
+            groups=groups,
+            tokens_per_s=self.tokens_per_s(_in_turns_ns(groups, token)),
         )
+
+    def token_in_turns_ns(self, plan: PartitionPlan) -> Fraction:
+        """Return the time of a round of all groups that take turns on a plan, divided by them."""
+        found = self.phases.evaluate(plan)
+        return _in_turns_ns(self._groups(plan, found), found[self.token_phase])
+
+    def tokens_per_s(self, token_ns: Fraction) -> float:
+        """Return the tokens in a second where the groups in turns take so long for one each."""
+        return float(self.batch * 10**9 / token_ns)
 
     def with_groups(self, groups: int) -> ServingProblem:
         """Return the problem in which devices hold the caches of several groups."""
@@ -156,9 +187,25 @@ class ServingProblem:
         problems = {name: several(problem) for name, problem in self.phases.problems.items()}
         return replace(self, phases=Phases(problems), others={})
 
-    def _tokens_per_s(self, plan: PartitionPlan, token: Evaluation) -> float | None:
-        groups = len(plan.device_order)
-        held = self.with_groups(groups).phases.evaluate(plan)
-        if any(evaluation.violations for evaluation in held.values()):
-            return None
-        return self.batch * 1e9 / max(token.bottleneck_ns, 1)
+    def _groups(self, plan: PartitionPlan, found: Mapping[str, Evaluation]) -> int:
+        """Return how many groups take turns, given what the plan costs for one."""
+        token = found[self.token_phase]
+        wanted = max(-(-token.latency_ns // max(token.bottleneck_ns, 1)), 1)
+        if wanted == 1:
+            return 1
+        groups = wanted
+        for phase, held in self.with_groups(wanted).phases.evaluate(plan).items():
+            for one, all_of_them in zip(found[phase].usage, held.usage, strict=True):
+                if one.capacity_bytes is None:
+                    continue
+                more_bytes = all_of_them.memory_bytes - one.memory_bytes
+                room_bytes = one.capacity_bytes - one.memory_bytes
+                if more_bytes > room_bytes:
+                    # Of each group as many.
+                    groups = min(groups, 1 + room_bytes * (wanted - 1) // more_bytes)
+        return max(groups, 1)
+
+
+def _in_turns_ns(groups: int, token: Evaluation) -> Fraction:
+    """Return the time of a round of a token of each group, divided by the groups."""
+    return Fraction(max(groups * token.bottleneck_ns, token.latency_ns, 1), groups)

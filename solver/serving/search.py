@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from solver.dp.limited_latency import LimitedChain
+from solver.dp.sweep import GaveUp
 from solver.evaluation.result import SolveResult, SolveStatus
 from solver.model.clock import Clock
 from solver.model.devices import Device
@@ -81,6 +83,49 @@ class PhaseSearch:
                 return Found(result.status, plan, bound, "")
         plan = self._within_all(serving(), merged(phases[0]), clock)
         return Found(SolveStatus.UNKNOWN, plan, bound, reason)
+
+    def chain(
+        self,
+        serving: ServingProblem,
+        runs: Mapping[str, int],
+        limited: Mapping[str, int] | None = None,
+        limit_ns: float = math.inf,
+        seconds: float = math.inf,
+    ) -> Found:
+        """Return the plan of a chain with the least time of some runs, proven.
+
+        Parameters
+        ----------
+        limited : mapping of str to int, optional
+            Runs that take `limit_ns` at most.
+
+        Raises
+        ------
+        GaveUp
+            If the units are no chain, or the program does not know the least time of every plan.
+        """
+        limited = runs if limited is None else limited
+        phases = serving.phases
+        least = phases.merged(runs, serving.token_phase)
+        other = least if limited == runs else phases.merged(limited, serving.token_phase)
+        program = LimitedChain(least, other, self.held(serving, runs, least))
+        found = program.least_latency(self.clock.slice(seconds), limit_ns=limit_ns)
+        if found is None:
+            return Found(SolveStatus.INFEASIBLE, None, None, "proven: no plan fits")
+        own_ns, other_ns = (serving.total_ns(each, found.plan) for each in (runs, limited))
+        broken = any(each.violations for each in phases.evaluate(found.plan).values())
+        if broken or own_ns > found.latency_ns or other_ns > limit_ns:
+            raise GaveUp("values are charged for each of their readers")
+        return Found(SolveStatus.OPTIMAL, found.plan, found.latency_ns, "")
+
+    def held(
+        self, serving: ServingProblem, runs: Mapping[str, int], merged: PartitionProblem
+    ) -> list[PartitionProblem]:
+        """Return what devices hold in problems of some runs, of which one is given."""
+        if merged.memory_model == "weights":
+            # All phases hold the same.
+            return [merged]
+        return [serving.phases.merged(runs, phase) for phase in serving.phases.problems]
 
     def _within_all(
         self, serving: ServingProblem, asked: PartitionProblem, clock: Clock

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from solver.dp.limited_latency import least_limited_latency
 from solver.dp.sweep import GaveUp
 from solver.evaluation.result import SolveStatus
 from solver.model.checks import check_choice, check_positive_or_none
@@ -25,14 +24,13 @@ from solver.serving.problem import (
     ServingProblem,
 )
 from solver.serving.search import Found, PhaseSearch
+from solver.serving.turns import Turns
 
 _FASTEST: Final = ("latency", "devices")
 """Operators that take no time are on no device of their own."""
 _LARGEST_WEIGHT: Final = 1000
 """Of the time of a prompt beside that of a token, where the first has a limit."""
 _MOST_ROUNDS: Final = 20
-_LEAST_S: Final = 0.1
-"""Of a part of the search, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -97,9 +95,9 @@ def solve_serving(
     problem : ServingProblem
         What runs, and how often.
     objective : {"request", "token", "throughput", "context"}
-        Least time of a request of one group; least time of a token; most tokens in a second by as
-        many groups as devices that are used, whose caches all fit; most tokens that fit, and then
-        the least time of a token.
+        Least time of a request of one group; least time of a token; most tokens in a second, by
+        any number of groups whose caches all fit; most tokens that fit, and then the least time of
+        a token.
     limits : SolveLimits, optional
         Of all searches together.
     first_token_limit_ns : int, optional
@@ -123,8 +121,8 @@ def solve_serving(
     ``a token + b prompt`` gives a bound for every a and b: Lagrangian relaxation of one constraint,
     whose best multiplier is found by the lines through the best feasible and the best infeasible
     plan (Handler and Zang, "A dual algorithm for the constrained shortest path problem", Networks
-    10, 1980). *throughput* is the objective ``bottleneck`` for each number of devices, with as many
-    groups. *context* asks for a plan with the least peak memory, finds how much fits it, and goes
+    10, 1980). *throughput* is searched for each number of groups (:mod:`solver.serving.turns`).
+    *context* asks for a plan with the least peak memory, finds how much fits it, and goes
     on beyond, by bisection, until it is proven that no plan has more.
     """
     check_choice(objective, SERVING_OBJECTIVES, "objective")
@@ -153,7 +151,7 @@ class _Search:
     def least_latency(self, objective: ServingObjective, runs: Mapping[str, int]) -> ServingResult:
         """Return the plan with the least time of some runs."""
         found = self._latency(self._problem, runs)
-        value = None if found.plan is None else _total_ns(self._problem, runs, found.plan)
+        value = None if found.plan is None else self._problem.total_ns(runs, found.plan)
         return self._answer(objective, found, self._problem, value, found.bound)
 
     def limited_token(self, limit_ns: int) -> ServingResult:
@@ -167,41 +165,13 @@ class _Search:
         """Return the best plan of a chain; raise GaveUp if the units are none."""
         problem, token = self._problem, {self._problem.token_phase: 1}
         prompt = problem.prompt_runs
-        found = self._chain(problem, token, prompt, limit_ns)
+        found = self._search.chain(problem, token, prompt, limit_ns)
         if found.plan is None:
-            soonest = self._chain(problem, prompt, prompt, math.inf)
+            soonest = self._search.chain(problem, prompt)
             if soonest.bound is None:
                 return self._answer("token", soonest, problem)
             return self._too_late(soonest.bound)
         return self._answer("token", found, problem, found.bound, found.bound)
-
-    def _chain(
-        self,
-        serving: ServingProblem,
-        runs: Mapping[str, int],
-        limited: Mapping[str, int],
-        limit_ns: float,
-        seconds: float = math.inf,
-    ) -> Found:
-        """Return the plan of a chain with the least time of some runs, proven.
-
-        Raises
-        ------
-        GaveUp
-            If the units are no chain, or the program does not know the least time of every plan.
-        """
-        phases = serving.phases
-        least, other = (phases.merged(each, serving.token_phase) for each in (runs, limited))
-        held = [phases.merged(runs, phase) for phase in phases.problems]
-        clock = self._search.clock.slice(seconds)
-        found = least_limited_latency(least, other, held, limit_ns, clock)
-        if found is None:
-            return Found(SolveStatus.INFEASIBLE, None, None, "proven: no plan fits")
-        own_ns, other_ns = (_total_ns(serving, each, found.plan) for each in (runs, limited))
-        broken = any(each.violations for each in phases.evaluate(found.plan).values())
-        if broken or own_ns > found.latency_ns or other_ns > limit_ns:
-            raise GaveUp("values are charged for each of their readers")
-        return Found(SolveStatus.OPTIMAL, found.plan, found.latency_ns, "")
 
     def _too_late(self, least_ns: int) -> ServingResult:
         reason = f"no plan has its first token before {least_ns} ns"
@@ -255,41 +225,13 @@ class _Search:
     def throughput(self) -> ServingResult:
         """Return the plan with the most tokens in a second."""
         problem = self._problem
-        best: tuple[int, Found] | None = None
-        bounds: list[int | None] = []
-        reason = ""
-        devices = len(problem.phases.problems[problem.token_phase].devices)
-        for groups in range(1, devices + 1):
-            share_s = self._search.clock.left_s / (devices + 1 - groups)
-            found = self._turns(groups, share_s)
-            if found.status is SolveStatus.INFEASIBLE:
-                reason = found.reason
-                continue
-            bounds.append(found.bound)
-            if found.plan is None:
-                continue
-            evaluation = problem.phases.evaluate(found.plan)[problem.token_phase]
-            if best is None or evaluation.bottleneck_ns < best[0]:
-                best = evaluation.bottleneck_ns, found
-        if best is None:
-            status = SolveStatus.UNKNOWN if bounds else SolveStatus.INFEASIBLE
-            return self._answer("throughput", Found(status, None, None, reason), problem)
-        least = None if None in bounds else min(b for b in bounds if b is not None)
+        best = Turns(problem, self._search).fastest()
         value, bound = (
-            None if ns is None else problem.batch * 1e9 / max(ns, 1) for ns in (best[0], least)
+            None if token_ns is None else problem.tokens_per_s(token_ns)
+            for token_ns in (best.token_ns, best.bound_ns)
         )
-        return self._answer("throughput", best[1], problem, value, bound)
-
-    def _turns(self, groups: int, seconds: float) -> Found:
-        """Return the plan with the least bottleneck on some devices, for as many groups."""
-        several = self._problem.with_groups(groups)
-        runs = {several.token_phase: 1}
-
-        def merged(phase: str) -> PartitionProblem:
-            asked = several.phases.merged(runs, phase)
-            return asked.replace(objective="bottleneck", max_devices=groups)
-
-        return self._search.solve(lambda: several, merged, seconds)
+        found = Found(best.status, best.plan, None, best.reason)
+        return self._answer("throughput", found, problem, value, bound)
 
     def context(self) -> ServingResult:
         """Return the plan with the most tokens that fit."""
@@ -348,7 +290,7 @@ class _Search:
     ) -> Found:
         """Return the plan with the least time of some runs."""
         with contextlib.suppress(GaveUp):
-            return self._chain(serving, runs, runs, math.inf, seconds)
+            return self._search.chain(serving, runs, seconds=seconds)
 
         def merged(phase: str) -> PartitionProblem:
             return serving.phases.merged(runs, phase).replace(objective=_FASTEST)
@@ -379,11 +321,6 @@ class _Search:
             wall_time_s=self._search.clock.elapsed_s,
             reason=found.reason if found.plan is None else "",
         )
-
-
-def _total_ns(problem: ServingProblem, runs: Mapping[str, int], plan: PartitionPlan) -> int:
-    evaluations = problem.phases.evaluate(plan)
-    return sum(count * evaluations[phase].latency_ns for phase, count in runs.items())
 
 
 def _most_tokens(

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import random
 
-from solver import Device, Interconnect, Link, Operator, PartitionProblem, Weight
+from solver import Device, Interconnect, Link, Operator, PartitionPlan, PartitionProblem, Weight
 from solver.serving.phases import Phases
 from solver.serving.problem import ServingProblem
 
@@ -132,6 +132,13 @@ class Listed:
                     yield [
                         order[part] for part in range(used) for _ in range(*bounds[part : part + 2])
                     ]
+
+    def plan(self, places):
+        """The plan of all phases that has the units on these devices."""
+        on = dict(zip(self.units, places, strict=True))
+        names = dict.fromkeys(op.name for each in self.problems.values() for op in each.operators)
+        assignment = {name: on[name.replace("extra", "op")].name for name in names}
+        return PartitionPlan(assignment, tuple(dict.fromkeys(place.name for place in places)))
 
     def held(self, places, device, phase, context, groups=1):
         """Bytes on a device, played operator by operator."""

@@ -5,12 +5,11 @@ from dataclasses import replace
 import pytest
 
 from solver import Interconnect, Link
-from solver.dp.limited_latency import least_limited_latency
+from solver.dp.limited_latency import LimitedChain
 from solver.dp.sweep import GaveUp
 from solver.evaluation.evaluate import evaluate
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.limits import SolveLimits
-from solver.model.plan import PartitionPlan
 from solver.serving.phases import Phases
 from tests.support.serving_cases import PROMPT, TOKEN, Listed, random_case, with_uneven_prompt
 
@@ -35,17 +34,16 @@ def changed(serving, **settings):
 
 
 def latencies(serving):
-    """Both latencies of all plans that fit all phases, by the evaluator."""
+    """Both latencies and the bottleneck of all plans that fit all phases, by the evaluator."""
     least, limited, held = merged(serving)
     listed = Listed(serving)
     found = set()
     for places in listed.plans():
-        on = dict(zip(listed.units, places, strict=True))
-        names = [op.name for op in least.operators]
-        assignment = {name: on[name.replace("extra", "op")].name for name in names}
-        plan = PartitionPlan(assignment, tuple(dict.fromkeys(place.name for place in places)))
+        plan = listed.plan(places)
         if all(evaluate(problem, plan).feasible for problem in held):
-            found.add((evaluate(least, plan).latency_ns, evaluate(limited, plan).latency_ns))
+            of_token = evaluate(least, plan)
+            times = of_token.latency_ns, evaluate(limited, plan).latency_ns
+            found.add((*times, of_token.bottleneck_ns))
     return found
 
 
@@ -77,7 +75,7 @@ SETTINGS = {
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 @pytest.mark.parametrize("readers", [1, 2])
 def test_it_equals_all_plans_listed(settings, memory_model, readers):
-    limits_that_matter = 0
+    limits_that_matter = loads_that_matter = 0
     for seed in range(12):
         serving = changed(
             with_uneven_prompt(random_case(seed, memory_model=memory_model), seed), **settings
@@ -86,10 +84,11 @@ def test_it_equals_all_plans_listed(settings, memory_model, readers):
             serving = reading_twice(serving)
         problems = merged(serving)
         plans = latencies(serving)
-        times = sorted({limited for _, limited in plans})
+        times = sorted({limited for _, limited, _ in plans})
+        chain = LimitedChain(*problems)
         for limit in [*([times[0] - 1] if times else []), *times, FAR_NS]:
-            best = min((least for least, limited in plans if limited <= limit), default=None)
-            found = least_limited_latency(*problems, limit, UNLIMITED)
+            best = min((least for least, limited, _ in plans if limited <= limit), default=None)
+            found = chain.least_latency(UNLIMITED, limit_ns=limit)
             limits_that_matter += best is not None and best > min(plans)[0]
             if best is None:
                 assert found is None, seed
@@ -97,7 +96,18 @@ def test_it_equals_all_plans_listed(settings, memory_model, readers):
             assert found.latency_ns == best == evaluate(problems[0], found.plan).latency_ns, seed
             assert evaluate(problems[1], found.plan).latency_ns <= limit
             assert all(evaluate(problem, found.plan).feasible for problem in problems[2])
-    assert limits_that_matter > 5
+        loads = sorted({load for *_, load in plans})
+        for most in [*([loads[0] - 1] if loads else []), *loads]:
+            best = min((least for least, _, load in plans if load <= most), default=None)
+            found = chain.least_latency(UNLIMITED, most_load_ns=most)
+            loads_that_matter += best is not None and best > min(plans)[0]
+            latency_ns = None if found is None else found.latency_ns
+            if readers == 1 or settings:
+                assert latency_ns == best, seed
+            else:
+                # Of a send to each reader one counts.
+                assert best is None or latency_ns <= best, seed
+    assert limits_that_matter > 5 and loads_that_matter > 5
 
 
 def test_what_it_does_not_do():
@@ -106,10 +116,10 @@ def test_what_it_does_not_do():
     while not over.is_over:
         pass
     with pytest.raises(GaveUp, match="the time limit ran out"):
-        least_limited_latency(least, limited, held, FAR_NS, over)
+        LimitedChain(least, limited, held).least_latency(over)
     apart = [
         each.replace(operators=(*each.operators[:-1], replace(each.operators[-1], reads=())))
         for each in (least, limited)
     ]
     with pytest.raises(GaveUp, match="no chain"):
-        least_limited_latency(*apart, [apart[0]], FAR_NS, UNLIMITED)
+        LimitedChain(*apart, [apart[0]])

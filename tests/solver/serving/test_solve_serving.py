@@ -1,10 +1,12 @@
 """The best plans of chains that serve, against all their plans, listed."""
 
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 
-import solver.serving.solve
+import solver.serving.search
+import solver.serving.turns
 from solver import PartitionError, SolveLimits, SolveStatus
 from solver.dp.sweep import GaveUp
 from solver.serving.contexts import Contexts
@@ -57,12 +59,13 @@ def test_the_first_token_has_a_limit(seed, memory_model):
         assert found.status is SolveStatus.OPTIMAL
 
 
+def give_up(*_):
+    raise GaveUp("the units are no chain")
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_without_a_chain_the_limit_has_bounds(seed, monkeypatch):
-    def give_up(*_):
-        raise GaveUp("the units are no chain")
-
-    monkeypatch.setattr(solver.serving.solve, "least_limited_latency", give_up)
+    monkeypatch.setattr(solver.serving.search, "LimitedChain", give_up)
     serving = with_uneven_prompt(random_case(seed), seed)
     listed = Listed(serving)
     plans = [places for places in listed.plans() if listed.fits(places)]
@@ -79,22 +82,79 @@ def test_without_a_chain_the_limit_has_bounds(seed, monkeypatch):
         assert "first token" in late.reason
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_throughput(seed):
-    serving = random_case(seed)
+def played_round_ns(loads, groups):
+    """The time between two tokens of a group, of groups that queue at one device after another."""
+    free, ready = [0] * len(loads), [0] * groups
+    starts = []
+    # The steady state is there after as many rounds as there are loads; all rounds are counted.
+    rounds = 60 * len(loads)
+    for _ in range(2 * rounds):
+        for group in range(groups):
+            at = ready[group]
+            for device, load in enumerate(loads):
+                at = free[device] = max(at, free[device]) + load
+            ready[group] = at
+        starts.append(ready[0])
+    return (starts[-1] - starts[rounds - 1]) / rounds
+
+
+def least_token_ns(listed, places):
+    """The least time of a token, of any number of groups whose caches fit."""
+    loads = listed.loads(places, TOKEN)
+    return min(
+        (
+            max(Fraction(sum(loads), groups), max(loads))
+            for groups in range(1, len(loads) + 1)
+            if listed.fits(places, groups=groups)
+        ),
+        default=None,
+    )
+
+
+def test_groups_in_turns_take_as_long_as_when_they_are_played():
+    bound_by_groups = 0
+    for seed in range(40):
+        serving = random_case(seed)
+        listed = Listed(serving)
+        for places in listed.plans():
+            if not listed.fits(places):
+                continue
+            plan = listed.plan(places)
+            found = serving.metrics(plan)
+            loads = listed.loads(places, TOKEN)
+            round_ns = played_round_ns(loads, found.groups)
+            assert found.tokens_per_s == pytest.approx(
+                found.groups * serving.batch * 1e9 / round_ns
+            )
+            assert 1e9 * serving.batch / found.tokens_per_s == pytest.approx(
+                float(least_token_ns(listed, places))
+            )
+            assert listed.fits(places, groups=found.groups)
+            bound_by_groups += round_ns > found.groups * max(loads) and found.groups > 1
+    assert bound_by_groups > 5
+
+
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("memory_model", ["weights", "inference"])
+@pytest.mark.parametrize("is_chain", [True, False])
+def test_throughput(seed, memory_model, is_chain, monkeypatch):
+    serving = random_case(seed, memory_model=memory_model)
     listed = Listed(serving)
-    rates = [
-        serving.batch * 1e9 / max(listed.loads(places, TOKEN))
-        for places in listed.plans()
-        if listed.fits(places, groups=len({place.name for place in places}))
-    ]
+    times = [least_token_ns(listed, places) for places in listed.plans()]
+    best = least(time for time in times if time is not None)
+    if not is_chain:
+        monkeypatch.setattr(solver.serving.turns, "LimitedChain", give_up)
     found = solve_serving(serving, "throughput", LIMITS)
-    if not rates:
+    if best is None:
         assert found.status is SolveStatus.INFEASIBLE
         return
-    assert found.status is SolveStatus.OPTIMAL
-    assert found.value == pytest.approx(max(rates))
-    assert found.metrics.tokens_per_s == pytest.approx(max(rates))
+    most = float(serving.batch * 10**9 / best)
+    assert found.metrics.tokens_per_s == found.value
+    if is_chain:
+        assert found.status is SolveStatus.OPTIMAL
+        assert found.value == pytest.approx(most)
+    else:
+        assert found.value <= most * (1 + 1e-9) and most <= found.bound * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("seed", range(20))
