@@ -258,7 +258,8 @@ def _plans(
             objective,
             # Of several objectives, the limit is one of token alone.
             first_token_limit_ns=first_ns if objective in ("token", options.objective) else None,
-            any_context=options.rules,
+            # Of all objectives, context captures how values grow.
+            any_context=options.rules or options.objective == "all",
             search=search,
         )
         for objective in objectives

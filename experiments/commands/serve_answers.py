@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -63,8 +64,8 @@ def _json(found: ServingPlan, engine: str | None) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "objective": solved.objective,
         "status": solved.status.value,
-        "value": solved.value,
-        "bound": solved.bound,
+        "value": _number(solved.value),
+        "bound": _number(solved.bound),
         "gap": solved.gap,
         "wall_time_s": solved.wall_time_s,
     }
@@ -74,7 +75,7 @@ def _json(found: ServingPlan, engine: str | None) -> dict[str, Any]:
     order = solved.plan.device_order
     return {
         **answer,
-        "tokens": solved.most_tokens,
+        "tokens": _number(solved.most_tokens),
         "batch": found.request.batch,
         "context": found.context,
         "experts_read": found.experts_read,
@@ -89,6 +90,11 @@ def _json(found: ServingPlan, engine: str | None) -> dict[str, Any]:
         "assignment": dict(solved.plan.assignment),
         **({} if engine is None else {"words": found.words(engine)}),
     }
+
+
+def _number(value: float | None) -> float | str | None:
+    """Return a number, or the word for one without end."""
+    return "any" if value == math.inf else value
 
 
 def _lines(found: ServingPlan, engine: str | None) -> list[str]:
@@ -111,7 +117,7 @@ def _lines(found: ServingPlan, engine: str | None) -> list[str]:
     ]
     lines = aligned(rows)
     lines += [
-        f"tokens that fit: {'not known' if solved.most_tokens is None else solved.most_tokens}",
+        f"tokens that fit: {_number(solved.most_tokens) or 'not known'}",
         f"first token: {format_ns(metrics.first_token_ns)}",
         f"each token after it: {format_ns(metrics.token_ns)}",
         f"request: {format_ns(metrics.request_ns)}",
@@ -147,7 +153,7 @@ def _row(found: ServingPlan) -> tuple[str, ...]:
         return (solved.objective, *("-",) * 6, solved.status.value)
     return (
         solved.objective,
-        "-" if solved.most_tokens is None else str(solved.most_tokens),
+        str(_number(solved.most_tokens) or "-"),
         format_ns(metrics.first_token_ns),
         format_ns(metrics.token_ns),
         format_ns(metrics.request_ns),

@@ -49,12 +49,13 @@ class ServingResult:
         With the context that was found, where that was the objective.
     value, bound : float or None
         Of the objective: nanoseconds of a request or of a token, and no plan takes less than the
-        bound; tokens in a second, or tokens of all sequences that fit, and none gives more.
+        bound; tokens in a second, or tokens of all sequences that fit, and none gives more;
+        infinite if any number fits.
     metrics : ServingMetrics or None
         What the plan gives in every respect.
-    most_tokens : int or None
-        Tokens of all sequences that fit the plan; None where that is not known, as with values that
-        count as memory, or any number fits.
+    most_tokens : float or None
+        Tokens of all sequences that fit the plan, infinite if any number does. With values that
+        count as memory, None unless the problem has other contexts, and predicted from them.
     wall_time_s : float
         Of the whole search.
     reason : str
@@ -68,7 +69,7 @@ class ServingResult:
     value: float | None
     bound: float | None
     metrics: ServingMetrics | None
-    most_tokens: int | None
+    most_tokens: float | None
     wall_time_s: float
     reason: str = ""
 
@@ -77,8 +78,10 @@ class ServingResult:
         """How far value and bound are apart, in parts of the larger one."""
         if self.value is None or self.bound is None:
             return None
+        if self.value == self.bound:
+            return 0.0
         most = max(self.value, self.bound)
-        return abs(self.value - self.bound) / most if most else 0.0
+        return abs(self.value - self.bound) / most
 
 
 def solve_serving(
@@ -252,10 +255,7 @@ class _Search:
             if found.plan is not None:
                 most = contexts.most(found.plan, probe)
                 if most is None:
-                    raise PartitionError(
-                        "any context fits: no cache that grows is on a device of limited memory; "
-                        "ask for another objective, or limit the memory"
-                    )
+                    return self._any_context(found)
                 kept, low = found, most
                 step = 1 if low > 2 * probe else 2 * step
                 continue
@@ -273,6 +273,14 @@ class _Search:
         value = float(problem.batch * low)
         bound = None if refuted is None else float(problem.batch * (refuted - 1))
         return self._answer("context", kept if fast.plan is None else fast, served, value, bound)
+
+    def _any_context(self, kept: Found) -> ServingResult:
+        """Return the fastest plan of those that any context fits, given one of them."""
+        problem = self._problem
+        fast = self._latency(problem, {problem.token_phase: 1})
+        if fast.plan is not None and Contexts(problem).most(fast.plan, problem.context) is None:
+            kept = fast
+        return self._answer("context", kept, problem, math.inf, math.inf)
 
     def _refuted(self, at: Callable[[int], Found], open_: int, refuted: int | None) -> int | None:
         """Return the least context above `open_`, of which it is not known, that no plan has."""
@@ -325,12 +333,11 @@ class _Search:
 
 def _most_tokens(
     objective: ServingObjective, problem: ServingProblem, plan: PartitionPlan | None
-) -> int | None:
+) -> float | None:
     """Return the tokens of all sequences that fit a plan, if that is known."""
-    if plan is not None and objective == "context":
-        return problem.batch * problem.context
     held = problem.phases.problems[problem.token_phase]
-    if plan is None or held.memory_model != "weights":
-        return None
+    if plan is None or (held.memory_model != "weights" and not problem.others):
+        is_found = plan is not None and objective == "context"
+        return problem.batch * problem.context if is_found else None
     most = Contexts(problem).most(plan, problem.context)
-    return None if most is None else problem.batch * most
+    return math.inf if most is None else problem.batch * most

@@ -96,6 +96,26 @@ def test_of_all_objectives_some_may_have_no_plan(capsys):
     ] * 4
 
 
+def test_any_context_fits_where_nothing_limits_the_memory(capsys):
+    words = ["serve", MODEL, "--devices", "unlimited", *REQUEST]
+    found = answer([*words, "--objective", "all"], capsys)
+    assert [own["status"] for own in found.values()] == ["optimal"] * 4
+    assert [own["tokens"] for own in found.values()] == ["any"] * 4
+    assert found["context"]["value"] == found["context"]["bound"] == "any"
+    assert found["context"]["token_ns"] == found["token"]["value"]
+    assert main([*words, "--objective", "context"]) == 0
+    told = capsys.readouterr().out
+    assert "tokens that fit: any\n" in told and "context: proven optimal in" in told
+
+
+def test_tokens_that_fit_beside_values_are_told_of_all_objectives(capsys):
+    words = ["serve", MODEL, "--devices", "200KB,150KB", *REQUEST, "--memory-model", "inference"]
+    found = answer([*words, "--objective", "all"], capsys)
+    most = found["context"]["tokens"]
+    assert all(0 < own["tokens"] <= most for own in found.values())
+    assert answer([*words, "--objective", "token"], capsys)["tokens"] is None
+
+
 @pytest.mark.parametrize("host", [(), ("--host", "1MB", "--time-limit", "1")])
 def test_the_experts_that_a_token_reads_are_told(host, capsys):
     words = ["serve", EXPERTS, "--devices", "300KB", *REQUEST, "--objective", "token"]

@@ -1,5 +1,6 @@
 """The best plans of chains that serve, against all their plans, listed."""
 
+import math
 from dataclasses import replace
 from fractions import Fraction
 
@@ -201,9 +202,26 @@ def test_any_context_fits_where_no_cache_grows():
     assert solve_serving(serving, "token", LIMITS).most_tokens > 0
     found = solve_serving(still, "token", LIMITS)
     assert found.status is SolveStatus.OPTIMAL
-    assert found.most_tokens is None
-    with pytest.raises(PartitionError, match="any context fits: no cache that grows"):
-        solve_serving(still, "context", LIMITS)
+    assert found.most_tokens == math.inf
+    longest = solve_serving(still, "context", LIMITS)
+    assert longest.status is SolveStatus.OPTIMAL and longest.gap == 0
+    assert longest.value == longest.bound == longest.most_tokens == math.inf
+    assert longest.metrics == found.metrics
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_tokens_that_fit_are_told_of_values_where_other_contexts_are_known(seed):
+    serving = random_case(seed, memory_model="inference")
+    found = solve_serving(serving, "token", LIMITS)
+    if found.plan is None:
+        assert found.most_tokens is None
+        return
+    context = found.most_tokens // serving.batch
+    for at, fits in ((context, True), (context + 1, False)):
+        held = Contexts(serving).at(at).phases.evaluate(found.plan).values()
+        assert any(each.violations for each in held) != fits
+    assert found.most_tokens <= solve_serving(serving, "context", LIMITS).bound
+    assert solve_serving(replace(serving, others={}), "token", LIMITS).most_tokens is None
 
 
 def test_what_cannot_be_asked():
