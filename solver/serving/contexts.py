@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import bisect
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from solver.evaluation.evaluate import evaluate
 from solver.model.operators import Operator
 from solver.model.plan import PartitionPlan
-from solver.model.problem import GraphInput, ObjectiveName, PartitionProblem, Weight
+from solver.model.problem import GraphInput, ObjectiveName, PartitionProblem
 from solver.serving.phases import Phases
 from solver.serving.problem import ServingProblem
 
@@ -56,7 +58,7 @@ class Contexts:
             self._merged_of(known, memory_of)
             for known in (self._serving.context, *self._around(context))
         )
-        return self._grown(own, low, high, context).replace(objective=objective)
+        return self._grown(own, low, high, context, objective=objective)
 
     def predicts(self, context: int, phases: Phases) -> bool:
         """Return whether the bytes of all phases with a context are those that are told here."""
@@ -90,12 +92,20 @@ class Contexts:
         is the most.
         """
         devices = self._serving.phases.problems[self._serving.token_phase].device_of
+        held = self._held_by(plan)
+
+        def fits(context: int) -> bool:
+            return all(
+                (capacity := devices[device].memory_bytes) is None or size_bytes <= capacity
+                for (_, device), size_bytes in held(context).items()
+            )
+
         for limit in sorted({*self._serving.cache_limits.values(), *self.known}):
             if limit > least:
-                if not self._fits(plan, limit):
-                    return self._most_between(plan, least, limit)
+                if not fits(limit):
+                    return _most_between(fits, least, limit)
                 least = limit
-        now, then = (self._memory_bytes(plan, context) for context in (least, least + 1))
+        now, then = held(least), held(least + 1)
         capacities = {key: devices[key[1]].memory_bytes for key in now}
         rooms = [
             least + (capacity - now[key]) // growth
@@ -105,50 +115,50 @@ class Contexts:
         if not rooms:
             return None
         most = min(rooms)
-        return most if self._fits(plan, most) else self._most_between(plan, least, most)
+        return most if fits(most) else _most_between(fits, least, most)
 
-    def _most_between(self, plan: PartitionPlan, low: int, high: int) -> int:
-        """Return the longest context that a plan fits, which fits it at `low` but not at `high`."""
-        while high - low > 1:
-            probe = (low + high) // 2
-            low, high = (probe, high) if self._fits(plan, probe) else (low, probe)
-        return low
-
-    def _fits(self, plan: PartitionPlan, context: int) -> bool:
-        devices = self._serving.phases.problems[self._serving.token_phase].device_of
-        return all(
-            (capacity := devices[device].memory_bytes) is None or size_bytes <= capacity
-            for (_, device), size_bytes in self._memory_bytes(plan, context).items()
-        )
-
-    def _memory_bytes(self, plan: PartitionPlan, context: int) -> dict[tuple[str, str], int]:
-        """Return the memory of every device in every phase, with a context."""
-        if len(self.known) == 1:
-            # Of weights alone, all phases together hold what each does.
-            found = {
-                "": evaluate(self.merged_at(context, "latency", self._serving.token_phase), plan)
+    def _held_by(self, plan: PartitionPlan) -> Callable[[int], dict[tuple[str, str], int]]:
+        """Return what says the memory of every device in every phase, with a context."""
+        if len(self.known) > 1:
+            return lambda context: {
+                (phase, usage.device): usage.memory_bytes
+                for phase, evaluation in self.at(context).phases.evaluate(plan).items()
+                for usage in evaluation.usage
             }
-        else:
-            found = dict(self.at(context).phases.evaluate(plan))
-        return {
-            (phase, usage.device): usage.memory_bytes
-            for phase, evaluation in found.items()
-            for usage in evaluation.usage
+        # Of weights alone all phases together hold what each does, and nothing but caches grows.
+        merged = self._merged_of(self._serving.context, self._serving.token_phase)
+        now = {("", usage.device): usage.memory_bytes for usage in evaluate(merged, plan).usage}
+        caches: dict[tuple[str, str], set[str]] = {place: set() for place in now}
+        for op in merged.operators:
+            grown = self._serving.cache_bytes_per_token.keys() & op.weights
+            caches["", plan.assignment[op.name]] |= grown
+        return lambda context: {
+            place: size_bytes + sum(self._growth_bytes(key, context) for key in caches[place])
+            for place, size_bytes in now.items()
         }
 
+    def _growth_bytes(self, key: str, context: int) -> int:
+        """Return by how many bytes a weight is larger than with the context of the problem."""
+        now = self._serving.context
+        limit = self._serving.cache_limits.get(key, max(context, now))
+        positions = min(context, limit) - min(now, limit)
+        return positions * self._serving.cache_bytes_per_token.get(key, 0)
+
     def _grown(
-        self, own: PartitionProblem, low: PartitionProblem, high: PartitionProblem, context: int
+        self,
+        own: PartitionProblem,
+        low: PartitionProblem,
+        high: PartitionProblem,
+        context: int,
+        **settings: Any,
     ) -> PartitionProblem:
         """Return a problem with the bytes that follow from those of the contexts around it."""
-        weights: dict[str, Weight] = {}
-        now = self._serving.context
-        for key, weight in own.weights.items():
-            limit = self._serving.cache_limits.get(key, max(context, now))
-            positions = min(context, limit) - min(now, limit)
-            growth_bytes = positions * self._serving.cache_bytes_per_token.get(key, 0)
-            weights[key] = replace(weight, size_bytes=weight.size_bytes + growth_bytes)
+        weights = {
+            key: replace(weight, size_bytes=weight.size_bytes + self._growth_bytes(key, context))
+            for key, weight in own.weights.items()
+        }
         if len(self.known) == 1:
-            return own.replace(weights=weights)
+            return own.replace(weights=weights, **settings)
         start, end = self._around(context)
         share = context - start, max(end - start, 1)
         operators = (
@@ -167,7 +177,16 @@ class Contexts:
             )
             for g in own.inputs
         )
-        return own.replace(weights=weights, operators=tuple(operators), inputs=tuple(inputs))
+        sizes = {"weights": weights, "operators": tuple(operators), "inputs": tuple(inputs)}
+        return own.replace(**sizes, **settings)
+
+
+def _most_between(fits: Callable[[int], bool], low: int, high: int) -> int:
+    """Return the longest context that fits, where `low` does and `high` does not."""
+    while high - low > 1:
+        probe = (low + high) // 2
+        low, high = (probe, high) if fits(probe) else (low, probe)
+    return low
 
 
 def _operator(own: Operator, low: Operator, high: Operator, share: tuple[int, int]) -> Operator:
