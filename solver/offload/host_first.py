@@ -1,0 +1,261 @@
+"""The best plan that engines with an option for host layers can run, by CP-SAT.
+
+Such a plan has whole *groups* of units, such as layers. The first ones are on the host as a whole,
+the others resident, each on one device, in the order of the devices; of these a group's last unit
+may be on the host alone. Nothing is streamed, so that the time of a forward is a sum: the model in
+integers has it exactly, hops included, and its optimum is that of all such plans.
+
+With booleans ``on[i, d]`` (group i is on device d), ``own[i, d]`` (and its last unit too) and
+``first[i]`` (it is on the host):
+
+* every group is on the host or on one device; the position of this, with that of the host before
+  all, never falls from a group to the next;
+* memory of devices and host holds what ``on``, ``own`` and ``first`` say;
+* a hop leads from the host to the first device, two lead to and from a last unit on the host, one
+  of which the end of the forward saves, and one leads from device to device otherwise.
+
+Of alike groups that follow each other on a device, before a third one there, the earlier has its
+last unit on the host: exchanging the two changes neither time nor memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from solver.evaluation.result import SolveStatus
+from solver.model.checks import check_choice
+from solver.model.clock import Clock
+from solver.model.errors import PartitionError
+from solver.model.limits import SolveLimits
+from solver.offload.bound import classes_of
+from solver.offload.evaluate import memory_of, rooms_of
+from solver.offload.model import Mode, OffloadProblem
+from solver.offload.phases import OffloadPhases
+from solver.offload.plan import OffloadResult
+
+if TYPE_CHECKING:
+    from ortools.sat.python import cp_model
+
+_SEARCH: Final = "default_lp"
+"""Of CP-SAT's searches: few kinds of groups, tight linear rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitGroup:
+    """Units in a row that are on one device, or on the host as a whole.
+
+    Attributes
+    ----------
+    units : tuple of int
+        Their positions.
+    last_apart : bool
+        Whether the last of them may be on the host while the others are on a device.
+    """
+
+    units: tuple[int, ...]
+    last_apart: bool = False
+
+
+def plan_host_first(
+    phases: OffloadPhases,
+    groups: Sequence[UnitGroup],
+    *,
+    least_first: int = 0,
+    limits: SolveLimits | None = None,
+) -> OffloadResult:
+    """Find the best plan whose first groups are on the host and whose others are resident.
+
+    Parameters
+    ----------
+    phases : OffloadPhases
+        Their objective must be ``latency``.
+    groups : sequence of UnitGroup
+        All units in order.
+    least_first : int
+        How many groups must be on the host as a whole; more may be.
+    limits : SolveLimits, optional
+        Time and seed; 60 s if not said.
+
+    Returns
+    -------
+    OffloadResult
+        Its bound is that of plans of this kind.
+
+    Raises
+    ------
+    PartitionError
+        If the groups are not all units in order, or the objective is another one.
+    """
+    problem = phases.problems[0]
+    check_choice(problem.objective, ("latency",), "objective")
+    units = [unit for group in groups for unit in group.units]
+    if units != list(range(len(problem.units))) or not all(group.units for group in groups):
+        raise PartitionError("groups are not all units in order; put each unit into one group")
+    if any(group.last_apart and len(group.units) < 2 for group in groups):
+        raise PartitionError("a group of one unit has none to be apart; leave last_apart out")
+    limits = limits or SolveLimits()
+    model = _HostFirstModel(phases, groups, least_first)
+    return model.solve(Clock.of(limits), limits.seed)
+
+
+class _HostFirstModel:
+    """The model in integers; names are those of the module's docstring."""
+
+    def __init__(
+        self, phases: OffloadPhases, groups: Sequence[UnitGroup], least_first: int
+    ) -> None:
+        from ortools.sat.python import cp_model
+
+        self._phases, self._groups = phases, groups
+        self._problem = phases.problems[0]
+        self._devices = range(len(self._problem.devices))
+        self._model: cp_model.CpModel = cp_model.CpModel()
+        self._first = [self._can_be_on_host(group.units) for group in groups]
+        self._on = [[self._bool() for _ in self._devices] for _ in groups]
+        self._own = [self._own_row(group, on) for group, on in zip(groups, self._on, strict=True)]
+        self._add_places(least_first)
+        self._add_memory()
+        self._add_order_of_alike()
+        self._model.minimize(sum(self._times()))
+
+    def solve(self, clock: Clock, seed: int) -> OffloadResult:
+        """Minimise until the clock is over."""
+        from ortools.sat.python import cp_model
+
+        from solver.cp.run import charge_run, limit_run, single_solver
+
+        solver = single_solver(seed, _SEARCH)
+        limit_run(solver.parameters, clock)
+        status = solver.solve(self._model)
+        charge_run(clock, solver)
+        if status == cp_model.INFEASIBLE:
+            return OffloadResult(SolveStatus.INFEASIBLE, None, None, None)
+        assert status != cp_model.MODEL_INVALID, self._model.validate()
+        bound_ns = max(round(solver.best_objective_bound), 0)
+        if status == cp_model.UNKNOWN:
+            return OffloadResult(SolveStatus.UNKNOWN, None, None, bound_ns)
+        state = self._state(solver)
+        rooms = rooms_of(self._problem, memory_of(self._problem, *state)[0])
+        value_ns = self._phases.value_ns(*state, rooms)
+        assert value_ns == round(solver.objective_value), "the rows miss a part of the time"
+        is_optimal = value_ns == bound_ns
+        return OffloadResult(
+            SolveStatus.OPTIMAL if is_optimal else SolveStatus.FEASIBLE,
+            self._problem.plan(*state),
+            value_ns,
+            bound_ns,
+        )
+
+    def _state(self, solver: cp_model.CpSolver) -> tuple[tuple[int, ...], tuple[Mode, ...]]:
+        """Return the device and mode of every unit; those of the host are of the first stage."""
+        used = [next((d for d in self._devices if solver.value(on[d])), None) for on in self._on]
+        start = next((device for device in used if device is not None), 0)
+        devices: list[int] = []
+        modes: list[Mode] = []
+        for group, device, own in zip(self._groups, used, self._own, strict=True):
+            devices += [start if device is None else device] * len(group.units)
+            mode: Mode = "host" if device is None else "resident"
+            modes += [mode] * len(group.units)
+            if device is not None and not solver.value(own[device]):
+                modes[-1] = "host"
+        return tuple(devices), tuple(modes)
+
+    # -- rows ----------------------------------------------------------------------------------
+
+    def _bool(self) -> Any:
+        return self._model.new_bool_var("")
+
+    def _can_be_on_host(self, units: Sequence[int]) -> Any:
+        """Return a Boolean, or 0 if one of the units cannot run there."""
+        has_time = all(self._problem.units[unit].host_ns is not None for unit in units)
+        return self._bool() if has_time else 0
+
+    def _own_row(self, group: UnitGroup, on: list[Any]) -> list[Any]:
+        """Return whether the last unit is resident, by device."""
+        if not group.last_apart or self._problem.units[group.units[-1]].host_ns is None:
+            return on
+        own = [self._bool() for _ in on]
+        for here, whole in zip(own, on, strict=True):
+            self._model.add_implication(here, whole)
+        return own
+
+    def _apart(self, at: int) -> Any:
+        """Return whether the last unit of a group is on the host and the others are not."""
+        return 0 if self._own[at] is self._on[at] else sum(self._on[at]) - sum(self._own[at])
+
+    def _add_places(self, least_first: int) -> None:
+        ranks = []
+        for first, on in zip(self._first, self._on, strict=True):
+            self._model.add(first + sum(on) == 1)
+            ranks.append(sum((device + 1) * here for device, here in enumerate(on)))
+        for before, after in pairwise(ranks):
+            self._model.add(before <= after)
+        for rank in ranks[:least_first]:
+            self._model.add(rank == 0)
+
+    def _add_memory(self) -> None:
+        units = self._problem.units
+        held: list[list[Any]] = [[] for _ in self._devices]
+        host: list[Any] = []
+        for at, group in enumerate(self._groups):
+            *bytes_before, last = (units[unit].held_bytes for unit in group.units)
+            before = sum(bytes_before)
+            for device in self._devices:
+                held[device] += [before * self._on[at][device], last * self._own[at][device]]
+            host += [(before + last) * self._first[at], last * self._apart(at)]
+        for place, taken in zip(self._problem.devices, held, strict=True):
+            if place.device.memory_bytes is not None:
+                self._model.add(sum(taken) <= place.device.memory_bytes)
+        if self._problem.host.memory_bytes is not None:
+            self._model.add(sum(host) <= self._problem.host.memory_bytes)
+
+    def _add_order_of_alike(self) -> None:
+        kind_of = {
+            unit: number
+            for number, kind in enumerate(classes_of(self._phases))
+            for unit in kind.members
+        }
+        kinds = [
+            ([kind_of[unit] for unit in group.units], group.last_apart) for group in self._groups
+        ]
+        for at in range(len(self._groups) - 2):
+            if self._own[at] is self._on[at] or kinds[at] != kinds[at + 1]:
+                continue
+            for device in self._devices:
+                leaves = 2 - self._on[at + 1][device] - self._on[at + 2][device]
+                self._model.add(self._own[at][device] <= self._own[at + 1][device] + leaves)
+
+    def _times(self) -> list[Any]:
+        """Return the parts of the objective."""
+        crossings = [self._crossing(at) for at in range(len(self._groups) - 1)]
+        found: list[Any] = []
+        for problem, count in zip(self._phases.problems, self._phases.counts, strict=True):
+            found += [count * part for part in self._runs(problem)]
+            hop_ns = count * problem.host_hop_ns
+            found.append(hop_ns * (self._first[0] - self._first[-1]))
+            apart = [self._apart(at) for at in range(len(self._groups))]
+            found.append(hop_ns * (2 * sum(apart) - apart[-1]))
+            found.append(count * problem.stage_hop_ns * sum(crossings))
+        return found
+
+    def _crossing(self, at: int) -> Any:
+        """Return whether data goes from a device to another behind a group."""
+        crosses = self._bool()
+        for here, there in zip(self._on[at], self._on[at + 1], strict=True):
+            self._model.add(crosses >= here - there - self._apart(at))
+        return crosses
+
+    def _runs(self, problem: OffloadProblem) -> list[Any]:
+        """Return what the units of a forward take, each where it is."""
+        found: list[Any] = []
+        for at, group in enumerate(self._groups):
+            *before, last = (problem.units[unit] for unit in group.units)
+            for device, place in enumerate(problem.devices):
+                found.append(sum(map(place.compute_ns, before)) * self._on[at][device])
+                found.append(place.compute_ns(last) * self._own[at][device])
+            host_ns = sum(unit.host_ns or 0 for unit in before) + (last.host_ns or 0)
+            found += [host_ns * self._first[at], (last.host_ns or 0) * self._apart(at)]
+        return found

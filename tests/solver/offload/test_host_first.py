@@ -1,0 +1,97 @@
+"""Plans whose first groups are on the host, against brute force over all of them."""
+
+import itertools
+import random
+
+import pytest
+
+from solver import PartitionError, SolveLimits, SolveStatus
+from solver.offload.evaluate import evaluate_offload
+from solver.offload.host_first import UnitGroup, plan_host_first
+from solver.offload.phases import OffloadPhases
+from tests.support import offload_oracle
+from tests.support.offload_cases import problem_of, random_case
+from tests.support.problem_counts import counts
+
+LIMITS = SolveLimits(5.0, workers=1, deterministic=True)
+
+
+def grouped_case(draw):
+    """A chain in pairs and single units, whose kinds repeat, on one or two devices."""
+    case = random_case(draw, 4, draw.choice((1, 1, 2)))
+    case["objective"] = "latency"
+    pair, single = case["units"][0], case["units"][-1]
+    groups, units = [], []
+    for _ in range(draw.randint(1, 4)):
+        size = draw.choice((1, 2, 2))
+        last_apart = size == 2 and draw.random() < 0.8
+        groups.append(UnitGroup(tuple(range(len(units), len(units) + size)), last_apart))
+        units += [single, pair][-size:]
+    case["units"] = units
+    total = sum(unit["weight"] + unit["cache"] for unit in units)
+    for device in case["devices"]:
+        device["memory"] = max(1, round(total * draw.uniform(0.2, 0.9) / len(case["devices"])))
+    return case, groups
+
+
+def plans(case, groups, least_first):
+    """Every such plan."""
+    devices = range(len(case["devices"]))
+    for first in range(least_first, len(groups) + 1):
+        choices = [
+            [(d, m) for d in devices for m in ("resident", "host")[: 1 + group.last_apart]]
+            for group in groups[first:]
+        ]
+        for chosen in itertools.product(*choices):
+            start = chosen[0][0] if chosen else 0
+            places, modes = [], []
+            for group in groups[:first]:
+                places += [start] * len(group.units)
+                modes += ["host"] * len(group.units)
+            for group, (device, mode) in zip(groups[first:], chosen, strict=True):
+                places += [device] * len(group.units)
+                modes += ["resident"] * (len(group.units) - 1) + [mode]
+            if offload_oracle.fits(case, places, modes):
+                yield places, modes
+
+
+@counts(150, 1500)
+def test_the_optimum_is_that_of_brute_force(count):
+    draw = random.Random(3)
+    seen = set()
+    for _ in range(count):
+        case, groups = grouped_case(draw)
+        other = {**case, "units": [{**unit, "runs": unit["runs"][::-1]} for unit in case["units"]]}
+        times = draw.choice((1, 4))
+        least_first = draw.choice((0, 0, 1))
+        phases = OffloadPhases([problem_of(case), problem_of(other)], [1, times])
+        found = plan_host_first(phases, groups, least_first=least_first, limits=LIMITS)
+        values = [
+            offload_oracle.value_of(case, *plan) + times * offload_oracle.value_of(other, *plan)
+            for plan in plans(case, groups, least_first)
+        ]
+        if not values:
+            assert found.status is SolveStatus.INFEASIBLE and found.plan is None
+            continue
+        assert found.status is SolveStatus.OPTIMAL
+        assert found.value_ns == found.bound_ns == min(values)
+        costs = [evaluate_offload(problem, found.plan) for problem in phases.problems]
+        assert found.value_ns == costs[0].value_ns + times * costs[1].value_ns
+        modes = [found.plan.mode_of[f"u{group.units[-1]}"] for group in groups]
+        firsts = [found.plan.mode_of[f"u{group.units[0]}"] for group in groups]
+        seen.add((firsts[0] == "host", "resident" in modes, firsts != modes))
+    assert len(seen) == 7  # All but that nothing is resident, nor on the host.
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ([UnitGroup((0, 2))], "groups are not all units in order; put each unit into one group"),
+        ([UnitGroup((0,)), UnitGroup((1,), True)], "a group of one unit has none to be apart"),
+    ],
+)
+def test_groups_that_are_none_are_refused(groups, message):
+    case = random_case(random.Random(0), 2, 1)
+    case = {**case, "units": case["units"][:1] * 2, "objective": "latency"}
+    with pytest.raises(PartitionError, match=message):
+        plan_host_first(OffloadPhases([problem_of(case)], [1]), groups)
