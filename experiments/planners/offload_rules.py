@@ -16,7 +16,6 @@ from fractions import Fraction
 from functools import partial
 from typing import Final
 
-from fx_bridge.capture.layers import layer_calls
 from fx_bridge.serving.halves import half_layers
 from fx_bridge.serving.offload import StreamedServingPlan
 from solver import PartitionError
@@ -103,16 +102,9 @@ def served_by_offload_rules(found: StreamedServingPlan) -> list[OffloadAnswer]:
     """Return what each rule gives in the place of a plan."""
     phases = []
     for tokens, count in found.runs.items():
-        captured = found.graphs[tokens]
-        layers, read = layer_calls(captured), captured.storage_table.weights_read
-        units = half_layers(captured)
-        firsts = [layers[names[0]] for names in units.values()]
-        experts = frozenset(
-            unit
-            for unit, names in units.items()
-            if any("experts" in key.split(".") for name in names for key in read.get(name, ()))
-        )
-        blocks = [None if layer is None else layer.path for layer in firsts]
+        halves = half_layers(found.graphs[tokens])
+        experts = frozenset(unit for unit, half in halves.items() if half.has_experts)
+        blocks = [half.layer for half in halves.values()]
         rows = found.request.batch * tokens
         phases.append((OffloadChain(found.problems[tokens], blocks, rows, experts), count))
     return answers_of_rules(phases)

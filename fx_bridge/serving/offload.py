@@ -173,7 +173,7 @@ class StreamedServingPlan:
         stages = _stages(self.problem, self.plan)
         splits, streamed = [], set()
         for captured in graphs.values():
-            split = split_by_plan(captured, _staged(half_layers(captured), stages))
+            split = split_by_plan(captured, _staged(_operators_of_units(captured), stages))
             splits.append(split)
             names = list(checked_stages(split))
             streamed |= {names[at] for at, stage in enumerate(stages) if stage.mode == "streamed"}
@@ -288,7 +288,7 @@ def _problem_of(
     probes = [Device(f"probe:{name}", device_class=name) for name in sorted(costs.specs)]
     graph = to_digraph(captured, costs=costs, colocation=False)
     asked = problem_from_digraph(graph, probes, memory_model="weights")
-    units = half_layers(captured)
+    units = _operators_of_units(captured)
     growth = cache_growth(step, asked.weights)
     crossing_bytes = _crossing_bytes(asked, units)
     return OffloadProblem(
@@ -298,6 +298,10 @@ def _problem_of(
         stage_hop_ns=costs.interconnect.default.transfer_ns(crossing_bytes),
         host_hop_ns=max(place.link.transfer_ns(crossing_bytes) for place in places),
     )
+
+
+def _operators_of_units(captured: CapturedGraph) -> dict[str, tuple[str, ...]]:
+    return {name: half.operators for name, half in half_layers(captured).items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,9 @@ import torch
 from fx_bridge.options import Search
 from fx_bridge.serving.halves import half_layers
 from fx_bridge.serving.offload import plan_streamed_serving
+from fx_bridge.serving.phases import capture_phases
 from fx_bridge.serving.request import Request
+from fx_bridge.serving.step import serve_step
 from fx_bridge.storages.mutations import memory_of
 from solver import Device, Link, PartitionError, SolveLimits
 from solver.offload.evaluate import evaluate_offload
@@ -48,7 +50,9 @@ def test_halves_of_layers_have_every_operator_once():
         "after the layers",
     ]
     names = [node.name for node in found.captured.operators]
-    assert [name for unit in half_layers(found.captured).values() for name in unit] == names
+    assert [
+        name for half in half_layers(found.captured).values() for name in half.operators
+    ] == names
     # Half a layer has its weights, and attention its cache: the bytes are those of the model.
     units = {unit.name: unit for unit in found.problem.units}
     layer = found.step.transformer.h[0]
@@ -59,6 +63,20 @@ def test_halves_of_layers_have_every_operator_once():
     # With room for all of it, no time is lost: it is that of the units.
     work_ns = sum(unit.compute_on("rtx-4090") for unit in found.problem.units)
     assert found.solved.value_ns == found.solved.bound_ns == work_ns
+
+
+def test_attention_is_a_half_however_large_the_experts_are():
+    small = model_of("Mixtral")
+    small.config.num_local_experts = 64
+    step = serve_step(type(small)(small.config).eval(), BATCH, CONTEXT, 1)
+    halves = half_layers(capture_phases(step, (1,))[1])
+    assert list(halves)[1:5] == [
+        *("model.layers.0.self_attn", "model.layers.0.mlp"),
+        *("model.layers.1.self_attn", "model.layers.1.mlp"),
+    ]
+    assert [half.has_experts for half in halves.values()] == [False, *[False, True] * 2, False]
+    layers = [None, *["model.layers.0"] * 2, *["model.layers.1"] * 2, None]
+    assert [half.layer for half in halves.values()] == layers
 
 
 @pytest.mark.parametrize(
