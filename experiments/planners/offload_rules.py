@@ -16,14 +16,12 @@ from fractions import Fraction
 from functools import partial
 from typing import Final
 
+from fx_bridge.interop.llama_cpp_experts import OP_OFFLOAD_TOKENS
 from fx_bridge.serving.halves import half_layers
 from fx_bridge.serving.offload import StreamedServingPlan
 from solver import PartitionError
 from solver.offload.evaluate import evaluate_offload
 from solver.offload.model import MODES, Mode, OffloadPlan, OffloadProblem, Prefetch, Unit
-
-OP_OFFLOAD_TOKENS: Final = 32
-"""``GGML_OP_OFFLOAD_MIN_BATCH``: for this number or more llama.cpp copies matrices of the host."""
 
 
 @dataclass(frozen=True, slots=True)

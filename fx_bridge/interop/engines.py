@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -20,12 +21,13 @@ from fx_bridge.interop.layer_counts import (
 from fx_bridge.interop.llama_cpp import read_split, write_split
 from fx_bridge.interop.megatron_layout import read_layout, write_layout
 from fx_bridge.interop.module_parts import parts_of_modules
+from fx_bridge.interop.nearest import told_nearest
 from fx_bridge.interop.stage_layers import LayeredModel, is_host
 from fx_bridge.interop.words import Words, without_host
 from fx_bridge.interop.write_plans import check_not_recomputed
 from fx_bridge.options import Placement
 from fx_bridge.split.checks import check_total
-from solver import Device, PartitionError, PartitionPlan
+from solver import Device, PartitionError, PartitionPlan, PartitionProblem
 from solver.model.checks import did_you_mean
 
 _HOST: Final = "cpu:0"
@@ -85,7 +87,13 @@ ENGINES: Final[Mapping[str, Engine]] = MappingProxyType(
 """By the names that users write."""
 
 
-def engine_words(captured: CapturedGraph, plan: PartitionPlan, engine: str) -> Words:
+def engine_words(
+    captured: CapturedGraph,
+    plan: PartitionPlan,
+    engine: str,
+    *,
+    problem: PartitionProblem | None = None,
+) -> Words:
     """Return a plan in the words of an engine: arguments of a command line, or settings.
 
     Parameters
@@ -96,6 +104,8 @@ def engine_words(captured: CapturedGraph, plan: PartitionPlan, engine: str) -> W
         :func:`~fx_bridge.interop.megatron.megatron_arguments` says what does.
     engine : str
         One of ``ENGINES``.
+    problem : PartitionProblem, optional
+        Which the plan is a plan of: an error then says what the nearest plan costs.
 
     Returns
     -------
@@ -105,7 +115,8 @@ def engine_words(captured: CapturedGraph, plan: PartitionPlan, engine: str) -> W
     Raises
     ------
     PartitionError
-        In one line: what the engine has no words for, and the nearest plan that it has words for.
+        In one line: what the engine has no words for, and the nearest plan that it has words for,
+        if there is one.
 
     Examples
     --------
@@ -128,8 +139,9 @@ def engine_words(captured: CapturedGraph, plan: PartitionPlan, engine: str) -> W
         raise PartitionError(
             f"{found.program} runs on GPUs, and the plan has {host!r}; plan without it"
         )
-    with model.told_nearest(plan):
-        return found.write(model.names, model.stages_of(plan)[0])
+    write = partial(found.write, model.names)
+    with told_nearest(model, plan, write, problem):
+        return write(model.stages_of(plan)[0])
 
 
 def plan_from_words(

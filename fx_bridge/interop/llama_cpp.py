@@ -9,7 +9,7 @@ run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -38,6 +38,15 @@ _KNOWN: Final = {
     "--n-gpu-layers": "-ngl",
     "--fit": "-fit",
 }
+OVERRIDE, FIRST_EXPERTS, ALL_EXPERTS = "-ot", "--n-cpu-moe", "--cpu-moe"
+NO_OP_OFFLOAD: Final = "--no-op-offload"
+WITHIN_LAYERS: Final = {
+    **{name: name for name in (OVERRIDE, FIRST_EXPERTS, ALL_EXPERTS, NO_OP_OFFLOAD)},
+    "--override-tensor": OVERRIDE,
+    "-ncmoe": FIRST_EXPERTS,
+    "-cmoe": ALL_EXPERTS,
+}
+"""What divides layers, for :mod:`fx_bridge.interop.llama_cpp_experts`."""
 
 
 def write_split(names: LayerNames, stages: Sequence[StageLayers]) -> Words:
@@ -74,10 +83,34 @@ def write_split(names: LayerNames, stages: Sequence[StageLayers]) -> Words:
 def read_split(text: str, names: LayerNames, devices: Sequence[str]) -> list[StageLayers]:
     """Return the stages that arguments say, or the value of ``-ts`` alone, by llama.cpp's rule.
 
-    Without ``-ngl`` no layer is on the host. The numbers of ``-ts`` are the shares of
-    :func:`stages_by_shares`.
+    Without ``-ngl`` no layer is on the host, and with one device ``-ts`` says nothing. Its numbers
+    are the shares of :func:`stages_by_shares`.
     """
-    found = read_arguments(text, _PROGRAM, "-ts", _KNOWN)
+    found = read_options(text)
+    for name in WITHIN_LAYERS:
+        if name in found:
+            raise PartitionError(
+                f"{_PROGRAM}'s {name} is about parts of layers on the host; without it this is a "
+                "plan of layers, and with it fxpartition serve --host --for llama.cpp --words says "
+                "what it costs"
+            )
+    return stages_of_options(found, names, devices)
+
+
+def read_options(text: str) -> dict[str, str]:
+    """Return what arguments say, of stages and of parts of layers."""
+    return read_arguments(
+        *(text, _PROGRAM, "-ts", {**_KNOWN, **WITHIN_LAYERS}),
+        flags=(ALL_EXPERTS, NO_OP_OFFLOAD),
+        lists=(OVERRIDE,),
+        needs_main=False,
+    )
+
+
+def stages_of_options(
+    found: Mapping[str, str], names: LayerNames, devices: Sequence[str]
+) -> list[StageLayers]:
+    """Return the stages that options say."""
     for name, value in (("-sm", "layer"), ("-fit", "off")):
         if found.get(name, value) != value:
             raise PartitionError(
@@ -98,7 +131,13 @@ def read_split(text: str, names: LayerNames, devices: Sequence[str]) -> list[Sta
     if "-dev" in found:
         numbers = [word.strip().removeprefix(_PREFIX) for word in found["-dev"].split(",")]
         order = named_devices(numbers, order, f"{_PROGRAM}'s -dev")
-    return stages_by_shares(_shares(found["-ts"], len(order)), layers, order, host, offloaded)
+    if "-ts" not in found and len(order) > 1:
+        raise PartitionError(
+            f"{_PROGRAM}'s words have no -ts, without which it divides layers by free memory; "
+            "write the layers of each device, such as -ts 22,11"
+        )
+    shares = _shares(found.get("-ts", "1"), len(order))
+    return stages_by_shares(shares, layers, order, host, offloaded)
 
 
 def stages_by_shares(

@@ -10,14 +10,22 @@ FlagScale ``arguments_fs.py``. Neither was run.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from fx_bridge.capture.attention import attention_cores
 from fx_bridge.capture.graph import CapturedGraph, check_captured
 from fx_bridge.interop.checkpoints import WholeModules
 from fx_bridge.interop.megatron_layout import write_layout
-from fx_bridge.interop.stage_layers import Layer, LayeredModel, check_stages
+from fx_bridge.interop.nearest import told_nearest
+from fx_bridge.interop.stage_layers import (
+    Layer,
+    LayeredModel,
+    LayerNames,
+    StageLayers,
+    check_stages,
+)
 from fx_bridge.recomputation.decisions import problem_with_regions
 from fx_bridge.split.checks import check_total
 from solver import PartitionError, PartitionPlan, PartitionProblem
@@ -38,7 +46,8 @@ def megatron_arguments(
         Its stages must be runs of whole layers, all of one list, with what is before the first
         layer on the first stage and what is after the last one on the last.
     problem : PartitionProblem, optional
-        Which the plan is a plan of. Needed only if something runs again.
+        Which the plan is a plan of. Needed only if something runs again; else an error says by it
+        what the nearest plan costs.
 
     Raises
     ------
@@ -57,9 +66,8 @@ def megatron_arguments(
     >>> print(*megatron_arguments(captured, plan))
     --pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et*2|tL
     """
-    again = _LayersAgain(captured, plan, problem, "Megatron")
-    with again.model.told_nearest(plan):
-        words = write_layout(again.model.names, again.stages)
+    again = _LayersAgain(captured, plan, problem, "Megatron", write_layout)
+    words = write_layout(again.model.names, again.stages)
     options = again.same_for_all()
     if options is None:
         options = {"granularity": "full", "method": "block", "num_layers": again.first_of_all()}
@@ -97,9 +105,9 @@ def flagscale_settings(
         In one line: which stage or layer FlagScale has no words for, and the nearest that it has.
     """
     check_natural(microbatches, "microbatches")
-    layers = _LayersAgain(captured, plan, problem, "FlagScale")
-    with layers.model.told_nearest(plan):
-        check_stages("FlagScale", layers.stages)
+    layers = _LayersAgain(
+        captured, plan, problem, "FlagScale", lambda _, stages: check_stages("FlagScale", stages)
+    )
     counts = [stage.count for stage in layers.stages]
     settings: dict[str, object] = {
         "pipeline_model_parallel_size": len(counts),
@@ -131,7 +139,7 @@ class _LayersAgain:
     model : LayeredModel
         Its layers.
     stages : list of StageLayers
-        What each stage runs.
+        What each stage runs; `write` has words for them.
     """
 
     def __init__(
@@ -140,6 +148,7 @@ class _LayersAgain:
         plan: PartitionPlan,
         problem: PartitionProblem | None,
         program: str,
+        write: Callable[[LayerNames, Sequence[StageLayers]], object],
     ) -> None:
         check_captured(captured, "read the layers of", "megatron_arguments(captured, plan)")
         check_total(captured, plan)
@@ -149,8 +158,10 @@ class _LayersAgain:
             problem = problem_with_regions(captured, plan, problem)
             self._modules = WholeModules(captured, plan, problem)
         self.model = LayeredModel(captured, program)
-        with self.model.told_nearest(plan):
+        check = partial(write, self.model.names)
+        with told_nearest(self.model, plan, check, problem):
             self.stages, self._layers = self.model.stages_of(plan)
+            check(self.stages)
 
     def same_for_all(self) -> dict[str, object] | None:
         """Return the options that say it for all stages without counting; None if none do."""

@@ -8,9 +8,8 @@ rotary positions, are in no words: programs compute them wherever they need them
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import nn
@@ -165,21 +164,21 @@ class LayeredModel:
             {name: stage.chunk for name, stage in places.items() if stage.chunk},
         )
 
-    @contextlib.contextmanager
-    def told_nearest(self, plan: PartitionPlan) -> Iterator[None]:
-        """Add to an error the nearest plan that can be said: each layer where most of it is."""
-        try:
-            yield
-        except PartitionError as error:
-            counts: Counter[str] = Counter()
-            for layer in self.layers:
-                of = Counter(plan.assignment[name] for name in layer.operators)
-                counts[of.most_common(1)[0][0]] += 1
-            devices = sorted(filter(counts.get, plan.device_order), key=lambda d: not is_host(d))
-            layers = ",".join(str(counts[device]) for device in devices)
-            raise PartitionError(
-                f"{error}; the nearest is {layers} layers on {','.join(devices)}"
-            ) from None
+    def nearest_stages(self, plan: PartitionPlan) -> list[StageLayers]:
+        """Return the stages of whole layers in order that are nearest: each where most of it is.
+
+        The host comes first. The embedding is on the first stage, the head on the last.
+        """
+        counts: Counter[str] = Counter()
+        for layer in self.layers:
+            of = Counter(plan.assignment[name] for name in layer.operators)
+            counts[of.most_common(1)[0][0]] += 1
+        devices = sorted(filter(counts.get, plan.device_order), key=lambda d: not is_host(d))
+        last = len(devices) - 1
+        return [
+            StageLayers(device, counts[device], at == 0, at == last)
+            for at, device in enumerate(devices)
+        ]
 
     # -- what is where -------------------------------------------------------------------------
 

@@ -19,8 +19,17 @@ _MOST_LAYERS: Final = 100_000
 """More than any model has: a slip is refused, not written out."""
 
 
-def read_arguments(text: str, program: str, main: str, known: Mapping[str, str]) -> dict[str, str]:
-    """Return what options and variables on a command line say, by their names.
+def read_arguments(
+    text: str,
+    program: str,
+    main: str,
+    known: Mapping[str, str],
+    *,
+    flags: Collection[str] = (),
+    lists: Collection[str] = (),
+    needs_main: bool = True,
+) -> dict[str, str]:
+    """Return what options and variables on a command line say, by their names and in their order.
 
     Parameters
     ----------
@@ -28,6 +37,12 @@ def read_arguments(text: str, program: str, main: str, known: Mapping[str, str])
         The option that a single word without any is the value of.
     known : mapping of str to str
         The names that may be there, each to the one that stands for it.
+    flags : collection of str
+        Those of them, as they stand for others, that have no value.
+    lists : collection of str
+        Those that may be repeated: their values are joined with commas.
+    needs_main : bool
+        Whether `main` must be there.
 
     Raises
     ------
@@ -49,12 +64,18 @@ def read_arguments(text: str, program: str, main: str, known: Mapping[str, str])
                 f"{program}'s words have {word!r}, which says nothing of layers; write only "
                 f"{', '.join(dict.fromkeys(known.values()))}"
             )
-        if not equals and not words:
-            raise PartitionError(f"{program}'s {name} has no value; write one behind it")
-        if known[name] in found:
-            raise PartitionError(f"{program}'s {known[name]} is given twice; give it once")
-        found[known[name]] = value if equals else words.pop(0)
-    if main not in found:
+        option = known[name]
+        if option in found and option not in lists:
+            raise PartitionError(f"{program}'s {option} is given twice; give it once")
+        if option in flags:
+            if equals:
+                raise PartitionError(f"{program}'s {name} has no value; write it alone")
+        elif not equals:
+            if not words:
+                raise PartitionError(f"{program}'s {name} has no value; write one behind it")
+            value = words.pop(0)
+        found[option] = ",".join(filter(None, (found.get(option), value)))
+    if needs_main and main not in found:
         raise PartitionError(f"{program}'s words have no {main}; write it, or its value alone")
     return found
 

@@ -12,11 +12,13 @@ from torch import nn
 
 from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.digraph import to_digraph
+from fx_bridge.interop.words import Words
 from fx_bridge.options import DEFAULT_COSTS, DEFAULT_SEARCH, Costs, Search
 from fx_bridge.placement.checks import checked_stages
 from fx_bridge.placement.model import place_all
 from fx_bridge.serving.graphs import cache_growth
 from fx_bridge.serving.halves import half_layers
+from fx_bridge.serving.host_words import HostWordsModel
 from fx_bridge.serving.phases import capture_phases, check_prompt
 from fx_bridge.serving.placed import PlacedStep
 from fx_bridge.serving.request import Request
@@ -61,7 +63,7 @@ class StreamedServingPlan:
     problems : mapping of int to OffloadProblem
         Times, weights and caches of the units in each.
     solved : OffloadResult
-        Status, plan, its time and the bound.
+        Status, plan, its time and the bound; for an engine that of all plans that it can run.
     """
 
     step: ServeStep
@@ -118,6 +120,27 @@ class StreamedServingPlan:
                 f"there is no plan to use ({self.solved.status.value}); give more memory"
             )
         return self.solved.plan
+
+    def host_words(self, engine: str) -> HostWordsModel:
+        """Return the units as an engine speaks of them, such as ``"llama.cpp"``.
+
+        Raises
+        ------
+        PartitionError
+            If it has no words for what a host computes, or for this model.
+        """
+        return _host_words(self.request, self.graphs, _phases(self.problems, self.runs), engine)
+
+    def words(self, engine: str) -> Words:
+        """Return the plan as arguments of an engine, such as ``"llama.cpp"``.
+
+        Raises
+        ------
+        PartitionError
+            In one line: if there is no plan, which of its units the engine cannot have where they
+            are, and the nearest plan with its cost.
+        """
+        return self.host_words(engine).words(self.plan)
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
@@ -195,6 +218,7 @@ def plan_streamed_serving(
     host: OffloadHost | None = None,
     host_class: str | None = "cpu",
     objective: StreamedObjective = "request",
+    engine: str | None = None,
     costs: Costs = DEFAULT_COSTS,
     search: Search = DEFAULT_SEARCH,
 ) -> StreamedServingPlan:
@@ -215,6 +239,8 @@ def plan_streamed_serving(
         Speed of the host, a key of ``costs.specs``; None lets nothing run there.
     objective : {"request", "token"}
         The time of a prompt and all tokens after it, or of a token.
+    engine : str, optional
+        Plan what this engine has words for: ``"llama.cpp"``.
     costs : Costs
         Links between devices, and speeds.
     search : Search
@@ -228,7 +254,7 @@ def plan_streamed_serving(
     Raises
     ------
     PartitionError
-        If the model cannot be served, or an argument is invalid.
+        If the model cannot be served, or has no words for the engine, or an argument is invalid.
 
     Notes
     -----
@@ -250,8 +276,11 @@ def plan_streamed_serving(
         tokens: _problem_of(step, captured, places, host, host_class, costs)
         for tokens, captured in graphs.items()
     }
-    phases = OffloadPhases(tuple(problems[tokens] for tokens in runs), tuple(runs.values()))
-    solved = plan_phases(phases, search.limits)
+    phases = _phases(problems, runs)
+    if engine is None:
+        solved = plan_phases(phases, search.limits)
+    else:
+        solved = _host_words(request, graphs, phases, engine).solve(search.limits)
     return StreamedServingPlan(step, request, objective, graphs, problems, solved)
 
 
@@ -263,6 +292,16 @@ def _runs(request: Request, objective: StreamedObjective) -> dict[int, int]:
     if request.generate:
         runs[1] = runs.get(1, 0) + request.generate
     return runs
+
+
+def _phases(problems: Mapping[int, OffloadProblem], runs: Mapping[int, int]) -> OffloadPhases:
+    return OffloadPhases(tuple(problems[tokens] for tokens in runs), tuple(runs.values()))
+
+
+def _host_words(
+    request: Request, graphs: Mapping[int, CapturedGraph], phases: OffloadPhases, engine: str
+) -> HostWordsModel:
+    return HostWordsModel(graphs[1], phases, request.batch * max(graphs), engine)
 
 
 def _known_costs(places: Sequence[OffloadDevice], host_class: str | None, costs: Costs) -> Costs:

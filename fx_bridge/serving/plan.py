@@ -120,7 +120,7 @@ class ServingPlan:
         return on
 
     def words(self, engine: str) -> Words:
-        """Return the plan in the words of an engine; see :func:`fx_bridge.interop.words`.
+        """Return the plan in the words of an engine; see :mod:`fx_bridge.interop.words`.
 
         Raises
         ------
@@ -128,7 +128,8 @@ class ServingPlan:
             If there is no plan, or the engine has no words for it.
         """
         captured = next(iter(self.graphs.values()))
-        return engine_words(captured, part_of(captured, self.plan), engine)
+        problem = next(iter(self.solved.problem.phases.problems.values()))
+        return engine_words(captured, part_of(captured, self.plan), engine, problem=problem)
 
     def place(
         self,

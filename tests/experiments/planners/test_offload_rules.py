@@ -7,10 +7,10 @@ import pytest
 
 from experiments.planners.offload_rules import (
     OFFLOAD_RULES,
-    OP_OFFLOAD_TOKENS,
     OffloadChain,
     answers_of_rules,
 )
+from fx_bridge.interop.llama_cpp_experts import OP_OFFLOAD_TOKENS
 from solver import Device, Link, SolveLimits
 from solver.offload.model import OffloadDevice, OffloadProblem, Unit
 from solver.offload.plan import plan_offload

@@ -17,8 +17,10 @@ from fx_bridge import Placement, Search, partition_module
 from fx_bridge.capture.graph import capture
 from fx_bridge.capture.layers import layer_calls
 from fx_bridge.interop.engines import ENGINES, engine_words, placement_for, plan_from_words
+from fx_bridge.interop.nearest import told_cost
 from fx_bridge.interop.stage_layers import LayeredModel, LayerNames, StageLayers
 from solver import Device, PartitionError, PartitionPlan, evaluate
+from solver.model.quantities import format_ns
 from tests.support.batch_models import small_gpt2, small_llama
 from tests.support.decoders import captured_decoder, plan_of_layers
 from tests.support.llama_cpp_rule import devices_of_layers
@@ -193,6 +195,8 @@ def test_words_that_are_no_plan_are_refused(engine, text, message):
         ("0,0", "llama.cpp's -ts is '0,0'; write shares of which one is above 0"),
         ("1,1,1,1", "llama.cpp's -ts has 4 numbers and there are 3 devices beside the host"),
         ("-ts 4,5 -sm row", "llama.cpp's -sm is 'row', which decides otherwise; write layer"),
+        ("-ts 4,5 -ncmoe 2", "llama.cpp's --n-cpu-moe is about parts of layers on the host; with"),
+        ("-ngl 9", "llama.cpp's words have no -ts, without which it divides layers by free memory"),
     ],
 )
 def test_shares_that_are_none_are_refused(text, message):
@@ -258,9 +262,12 @@ def test_the_modules_of_language_models(language_model):
 # -- refused -----------------------------------------------------------------------------------
 
 
-def refused(captured, plan, engine):
+SCORE = "; fxpartition score tells its cost on your devices"
+
+
+def refused(captured, plan, engine, problem=None):
     with pytest.raises(PartitionError) as error:
-        engine_words(captured, plan, engine)
+        engine_words(captured, plan, engine, problem=problem)
     assert len(str(error.value).splitlines()) == 1
     return str(error.value)
 
@@ -286,7 +293,7 @@ def test_what_an_engine_has_no_words_for_is_refused():
     inside = next(n for n, call in calls.items() if call and "linear" in n)
     message = refused(captured, moved(plan, {inside: "cuda:1"}), "vllm")
     assert message.startswith("the plan divides layer 'layers.0' between cuda:0 ('tanh') and cuda")
-    assert message.endswith("; the nearest is 2,3 layers on cuda:0,cuda:1")
+    assert message.endswith(f"; the nearest is 2,3 layers on cuda:0,cuda:1{SCORE}")
 
     swap = {"cuda:0": "cuda:1", "cuda:1": "cuda:0"}
     swapped = moved(plan, {n: swap[d] for n, d in plan.assignment.items() if calls[n]})
@@ -294,7 +301,7 @@ def test_what_an_engine_has_no_words_for_is_refused():
     assert (
         "layer 'layers.2' is on cuda:0, before 'layers.0', and SGLang has layers in ord" in message
     )
-    assert message.endswith("; the nearest is 3,2 layers on cuda:0,cuda:1")
+    assert message.endswith(f"; the nearest is 3,2 layers on cuda:0,cuda:1{SCORE}")
 
     assert refused(captured, moved(plan, {first: "cuda:1"}), "tensorrt-llm").startswith(
         "what is before the layers is on cuda:1, and TensorRT-LLM has it on cuda:0; pin it there"
@@ -302,9 +309,38 @@ def test_what_an_engine_has_no_words_for_is_refused():
     alone = moved(plan, {last: "cuda:2", "layer_norm": "cuda:2"})
     assert refused(captured, alone, "mindformers") == (
         "cuda:2 has no layer, and MindFormers's stages have one or more; plan for fewer devices, "
-        "or keep the ends with a layer; the nearest is 2,3 layers on cuda:0,cuda:1"
+        f"or keep the ends with a layer; the nearest is 2,3 layers on cuda:0,cuda:1{SCORE}"
     )
     assert engine_words(captured, alone, "megatron")[3] == "Et*2|t*3|L"
+
+
+def test_the_nearest_plan_is_scored_where_the_problem_is_known(language_model):
+    total = sum(w.size_bytes for w in language_model.storage_table.weights.values())
+    devices = [Device(f"cuda:{at}", total * 8 // 10) for at in range(2)]
+    result = partition_module(language_model, devices=devices, search=Search(solver="chain"))
+    layers = [n for n, call in layer_calls(language_model).items() if call]
+    inside = [n for n in layers if layer_calls(language_model)[n].path.endswith(".2")]
+    other = {"cuda:0": "cuda:1", "cuda:1": "cuda:0"}[result.plan.assignment[inside[0]]]
+    divided = moved(result.plan, {inside[0]: other})
+    message = refused(language_model, divided, "vllm", result.problem)
+    nearest = LayeredModel(language_model, "vLLM").nearest_stages(divided)
+    told = ",".join(str(stage.count) for stage in nearest)
+    plan = plan_from_words(language_model, devices, told, "vllm")
+    found = evaluate(result.problem, plan)
+    assert f"; the nearest is {told} layers on cuda:0,cuda:1; " in message
+    part = found.bottleneck_ns / evaluate(result.problem, divided).bottleneck_ns - 1
+    cost = f"{100 * abs(part):.2f} % {'more' if part > 0 else 'less'}"
+    assert message.endswith(f"; its bottleneck is {format_ns(found.bottleneck_ns)}, {cost}")
+    small = result.problem.replace(devices=[Device(d.name, total // 9) for d in devices])
+    assert "; it breaks a limit: " in refused(language_model, divided, "vllm", small)
+
+
+@pytest.mark.parametrize(
+    ("value", "beside", "told"),
+    [(7, None, "7"), (7, 7, "7, as much"), (9, 8, "9, 12.50 % more"), (3, 4, "3, 25.00 % less")],
+)
+def test_a_cost_is_told_beside_another(value, beside, told):
+    assert told_cost(str(value), value, beside) == told
 
 
 def test_chunks_are_refused_where_there_are_none():
@@ -318,7 +354,7 @@ def test_chunks_are_refused_where_there_are_none():
     )
     assert refused(captured, plan, "vllm") == (
         "the plan has several chunks on a device, and vLLM has none; plan with "
-        "chunks_per_device=1; the nearest is 2,2 layers on cuda:0,cuda:1"
+        f"chunks_per_device=1; the nearest is 2,2 layers on cuda:0,cuda:1{SCORE}"
     )
     assert engine_words(captured, plan, "mindformers") == {
         "pipeline_stage": 2,
@@ -336,8 +372,9 @@ def test_other_devices_are_refused():
         "vLLM runs on GPUs, and the plan has 'cpu:0'; plan without it"
     )
     named = on_devices(plan, {"cuda:0": "left", "cuda:1": "right"})
-    assert "vLLM runs on CUDA devices by number, and the plan has 'left'" in refused(
-        captured, named, "vllm"
+    assert refused(captured, named, "vllm") == (
+        "vLLM runs on CUDA devices by number, and the plan has 'left'; plan for devices such as "
+        "cuda:0 and cuda:1"
     )
     assert engine_words(captured, named, "tensorrt-llm")["pp_partition"] == [2, 2]
     assert engine_words(captured, host, "llama.cpp") == [

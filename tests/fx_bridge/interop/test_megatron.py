@@ -331,7 +331,7 @@ def test_what_is_no_run_of_whole_layers_is_refused():
     ):
         moved = replace(plan, assignment={**plan.assignment, name: where})
         assert message in refused(captured, moved)
-        assert refused(captured, moved).endswith("; the nearest is 1,2 layers on cuda:0,cuda:1")
+        assert "; the nearest is 1,2 layers on cuda:0,cuda:1; " in refused(captured, moved)
     layers = layer_calls(captured)
     swapped = {
         n: {"cuda:0": "cuda:1", "cuda:1": "cuda:0"}[d] if layers[n] else d

@@ -1,0 +1,243 @@
+"""Plans with a host in the words of llama.cpp, and words as plans.
+
+llama.cpp streams nothing while tokens are made one by one. Its host has the embedding and the first
+layers as a whole; of other layers the experts, or what is in their place, may be there alone.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from fx_bridge.capture.graph import CapturedGraph
+from fx_bridge.interop.llama_cpp import NO_OP_OFFLOAD
+from fx_bridge.interop.llama_cpp_experts import (
+    OP_OFFLOAD_TOKENS,
+    Feed,
+    read_experts,
+    write_experts,
+)
+from fx_bridge.interop.nearest import told_cost
+from fx_bridge.interop.stage_layers import LayeredModel, LayerNames, StageLayers
+from fx_bridge.interop.words import Words
+from fx_bridge.serving.halves import half_layers
+from solver import PartitionError, SolveLimits
+from solver.model.checks import did_you_mean
+from solver.model.quantities import format_ns
+from solver.offload.evaluate import evaluate_offload
+from solver.offload.host_first import UnitGroup, plan_host_first
+from solver.offload.model import Mode, OffloadPlan
+from solver.offload.phases import OffloadPhases
+from solver.offload.plan import OffloadResult
+
+HOST_ENGINES: Final = ("llama.cpp",)
+"""Engines whose words say what the host computes."""
+_HOST: Final = "cpu:0"
+
+
+@dataclass(frozen=True, slots=True)
+class HostWords:
+    """What words for an engine are.
+
+    Attributes
+    ----------
+    plan : OffloadPlan
+        What is resident and what is on the host.
+    value_ns : Fraction or None
+        Its objective; None if it does not fit.
+    violations : tuple of str
+        What does not fit.
+    notes : tuple of str
+        What the engine does otherwise.
+    """
+
+    plan: OffloadPlan
+    value_ns: Fraction | None
+    violations: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+class HostWordsModel:
+    """The halves of layers of a model as llama.cpp speaks of them.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+        Of any phase.
+    phases : OffloadPhases
+        Of its :func:`fx_bridge.serving.halves.half_layers`.
+    rows : int
+        The most tokens of all sequences in one call.
+    engine : str
+        One of ``HOST_ENGINES``.
+
+    Raises
+    ------
+    PartitionError
+        If the engine has no such words, or the model is not one list of layers.
+    """
+
+    def __init__(
+        self, captured: CapturedGraph, phases: OffloadPhases, rows: int, engine: str
+    ) -> None:
+        if engine not in HOST_ENGINES:
+            hint = did_you_mean(engine, HOST_ENGINES, f"write {HOST_ENGINES[0]}")
+            raise PartitionError(f"{engine!r} has no words for what a host computes; {hint}")
+        self._names: LayerNames = LayeredModel(captured, engine).names
+        self._phases, self._problem = phases, phases.problems[0]
+        self._rows = rows
+        members: dict[str, list[int]] = {}
+        experts = []
+        for at, (name, half) in enumerate(half_layers(captured).items()):
+            # What is before the layers and what is after them are groups of their own.
+            members.setdefault(half.layer or name, []).append(at)
+            experts.append(half.has_experts)
+        units = self._problem.units
+        self._groups = tuple(
+            UnitGroup(tuple(own), len(own) > 1 and not units[own[-1]].cache_bytes)
+            for own in members.values()
+        )
+        kinds: tuple[Feed, Feed] = ("dense", "experts")
+        self._feeds: tuple[Feed, ...] = tuple(
+            kinds[experts[group.units[-1]]] if group.last_apart else "none"
+            for group in self._groups[1:-1]
+        )
+
+    def solve(self, limits: SolveLimits) -> OffloadResult:
+        """Find the best plan that has words."""
+        return plan_host_first(self._phases, self._groups, least_first=1, limits=limits)
+
+    def words(self, plan: OffloadPlan) -> Words:
+        """Return a plan as arguments.
+
+        Raises
+        ------
+        PartitionError
+            In one line: which unit is where the engine cannot have it, and the nearest plan.
+        """
+        nearest = self._nearest(plan)
+        for unit in self._problem.units:
+            given, other = (self._told(p, unit.name) for p in (plan, nearest))
+            if given != other:
+                words = self._written(nearest)
+                raise PartitionError(
+                    f"unit {unit.name!r} is {given}, and llama.cpp would have it {other}: it "
+                    "streams nothing, and its host has first layers and feed-forward halves; plan "
+                    f"with engine='llama.cpp'; the nearest is {shlex.join(words)}, "
+                    f"{self._cost(nearest, plan)}"
+                )
+        return self._written(plan)
+
+    def read(self, text: str) -> HostWords:
+        """Return the plan that arguments say, and what it costs.
+
+        Raises
+        ------
+        PartitionError
+            In one line: what the arguments say that is no plan of this model on these devices.
+        """
+        names = [place.name for place in self._problem.devices]
+        stages, on_host, is_kept = read_experts(text, self._names, [*names, _HOST], self._feeds)
+        places: list[str | None] = [None]
+        for stage in stages:
+            places += [None if stage.device == _HOST else stage.device] * stage.count
+        places.append(None if stages[-1].device == _HOST else stages[-1].device)
+        plan = self._plan(places, {at + 1 for at in on_host})
+        notes = []
+        is_used = any(device is None for device in places[1:]) or on_host
+        if is_used and self._rows >= OP_OFFLOAD_TOKENS and not is_kept:
+            notes.append(
+                f"calls of {OP_OFFLOAD_TOKENS} tokens or more are timed as with {NO_OP_OFFLOAD}; "
+                "without it llama.cpp copies matrices of the host to a GPU for these"
+            )
+        value_ns, violations = self._value(plan)
+        return HostWords(plan, value_ns, violations, tuple(notes))
+
+    # -- plans ---------------------------------------------------------------------------------
+
+    def _plan(self, places: Sequence[str | None], apart: set[int]) -> OffloadPlan:
+        """Return the plan of groups on devices, None for the host, some with their last unit there.
+
+        The host's groups belong to the first device that is used.
+        """
+        first = next(filter(None, places), self._problem.devices[0].name)
+        device_of: dict[str, str] = {}
+        mode_of: dict[str, Mode] = {}
+        for at, (group, device) in enumerate(zip(self._groups, places, strict=True)):
+            for unit in group.units:
+                name = self._problem.units[unit].name
+                is_on_host = device is None or (at in apart and unit == group.units[-1])
+                device_of[name] = device or first
+                mode_of[name] = "host" if is_on_host else "resident"
+        return OffloadPlan(device_of, mode_of)
+
+    def _nearest(self, plan: OffloadPlan) -> OffloadPlan:
+        """Return the plan with words that has most units where a plan has them.
+
+        Leading groups that are on the host stay there, with the first one. What is streamed is
+        resident, but for halves that may be on the host.
+        """
+        places: list[str | None] = []
+        apart = set()
+        for at, group in enumerate(self._groups):
+            names = [self._problem.units[unit].name for unit in group.units]
+            is_whole = all(plan.mode_of[name] == "host" for name in names)
+            if at == 0 or (is_whole and places[-1] is None):
+                places.append(None)
+                continue
+            places.append(plan.device_of[names[0]])
+            if group.last_apart and plan.mode_of[names[-1]] != "resident":
+                apart.add(at)
+        return self._plan(places, apart)
+
+    def _told(self, plan: OffloadPlan, unit: str) -> str:
+        mode = plan.mode_of[unit]
+        return "on the host" if mode == "host" else f"{mode} on {plan.device_of[unit]}"
+
+    def _written(self, plan: OffloadPlan) -> Words:
+        """Return a plan that has words in them."""
+        units = self._problem.units
+        last = [units[group.units[-1]].name for group in self._groups]
+        places = [self._place(plan, units[group.units[0]].name) for group in self._groups]
+        inside = places[1:-1]
+        order = [place.name for place in self._problem.devices]
+        stages = [StageLayers(_HOST, inside.count(None), True, places[-1] is None)]
+        stages += [
+            StageLayers(device, inside.count(device), has_head=places[-1] == device)
+            for device in order
+            if device in places
+        ]
+        on_host = {
+            at
+            for at, (device, name) in enumerate(zip(inside, last[1:-1], strict=True))
+            if device is not None and plan.mode_of[name] == "host"
+        }
+        words = write_experts(self._names, stages, on_host, self._feeds)
+        assert isinstance(words, list)
+        is_used = stages[0].count or on_host
+        copies = is_used and self._rows >= OP_OFFLOAD_TOKENS
+        return [*words, NO_OP_OFFLOAD] if copies else words
+
+    def _place(self, plan: OffloadPlan, unit: str) -> str | None:
+        return None if plan.mode_of[unit] == "host" else plan.device_of[unit]
+
+    # -- costs ---------------------------------------------------------------------------------
+
+    def _value(self, plan: OffloadPlan) -> tuple[Fraction | None, tuple[str, ...]]:
+        """Return the objective of a plan, None if it does not fit, and what does not."""
+        value = Fraction(0)
+        for problem, count in zip(self._phases.problems, self._phases.counts, strict=True):
+            cost = evaluate_offload(problem, plan)
+            if cost.value_ns is None:
+                return None, cost.violations
+            value += count * cost.value_ns
+        return value, ()
+
+    def _cost(self, plan: OffloadPlan, beside: OffloadPlan) -> str:
+        value, violations = self._value(plan)
+        if value is None:
+            return f"which does not fit: {violations[0]}"
+        return f"which takes {told_cost(format_ns(round(value)), value, self._value(beside)[0])}"

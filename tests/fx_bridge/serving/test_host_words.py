@@ -1,0 +1,153 @@
+"""Plans with a host in the words of llama.cpp, and words as plans with their cost."""
+
+import random
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from fx_bridge.costs.device_specs import DeviceSpec
+from fx_bridge.options import Costs, Search
+from fx_bridge.serving.halves import half_layers
+from fx_bridge.serving.offload import plan_streamed_serving
+from fx_bridge.serving.request import Request
+from solver import Device, Link, PartitionError, SolveLimits
+from solver.offload.evaluate import evaluate_offload
+from solver.offload.model import OffloadDevice, OffloadPlan
+from solver.offload.plan import OffloadResult
+from tests.support.serving_models import BATCH, CONTEXT, model_of, narrow_llama
+
+SLOW_HOST = DeviceSpec("slow", 10**8, 10**8)
+REQUEST = Request(BATCH, CONTEXT, prompt=11, generate=20)
+
+
+def planned(model, *memory_bytes, engine="llama.cpp", objective="token", request=REQUEST):
+    places = [Device(f"cuda:{at}", size, "rtx-4090") for at, size in enumerate(memory_bytes)]
+    costs = Costs()
+    return plan_streamed_serving(
+        model,
+        request,
+        devices=[OffloadDevice(place, Link(10**9, 100)) for place in places],
+        host_class="slow",
+        objective=objective,
+        engine=engine,
+        costs=replace(costs, specs={**costs.specs, "slow": SLOW_HOST}),
+        search=Search(SolveLimits(2.0, deterministic=True)),
+    )
+
+
+@pytest.fixture(scope="module")
+def llama():
+    """Four layers on two devices that hold all of it."""
+    return planned(narrow_llama()[0], 10**6, 10**6)
+
+
+@pytest.fixture(scope="module")
+def mixtral():
+    return planned(model_of("Mixtral"), 10**6)
+
+
+def with_plan(found, devices, modes):
+    """The same with another plan: of each unit the device, by its number, and the mode."""
+    plan = found.problem.plan(tuple(devices), tuple(modes))
+    solved = OffloadResult(found.solved.status, plan, None, None)
+    return replace(found, solved=solved)
+
+
+@pytest.mark.parametrize("family", ["Mixtral", "DeepseekV3", "GptOss", "GPT2"])
+def test_what_is_planned_is_said_and_read(family):
+    model = model_of(family)
+    total = sum(p.nbytes for p in model.parameters())
+    some = planned(model, total * 2 // 3, objective="request")
+    assert some.solved.status.value == "optimal"
+    assert {"resident", "host"} == set(some.plan.mode_of.values())
+    words = some.words("llama.cpp")
+    read = some.host_words("llama.cpp").read(shlex.join(words))
+    assert read.plan == some.plan and not read.notes
+    assert read.value_ns == some.solved.value_ns == some.first_token_ns + 20 * some.token_ns
+    # 33 rows of the prompt are above the number for which llama.cpp would copy matrices.
+    assert words[-1] == "--no-op-offload"
+    (note,) = some.host_words("llama.cpp").read(shlex.join(words[:-1])).notes
+    assert note.startswith("calls of 32 tokens or more are timed as with --no-op-offload")
+
+
+def test_experts_that_do_not_fit_go_to_the_host_alone(mixtral):
+    held = sum(unit.held_bytes for unit in mixtral.problem.units)
+    experts = [n for n, half in half_layers(mixtral.captured).items() if half.has_experts]
+    units = {unit.name: unit for unit in mixtral.problem.units}
+    embedding = mixtral.problem.units[0].held_bytes
+    found = planned(model_of("Mixtral"), held - embedding - units[experts[0]].held_bytes)
+    assert [name for name, mode in found.plan.mode_of.items() if mode == "host"] == [
+        mixtral.problem.units[0].name,
+        experts[0],
+    ]
+    assert found.words("llama.cpp")[-2:] == ["--n-cpu-moe", "1"]
+    none = planned(model_of("Mixtral"), held - embedding - 2 * units[experts[0]].held_bytes)
+    assert none.words("llama.cpp")[-1] == "--cpu-moe"
+
+
+def random_host_first(draw, layers, devices):
+    """Devices and modes of units of halves: first layers on the host, then halves of others."""
+    first, order = draw.randint(0, layers), sorted(draw.choices(range(devices), k=layers + 1))
+    start = order[first]
+    places, modes = [start], ["host"]
+    for at in range(layers):
+        own = ["host", "host"] if at < first else ["resident", draw.choice(["resident", "host"])]
+        places += [start if at < first else order[at]] * 2
+        modes += own
+    return [*places, order[-1]], [*modes, "resident"]
+
+
+def test_random_plans_come_back(llama):
+    draw = random.Random(0)
+    model = llama.host_words("llama.cpp")
+    seen = set()
+    for _ in range(300):
+        given = with_plan(llama, *random_host_first(draw, 4, 2))
+        words = given.words("llama.cpp")
+        read = model.read(shlex.join(words))
+        assert read.plan == given.plan
+        assert read.value_ns == evaluate_offload(llama.problem, given.plan).value_ns
+        seen |= {word for word in words if word.startswith("-")}
+    assert seen == {"-dev", "-sm", "-ts", "-ngl", "-fit", "-ot"}
+
+
+@pytest.mark.parametrize(
+    ("at", "device", "mode", "message"),
+    [
+        (0, 0, "resident", "unit 'before the layers' is resident on cuda:0, and llama.cpp would"),
+        (3, 0, "host", "unit 'model.layers.1.self_attn' is on the host, and llama.cpp would have"),
+        (4, 0, "streamed", "unit 'model.layers.1.mlp' is streamed on cuda:0, and llama.cpp would"),
+        (2, 1, "resident", "unit 'model.layers.0.mlp' is resident on cuda:1, and llama.cpp would"),
+    ],
+)
+def test_other_plans_are_refused_with_the_nearest_and_its_cost(llama, at, device, mode, message):
+    places, modes = [0] * 10, ["host", *["resident"] * 9]
+    places[at], modes[at] = device, mode
+    given = with_plan(llama, places, modes)
+    with pytest.raises(PartitionError) as error:
+        given.words("llama.cpp")
+    told = str(error.value)
+    assert told.startswith(message) and len(told.splitlines()) == 1
+    words = told.partition("the nearest is ")[2].rpartition(", which ")[0]
+    nearest = llama.host_words("llama.cpp").read(words)
+    assert evaluate_offload(llama.problem, nearest.plan).value_ns == nearest.value_ns
+    assert f", which takes {float(nearest.value_ns) / 1000:.4g} us" in told
+    if at == 2:
+        assert "more" not in told  # Devices in another order have no value to compare.
+
+
+def test_a_nearest_plan_that_does_not_fit_is_told():
+    found = planned(model_of("Mixtral"), 60_000, engine=None)
+    names = [unit.name for unit in found.problem.units]
+    modes = dict.fromkeys(names, "streamed")
+    object.__setattr__(found.solved, "plan", OffloadPlan(dict.fromkeys(names, "cuda:0"), modes))
+    with pytest.raises(PartitionError, match="cpu-moe, which does not fit: device 'cuda:0' needs"):
+        found.words("llama.cpp")
+
+
+def test_other_engines_have_no_such_words(llama):
+    with pytest.raises(PartitionError, match="'vllm' has no words for what a host computes; write"):
+        llama.words("vllm")
+    with pytest.raises(PartitionError, match="'llamacpp' has no words .* did you mean llama.cpp"):
+        planned(narrow_llama()[0], 10**6, engine="llamacpp")
