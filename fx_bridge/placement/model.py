@@ -24,6 +24,7 @@ from fx_bridge.placement.placing import (
     Placing,
     Streamed,
     TiedWeights,
+    check_owners,
     streamed_tensors,
 )
 from fx_bridge.placement.stage_copies import adopt_copies, copied_stage
@@ -263,8 +264,9 @@ def place_all(
 
     Parameters and buffers that two of them read on one device are there once: what one call writes
     into a buffer, the next one reads, whichever split it calls. They share slots too: `streamed`
-    names stages of any of the splits. All arguments but `splits` are those of :func:`place`, and so
-    are the errors.
+    names stages of any of the splits. With ``tied_weights="sum"`` a parameter is one: the splits
+    must first read it on the same device. All arguments but `splits` are those of :func:`place`,
+    and so are the errors.
 
     Parameters
     ----------
@@ -300,6 +302,7 @@ def place_all(
             )
         placed = placings[0].placed if placings else PlacedWeights(home, copy)
         placings.append(Placing(split, stages, device_of, placed, tied_weights, streamed))
+    check_owners(placings)
     check_streamed(streamed, slots, [placing.device_of for placing in placings])
     travels = streamed_tensors(placings) if streamed else NOTHING_STREAMED
     for placing in placings:

@@ -21,6 +21,7 @@ from fx_bridge.placement.weights import (
     pieces_of,
     tensors_within,
 )
+from solver import PartitionError
 
 TiedWeights = Literal["sum", "copy"]
 """What becomes of a parameter that stages on several devices read."""
@@ -152,6 +153,24 @@ class Placing:
         if self.tied_weights == "copy" or not isinstance(tensor, nn.Parameter):
             return False
         return self.device_of[self.owner[id(tensor)]] != self.device_of[name]
+
+
+def check_owners(placings: Sequence[Placing]) -> None:
+    """Refuse parameters that stay one where splits first read them on different devices."""
+    device_of: dict[int, torch.device] = {}
+    for placing in placings:
+        if placing.tied_weights == "copy":
+            continue
+        for name, stage in placing.stages.items():
+            for path, parameter in stage.named_parameters():
+                device = placing.device_at(parameter)
+                first = device_of.setdefault(id(parameter), device)
+                if first != device:
+                    raise PartitionError(
+                        f"parameter {path!r} of {name} is first read on {first} in one split and "
+                        f"on {device} in another, and with tied_weights='sum' it is on one device; "
+                        "plan the splits alike, or write tied_weights='copy' to serve"
+                    )
 
 
 def streamed_tensors(placings: Sequence[Placing]) -> Streamed:

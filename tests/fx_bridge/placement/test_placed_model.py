@@ -15,9 +15,9 @@ from fx_bridge import Training
 from fx_bridge.checkpoint.stages import save_stages
 from fx_bridge.equivalence.check import check_equivalence
 from fx_bridge.partition import partition_module
-from fx_bridge.placement.model import PlacedModel, place
+from fx_bridge.placement.model import PlacedModel, place, place_all
 from fx_bridge.split.by_plan import split_by_plan
-from solver import Device, PartitionError
+from solver import Device, PartitionError, PartitionPlan
 from tests.support.placement_models import MODELS, Tied, build, captured_and_split, split_at
 from tests.support.program_checks import REFUSALS
 from tests.support.random_modules import random_program
@@ -174,6 +174,28 @@ def test_tied_weights_stay_one_parameter():
     assert len(list(placed.parameters())) == len(list(model.parameters()))
     assert placed.state_dict().keys() == split.state_dict().keys()
     assert check_equivalence(model, placed, args, kwargs, gradients=True).equal
+
+
+def test_splits_that_first_read_a_parameter_on_different_devices_have_no_sum():
+    model, (tokens,) = Tied(), (torch.arange(4),)
+    captured, split = captured_and_split(model, (tokens,), {}, "linear")
+    names = [node.name for node in captured.operators]
+    turned = PartitionPlan({n: "d0" if at else "d1" for at, n in enumerate(names)}, ("d1", "d0"))
+    other = split_by_plan(captured, turned)
+    devices = {"d0": "cpu:0", "d1": "cpu:1"}
+    with pytest.raises(PartitionError) as error:
+        place_all((split, other), devices, copy=True)
+    assert str(error.value) == (
+        "parameter 'head.weight' of submod_0 is first read on cpu:0 in one split and on cpu:1 in "
+        "another, and with tied_weights='sum' it is on one device; plan the splits alike, or write "
+        "tied_weights='copy' to serve"
+    )
+    placed = place_all((split, other), devices, copy=True, tied_weights="copy")
+    with torch.no_grad():
+        assert all(torch.equal(each(tokens), model(tokens)) for each in placed)
+    one, two = place_all((split, split), devices, copy=True)
+    one(tokens).sum().backward()
+    assert all(p.grad is not None for p in two.parameters())  # They are those of the first.
 
 
 def test_copies_of_tied_weights_are_not_trained():
