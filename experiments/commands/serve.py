@@ -28,6 +28,7 @@ from experiments.commands.serve_streamed import (
     HostRequest,
     answer_with_host,
     check_host_options,
+    check_words_options,
 )
 from experiments.console.output import check_writable, say_written
 from solver import Interconnect, PartitionError, save_plan
@@ -130,6 +131,15 @@ class ServeOptions:
         _option(_COSTS, "LINK", "From the host to each device; without it PCIe: 25GB/s,10us."),
     ] = None
     for_: ForOption = None
+    words: Annotated[
+        str | None,
+        _option(
+            _SERVING,
+            "WORDS",
+            "What someone gives to the engine of --for, scored beside the plan; with --host, such "
+            "as '-ngl 33 --n-cpu-moe 8'.",
+        ),
+    ] = None
     rules: Annotated[
         bool,
         typer.Option(
@@ -198,6 +208,7 @@ def serve(
     spec = resolve_built(model)
     request = _request(options)
     check_host_options(options.host, options.host_link, _left_out(options))
+    check_words_options(options.host, options.for_, options.words)
     host = None
     if options.host is not None:
         host = HostRequest.read(options.host, options.host_link, devices.spec_of)
@@ -215,6 +226,8 @@ def serve(
             "request" if options.objective == "request" else "token",
             _costs(options, devices),
             searched,
+            options.for_,
+            options.words,
             with_rules=options.rules,
             as_json=as_json,
         )
@@ -290,7 +303,6 @@ def _left_out(options: ServeOptions) -> str | None:
     given = {
         "--objective": options.objective not in ("request", "token"),
         "--first-token": options.first_token is not None,
-        "--for": options.for_ is not None,
         "--whole-layers": options.whole_layers,
         "--keep-whole": bool(options.keep_whole),
         "--pin": bool(options.pin),

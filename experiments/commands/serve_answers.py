@@ -18,6 +18,7 @@ from solver.model.quantities import aligned, format_bytes, format_ns, printable
 if TYPE_CHECKING:
     from experiments.commands.serve_rules import RulesTable
     from fx_bridge.costs.operators import ExpertsRead
+    from fx_bridge.interop.words import Words
     from fx_bridge.serving.plan import ServingPlan
     from solver.serving.solve import ServingResult
 
@@ -127,12 +128,12 @@ def _lines(found: ServingPlan, engine: str | None) -> list[str]:
         f"{solved.objective}: {_proof(solved)} in {solved.wall_time_s:.2f} s",
     ]
     if engine is not None:
-        lines.append(_words(found, engine))
+        lines.append(words_line(found.words(engine)))
     return lines
 
 
-def _words(found: ServingPlan, engine: str) -> str:
-    words = found.words(engine)
+def words_line(words: Words) -> str:
+    """Return the words of an engine as its command line, or its settings."""
     return shlex.join(words) if isinstance(words, list) else json.dumps(words)
 
 
@@ -172,7 +173,7 @@ def _table(plans: Sequence[ServingPlan], engine: str | None) -> list[str]:
         if found.solved.plan is None:
             lines.append(f"{name}: {found.solved.reason or 'no plan found'}")
         elif engine is not None:
-            lines.append(f"{name}: {_words(found, engine)}")
+            lines.append(f"{name}: {words_line(found.words(engine))}")
     return lines
 
 

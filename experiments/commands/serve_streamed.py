@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from experiments.commands.serve_answers import experts_lines
+from experiments.commands.serve_answers import experts_lines, words_line
+from experiments.commands.serve_given import ScoredWords
 from experiments.commands.serve_rules import StreamedRulesTable
 from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
 from experiments.console.output import print_json
@@ -75,6 +76,22 @@ def check_host_options(host: str | None, link: str | None, other: str | None) ->
         raise PartitionError(f"with --host {other} has no meaning; leave it out")
 
 
+def check_words_options(host: str | None, engine: str | None, words: str | None) -> None:
+    """Refuse an engine without words for what a host computes, and words without an engine."""
+    from fx_bridge.serving.host_words import HOST_ENGINES
+
+    if host is not None and engine is not None and engine not in HOST_ENGINES:
+        raise PartitionError(
+            f"{engine} has no words for what a host computes; write --for "
+            f"{' or '.join(HOST_ENGINES)}, or leave --host out"
+        )
+    if words is not None and (host is None or engine is None):
+        raise PartitionError(
+            "--words are those of an engine with a host; add such as --host 64GB --for "
+            f"{HOST_ENGINES[0]}, or score words without a host by fxpartition score"
+        )
+
+
 def answer_with_host(
     model: nn.Module,
     request: Request,
@@ -83,11 +100,13 @@ def answer_with_host(
     objective: StreamedObjective,
     costs: Costs,
     limits: SolveLimits,
+    engine: str | None,
+    words: str | None,
     *,
     with_rules: bool,
     as_json: bool,
 ) -> None:
-    """Plan, print and exit by the status."""
+    """Plan, print and exit by the status; `words` are scored beside the plan."""
     from fx_bridge.costs.operators import has_experts
     from fx_bridge.options import Search
     from fx_bridge.serving.offload import plan_streamed_serving
@@ -100,24 +119,33 @@ def answer_with_host(
         host=OffloadHost(host.memory_bytes),
         host_class=host.device_class,
         objective=objective,
+        engine=engine,
         costs=replace(costs, specs=host.specs),
         search=Search(limits),
     )
+    scored = None
+    if engine is not None and words is not None:
+        scored = ScoredWords(found, words, found.host_words(engine).read(words))
     table = StreamedRulesTable.of(found) if with_rules else None
     read = costs.experts_read if has_experts(found.captured) else None
     if as_json:
         rules = {} if table is None else {"rules": table.json()}
-        print_json({**_json(found), "experts_read": read, **rules})
+        given = {} if scored is None else {"given": scored.json()}
+        print_json({**_json(found, engine), "experts_read": read, **given, **rules})
     else:
-        rule_lines = () if table is None else table.lines()
-        for line in [*_lines(found), *experts_lines(read), *rule_lines]:
+        lines = [*_lines(found), *experts_lines(read)]
+        if engine is not None and found.solved.plan is not None:
+            lines.append(words_line(found.words(engine)))
+        lines += () if scored is None else scored.lines()
+        lines += () if table is None else table.lines()
+        for line in lines:
             print(printable(line))
     if found.solved.plan is None:
         is_proven = found.solved.status is SolveStatus.INFEASIBLE
         raise typer.Exit(EXIT_NO_PLAN if is_proven else EXIT_TIME_OUT)
 
 
-def _json(found: StreamedServingPlan) -> dict[str, Any]:
+def _json(found: StreamedServingPlan, engine: str | None) -> dict[str, Any]:
     solved = found.solved
     answer: dict[str, Any] = {
         "objective": found.objective,
@@ -143,6 +171,7 @@ def _json(found: StreamedServingPlan) -> dict[str, Any]:
             name: {"device": plan.device_of[name], "mode": mode}
             for name, mode in plan.mode_of.items()
         },
+        **({} if engine is None else {"words": found.words(engine)}),
     }
 
 

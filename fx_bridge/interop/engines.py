@@ -140,7 +140,7 @@ def engine_words(
             f"{found.program} runs on GPUs, and the plan has {host!r}; plan without it"
         )
     write = partial(found.write, model.names)
-    with told_nearest(model, plan, write, problem):
+    with told_nearest(model, plan, write, problem, host=_HOST if found.has_host else None):
         return write(model.stages_of(plan)[0])
 
 

@@ -21,7 +21,7 @@ from fx_bridge.interop.llama_cpp_experts import (
     write_experts,
 )
 from fx_bridge.interop.nearest import told_cost
-from fx_bridge.interop.stage_layers import LayeredModel, LayerNames, StageLayers
+from fx_bridge.interop.stage_layers import LayeredModel, LayerNames, StageLayers, is_host
 from fx_bridge.interop.words import Words
 from fx_bridge.serving.halves import half_layers
 from solver import PartitionError, SolveLimits
@@ -88,6 +88,12 @@ class HostWordsModel:
             raise PartitionError(f"{engine!r} has no words for what a host computes; {hint}")
         self._names: LayerNames = LayeredModel(captured, engine).names
         self._phases, self._problem = phases, phases.problems[0]
+        for place in self._problem.devices:
+            if is_host(place.name):
+                raise PartitionError(
+                    f"{place.name!r} is among the devices, and {engine}'s host is that of --host; "
+                    "leave it out"
+                )
         self._rows = rows
         members: dict[str, list[int]] = {}
         experts = []

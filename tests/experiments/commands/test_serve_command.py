@@ -1,6 +1,7 @@
 """Language models that serve, planned from the shell."""
 
 import json
+import shlex
 
 import pytest
 
@@ -9,6 +10,7 @@ from experiments.console.exit_codes import EXIT_BAD_INPUT, EXIT_NO_PLAN
 from experiments.planners.offload_rules import OFFLOAD_RULES
 from experiments.planners.serving_rules import SERVING_RULES
 from solver import load_plan
+from solver.model.quantities import format_ns
 from solver.serving.problem import SERVING_OBJECTIVES
 from tests.support.documents import told_keys
 
@@ -17,7 +19,9 @@ REQUEST = ["--prompt", "8", "--generate", "4", "--context", "16", "--batch", "3"
 NARROW = "tests.support.serving_models:narrow_llama"
 ASKED = ["--context", "24", "--prompt", "9", "--generate", "3", "--whole-layers", "--rules"]
 EXPERTS = "tests.support.serving_models:experts"
-TOLD_OF_A_PLAN = told_keys("### `serve`") - {"reason", "rules", "modes", "units", "words"}
+TOLD_OF_A_PLAN = told_keys("### `serve`") - {
+    *("reason", "rules", "modes", "units", "words", "given"),
+}
 SERVE = ["serve", MODEL, "--devices", "100KB,80KB", *REQUEST]
 
 
@@ -176,6 +180,30 @@ def test_a_host_serves_requests_and_rules_stand_beside(capsys):
             assert row.endswith(f"{rule['times_better']:.2f} times")
 
 
+def test_a_plan_with_a_host_in_words_beside_those_of_a_person(capsys):
+    words = ["serve", EXPERTS, "--devices", "300KB@rtx-4090", "--host", "1MB@rtx-3090", *REQUEST]
+    words += ["--objective", "token", "--for", "llama.cpp", "--time-limit", "2"]
+    given = "-ngl 3 --cpu-moe"
+    found = answer([*words, "--words", given], capsys)
+    assert found["status"] == "optimal"
+    assert found["words"][:2] in (["-dev", "CUDA0"], ["-dev", "none"])
+    scored = found["given"]
+    assert scored["words"] == given and not scored["violations"]
+    assert scored["modes"]["model.layers.1.mlp"] == "host"
+    gap = scored["value"] / found["value"] - 1
+    assert scored["gap"] == {"least": gap, "most": gap}
+    told = f"given: token {format_ns(round(scored['value']))}, {100 * gap:.2f} % above the proven"
+    assert main([*words, "--words", given]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[-1].startswith(told) and printed[-2] == f"given: {given}"
+    assert printed[-3] == shlex.join(found["words"])
+    best = answer([*words, "--words", shlex.join(found["words"])], capsys)
+    assert best["given"]["gap"] == {"least": 0.0, "most": 0.0}
+    words[3] = "50KB@rtx-4090"
+    assert main([*words, "--words", given]) == 0
+    assert "broken: device 'cuda:0' needs" in capsys.readouterr().out
+
+
 def test_no_plan(capsys):
     words = ["serve", MODEL, "--devices", "10KB", *REQUEST, "--objective", "token"]
     assert main([*words, "--json"]) == EXIT_NO_PLAN
@@ -209,7 +237,20 @@ def test_no_plan(capsys):
         ([*SERVE, "--objective", "all", "--rules"], "--rules is for one plan, and --objective all"),
         (
             [*SERVE, "--host", "1GB", "--objective", "token", "--for", "vllm"],
-            "with --host --for has no meaning; leave it out",
+            "vllm has no words for what a host computes; write --for llama.cpp, or leave --host",
+        ),
+        (
+            [*SERVE[:3], "90KB,1MB@cpu", "--host", "1MB", "--for", "llama.cpp", *REQUEST],
+            "'cpu:0' is among the devices, and llama.cpp's host is that of --host; leave it out",
+        ),
+        ([*SERVE, "--words", "--cpu-moe"], "--words are those of an engine with a host; add such"),
+        (
+            [*SERVE, "--host", "1MB", "--for", "llama.cpp", "--words", "--cpu-moe"],
+            "llama.cpp's words have no -ts, without which it divides layers by free memory; write",
+        ),
+        (
+            [*SERVE, "--host", "1MB", "--for", "llama.cpp", "--words", "-ts 1,1 -ncmoe 1"],
+            "llama.cpp's --n-cpu-moe is about experts, and the model has none; write such as -ot",
         ),
         ([*SERVE, "--host", "2x1GB", "--objective", "token"], "names several; write one"),
         (["serve", "mlp", "--devices", "1GB"], "is no language model of transformers"),

@@ -262,7 +262,7 @@ def test_the_modules_of_language_models(language_model):
 # -- refused -----------------------------------------------------------------------------------
 
 
-SCORE = "; fxpartition score tells its cost on your devices"
+SCORE = "; fxpartition score tells what it costs, and plan --for finds the best"
 
 
 def refused(captured, plan, engine, problem=None):
@@ -331,6 +331,11 @@ def test_the_nearest_plan_is_scored_where_the_problem_is_known(language_model):
     part = found.bottleneck_ns / evaluate(result.problem, divided).bottleneck_ns - 1
     cost = f"{100 * abs(part):.2f} % {'more' if part > 0 else 'less'}"
     assert message.endswith(f"; its bottleneck is {format_ns(found.bottleneck_ns)}, {cost}")
+    message = refused(language_model, divided, "llama.cpp", result.problem)
+    assert message.endswith(
+        f"; the nearest is 0,{told} layers on cpu:0,cuda:0,cuda:1; the devices have no 'cpu:0'; "
+        "add it, such as 64GB@cpu"
+    )
     small = result.problem.replace(devices=[Device(d.name, total // 9) for d in devices])
     assert "; it breaks a limit: " in refused(language_model, divided, "vllm", small)
 

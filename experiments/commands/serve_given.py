@@ -1,0 +1,70 @@
+"""Words that someone gives to an engine with a host, beside the plan of ``serve``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from solver import SolveStatus
+from solver.model.quantities import format_ns
+
+if TYPE_CHECKING:
+    from fx_bridge.serving.host_words import HostWords
+    from fx_bridge.serving.offload import StreamedServingPlan
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredWords:
+    """What words give in the place of a plan."""
+
+    found: StreamedServingPlan
+    text: str
+    given: HostWords
+
+    def json(self) -> dict[str, Any]:
+        """Return what the words give as plain data; gaps are parts of the best possible value."""
+        given = self.given
+        least, most = self._gaps()
+        return {
+            "words": self.text,
+            "value": None if given.value_ns is None else float(given.value_ns),
+            "violations": list(given.violations),
+            "gap": {"least": least, "most": most},
+            "modes": dict(given.plan.mode_of),
+            "notes": list(given.notes),
+        }
+
+    def lines(self) -> list[str]:
+        """Return what a person reads: the time, how far it is from the best, or what breaks."""
+        given = self.given
+        lines = [f"given: {self.text}"]
+        if given.value_ns is None:
+            lines += [f"broken: {violation}" for violation in given.violations]
+        else:
+            value = format_ns(round(given.value_ns))
+            lines.append(f"given: {self.found.objective} {value}{self._told_gap()}")
+        return [*lines, *(f"note: {note}" for note in given.notes)]
+
+    def _gaps(self) -> tuple[float | None, float | None]:
+        """Return how far the words are at least and at most above the best possible value."""
+        solved, value = self.found.solved, self.given.value_ns
+        if value is None:
+            return None, None
+        best = value if solved.value_ns is None else min(value, solved.value_ns)
+        bound = solved.bound_ns
+        return float(value / best) - 1, float(value / bound) - 1 if bound else None
+
+    def _told_gap(self) -> str:
+        least, most = self._gaps()
+        if least is None:
+            return ""
+        if self.found.solved.status is SolveStatus.OPTIMAL:
+            if not least:
+                return ", a proven optimum"
+            return f", {100 * least:.2f} % above the proven optimum"
+        if most is None:
+            return f", at least {100 * least:.2f} % above the best possible; nothing is proven"
+        return (
+            f", between {100 * least:.2f} % and {100 * most:.2f} % above the best possible; a "
+            "longer --time-limit may tell"
+        )
