@@ -10,9 +10,13 @@ Its rows are necessary, so that its optimum bounds all plans from below:
   While one unit runs, the buffer is not emptied. So all that arrives or begins to meanwhile is in
   the buffer together, beside the unit itself if it is streamed. It takes at most ``slowest`` times
   as many nanoseconds as there are bytes left, where ``slowest`` is the most that a load of any
-  unit takes for each of its bytes. For the rest of the unit's run the link rests. To a link, all
+  unit takes for each of its bytes. Loads that are mostly latency count no time in these rows, which
+  makes no round longer. For the rest of the unit's run the link rests. To a link, all
   other stages of a latency are such a run as well, since none of them empties its buffer. Runs of
-  different units do not overlap, so that their rests add up.
+  different units do not overlap, so that their rests add up;
+* *window*: while a row of units runs, in a latency, the link brings weights of these units, or what
+  is in the buffer together when the last of them ends. For the rest of their run it rests. The row
+  is that with the most work beyond its loads; the last unit comes before the first.
 
 The room of a buffer depends on what is resident. Its range is cut into brackets; in each one the
 rest of the link counts as if the buffer had the most of the bracket.
@@ -32,6 +36,7 @@ from typing import TYPE_CHECKING, Any, Final
 from solver.model.clock import Clock
 from solver.offload.model import MODES, Mode, OffloadProblem, Unit
 from solver.offload.phases import OffloadPhases
+from solver.offload.windows import best_window
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -275,17 +280,22 @@ class CountModel:
         room = self._rooms[device]
         if room is None or not streamable:
             return
+        # What is mostly latency counts no time here: each of its few bytes would take very long.
+        loads = [each if each >= 2 * link.latency_ns else 0 for each in loads]
+        load = self._sum(device, {"streamed": loads})
         sizes = {number: self._classes[number].unit.weight_bytes for number in streamable}
         slowest = max(Fraction(loads[number], size) for number, size in sizes.items())
         if not slowest or slowest * self._capacity(device) > _MOST_PRODUCT:
             return
         loads_ns = [load]
-        if not isinstance(elsewhere, int):
+        if problem.objective == "latency":
             pieces = self._model.new_int_var(0, -(-self._capacity(device) // _PIECE_BYTES), "")
             self._model.add(_PIECE_BYTES * pieces <= room + _PIECE_BYTES - 1)
             filled = math.ceil(slowest * _PIECE_BYTES) * pieces
-            loads_ns.append(load + elsewhere - filled)
-            self._model.add(value >= loads_ns[-1])
+            self._add_window(problem, value + filled, device, loads)
+            if not isinstance(elsewhere, int):
+                loads_ns.append(load + elsewhere - filled)
+                self._model.add(value >= loads_ns[-1])
         brackets = self._brackets(problem, device, max(sizes.values()), slowest)
         chosen = [self._model.new_bool_var("") for _ in brackets]
         self._model.add_exactly_one(chosen)
@@ -295,6 +305,29 @@ class CountModel:
             rests = self._rests(problem, device, most, slowest)
             for busy in loads_ns:
                 self._model.add(value >= busy + rests).only_enforce_if(is_chosen)
+
+    def _add_window(
+        self, problem: OffloadProblem, most_ns: Any, device: int, loads: Sequence[int]
+    ) -> None:
+        """Add the row of a window: what it works, and all loads but its own, take `most_ns`."""
+        load_of = {
+            member: loads[number]
+            for number, kind in enumerate(self._classes)
+            for member in kind.members
+            if (number, device, "streamed") in self._count
+        }
+        works = [_least_work_ns(problem, unit) for unit in problem.units]
+        window = set(best_window([w - load_of.get(at, 0) for at, w in enumerate(works)]))
+        if not window:
+            return
+        outside = []
+        for number, kind in enumerate(self._classes):
+            streamed = self._count.get((number, device, "streamed"))
+            if streamed is not None and (rest := len(set(kind.members) - window)):
+                count = self._model.new_int_var(0, rest, "")
+                self._model.add(count >= streamed - (len(kind.members) - rest))
+                outside.append(loads[number] * count)
+        self._model.add(most_ns >= sum(works[at] for at in window) + sum(outside))
 
     def _rests(self, problem: OffloadProblem, device: int, room: int, slowest: Fraction) -> Any:
         """Return how long the link of a device rests at least while units of its stage run."""
@@ -341,3 +374,11 @@ class CountModel:
         units = self._problem.units
         every = sum(unit.held_bytes for unit in units)
         return min(capacity, every + self._buffers * max(unit.weight_bytes for unit in units))
+
+
+def _least_work_ns(problem: OffloadProblem, unit: Unit) -> int:
+    """Return the least time that a unit runs, wherever it does."""
+    times = [place.compute_ns(unit) for place in problem.devices]
+    if "host" in unit.modes and unit.host_ns is not None:
+        times.append(unit.host_ns)
+    return min(times)

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from solver import Device, Link, PartitionError, SolveLimits, SolveStatus
+from solver.offload import bound
 from solver.offload.evaluate import evaluate_offload
 from solver.offload.model import OffloadDevice, OffloadHost, OffloadPlan, OffloadProblem, Unit
 from solver.offload.phases import OffloadPhases
@@ -242,3 +243,16 @@ def test_devices_need_their_class_and_names_of_their_own():
         OffloadProblem([unit], [OffloadDevice(Device("d", None, "h100"))])
     with pytest.raises(PartitionError, match="two entries are called 'u'"):
         OffloadProblem([Unit("u"), Unit("u")], [OffloadDevice(Device("d"))])
+
+
+def test_the_bound_knows_a_row_of_units_that_work_long_for_what_they_load(monkeypatch):
+    light = [Unit(f"light {i}", 1, compute_ns=10) for i in range(4)]
+    heavy = [Unit(f"heavy {i}", 20, compute_ns=1) for i in range(6)]
+    device = OffloadDevice(Device("d", 60), Link(10**9, 0))
+    # Two of the light units come last and two first: the row passes the end.
+    problem = OffloadProblem([*light[:2], *heavy, *light[2:]], [device])
+    found = plan_offload(problem, SolveLimits(2.0, workers=1))
+    # 124 bytes less 60 are streamed, and while the light units run no more than a buffer of these.
+    assert 124 - 60 - 4 + 40 <= found.bound_ns <= found.value_ns
+    monkeypatch.setattr(bound, "best_window", lambda gains: [])
+    assert plan_offload(problem, SolveLimits(2.0, workers=1)).bound_ns < found.bound_ns
