@@ -312,7 +312,11 @@ def _left_out(options: ServeOptions) -> str | None:
 
 
 def _time_ns(text: str) -> int:
-    return parse_duration(text, f"--first-token {text!r}", "write for example 500ms")
+    where, remedy = f"--first-token {text!r}", "write for example 500ms"
+    limit_ns = parse_duration(text, where, remedy)
+    if not limit_ns:
+        raise PartitionError(f"{where} leaves no time for the prompt; {remedy}")
+    return limit_ns
 
 
 def _usable(devices: DeviceSet, part: float) -> list[Device]:

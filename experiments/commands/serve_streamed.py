@@ -48,7 +48,11 @@ class HostRequest:
 
         if not host.strip():
             raise PartitionError("--host is empty; write such as 64GB@cpu")
-        found = parse_devices(host)
+        try:
+            found = parse_devices(host)
+        except PartitionError as error:
+            wrong = str(error).removeprefix(f"devices {host!r}: ")
+            raise PartitionError(f"--host {host!r}: {wrong}") from error
         if len(found.devices) > 1:
             raise PartitionError(f"--host {host!r} names several; write one, such as 64GB@cpu")
         (device,) = found.devices

@@ -224,7 +224,12 @@ def test_no_plan(capsys):
             [*SERVE, "--first-token", "5ms"],
             "first_token_limit_ns is for the objective 'token', not 'request'",
         ),
+        (
+            [*SERVE, "--objective", "token", "--first-token", "0ms"],
+            "--first-token '0ms' leaves no time for the prompt; write for example 500ms",
+        ),
         ([*SERVE, "--host-link", "25GB/s"], "add such as --host 64GB"),
+        ([*SERVE, "--host", "64"], "--host '64': memory '64' has no unit; write for example"),
         (
             [*SERVE, "--host", "1GB", "--objective", "context"],
             "with --host the time of a request or of a token is planned; write --objective request",
