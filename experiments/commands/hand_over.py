@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
 
 import typer
 
-from experiments.commands.option_reading import check_given
+from experiments.commands.option_reading import check_given, read_devices
 from experiments.commands.options import (
     PLAN_FILE,
     BuiltModelArgument,
     ConstantOption,
+    DevicesOption,
     JsonOption,
     out_option,
 )
@@ -59,6 +60,7 @@ def hand_over(
     out: Annotated[str, out_option("FILE", "What to write; a folder for programs.")],
     tied_first: _TiedFirstOption = False,
     microbatches: _MicrobatchesOption = None,
+    devices: DevicesOption = None,
     constant: ConstantOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -75,15 +77,17 @@ def hand_over(
         fxpartition plan gpt2 --devices 3x300MB --for vllm --out plan.json
         fxpartition hand-over plan.json gpt2 --to vllm --out words.txt
 
-    A plan that cannot be said so is refused, and why.
+    A plan that cannot be said so is refused: why, and which is the nearest that can; with
+    --devices, what that costs on them.
     """
     from experiments.problems.recomputed_plans import problem_of_plan
+    from experiments.problems.request import ProblemRequest, read_problem
     from experiments.zoo.building import build_model, capture_model
     from experiments.zoo.models import resolve_built
 
     check_given(plan_file, "PLAN.json", "plan.json")
     check_given(out, "--out", "map.json")
-    _check_options(to, tied_first, microbatches)
+    _check_options(to, tied_first, microbatches, is_scored=bool(devices))
     spec = resolve_built(model)
     plan = load_plan(plan_file)
     if to != "programs":
@@ -92,13 +96,17 @@ def hand_over(
     from fx_bridge.checkpoint.programs import save_stage_programs
     from fx_bridge.split.by_plan import split_by_plan
 
-    loaded = build_model(spec)
-    captured = capture_model(loaded, constant or ())
+    problem = None
+    if devices:
+        request = ProblemRequest(devices=read_devices(devices), constants=tuple(constant or ()))
+        captured, problem = read_problem(model, request, lambda _: None)
+        assert captured is not None
+    else:
+        captured = capture_model(build_model(spec), constant or ())
+        if to in _WITH_PROBLEM:
+            problem = problem_of_plan(captured, plan)
     say_note(captured)
     answer: dict[str, object] = {"to": to, "file": out}
-    problem = None
-    if to in _WITH_PROBLEM:
-        problem = problem_of_plan(captured, plan)
     if to == "programs":
         programs = save_stage_programs(split_by_plan(captured, plan, problem=problem), out)
         answer["programs"] = [stage.file for stage in programs.stages]
@@ -114,7 +122,11 @@ def hand_over(
         print(printable(f"wrote {out}: {told}"))
 
 
-def _check_options(to: Form, tied_first: bool, microbatches: int | None) -> None:
+def _check_options(
+    to: Form, tied_first: bool, microbatches: int | None, *, is_scored: bool
+) -> None:
+    if is_scored and (to in _WITH_PROBLEM or to in ("device-map", "split-spec")):
+        raise PartitionError(f"--devices is about engines, and {to} is none; leave it out")
     if tied_first and to != "device-map":
         raise PartitionError("--tied-first is about device maps; leave it out")
     if microbatches is not None and to != "flagscale":
@@ -152,7 +164,7 @@ def _said(
     elif to == "flagscale":
         words = flagscale_settings(captured, plan, microbatches or 0, problem=problem)
     elif to in ENGINES:
-        words = engine_words(captured, plan, to)
+        words = engine_words(captured, plan, to, problem=problem)
     if words is not None:
         is_list = isinstance(words, list)
         text = shlex.join(words) if isinstance(words, list) else json.dumps(words, indent=1)

@@ -38,7 +38,7 @@ def read_request(options: ProblemOptions) -> ProblemRequest:
 
     check_given(options.profile, "--profile", "gpt2.profile.json")
     request = ProblemRequest(
-        devices=_read_devices(options.devices),
+        devices=read_devices(options.devices),
         interconnect=None
         if options.link is None
         else Interconnect(default=parse_link(options.link)),
@@ -163,7 +163,8 @@ def _stage(name: str, digits: str) -> int:
         ) from None
 
 
-def _read_devices(entries: Sequence[str] | None) -> DeviceSet | None:
+def read_devices(entries: Sequence[str] | None) -> DeviceSet | None:
+    """Read the option --devices; PartitionError if it says no set of devices, or several."""
     from experiments.problems.devices import parse_devices
 
     if not entries:

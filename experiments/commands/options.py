@@ -149,19 +149,22 @@ AttentionOption = Annotated[
 ]
 
 
+DevicesOption = Annotated[
+    list[str] | None,
+    _option(
+        _PROBLEM,
+        "DEVICES",
+        "Such as 4x24GiB, or 80GB,24GB, or 2x80GiB@a100-80gb, or a .toml file.",
+        autocompletion=complete_devices,
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class ProblemOptions:
     """What is planned, for which devices, what it costs, and what is best."""
 
-    devices: Annotated[
-        list[str] | None,
-        _option(
-            _PROBLEM,
-            "DEVICES",
-            "Such as 4x24GiB, or 80GB,24GB, or 2x80GiB@a100-80gb, or a .toml file.",
-            autocompletion=complete_devices,
-        ),
-    ] = None
+    devices: DevicesOption = None
     objective: Annotated[
         str | None,
         _option(

@@ -12,6 +12,7 @@ from experiments.console.exit_codes import EXIT_BAD_INPUT
 from fx_bridge.checkpoint.programs import load_stage_programs, run_stage_programs
 from fx_bridge.interop.checkpoints import plan_with_checkpoints
 from solver import PartitionPlan, load_plan, save_plan
+from solver.model.quantities import format_value
 from tests.support.decoders import captured_decoder, plan_of_layers
 
 SMALL = "tests.support.decoders:small"
@@ -127,6 +128,27 @@ def test_what_an_engine_is_told_is_a_proven_optimum(model, engine, devices, tmp_
     assert main(["score", "--format", engine, "7,8,9", model, *options]) == EXIT_BAD_INPUT
 
 
+def test_a_refusal_says_what_the_nearest_plan_costs(tmp_path, capsys):
+    """Tests a layer that is divided: a whole number of layers, as score judges it, is named."""
+    model, devices = "tests.support.batch_models:small_gpt2", ["--devices", "2x400KB"]
+    plan, out = str(tmp_path / "plan.json"), str(tmp_path / "words")
+    pins = ["--pin", "transformer.h.0.attn=cuda:0", "--pin", "transformer.h.0.mlp=cuda:1"]
+    assert main(["plan", model, *devices, *pins, "--out", plan]) == 0
+    capsys.readouterr()
+    words = ["hand-over", plan, model, "--to", "vllm", "--out", out]
+    assert main([*words, *devices]) == EXIT_BAD_INPUT
+    error = capsys.readouterr().err
+    assert main(["score", "--format", "vllm", "1,4", model, *devices, "--json"]) == 0
+    bottleneck_ns = json.loads(capsys.readouterr().out)["values"]["bottleneck"]
+    cost = f"its bottleneck is {format_value('bottleneck', bottleneck_ns)}, "
+    assert f"; the nearest is 1,4 layers on cuda:0,cuda:1; {cost}" in error
+    assert len(error.splitlines()) == 1
+    assert main([*words, "--devices", "2x100KB"]) == EXIT_BAD_INPUT
+    assert "; it breaks a limit: device 'cuda:0' needs" in capsys.readouterr().err
+    assert main(words) == EXIT_BAD_INPUT
+    assert "fxpartition score tells what it costs" in capsys.readouterr().err
+
+
 def test_words_need_a_model(tmp_path, capsys):
     saved = str(tmp_path / "problem.json")
     assert main(["export", "mlp", "--devices", "2x500KB", "--out", saved]) == 0
@@ -141,6 +163,7 @@ def test_words_need_a_model(tmp_path, capsys):
     [
         (["mlp", "--to", "flagscale"], "a number for each microbatch; add --microbatches"),
         (["mlp", "--to", "megatron", "--microbatches", "4"], "--microbatches is about flagscale"),
+        (["mlp", "--to", "split-spec", "--devices", "2x1MB"], "--devices is about engines"),
         (["mlp", "--to", "onnx"], "--to is 'onnx'; write one of device-map, split-spec, programs,"),
         (["mlp", "--to", "split-spec", "--tied-first"], "--tied-first is about device maps"),
         (["missing.json", "--to", "programs"], "there is no file missing.json"),
