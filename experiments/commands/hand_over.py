@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fx_bridge.interop.words import Words
 
 Form = Literal[
-    "device-map", "split-spec", "programs", "checkpoint-wrapper", EngineName, "flagscale"
+    "accelerate", "split-spec", "programs", "checkpoint-wrapper", EngineName, "flagscale"
 ]
 _WITH_PROBLEM: Final = ("programs", "checkpoint-wrapper", "megatron", "flagscale")
 """Forms that can say which operators run again."""
@@ -70,15 +70,15 @@ def hand_over(
 
         fxpartition plan gpt2 --devices 3x300MB --keep-whole 'transformer.h.*'
             --out plan.json
-        fxpartition hand-over plan.json gpt2 --to device-map --out map.json
+        fxpartition hand-over plan.json gpt2 --to accelerate --out map.json
 
     And for vLLM, whose plans have whole layers:
 
         fxpartition plan gpt2 --devices 3x300MB --for vllm --out plan.json
         fxpartition hand-over plan.json gpt2 --to vllm --out words.txt
 
-    A plan that cannot be said so is refused: why, and which is the nearest that can; with
-    --devices, what that costs on them.
+    A plan that cannot be said so is refused: why, and which is the nearest
+    that can; with --devices, what that costs on them.
     """
     from experiments.problems.recomputed_plans import problem_of_plan
     from experiments.problems.request import ProblemRequest, read_problem
@@ -125,9 +125,9 @@ def hand_over(
 def _check_options(
     to: Form, tied_first: bool, microbatches: int | None, *, is_scored: bool
 ) -> None:
-    if is_scored and (to in _WITH_PROBLEM or to in ("device-map", "split-spec")):
+    if is_scored and (to in _WITH_PROBLEM or to in ("accelerate", "split-spec")):
         raise PartitionError(f"--devices is about engines, and {to} is none; leave it out")
-    if tied_first and to != "device-map":
+    if tied_first and to != "accelerate":
         raise PartitionError("--tied-first is about device maps; leave it out")
     if microbatches is not None and to != "flagscale":
         raise PartitionError("--microbatches is about flagscale; leave it out")
@@ -172,7 +172,7 @@ def _said(
         told = ", ".join(f"{counted(stage.count, 'layer')} on {stage}" for stage in stages)
         return _Said("arguments" if is_list else "settings", words, f"{text}\n", told)
     modules: dict[str, int | str] | dict[str, str] | list[str]
-    if to == "device-map":
+    if to == "accelerate":
         modules = device_map(captured, plan, tied="first" if tied_first else "refuse")
     elif to == "split-spec":
         points = split_spec(captured, plan)

@@ -96,7 +96,7 @@ NOT_OF_PROGRAMS = {"modules", "arguments", "settings"}
         ("### `plan`, `solve`", "solve problem.json", {"diagnosis", "baseline"}),
         ("### `score`", "score plan.json problem.json", set()),
         ("### `split`", "split mlp --plan plan.json", set()),
-        ("### `hand-over`", "hand-over plan.json mlp --to device-map -o map.json", NOT_OF_MAPS),
+        ("### `hand-over`", "hand-over plan.json mlp --to accelerate -o map.json", NOT_OF_MAPS),
         ("### `hand-over`", "hand-over plan.json mlp --to programs -o programs", NOT_OF_PROGRAMS),
         ("### `compare`, `report`", "compare problem.json --planner greedy", set()),
         ("### `export`, `generate`", "export problem.json --max-devices 1 -o new.json", set()),

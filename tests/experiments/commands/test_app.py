@@ -133,7 +133,7 @@ WORDS = {
     "solve": ["problem.json"],
     "score": ["plan.json", "problem.json"],
     "split": ["mlp", "--plan", "plan.json"],
-    "hand-over": ["plan.json", "mlp", "--to", "device-map", "--out", "map.json"],
+    "hand-over": ["plan.json", "mlp", "--to", "accelerate", "--out", "map.json"],
     "run": ["mlp"],
     "compare": ["problem.json"],
     "sweep": ["sweep.toml", "--out", "results.sqlite"],

@@ -28,10 +28,12 @@ def plan(tmp_path_factory):
     return str(path)
 
 
-@pytest.mark.parametrize("form", ["device-map", "split-spec"])
-def test_what_is_handed_over_has_the_same_score(plan, form, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("program", "form"), [("accelerate", "device-map"), ("split-spec", "split-spec")]
+)
+def test_what_is_handed_over_has_the_same_score(plan, program, form, tmp_path, capsys):
     out = str(tmp_path / "out.json")
-    assert main(["hand-over", plan, "mlp", "--to", form, "--out", out]) == 0
+    assert main(["hand-over", plan, "mlp", "--to", program, "--out", out]) == 0
     assert f"wrote {out}" in capsys.readouterr().out
     scores = []
     for path in (plan, out):
@@ -164,7 +166,7 @@ def test_words_need_a_model(tmp_path, capsys):
         (["mlp", "--to", "flagscale"], "a number for each microbatch; add --microbatches"),
         (["mlp", "--to", "megatron", "--microbatches", "4"], "--microbatches is about flagscale"),
         (["mlp", "--to", "split-spec", "--devices", "2x1MB"], "--devices is about engines"),
-        (["mlp", "--to", "onnx"], "--to is 'onnx'; write one of device-map, split-spec, programs,"),
+        (["mlp", "--to", "onnx"], "--to is 'onnx'; write one of accelerate, split-spec, programs,"),
         (["mlp", "--to", "split-spec", "--tied-first"], "--tied-first is about device maps"),
         (["missing.json", "--to", "programs"], "there is no file missing.json"),
     ],
@@ -180,7 +182,7 @@ def test_a_saved_problem_and_another_graph_are_refused(plan, tmp_path, capsys):
     saved, other = str(tmp_path / "problem.json"), str(tmp_path / "other.json")
     assert main(["export", "mlp", "--devices", "2x500KB", "--out", saved]) == 0
     capsys.readouterr()
-    words = ["--to", "device-map", "--out", str(tmp_path / "out.json")]
+    words = ["--to", "accelerate", "--out", str(tmp_path / "out.json")]
     assert main(["hand-over", plan, saved, *words]) == EXIT_BAD_INPUT
     assert "is a saved problem; name a model that can be built" in capsys.readouterr().err
     save_plan(PartitionPlan({"nothing": "cuda:0"}, ("cuda:0",)), other)
