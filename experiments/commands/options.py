@@ -61,6 +61,10 @@ def _option(panel: str, metavar: str | None, text: str, **settings: Any) -> Any:
     return typer.Option(metavar=metavar, help=text, rich_help_panel=panel, **settings)
 
 
+def _devices(text: str) -> Any:
+    return _option(_PROBLEM, "DEVICES", text, autocompletion=complete_devices)
+
+
 def _named(panel: str, name: str, text: str) -> Any:
     """Return the option of a name, listed under `panel`."""
     return typer.Option(name, help=text, rich_help_panel=panel)
@@ -151,12 +155,7 @@ AttentionOption = Annotated[
 
 DevicesOption = Annotated[
     list[str] | None,
-    _option(
-        _PROBLEM,
-        "DEVICES",
-        "Such as 4x24GiB, or 80GB,24GB, or 2x80GiB@a100-80gb, or a .toml file.",
-        autocompletion=complete_devices,
-    ),
+    _devices("Such as 4x24GiB, or 80GB,24GB, or 2x80GiB@a100-80gb, or a .toml file."),
 ]
 
 
@@ -300,11 +299,8 @@ class ComparedOptions(ProblemOptions):
 
     devices: Annotated[
         list[str] | None,
-        _option(
-            _PROBLEM,
-            "DEVICES",
-            "As for plan; repeated, several sets. Derived from each model's size if left out.",
-            autocompletion=complete_devices,
+        _devices(
+            "As for plan; repeated, several sets. Derived from each model's size if left out."
         ),
     ] = None
 
