@@ -107,5 +107,5 @@ def test_a_prompt_in_parts_is_refused_where_a_part_forgets_those_before():
     tokens, logits = without_cache(model, prompt(), 8)
     ours, scores = with_step(step, prompt(), 8, (PROMPT,))
     assert torch.equal(ours, tokens)
-    torch.testing.assert_close(scores, logits, atol=1e-4, rtol=1e-5)
+    torch.testing.assert_close(scores, logits, atol=3e-5, rtol=1e-5)
     plan_serving(model_of("Mamba2"), parts, devices=LARGE, objective="request")
