@@ -19,7 +19,7 @@ from fx_bridge.placement.model import place_all
 from fx_bridge.serving.graphs import cache_growth
 from fx_bridge.serving.halves import half_layers
 from fx_bridge.serving.host_words import HostWordsModel
-from fx_bridge.serving.phases import capture_phases, check_prompt
+from fx_bridge.serving.phases import capture_phases, check_prompt, forgotten_states
 from fx_bridge.serving.placed import PlacedStep
 from fx_bridge.serving.request import Request
 from fx_bridge.serving.step import ServeStep, serve_step
@@ -207,7 +207,8 @@ class StreamedServingPlan:
         if _HOST in used:
             where[_HOST] = host
         placed = place_all(splits, where, tied_weights="copy", streamed=streamed, slots=self.slots)
-        return PlacedStep(dict(zip(graphs, placed, strict=True)), self.step.context)
+        models = dict(zip(graphs, placed, strict=True))
+        return PlacedStep(models, self.step.context, forgotten_states(graphs))
 
 
 def plan_streamed_serving(

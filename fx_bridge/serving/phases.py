@@ -92,12 +92,23 @@ def check_prompt(graphs: Mapping[int, CapturedGraph], calls: Mapping[int, int]) 
     parts = {tokens: count for tokens, count in calls.items() if tokens > 1}
     if sum(parts.values()) < 2:
         return
-    for tokens in parts:
-        for state in _forgotten(graphs[tokens]):
-            raise PartitionError(
-                f"a call of {tokens} tokens does not read {state!r}, so that it forgets what came "
-                "before; give the prompt in one call: leave chunk out"
-            )
+    for tokens, state in forgotten_states(graphs).items():
+        if tokens in parts:
+            raise forgets(tokens, state)
+
+
+def forgets(tokens: int, state: str) -> PartitionError:
+    """Return the error that says so of a call of some tokens behind others."""
+    return PartitionError(
+        f"a call of {tokens} tokens does not read {state!r}, so that it forgets what came before; "
+        "give the prompt in one call: leave chunk out"
+    )
+
+
+def forgotten_states(graphs: Mapping[int, CapturedGraph]) -> dict[int, str]:
+    """Return a state that a graph writes and does not read, by the tokens of such graphs."""
+    found = {tokens: next(_forgotten(captured), None) for tokens, captured in graphs.items()}
+    return {tokens: state for tokens, state in found.items() if state is not None}
 
 
 def _forgotten(captured: CapturedGraph) -> Iterator[str]:

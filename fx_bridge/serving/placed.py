@@ -8,6 +8,7 @@ import torch
 
 from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.placement.model import PlacedModel, place_all
+from fx_bridge.serving.phases import forgets, forgotten_states
 from fx_bridge.split.by_plan import split_by_plan
 from solver import PartitionError, PartitionPlan
 
@@ -21,10 +22,15 @@ class PlacedStep:
         By the number of tokens that each takes. They share weights and caches.
     context : int
         Positions of a sequence.
+    forgotten : mapping of int to str
+        What :func:`fx_bridge.serving.phases.forgotten_states` returned: calls of these numbers
+        of tokens are for the beginning of a sequence alone.
     """
 
-    def __init__(self, models: Mapping[int, PlacedModel], context: int) -> None:
-        self.models, self.context = dict(models), context
+    def __init__(
+        self, models: Mapping[int, PlacedModel], context: int, forgotten: Mapping[int, str]
+    ) -> None:
+        self.models, self.context, self._forgotten = dict(models), context, dict(forgotten)
 
     def __call__(self, input_ids: torch.Tensor, start: torch.Tensor | int) -> torch.Tensor:
         """Return the logits of the last of some tokens, of shape ``[batch, 1, words]``.
@@ -39,7 +45,8 @@ class PlacedStep:
         Raises
         ------
         PartitionError
-            If no graph was captured for as many tokens, or they go beyond the context.
+            If no graph was captured for as many tokens, they go beyond the context, or the graph
+            does not read what came before them.
         """
         count, first = input_ids.shape[1], int(start)
         if count not in self.models:
@@ -53,6 +60,8 @@ class PlacedStep:
                 f"positions {first} to {first + count - 1} are not all within the context of "
                 f"{self.context}; plan with a larger one"
             )
+        if first and count in self._forgotten:
+            raise forgets(count, self._forgotten[count])
         position = torch.tensor(first, device=input_ids.device)
         logits: torch.Tensor = self.models[count](input_ids, position)
         return logits
@@ -125,7 +134,8 @@ def place_step(
     if isinstance(devices, Mapping):
         devices = {name: where for name, where in devices.items() if name in plan.device_order}
     placed = place_all(splits, devices, tied_weights="copy", streamed=streamed, slots=slots)
-    return PlacedStep(dict(zip(graphs, placed, strict=True)), context)
+    models = dict(zip(graphs, placed, strict=True))
+    return PlacedStep(models, context, forgotten_states(graphs))
 
 
 def part_of(captured: CapturedGraph, plan: PartitionPlan) -> PartitionPlan:

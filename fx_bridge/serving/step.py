@@ -115,7 +115,9 @@ def serve_step(model: nn.Module, batch: int, context: int, chunk: int | None = N
 
     Notes
     -----
-    Layers with recurrent states begin anew where `start` is 0.
+    Layers with recurrent states begin anew where `start` is 0. Some of transformers, such as those
+    of Mamba, read their states in calls of one token alone: see
+    :func:`fx_bridge.serving.phases.forgotten_states`.
 
     Examples
     --------

@@ -142,9 +142,8 @@ class LimitedChain:
         self, least: PartitionProblem, limited: PartitionProblem, held: Sequence[PartitionProblem]
     ) -> None:
         problems = least, limited, *held
-        known = {
-            id(problem): condense(problem) for problem in {id(p): p for p in problems}.values()
-        }
+        distinct = {id(problem): problem for problem in problems}
+        known = {key: condense(problem) for key, problem in distinct.items()}
         first = known[id(least)]
         for units in known.values():
             _check(units, first)
@@ -158,11 +157,13 @@ class LimitedChain:
         self._sets = DeviceSets.of([len(kind.devices) for kind in kinds], most)
         places = np.arange(len(self._costs.units) + 1)
         self._before_ns = costs[1].ideals.work_ns[:-1, None]
-        self._times = [
+        self._times_ns = [
             [each.latency_ns(kind, places[:-1], places) for each in costs[:2]]
             for kind in range(len(kinds))
         ]
-        self._loads = [self._costs.load_ns(kind, places[:-1], places) for kind in range(len(kinds))]
+        self._loads_ns = [
+            self._costs.load_ns(kind, places[:-1], places) for kind in range(len(kinds))
+        ]
         self._fits = self._fitting(costs[2:], places)
 
     def _fitting(self, held: Sequence[StageCosts], places: Indices) -> list[Bools]:
@@ -202,8 +203,8 @@ class LimitedChain:
             If there is more to look at than the limits allow.
         """
         allowed = [
-            fits & (loads <= most_load_ns)
-            for fits, loads in zip(self._fits, self._loads, strict=True)
+            fits & (loads_ns <= most_load_ns)
+            for fits, loads_ns in zip(self._fits, self._loads_ns, strict=True)
         ]
         count = len(self._costs.units)
         start = np.array([count]), np.zeros(1), np.zeros(1)
@@ -236,7 +237,7 @@ class LimitedChain:
         least, limited = (
             time[:, behind.place] + own[None, :]
             for time, own in zip(
-                self._times[kind], (behind.least_ns, behind.limited_ns), strict=True
+                self._times_ns[kind], (behind.least_ns, behind.limited_ns), strict=True
             )
         )
         allowed = runs[:, behind.place] & (limited + self._before_ns <= limit_ns)

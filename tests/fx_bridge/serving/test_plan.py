@@ -102,7 +102,14 @@ def test_a_prompt_in_parts_is_refused_where_a_part_forgets_those_before():
     refusal = "a call of 2 tokens does not read 'caches.0.recurrent_states_0'.* leave chunk out"
     with pytest.raises(PartitionError, match=refusal):
         plan_serving(model, parts, devices=LARGE, objective="request")
-    assert plan_serving(model, REQUEST, devices=LARGE, objective="request").plan
+    served = plan_serving(model, REQUEST, devices=LARGE, objective="request")
+    placed = served.place("cpu:0")
+    # Of four tokens: the first call begins a sequence, the second would go on.
+    with pytest.raises(PartitionError, match="a call of 4 tokens does not read"):
+        placed.generate(prompt()[:1, :8], 2)
+    assert torch.equal(
+        placed.generate(prompt()[:1, :4], 2), without_cache(model, prompt()[:1, :4], 2)[0]
+    )
     step = serve_step(model, BATCH, CONTEXT, PROMPT)
     tokens, logits = without_cache(model, prompt(), 8)
     ours, scores = with_step(step, prompt(), 8, (PROMPT,))

@@ -6,6 +6,8 @@ import random
 import pytest
 
 from solver import PartitionError, SolveLimits, SolveStatus
+from solver.cp import run
+from solver.cp.run import single_solver
 from solver.offload.evaluate import evaluate_offload
 from solver.offload.host_first import UnitGroup, plan_host_first
 from solver.offload.phases import OffloadPhases
@@ -81,6 +83,31 @@ def test_the_optimum_is_that_of_brute_force(count):
         firsts = [found.plan.mode_of[f"u{group.units[0]}"] for group in groups]
         seen.add((firsts[0] == "host", "resident" in modes, firsts != modes))
     assert len(seen) == 7  # All but that nothing is resident, nor on the host.
+
+
+def test_a_search_that_ends_early_values_its_plan_by_the_evaluator(monkeypatch):
+    """Tests first solutions, whose rows may count more than the plan takes."""
+
+    def hasty(seed, subsolver=None):
+        solver = single_solver(seed, subsolver)
+        solver.parameters.stop_after_first_solution = True
+        return solver
+
+    monkeypatch.setattr(run, "single_solver", hasty)
+    draw = random.Random(4)
+    found_open = 0
+    for _ in range(400):
+        case, groups = grouped_case(draw)
+        found = plan_host_first(OffloadPhases([problem_of(case)], [1]), groups, limits=LIMITS)
+        values = [offload_oracle.value_of(case, *plan) for plan in plans(case, groups, 0)]
+        if found.plan is None:
+            assert not values
+            continue
+        assert found.value_ns == evaluate_offload(problem_of(case), found.plan).value_ns
+        assert found.bound_ns <= min(values) <= found.value_ns
+        assert (found.status is SolveStatus.OPTIMAL) == (found.value_ns == found.bound_ns)
+        found_open += found.status is SolveStatus.FEASIBLE
+    assert found_open > 20
 
 
 @pytest.mark.parametrize(
