@@ -154,7 +154,10 @@ class StageChains:
         return least_with_limit(least, part=part, most=most_ns, clock=clock)
 
     def way(self, costs: LeastCosts) -> list[Stage]:
-        """Return the stages of a chain that costs least, from the first to the last."""
+        """Return the stages of a chain that costs least, from the first to the last.
+
+        Devices that stay at their place have none.
+        """
         chosen, place, last = int(costs.table[:, 0].argmin()), 0, costs.table.shape[1] - 1
         found: list[Stage] = []
         while place < last:
@@ -166,10 +169,55 @@ class StageChains:
                     values = self._values(own, size, costs.table[rest, own.ends], costs.limit_ns)
                     at = int(values.argmin())
                     options.append((float(values[at]), kind, rest, int(own.ends[at])))
+                if self._beside_ns is not None:
+                    stays = float(costs.table[rest, place]) - self._beside_ns
+                    options.append((stays, kind, rest, place))
             _, kind, chosen, end = min(options)
-            found.append(Stage(kind, place, end))
+            if end > place:
+                found.append(Stage(kind, place, end))
             place = end
         return found
+
+    def raise_load(self, stage: Stage, size: int, load_ns: float) -> None:
+        """Let a stage on the first of the last `size` devices take at least some time.
+
+        One that takes forever is left out. Stages that say nothing of a step stay as they are.
+        """
+        own = self._of(stage.kind, size)
+        is_it = (own.starts == stage.start) & (own.ends == stage.end) & (own.loads_ns > 0)
+        if math.isinf(load_ns):
+            self._stages[stage.kind, size] = own.chosen(~is_it)
+            return
+        more_ns = np.maximum(load_ns - own.loads_ns[is_it], 0.0)
+        own.added_ns[is_it] += more_ns
+        own.loads_ns[is_it] += more_ns
+
+    def left(self) -> dict[tuple[int, int], ChainStages]:
+        """Return the stages that were not left out, by kind and number of devices from there on."""
+        return dict(self._stages)
+
+    def leave_out(self, costs: LeastCosts, most_ns: float) -> None:
+        """Leave out stages of which any chain has no lower largest load than a limit.
+
+        What chains before a stage have on other devices is not looked at.
+
+        Parameters
+        ----------
+        costs : LeastCosts
+            The least largest loads.
+        """
+        levels = [costs.table[level].min(axis=0) for level in self._sets.levels]
+        before = np.full(costs.table.shape[1], np.inf)
+        for size in reversed(range(1, len(levels))):
+            before[0] = 0.0
+            after = np.full(len(before), np.inf)
+            for kind, _, _ in self._sets.steps[size]:
+                own = self._of(kind, size)
+                values = np.maximum(own.loads_ns, before[own.starts])
+                is_below = np.maximum(values, levels[size - 1][own.ends]) < most_ns
+                np.minimum.at(after, own.ends[is_below], values[is_below])
+                self._stages[kind, size] = own.chosen(is_below)
+            before = after
 
     def _least(self, limit_ns: float | None) -> LeastCosts:
         sets = self._sets

@@ -318,6 +318,12 @@ _CUTS_WITH_EVERYTHING_AGAIN: Final = Step(
     share=16.0,
     when=all_of(is_first, recomputation.has_wide_gap, recomputation.may_run_everything_again),
 )
+_RECOMPUTED_STAGES: Final = Step(
+    "recomputed stages",
+    recomputation.recomputed_stages,
+    share=32.0,
+    when=all_of(is_first, recomputation.has_recomputed_stages),
+)
 _WITHOUT_LIMITS: Final = Step("without limits", recomputation.without_limits, share=16.0)
 RECOMPUTED: Final = (
     # Where nothing has to run again, it often proves the optimum before cuts are estimated.
@@ -326,13 +332,9 @@ RECOMPUTED: Final = (
     GREEDY,
     Step("averages", bounds.averages, is_baseline=True),
     *_only(all_of(is_first, recomputation.needs_nothing_again), (_WITHOUT_LIMITS,)),
+    *_only(recomputation.has_few_stages, (_RECOMPUTED_STAGES,)),
     _RECOMPUTED_CUTS,
-    Step(
-        "recomputed stages",
-        recomputation.recomputed_stages,
-        share=32.0,
-        when=all_of(is_first, recomputation.has_recomputed_stages),
-    ),
+    *_only(not_(recomputation.has_few_stages), (_RECOMPUTED_STAGES,)),
     # Where a small model follows, its search is the faster without that plan.
     *_only(not_(recomputation.has_few_rows), (_CUTS_WITH_EVERYTHING_AGAIN,)),
     *_only(

@@ -102,6 +102,13 @@ class Ideals:
                 result &= (here[:, None] & ~there[None, :]) == 0
         return result
 
+    def within(self, starts: Indices, ends: Indices) -> Bools:
+        """Return whether the start at each place is a proper subset of the end there."""
+        result: Bools = starts != ends
+        for word in self._words:
+            result &= (word[starts] & ~word[ends]) == 0
+        return result
+
     def between(self, starts: Indices | int, ends: Indices | int) -> Bools:
         """Return the units (rows) of the stage from each start to the end at its place."""
         result: Bools = self.member[:, ends] & ~self.member[:, starts]

@@ -30,11 +30,13 @@ from solver.bounds.recomputed.borders import BorderBytes
 from solver.bounds.recomputed.first_regions import FirstRegions
 from solver.bounds.recomputed.prices import MemoryPrices
 from solver.bounds.recomputed.skeleton import Pairs, Skeleton
+from solver.bounds.recomputed.table import StageTable
 from solver.model.arrays import Bools, Floats, Ints
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.problem import PartitionProblem
-from solver.presolve.device_kinds import DeviceKind
+from solver.presolve.device_kinds import DeviceKind, most_devices
 from solver.presolve.instance import Instance
+from solver.stages.in_flight import in_flight
 
 _MOST_IDEALS = 2500
 _MOST_PAIRS = 500_000
@@ -100,6 +102,8 @@ class RecomputedStages:
         Its devices.
     limit_ns : int, optional
         Stages with more work are left out.
+    is_priced : bool
+        Whether memory counts; else loads are the work of stages.
     clock : Clock
         When it is over, what is known of memory by then is what counts.
 
@@ -117,12 +121,13 @@ class RecomputedStages:
         kinds: Sequence[DeviceKind],
         *,
         limit_ns: int | None = None,
+        is_priced: bool = True,
         clock: Clock = UNLIMITED,
     ) -> None:
         self.units, self.kinds, self._problem = units, kinds, units.problem
-        self.limit_ns, self._clock = limit_ns, clock
+        self.limit_ns, self._is_priced, self._clock = limit_ns, is_priced, clock
         self.skeleton = Skeleton(units, _most_ideals(units, limit_ns))
-        self.pairs = Pairs(self.skeleton, limit_ns)
+        self.pairs = Pairs.within(self.skeleton, limit_ns)
         self._borders = BorderBytes(self.pairs, clock)
         self._prices: dict[str, MemoryPrices] = {}
         self._loads: dict[tuple[int, int], Floats] = {}
@@ -158,6 +163,8 @@ class RecomputedStages:
 
     def _loads_ns(self, kind: int, flying: int) -> Floats:
         device = self.kinds[kind].device
+        if not self._is_priced:
+            return self.pairs.sums(self.units.work_ns[device.device_class].astype(np.float64))
         prices = self.prices(device.device_class)
         loads_ns: Floats = self._totals_ns(device.device_class)[0]
         if device.memory_bytes is None:
@@ -189,6 +196,24 @@ class RecomputedStages:
             gained = np.maximum(gained, np.where(first.is_known, beside, 0.0))
             loads_ns = np.maximum(loads_ns, found + gained)
         return loads_ns
+
+    def table(self) -> StageTable:
+        """Return what stages take at least, transfers included."""
+        devices = range(1, most_devices(self._problem) + 1)
+        every = {in_flight(self._problem, following) for following in devices}
+        kinds = range(len(self.kinds))
+        transfers_ns = {kind: self.transfers_ns(kind) for kind in kinds}
+        return StageTable(
+            self.units,
+            self.kinds,
+            self.pairs,
+            {
+                (kind, flying): self.loads_ns(kind, flying) + transfers_ns[kind]
+                for kind in kinds
+                for flying in every
+            },
+            transfers_ns,
+        )
 
     def transfers_ns(self, kind: int) -> Floats:
         """Return at least what the stage of each pair takes to send and to receive.

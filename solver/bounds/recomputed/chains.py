@@ -16,16 +16,18 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from solver.bounds.pipeline_step import most_beside_ns
-from solver.bounds.recomputed.bound import RecomputedStages
+from solver.bounds.recomputed.table import StageTable
 from solver.bounds.spine import longest_path
-from solver.dp.stage_chains import ChainStages, StageChains
-from solver.model.arrays import Floats
+from solver.dp.stage_chains import ChainStages, LeastCosts, Stage, StageChains
+from solver.model.arrays import Floats, Ints
 from solver.model.clock import UNLIMITED, Clock
 from solver.presolve.device_kinds import DeviceSets, most_devices
+from solver.stages.in_flight import in_flight
 
 _MOST_SETS = 256
 _ROUNDING = 1e-9
@@ -34,42 +36,106 @@ _PART = 1 / 2000
 """By what part of it the bound of a step may be below the least of its program."""
 
 
+class Least(NamedTuple):
+    """What chains take at least.
+
+    Attributes
+    ----------
+    bound_ns : int
+        What plans take at least.
+    ways : list of list of Stage
+        Chains that may take no more; none if that is what is known.
+    """
+
+    bound_ns: int
+    ways: list[list[Stage]]
+
+
 class RecomputedChains:
     """The program over chains of stages.
 
     Parameters
     ----------
-    stages : RecomputedStages
-        Between two ideals.
+    table : StageTable
+        Stages between two ideals.
     clock : Clock
         When it is over, the bound of a step is what is known by then.
     """
 
-    def __init__(self, stages: RecomputedStages, *, clock: Clock = UNLIMITED) -> None:
-        self._stages, self._units, self._clock = stages, stages.units, clock
-        self._skeleton, self._pairs = stages.skeleton, stages.pairs
+    def __init__(self, table: StageTable, *, clock: Clock = UNLIMITED) -> None:
+        self._table, self._units, self._clock = table, table.units, clock
+        self._skeleton, self._pairs = table.skeleton, table.pairs
 
-    def least_bottleneck_ns(self) -> int:
-        """Return a lower bound on the bottleneck; 0 if sets of devices are too many.
+    @property
+    def applies(self) -> bool:
+        """Whether sets of devices are few."""
+        return self._sets is not None
 
-        It is no more than the limit of the stages, if there is one.
-        """
-        if self._sets is None:
-            return 0
-        chains = StageChains(self._units.problem, self._sets, len(self._skeleton), self._loaded)
-        return _rounded(chains.bottlenecks().least, self._stages.limit_ns)
-
-    def least_step_ns(self, most_ns: int | None = None) -> int:
-        """Return a lower bound on the step; 0 if sets of devices are too many.
+    def least(self, is_step: bool, most_ns: int | None = None) -> Least:
+        """Return a lower bound on the bottleneck or the step.
 
         Parameters
         ----------
         most_ns : int, optional
-            A step that is known. The bound is no more.
+            One that is known. The bound is no more.
         """
         if self._sets is None:
-            return 0
-        chains = StageChains(
+            return Least(0, [])
+        return self._least_step(most_ns) if is_step else self._least_bottleneck(most_ns)
+
+    def _least_bottleneck(self, most_ns: int | None) -> Least:
+        costs = self._bottlenecks.bottlenecks()
+        bound_ns = _rounded(costs.least, most_ns)
+        is_known = not math.isfinite(costs.least) or bound_ns == most_ns
+        return Least(bound_ns, [] if is_known else [self._bottlenecks.way(costs)])
+
+    def _least_step(self, most_ns: int | None) -> Least:
+        ways: list[list[Stage]] = []
+
+        def seen(costs: LeastCosts) -> None:
+            way = self._steps.way(costs)
+            if way not in ways:
+                ways.append(way)
+
+        best = self._steps.least_step_ns(
+            base_ns=self._base_ns,
+            part=_PART,
+            most_ns=math.inf if most_ns is None else float(most_ns),
+            seen=seen,
+            clock=self._clock,
+        )
+        bound_ns = _rounded(best, most_ns)
+        return Least(bound_ns, [] if bound_ns == most_ns else ways)
+
+    def left(
+        self, is_step: bool, most_ns: int | None
+    ) -> dict[tuple[int, int], list[tuple[Ints, Ints]]]:
+        """Return starts and ends of stages in chains that take less than what is known.
+
+        By kind of device, and microbatches in flight.
+        """
+        chains = self._steps if is_step else self._bottlenecks
+        if not is_step and most_ns is not None:
+            chains.leave_out(chains.bottlenecks(), most_ns)
+        found: dict[tuple[int, int], list[tuple[Ints, Ints]]] = {}
+        for (kind, size), own in chains.left().items():
+            key = kind, in_flight(self._units.problem, size)
+            found.setdefault(key, []).append((own.starts, own.ends))
+        return found
+
+    def raise_load(self, is_step: bool, stage: Stage, size: int, load_ns: float) -> None:
+        """Let a stage on the first of the last `size` devices take at least some time."""
+        (self._steps if is_step else self._bottlenecks).raise_load(stage, size, load_ns)
+
+    @cached_property
+    def _bottlenecks(self) -> StageChains:
+        assert self._sets is not None
+        return StageChains(self._units.problem, self._sets, len(self._skeleton), self._loaded)
+
+    @cached_property
+    def _steps(self) -> StageChains:
+        assert self._sets is not None
+        return StageChains(
             self._units.problem,
             self._sets,
             len(self._skeleton),
@@ -77,38 +143,33 @@ class RecomputedChains:
             behind_ns=self._behind_ns,
             beside_ns=self._beside_ns,
         )
-        best = chains.least_step_ns(
-            base_ns=float(self._units.fastest_ns.sum()),
-            part=_PART,
-            most_ns=math.inf if most_ns is None else float(most_ns),
-            clock=self._clock,
-        )
-        return _rounded(best, most_ns)
+
+    @cached_property
+    def _base_ns(self) -> float:
+        return float(self._units.fastest_ns.sum())
 
     @cached_property
     def _sets(self) -> DeviceSets | None:
-        limits = [len(kind.devices) for kind in self._stages.kinds]
+        limits = [len(kind.devices) for kind in self._table.kinds]
         is_small = math.prod(limit + 1 for limit in limits) <= _MOST_SETS
         return DeviceSets.of(limits, most_devices(self._units.problem)) if is_small else None
 
     # -- stages ---------------------------------------------------------------------------------
 
-    def _all(self, kind: int, flying: int) -> ChainStages:
-        """Return the stages of all pairs, and what they take beyond their work."""
-        loads_ns, pairs = self._stages.loads_ns(kind, flying), self._pairs
-        return ChainStages(pairs.starts, pairs.ends, loads_ns, loads_ns - self._once_ns)
-
     def _loaded(self, kind: int, flying: int) -> ChainStages:
-        """Return the stages of all pairs with what they send and receive.
-
-        That is not for sums of loads: one stage sends while another receives.
-        """
-        every = self._all(kind, flying)
-        return every._replace(loads_ns=every.loads_ns + self._stages.transfers_ns(kind))
+        """Return the stages of all pairs, and what they take beyond their work."""
+        own, pairs = self._table.loads_ns.get((kind, flying)), self._pairs
+        loads_ns = np.full(len(pairs), np.inf) if own is None else own.copy()
+        every = ChainStages(pairs.starts, pairs.ends, loads_ns, loads_ns - self._once_ns)
+        return every.chosen(np.isfinite(loads_ns))
 
     def _of_path(self, kind: int, flying: int) -> ChainStages:
-        """Return the same, but that stages with nothing of the path only take their work away."""
-        every, places = self._all(kind, flying), [self._skeleton.place[unit] for unit in self._path]
+        """Return the same, but that stages with nothing of the path only take their work away.
+
+        Each of the others waits for the action of the one before it, with all that this sends, and
+        then receives: so sums of loads have what both of them take.
+        """
+        every, places = self._loaded(kind, flying), [self._skeleton.place[u] for u in self._path]
         inside = np.count_nonzero(self._skeleton.member[places], axis=0)
         is_on_path = inside[every.ends] > inside[every.starts]
         return every._replace(

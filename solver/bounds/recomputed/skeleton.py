@@ -114,12 +114,38 @@ class Skeleton:
             key = self.before[unit], self.after[unit]
             if unit not in chosen and all(key):
                 group[unit] = numbers.setdefault(key, len(numbers))
+        return group, *self._met([*numbers])
+
+    def between(self, start: int, end: int) -> tuple[Ints, Ints]:
+        """Return the units that a stage between two ideals runs for certain, and may run besides.
+
+        Other units are before it, or behind it, in every plan.
+        """
+        group, is_ready, is_passed = self._all_groups
+        # Nothing is before the first stage.
+        runs = is_passed[:, end] & (~is_ready[:, start] | (start == 0))
+        may = is_ready[:, end] & ~is_passed[:, start] & ~runs
+        own = self.member[:, end] & ~self.member[:, start]
+        is_certain, is_open = runs[group], may[group]
+        is_certain[self.chosen], is_open[self.chosen] = own, False
+        return np.flatnonzero(is_certain), np.flatnonzero(is_open)
+
+    @cached_property
+    def _all_groups(self) -> tuple[Ints, Bools, Bools]:
+        """As `groups`, of all units."""
+        numbers: dict[tuple[int, int], int] = {}
+        keys = zip(self.before, self.after, strict=True)
+        group = np.array([numbers.setdefault(key, len(numbers)) for key in keys])
+        return group, *self._met([*numbers])
+
+    def _met(self, keys: Sequence[tuple[int, int]]) -> tuple[Bools, Bools]:
+        """Return by key and ideal whether all before is inside, and whether something behind is."""
         before, after = (
-            membership([key[side] for key in numbers], len(self.chosen)).T.astype(np.float32)
+            membership([key[side] for key in keys], len(self.chosen)).T.astype(np.float32)
             for side in (0, 1)
         )
         member = self.member.astype(np.float32)
-        return group, before @ member >= before.sum(axis=1)[:, None], after @ member > 0
+        return before @ member >= before.sum(axis=1)[:, None], after @ member > 0
 
     @cached_property
     def next_behind(self) -> list[int]:
@@ -151,47 +177,27 @@ class Skeleton:
 class Pairs:
     """Pairs of ideals with a stage between them, ordered by their starts.
 
-    Parameters
-    ----------
-    limit_ns : int or None
-        Stages with more work on the fastest devices are left out.
-
     Attributes
     ----------
     starts, ends : array of int
         Ideals.
     """
 
-    def __init__(self, skeleton: Skeleton, limit_ns: int | None) -> None:
-        self.skeleton = skeleton
-        self.starts, self.ends = self._nested(limit_ns)
-        if limit_ns is not None:
-            keeps = self.sums(skeleton.units.fastest_ns.astype(np.float64)) <= limit_ns
-            self.starts, self.ends = self.starts[keeps], self.ends[keeps]
-            # What is known of the others is of no use.
-            del self._open
+    def __init__(self, skeleton: Skeleton, starts: Ints, ends: Ints) -> None:
+        self.skeleton, self.starts, self.ends = skeleton, starts, ends
+
+    @classmethod
+    def within(cls, skeleton: Skeleton, limit_ns: int | None) -> Pairs:
+        """Return all pairs, but those with more work on the fastest devices than a limit."""
+        found = cls(skeleton, *_nested(skeleton, limit_ns))
+        if limit_ns is None:
+            return found
+        keeps = found.sums(skeleton.units.fastest_ns.astype(np.float64)) <= limit_ns
+        return cls(skeleton, found.starts[keeps], found.ends[keeps])
 
     def __len__(self) -> int:
         """Return how many pairs there are."""
         return len(self.starts)
-
-    def _nested(self, limit_ns: int | None) -> tuple[Ints, Ints]:
-        """Return all pairs whose chosen units keep a limit."""
-        ideals = self.skeleton.ideals
-        work_ns, count = ideals.work_ns, len(ideals)
-        found: list[tuple[Ints, Ints]] = []
-        for start in range(0, count, _STARTS):
-            starts = np.arange(start, min(start + _STARTS, count))
-            last = count
-            if limit_ns is not None:
-                last = int(np.searchsorted(work_ns, work_ns[starts[-1]] + limit_ns, side="right"))
-            ends = np.arange(start, last)
-            is_pair = ideals.nested(starts, ends)
-            if limit_ns is not None:
-                is_pair &= work_ns[None, ends] - work_ns[starts, None] <= limit_ns
-            own = np.nonzero(is_pair)
-            found.append((starts[own[0]], ends[own[1]]))
-        return np.concatenate([own for own, _ in found]), np.concatenate([own for _, own in found])
 
     @cached_property
     def _open(self) -> tuple[Ints, Ints]:
@@ -212,6 +218,11 @@ class Pairs:
                 counts[first + 1 : last + 1] = np.count_nonzero(inside, axis=0)
                 found.append(own[np.nonzero(inside.T)[1]])
         return np.concatenate(found), np.cumsum(counts)
+
+    def number(self, start: int, end: int) -> int:
+        """Return the number of a pair."""
+        first, last = np.searchsorted(self.starts, [start, start + 1]).tolist()
+        return int(first + np.flatnonzero(self.ends[first:last] == end)[0])
 
     def sums(self, values: Floats, chosen: Ints | None = None) -> Floats:
         """Return the sums of values over what the stages of some pairs run.
@@ -256,6 +267,25 @@ class Pairs:
             row -= np.bincount(pair, amount[entries], len(starts))
         found: Floats = result.reshape(*values.shape[:-1], len(starts))
         return found
+
+
+def _nested(skeleton: Skeleton, limit_ns: int | None) -> tuple[Ints, Ints]:
+    """Return all pairs whose chosen units keep a limit."""
+    ideals = skeleton.ideals
+    work_ns, count = ideals.work_ns, len(ideals)
+    found: list[tuple[Ints, Ints]] = []
+    for start in range(0, count, _STARTS):
+        starts = np.arange(start, min(start + _STARTS, count))
+        last = count
+        if limit_ns is not None:
+            last = int(np.searchsorted(work_ns, work_ns[starts[-1]] + limit_ns, side="right"))
+        ends = np.arange(start, last)
+        is_pair = ideals.nested(starts, ends)
+        if limit_ns is not None:
+            is_pair &= work_ns[None, ends] - work_ns[starts, None] <= limit_ns
+        own = np.nonzero(is_pair)
+        found.append((starts[own[0]], ends[own[1]]))
+    return np.concatenate([own for own, _ in found]), np.concatenate([own for _, own in found])
 
 
 def bits_of(mask: int) -> list[int]:

@@ -194,7 +194,7 @@ class _Search:
         )
         extras = None
         if self._chooser is not None:
-            extras = SegmentExtras(self._units.problem, tables, self._chooser.hulls)
+            extras = SegmentExtras(self._units.problem, tables, self._chooser.choices)
         program = LimitProgram(self._costs, tables, self._sets, extras)
         high = program.most_ns
         if known is not None:

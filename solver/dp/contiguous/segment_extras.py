@@ -2,7 +2,7 @@
 
 For a price of a byte, what a segment takes and keeps is least part by part; so the largest, over
 prices, of that sum without the price of the room is a lower bound of the time added: the lower hull
-of what the parts allow together (:mod:`solver.stages.recompute_hull`). Of segments within one
+of what the parts allow together (:mod:`solver.stages.recompute_choices`). Of segments within one
 region it is the difference of two parts, which is an estimate. The best choices come within a step
 of it, which is a small part of what a segment has. Rows of backward passes are counted while
 the last region of a segment, and the one before it, run; that of what runs again is not. What a
@@ -21,7 +21,7 @@ from solver.dp.contiguous.segment_tables import SegmentTables
 from solver.model.arrays import Floats, Ints
 from solver.model.devices import Device
 from solver.model.problem import PartitionProblem
-from solver.stages.recompute_hull import Choice, Part, RecomputeHulls
+from solver.stages.recompute_choices import Choice, Part, RecomputeChoices
 
 _MOST_PRICES = 48
 
@@ -33,15 +33,18 @@ class SegmentExtras:
     ----------
     tables : SegmentTables
         Of the execution order.
-    hulls : mapping of str to RecomputeHulls
+    choices : mapping of str to RecomputeChoices
         By class of devices.
     """
 
     def __init__(
-        self, problem: PartitionProblem, tables: SegmentTables, hulls: Mapping[str, RecomputeHulls]
+        self,
+        problem: PartitionProblem,
+        tables: SegmentTables,
+        choices: Mapping[str, RecomputeChoices],
     ) -> None:
         self._problem, self._tables = problem, tables
-        self._by_class = {name: _ClassExtras(problem, tables, own) for name, own in hulls.items()}
+        self._by_class = {name: _ClassExtras(problem, tables, own) for name, own in choices.items()}
 
     def extra_ns(self, device: Device, capacity: int | None, in_flight: int) -> Floats:
         """Return the least time added, by end and start; infinite where nothing fits.
@@ -64,10 +67,10 @@ class SegmentExtras:
 
 class _ClassExtras:
     def __init__(
-        self, problem: PartitionProblem, tables: SegmentTables, hulls: RecomputeHulls
+        self, problem: PartitionProblem, tables: SegmentTables, choices: RecomputeChoices
     ) -> None:
-        self._problem, self._tables, self._hulls = problem, tables, hulls
-        regions = np.array(hulls.regions)
+        self._problem, self._tables, self._choices = problem, tables, choices
+        regions = np.array(choices.regions)
         starts = np.flatnonzero(np.diff(regions, prepend=regions[0] - 1))
         self._first = np.append(starts, len(regions))
         places = tables.places
@@ -80,17 +83,19 @@ class _ClassExtras:
 
     # -- parts ------------------------------------------------------------------------------
 
-    def _hull(self, start: int, end: int, *, is_first: bool, is_last: bool) -> tuple[Choice, ...]:
+    def _hull(self, start: int, end: int, stage: range | None = None) -> tuple[Choice, ...]:
+        """Return the hull of a part of a stage, which is the whole graph if not given."""
         if start >= end:
-            return (Choice(0, 0, ()),)
-        return self._hulls.hull(Part(tuple(range(start, end)), is_first, is_last))
+            return (Choice(0, 0),)
+        every = range(len(self._problem.operators))
+        return self._choices.hull(Part(tuple(range(start, end)), stage or every))
 
     @cached_property
     def _heads(self) -> list[tuple[Choice, ...]]:
         """By start of a segment, of its first region."""
         ends = self._first[self._start_region + 1]
         return [
-            self._hull(start, end, is_first=True, is_last=False)
+            self._hull(start, end, range(start, len(self._problem.operators)))
             for start, end in zip(self._tables.places.tolist(), ends.tolist(), strict=True)
         ]
 
@@ -99,14 +104,14 @@ class _ClassExtras:
         """By end of a segment, of its last region."""
         starts = self._first[self._end_region]
         return [
-            self._hull(start, end, is_first=False, is_last=True)
+            self._hull(start, end, range(end))
             for start, end in zip(starts.tolist(), self._tables.places.tolist(), strict=True)
         ]
 
     @cached_property
     def _wholes(self) -> list[tuple[Choice, ...]]:
         return [
-            self._hull(start, end, is_first=False, is_last=False)
+            self._hull(start, end)
             for start, end in zip(self._first[:-1].tolist(), self._first[1:].tolist(), strict=True)
         ]
 
@@ -142,7 +147,7 @@ class _ClassExtras:
             ]
         )
         gradients = np.zeros(len(problem.operators) + 1, dtype=np.int64)
-        for span in self._hulls.structure.gradient_spans:
+        for span in self._choices.structure.gradient_spans:
             gradients[span.operator] += span.size_bytes
             gradients[span.last + 1] -= span.size_bytes
         row = workspaces + np.cumsum(gradients)[:-1]
@@ -160,7 +165,7 @@ class _ClassExtras:
         of the stage reads which runs again, one storage is held and, as an anchor, those in flight,
         which hulls count. Such an operator is looked for that may run again.
         """
-        operators, structure = self._problem.operators, self._hulls.structure
+        operators, structure = self._problem.operators, self._choices.structure
         places, begin = self._tables.places, self._tables.places[self._begin]
         crossing: list[list[tuple[int, int]]] = [[] for _ in places]
         for index, op in enumerate(operators):

@@ -9,6 +9,7 @@ from typing import Final
 from solver.bounds.pipeline_step import load_of_step_ns, step_of_load_ns
 from solver.bounds.recomputed.bound import RecomputedStages
 from solver.bounds.recomputed.chains import RecomputedChains
+from solver.bounds.recomputed.finer import FinerChains
 from solver.dp.contiguous.farthest_cuts import farthest_cuts
 from solver.dp.ideal_program import can_win
 from solver.evaluation.result import SolveStatus
@@ -22,6 +23,8 @@ from solver.search.findings import BoundFound, Finding, Infeasible, PlanFound
 from solver.search.state import SearchState, kept
 from solver.stages.recompute_chooser import RecomputeChooser
 
+_FEW_UNITS: Final = 500
+_FEW_DEVICES: Final = 4
 _FEW_ROWS: Final = 200_000
 _MOST_ROWS: Final = 1_000_000
 """Pairs of operators, by position, of which a model is made in a moment, and in seconds."""
@@ -91,21 +94,35 @@ def recomputed_stages(state: SearchState, clock: Clock) -> Iterator[Finding]:
     problem, limit_ns, is_step = state.problem, state.best, state.objective == "step"
     if is_step and limit_ns is not None:
         limit_ns = load_of_step_ns(problem, limit_ns)
-    stages = RecomputedStages(state.units, state.presolved.kinds, limit_ns=limit_ns, clock=clock)
-    chains = RecomputedChains(stages, clock=clock)
-    load_ns = chains.least_bottleneck_ns()
+    stages = RecomputedStages(
+        state.units,
+        state.presolved.kinds,
+        limit_ns=limit_ns,
+        is_priced=not has_few_stages(state),
+        clock=clock,
+    )
     if is_step:
+        load_ns = RecomputedChains(stages.table(), clock=clock).least(False, limit_ns).bound_ns
         yield BoundFound(step_of_load_ns(problem, load_ns))
-        yield BoundFound(chains.least_step_ns(state.best))
-    else:
-        yield BoundFound(load_ns)
+    chooser = RecomputeChooser(problem)
+    finer = FinerChains(stages, is_step=is_step, clock=clock)
+    for bound_ns, plan in finer.bounds(lambda: state.best):
+        yield BoundFound(bound_ns)
+        if plan is not None:
+            yield PlanFound(chooser.completed(plan))
 
 
 def has_recomputed_stages(state: SearchState) -> bool:
     """Whether memory is limited, and the objective is one of loads."""
     name = state.objective
     is_timed = name == "bottleneck" or (name == "step" and not state.problem.interconnect.overlap)
-    return is_timed and state.has_gap(1) and RecomputedStages.applies(state.problem)
+    return is_timed and state.has_gap(0) and RecomputedStages.applies(state.problem)
+
+
+def has_few_stages(state: SearchState) -> bool:
+    """Whether stages are known one by one sooner than something of all of them."""
+    is_small = len(state.units) <= _FEW_UNITS and state.presolved.slots <= _FEW_DEVICES
+    return state.objective == "bottleneck" and is_small
 
 
 def has_wide_gap(state: SearchState) -> bool:

@@ -124,7 +124,7 @@ def bound_of_chains(problem, step_ns=None):
     units = condense(problem)
     limit_ns = None if step_ns is None else step_ns // problem.microbatches
     stages = RecomputedStages(units, interchangeable_kinds(units), limit_ns=limit_ns)
-    return RecomputedChains(stages).least_step_ns(step_ns)
+    return RecomputedChains(stages.table()).least(True, step_ns).bound_ns
 
 
 @counts(150, 2000)

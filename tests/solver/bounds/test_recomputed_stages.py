@@ -1,11 +1,13 @@
 """Bounds of stages in which operators run again, and the sums that they are made of."""
 
 import numpy as np
+import pytest
 
-from solver import Device, Operator, PartitionProblem
+from solver import Device, Operator, PartitionProblem, evaluate
 from solver.bounds.recomputed.borders import BorderBytes
 from solver.bounds.recomputed.bound import RecomputedStages
 from solver.bounds.recomputed.chains import RecomputedChains
+from solver.bounds.recomputed.finer import FinerChains
 from solver.bounds.recomputed.first_regions import FirstRegions
 from solver.bounds.recomputed.prices import MemoryPrices
 from solver.bounds.recomputed.skeleton import Pairs, Skeleton
@@ -13,6 +15,7 @@ from solver.model.clock import UNLIMITED
 from solver.model.training import Backward
 from solver.presolve.device_kinds import interchangeable_kinds
 from solver.presolve.instance import condense
+from solver.stages.recompute_chooser import RecomputeChooser
 from tests.support.oracle import brute_force
 from tests.support.random_problems import recomputed_problem, to_instance
 
@@ -83,10 +86,43 @@ def test_no_plan_is_below_the_bound():
         units = condense(problem)
         for limit_ns in (None, best[0][0]):
             stages = RecomputedStages(units, interchangeable_kinds(units), limit_ns=limit_ns)
-            bound_ns = RecomputedChains(stages).least_bottleneck_ns()
+            bound_ns = RecomputedChains(stages.table()).least(False).bound_ns
             assert bound_ns <= best[0][0], f"seed {seed}"
             tight += bound_ns == best[0][0]
     assert tight > 10
+
+
+@pytest.mark.parametrize(("objective", "least_tight"), [("bottleneck", 100), ("step", 20)])
+def test_stages_one_by_one_raise_the_bound_to_no_more_than_the_optimum(objective, least_tight):
+    tight = priced = plans = 0
+    for seed in range(150):
+        size = SIZE | {"max_operators": 5 + seed % 2, "objective": (objective,)}
+        problem = recomputed_problem(
+            seed, relayed=seed % 3 == 0, is_restricted=seed % 5 > 2, **size
+        )
+        is_step = objective == "step"
+        if not RecomputedStages.applies(problem) or (is_step and problem.interconnect.overlap):
+            continue
+        best = brute_force(to_instance(problem))
+        if best is None:
+            continue
+        units, optimum = condense(problem), best[0][0]
+        for most_ns in (None, optimum + 1):
+            kinds = interchangeable_kinds(units)
+            limit_ns = None if is_step else most_ns
+            stages = RecomputedStages(units, kinds, limit_ns=limit_ns)
+            bound_ns = first_ns = RecomputedChains(stages.table()).least(is_step, most_ns).bound_ns
+            chains = FinerChains(stages, is_step=is_step)
+            for found_ns, plan in chains.bounds(lambda most_ns=most_ns: most_ns):
+                bound_ns = max(bound_ns, found_ns)
+                if plan is not None:
+                    evaluation = evaluate(problem, RecomputeChooser(problem).completed(plan))
+                    plans += evaluation.feasible and evaluation.objective == best[0]
+            assert bound_ns <= optimum, f"seed {seed}"
+            tight += bound_ns >= 0.999 * optimum
+            priced += first_ns >= 0.999 * optimum
+    assert tight > 1.2 * priced and tight > least_tight, (tight, priced)
+    assert plans > least_tight, plans
 
 
 def test_no_step_is_below_the_bound():
@@ -100,7 +136,7 @@ def test_no_step_is_below_the_bound():
         for most_ns in (None, step_ns):
             limit_ns = None if most_ns is None else most_ns // problem.microbatches
             stages = RecomputedStages(units, interchangeable_kinds(units), limit_ns=limit_ns)
-            bound_ns = RecomputedChains(stages).least_step_ns(most_ns)
+            bound_ns = RecomputedChains(stages.table()).least(True, most_ns).bound_ns
             assert bound_ns <= step_ns, f"seed {seed}"
             tight += bound_ns > 0.999 * step_ns
     assert tight > 5
@@ -114,10 +150,12 @@ def test_flows_of_first_regions_only_raise_the_bound(monkeypatch):
             continue
         units = condense(problem)
         kinds = interchangeable_kinds(units)
-        bound_ns = RecomputedChains(RecomputedStages(units, kinds)).least_bottleneck_ns()
+        bound_ns = RecomputedChains(RecomputedStages(units, kinds).table()).least(False).bound_ns
         with monkeypatch.context() as patch:
             patch.setattr(FirstRegions, "_mixed", {op.backward.region for op in problem.operators})
-            without_ns = RecomputedChains(RecomputedStages(units, kinds)).least_bottleneck_ns()
+            without_ns = (
+                RecomputedChains(RecomputedStages(units, kinds).table()).least(False).bound_ns
+            )
         assert bound_ns >= without_ns, f"seed {seed}"
         raised += bound_ns > without_ns
     assert raised > 5
@@ -133,12 +171,12 @@ def test_what_is_sent_and_received_raises_the_bound_but_where_it_takes_no_time(m
         units = condense(problem)
         kinds = interchangeable_kinds(units)
         stages = RecomputedStages(units, kinds)
-        bound_ns = RecomputedChains(stages).least_bottleneck_ns()
+        bound_ns = RecomputedChains(stages.table()).least(False).bound_ns
         with monkeypatch.context() as patch:
             patch.setattr(
                 RecomputedStages, "transfers_ns", lambda self, _: np.zeros(len(self.pairs))
             )
-            free_ns = RecomputedChains(RecomputedStages(units, kinds)).least_bottleneck_ns()
+            free_ns = RecomputedChains(RecomputedStages(units, kinds).table()).least(False).bound_ns
         assert free_ns <= bound_ns <= best[0][0], f"seed {seed}"
         if problem.interconnect.overlap:
             assert not stages.transfers_ns(0).any()
@@ -149,7 +187,7 @@ def test_what_is_sent_and_received_raises_the_bound_but_where_it_takes_no_time(m
 def test_first_regions_count_what_pays_for_no_flow():
     """Of a border within the last region a stage holds all microbatches, in place of m - f."""
     units = layers(2)
-    pairs = Pairs(Skeleton(units, 40), None)
+    pairs = Pairs.within(Skeleton(units, 40), None)
     borders = BorderBytes(pairs, UNLIMITED)
     prices = MemoryPrices.of(units, units.problem.devices[0].device_class)
     first = FirstRegions(pairs, borders, prices, UNLIMITED)
@@ -173,7 +211,7 @@ def test_stages_have_what_lies_between_their_units():
     skeleton = Skeleton(units, 20)
     assert 0 < len(skeleton.chosen) < len(units)
     for limit_ns in (None, 40):
-        pairs = Pairs(skeleton, limit_ns)
+        pairs = Pairs.within(skeleton, limit_ns)
         found = pairs.sums(values)
         every = zip(pairs.starts.tolist(), pairs.ends.tolist(), strict=True)
         numbers = {pair: number for number, pair in enumerate(every)}
@@ -191,7 +229,7 @@ def test_stages_have_what_lies_between_their_units():
 
 
 def test_alike_borders_are_cut_as_others_are(monkeypatch):
-    pairs = Pairs(Skeleton(layers(5), 200), None)
+    pairs = Pairs.within(Skeleton(layers(5), 200), None)
     shared = BorderBytes(pairs, UNLIMITED)
     found = [*shared.received, *shared.sent]
     cuts = [own.cut for own in shared.starts]

@@ -29,7 +29,7 @@ def program_of(problem):
     sets = DeviceSets.of([len(kind.names) for kind in kinds], len(problem.devices))
     extras = None
     if problem.may_recompute:
-        extras = SegmentExtras(problem, tables, RecomputeChooser(problem).hulls)
+        extras = SegmentExtras(problem, tables, RecomputeChooser(problem).choices)
     return LimitProgram(costs, tables, sets, extras)
 
 

@@ -32,7 +32,7 @@ def test_what_is_sent_is_there_once_if_what_reads_it_runs_again():
     )
     units, chooser = condense(problem), RecomputeChooser(problem)
     tables = SegmentTables.of(units, np.arange(5), 4, [], [])
-    extras = SegmentExtras(problem, tables, chooser.hulls)
+    extras = SegmentExtras(problem, tables, chooser.choices)
     anchored = next(iter(extras._by_class.values()))._anchored_bytes
     # From the start to each end: `b` has to be there with `c`, which saves it, and `d` elsewhere.
     found = {(end - 4 + at, end): int(anchored[end, at]) for end in range(5) for at in range(4)}

@@ -1,0 +1,169 @@
+"""Bounds of plans by chains of stages that are looked at one by one.
+
+What stages between ideals of a few units take at least (:mod:`solver.bounds.recomputed.bound`)
+leaves few of them in chains below the best plan. These are looked at one by one
+(:mod:`solver.bounds.recomputed.refined`), when a least chain has them: lazy evaluation of the arcs
+of a shortest path (Dellin and Srinivasa, "A unifying formalism for shortest path problems with
+expensive edge evaluations via lazy best-first search over paths with edge selectors", ICAPS 2016).
+If all stages of a least chain are known, and that is still below the best plan, more units are
+chosen, whose ideals only matter where they lie in stages of short chains.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from solver.bounds.recomputed.bound import RecomputedStages
+from solver.bounds.recomputed.chains import RecomputedChains
+from solver.bounds.recomputed.refined import RefinedStages
+from solver.bounds.recomputed.skeleton import Skeleton
+from solver.bounds.recomputed.table import StageTable
+from solver.dp.stage_chains import Stage
+from solver.model.clock import UNLIMITED, Clock
+from solver.model.plan import PartitionPlan
+from solver.stages.in_flight import in_flight
+
+_MORE = 3
+"""How many times as many ideals may be looked at next."""
+_MOST_IDEALS = 30_000
+
+
+class LeastChain(NamedTuple):
+    """A chain that takes least, as far as is known.
+
+    Attributes
+    ----------
+    bound_ns : int
+        What plans take at least.
+    plan : PartitionPlan or None
+        The chain, with nothing that runs again, if all of its stages are known.
+    """
+
+    bound_ns: int
+    plan: PartitionPlan | None
+
+
+class FinerChains:
+    """Looks at the stages of least chains.
+
+    Parameters
+    ----------
+    stages : RecomputedStages
+        What is known of all.
+    is_step : bool
+        Whether the step is asked for, or the bottleneck.
+    clock : Clock
+        When it is over, nothing more is looked at.
+    """
+
+    def __init__(
+        self, stages: RecomputedStages, *, is_step: bool, clock: Clock = UNLIMITED
+    ) -> None:
+        self._units, self._kinds, self._clock = stages.units, stages.kinds, clock
+        self._problem, self._is_step = stages.units.problem, is_step
+        self._refined = RefinedStages(self._units, self._kinds)
+        self._table = stages.table()
+
+    def bounds(self, most_ns: Callable[[], int | None]) -> Iterator[LeastChain]:
+        """Yield better bounds, and plans that may attain them.
+
+        The last bound is what is known, or no more units can be chosen, or time is over.
+
+        Parameters
+        ----------
+        most_ns : callable
+            Returns the least bottleneck or step that is known, if any. No bound is more.
+        """
+        table: StageTable | None = self._table
+        while table is not None and not self._clock.is_over:
+            chains = RecomputedChains(table, clock=self._clock)
+            if not chains.applies:
+                return
+            least = chains.least(self._is_step, most_ns())
+            yield LeastChain(least.bound_ns, None)
+            if not least.ways:
+                return
+            table = table.near(chains.left(self._is_step, most_ns()))
+            chains = RecomputedChains(table, clock=self._clock)
+            yield from self._looked_at(table, chains, most_ns)
+            finer = self._finer(table.skeleton)
+            if finer is None:
+                return
+            table = table.near(chains.left(self._is_step, most_ns())).expanded(finer)
+
+    def _looked_at(
+        self, table: StageTable, chains: RecomputedChains, most_ns: Callable[[], int | None]
+    ) -> Iterator[LeastChain]:
+        """Yield least chains of a table until all stages of one are known."""
+        known: set[tuple[Stage, int]] = set()
+        while not self._clock.is_over:
+            least = chains.least(self._is_step, most_ns())
+            yield LeastChain(least.bound_ns, None)
+            is_known = False
+            for way in least.ways:
+                # The last stage is that of a single device.
+                sized = [(stage, len(way) - at) for at, stage in enumerate(way)]
+                unknown = [own for own in sized if own not in known]
+                if not unknown:
+                    is_known = True
+                    yield LeastChain(least.bound_ns, self._plan(table.skeleton, way))
+                for stage, size in unknown:
+                    known.add((stage, size))
+                    load_ns = self._load_ns(table, stage, size)
+                    chains.raise_load(self._is_step, stage, size, load_ns)
+                    # What is on the way with it is of no interest for now.
+                    if load_ns >= self._limit_ns(most_ns()) or self._clock.is_over:
+                        break
+            if is_known or not least.ways:
+                return
+
+    def _limit_ns(self, most_ns: int | None) -> float:
+        """Return a load that no better plan has."""
+        if most_ns is None:
+            return math.inf
+        return most_ns / (self._problem.microbatches if self._is_step else 1)
+
+    def _load_ns(self, table: StageTable, stage: Stage, size: int) -> float:
+        flying = in_flight(self._problem, size)
+        number = table.pairs.number(stage.start, stage.end)
+        own = table.skeleton.between(stage.start, stage.end)
+        load_ns = self._refined.load_ns(stage.kind, flying, *own)
+        load_ns += float(table.transfers_ns[stage.kind][number])
+        loads_ns = table.loads_ns[stage.kind, flying]
+        loads_ns[number] = max(load_ns, loads_ns[number])
+        return float(loads_ns[number])
+
+    def _finer(self, skeleton: Skeleton) -> Skeleton | None:
+        """Return one of more units, or None."""
+        most = len(skeleton)
+        while most < _MOST_IDEALS and len(skeleton.chosen) < len(self._units):
+            most = min(_MORE * most, _MOST_IDEALS)
+            finer = Skeleton(self._units, most)
+            if len(finer.chosen) > len(skeleton.chosen):
+                return finer
+        return None
+
+    def _plan(self, skeleton: Skeleton, way: list[Stage]) -> PartitionPlan:
+        """Return a plan with the stages of a chain.
+
+        Units that may be on either side of a border are with what reads them.
+        """
+        units = self._units
+        stage_of = np.full(len(units), -1)
+        for number, stage in enumerate(way):
+            stage_of[skeleton.between(stage.start, stage.end)[0]] = number
+        for unit in reversed(range(len(units))):
+            if stage_of[unit] < 0:
+                behind = units.successors[unit]
+                stage_of[unit] = min((int(stage_of[other]) for other in behind), default=-1)
+        for unit in range(len(units)):
+            if stage_of[unit] < 0:
+                before = units.predecessors[unit]
+                stage_of[unit] = max((int(stage_of[other]) for other in before), default=0)
+        free = [list(kind.names) for kind in self._kinds]
+        order = tuple(free[stage.kind].pop(0) for stage in way)
+        return PartitionPlan(units.lift([order[stage] for stage in stage_of.tolist()]), order)

@@ -1,0 +1,278 @@
+"""The least time that running operators again takes, so that the stages of a device fit.
+
+Every part of a region on a stage has its choices (:mod:`solver.stages.recompute_choices`), so this
+is a multiple-choice knapsack (Sinha and Zoltners, "The multiple-choice knapsack problem",
+Operations Research 27, 1979), but for peaks: while a part runs backward, what those before it keep
+of that microbatch is there as well, but of those behind it no more. With f microbatches in flight a
+stage holds
+
+    sum over parts of (f - 1) kept + sent, and the largest over parts of (kept before + its peak).
+
+Labels of a dynamic program over the parts, from the last one on, have time, the sum, and the peak.
+For a price of a byte, what is lost against the cheapest choices of all parts adds up; labels that
+lose more than a slack are left out. A plan that the labels of a slack have, and that takes no more
+than the relaxation and that slack, is optimal; if there is none, no plan is so short, and the slack
+is doubled.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from solver.model.arrays import Floats, Ints
+from solver.stages.pareto import lower_hull, pareto
+from solver.stages.recompute_choices import Part, PartChoices, RecomputeChoices
+
+_MOST_LABELS = 20_000
+_DOUBLINGS = 40
+_FIRST = 1 / 64
+"""The first slack, as a part of what the slowest choices take."""
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class StageParts:
+    """The parts of a stage.
+
+    Attributes
+    ----------
+    in_flight : int
+        Microbatches.
+    always_bytes : int
+        Buffers for gradients that come back.
+    choices : sequence of PartChoices
+        In the execution order.
+    peaks_bytes : sequence of int
+        What is at least there of each part, while it runs backward.
+    """
+
+    in_flight: int
+    always_bytes: int
+    choices: Sequence[PartChoices]
+    peaks_bytes: Sequence[int]
+
+    @classmethod
+    def of(cls, choices: RecomputeChoices, parts: Sequence[Part], in_flight: int) -> StageParts:
+        """Return the parts of a stage with their choices."""
+        return cls(
+            in_flight,
+            sum(map(choices.buffers_bytes, parts)),
+            [choices.of(part) for part in parts],
+            [choices.backward_bytes(part) for part in parts],
+        )
+
+
+class Chosen(NamedTuple):
+    """A choice for all parts.
+
+    Attributes
+    ----------
+    extra_ns : int
+        Its time.
+    held_bytes : int
+        What it holds at least, but for buffers.
+    again : frozenset of int
+        Operators.
+    """
+
+    extra_ns: int
+    held_bytes: int
+    again: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Least:
+    """What fits.
+
+    Attributes
+    ----------
+    bound_ns : float
+        No choice that fits takes less; infinite if none fits.
+    found : tuple of Chosen
+        Those that take least, the shortest first; perhaps none.
+    """
+
+    bound_ns: float
+    found: tuple[Chosen, ...]
+
+
+class _Labels(NamedTuple):
+    """Time, sum and peak by label, and where each comes from: a label and a choice before."""
+
+    extra_ns: Ints
+    sum_bytes: Ints
+    peak_bytes: Ints
+    before: Ints
+    choice: Ints
+
+    @property
+    def bytes(self) -> Ints:
+        return self.sum_bytes + self.peak_bytes
+
+    def chosen(self, own: Ints) -> _Labels:
+        return _Labels(*(column[own] for column in self))
+
+
+class _Layer(NamedTuple):
+    """A part in the order of the program, the last one of a stage first."""
+
+    choices: PartChoices
+    in_flight: int
+    peak_bytes: int
+    is_last: bool
+
+    @property
+    def bytes(self) -> Ints:
+        """What each choice adds to what is held, but for the part's own peak."""
+        _, kept, sent, _ = self.choices.amounts.T
+        found: Ints = (self.in_flight - self.is_last) * kept + sent
+        return found
+
+
+def least_recomputation(stages: Sequence[StageParts], room_bytes: int, most: int = 1) -> Least:
+    """Return the least time, and some choices that take little.
+
+    Parameters
+    ----------
+    stages : sequence of StageParts
+        Of one device.
+    room_bytes : int
+        For all that they hold.
+    most : int
+        Choices to return.
+    """
+    layers = [
+        _Layer(choices, stage.in_flight, peak_bytes, not number)
+        for stage in stages
+        for number, (choices, peak_bytes) in enumerate(
+            zip(reversed(stage.choices), reversed(stage.peaks_bytes), strict=True)
+        )
+    ]
+    always_bytes = sum(stage.always_bytes for stage in stages)
+    return _Program(layers, room_bytes - always_bytes).least(most)
+
+
+class _Program:
+    def __init__(self, layers: list[_Layer], room_bytes: int) -> None:
+        self._layers, self._room_bytes = layers, room_bytes
+        self._least_bytes = _sums_behind([int(layer.bytes.min()) for layer in layers])
+        self._is_complete = all(layer.choices.is_complete for layer in layers)
+        self._price, self._relaxed_ns = self._best_price()
+        costs = [layer.choices.amounts[:, 0] + self._price * layer.bytes for layer in layers]
+        self._least_costs = _sums_behind([float(own.min()) for own in costs])
+
+    def least(self, most: int) -> Least:
+        nothing = sum(int(layer.choices.amounts[0, 0]) for layer in self._layers)
+        slowest = sum(int(layer.choices.amounts[-1, 0]) for layer in self._layers)
+        bound_ns = max(float(nothing), self._relaxed_ns)
+        slack_ns = max(bound_ns - self._relaxed_ns, 0.0) + 1 + (slowest - nothing) * _FIRST
+        for _ in range(_DOUBLINGS):
+            limit_ns = self._relaxed_ns + slack_ns
+            levels, is_whole = self._labels(limit_ns)
+            found = tuple(self._found(levels, most))
+            if found and (found[0].extra_ns <= limit_ns or not is_whole):
+                bound_ns = float(found[0].extra_ns) if is_whole else bound_ns
+                break
+            if not is_whole:
+                break
+            if limit_ns > slowest:
+                bound_ns = np.inf
+                break
+            bound_ns = max(bound_ns, limit_ns)
+            slack_ns *= 2
+        return Least(bound_ns if self._is_complete else 0.0, found)
+
+    def _best_price(self) -> tuple[float, float]:
+        """Return the price of a byte at which the relaxation is best, and what it is there."""
+        always = sum(layer.peak_bytes for layer in self._layers if layer.is_last)
+        always -= self._room_bytes
+        groups: dict[tuple[int, int, bool], tuple[_Layer, int]] = {}
+        for layer in self._layers:
+            key = (id(layer.choices.amounts), layer.in_flight, layer.is_last)
+            groups[key] = layer, groups.get(key, (layer, 0))[1] + 1
+        prices = np.unique(np.concatenate([[0.0], *(_slopes(own) for own, _ in groups.values())]))
+        totals = prices * always
+        for layer, count in groups.values():
+            time_ns = layer.choices.amounts[:, :1].astype(np.float64)
+            costs = time_ns + layer.bytes[:, None].astype(np.float64) * prices
+            totals += count * costs.min(axis=0)
+        best = int(totals.argmax())
+        return float(prices[best]), float(totals[best]) * (1 - _ROUNDING)
+
+    def _labels(self, limit_ns: float) -> tuple[list[_Labels], bool]:
+        """Return the labels of each layer that lose no more than is allowed, and if all are."""
+        zero = np.zeros(1, dtype=np.int64)
+        levels = [_Labels(zero, zero, zero, zero, zero)]
+        # What the best price gives back for the room.
+        most_cost = limit_ns + self._price * self._room_bytes
+        is_whole = True
+        for at, layer in enumerate(self._layers):
+            labels = _extended(levels[-1], layer)
+            cost = labels.extra_ns + self._price * labels.bytes + self._least_costs[at + 1]
+            fits = labels.bytes + self._least_bytes[at + 1] <= self._room_bytes
+            labels = labels.chosen(np.flatnonzero(fits & (cost <= most_cost + 1)))
+            # Of a stage that is complete the peak goes into the sum.
+            if at + 1 == len(self._layers) or self._layers[at + 1].is_last:
+                labels = labels._replace(sum_bytes=labels.bytes, peak_bytes=0 * labels.peak_bytes)
+            labels = labels.chosen(_best_of(labels))
+            if len(labels.extra_ns) > _MOST_LABELS:
+                is_whole = False
+                cost = labels.extra_ns + self._price * labels.bytes
+                labels = labels.chosen(np.sort(np.argsort(cost, kind="stable")[:_MOST_LABELS]))
+            levels.append(labels)
+        return levels, is_whole
+
+    def _found(self, levels: list[_Labels], most: int) -> Iterator[Chosen]:
+        last = levels[-1]
+        for number in range(min(most, len(last.extra_ns))):
+            again: list[int] = []
+            at = number
+            for layer, labels in zip(reversed(self._layers), reversed(levels[1:]), strict=True):
+                again += layer.choices.again(int(labels.choice[at]))
+                at = int(labels.before[at])
+            yield Chosen(int(last.extra_ns[number]), int(last.bytes[number]), frozenset(again))
+
+
+def _best_of(labels: _Labels) -> Ints:
+    """Return the labels that are worse than no other, by their numbers."""
+    columns = (labels.extra_ns, labels.bytes, labels.sum_bytes)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    points = ((*row, 0, number) for number, row in enumerate(rows))
+    return np.array([point[4] for point in pareto(points)], dtype=np.int64)
+
+
+def _extended(labels: _Labels, layer: _Layer) -> _Labels:
+    """Return the labels with each choice of a part."""
+    extra_ns, kept, sent, early = layer.choices.amounts.T
+    # Behind the last part of a stage nothing is there.
+    before = 0 * kept if layer.is_last else kept
+    peak_bytes = np.maximum(labels.peak_bytes[:, None] + before, layer.peak_bytes + early)
+    count, choices = peak_bytes.shape
+    return _Labels(
+        (labels.extra_ns[:, None] + extra_ns).ravel(),
+        (labels.sum_bytes[:, None] + (layer.in_flight - 1) * kept + sent).ravel(),
+        peak_bytes.ravel(),
+        np.repeat(np.arange(count), choices),
+        np.tile(np.arange(choices), count),
+    )
+
+
+def _slopes(layer: _Layer) -> Floats:
+    """Return the prices at which the cheapest choice of a part changes."""
+    times = layer.choices.amounts[:, 0].tolist()
+    hull = lower_hull(zip(times, layer.bytes.tolist(), strict=True))
+    steps = itertools.pairwise(hull)
+    return np.array([(last[0] - first[0]) / (first[1] - last[1]) for first, last in steps])
+
+
+def _sums_behind(values: list[float]) -> list[float]:
+    """Return by place the sum of what is at it and behind it; 0 at the end."""
+    found = [0.0] * (len(values) + 1)
+    for at in reversed(range(len(values))):
+        found[at] = found[at + 1] + values[at]
+    return found

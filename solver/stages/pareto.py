@@ -1,0 +1,96 @@
+"""Pareto optima: the points that no other is as good as in every respect.
+
+The lower hull of points in two dimensions has those that are best for some price.
+
+Source: Kung, Luccio and Preparata, "On finding the maxima of a set of vectors", J. ACM 22, 1975:
+after sorting by the first number, points in two dimensions that ascend in one and fall in the other
+say whether a point is dominated.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+
+Point = tuple[int, int, int, int, int]
+
+
+def pareto(points: Iterable[Point]) -> list[Point]:
+    """Return the points that none is better than, ascending, and one of equal ones.
+
+    Parameters
+    ----------
+    points : iterable of (int, int, int, int, int)
+        Less is better, but of the last number, which only says which point it is. Few different
+        numbers are fourth.
+    """
+    every = sorted(points)
+    groups = {point[3] for point in every}
+    if len(groups) < 2:
+        return _pareto(every)
+    found: list[Point] = []
+    for value in sorted(groups):
+        # Those with less there stay, whatever others have.
+        own = [point for point in every if point[3] == value]
+        better = _pareto(sorted(found + own, key=lambda point: point[:3]))
+        found += [point for point in better if point[3] == value]
+    return sorted(found)
+
+
+def _pareto(points: list[Point]) -> list[Point]:
+    """Return the points that no other is as good as in the first three numbers."""
+    found: list[Point] = []
+    if len({point[2] for point in points}) < 2:
+        for point in points:
+            if not found or point[1] < found[-1][1]:
+                found.append(point)
+        return found
+    # Ascending and descending numbers of points that are not dominated by any other before.
+    ups: list[int] = []
+    downs: list[int] = []
+    for point in points:
+        _, up, down, _, _ = point
+        place = bisect_right(ups, up)
+        if place and downs[place - 1] <= down:
+            continue
+        start = bisect_left(ups, up)
+        end = start
+        while end < len(downs) and downs[end] >= down:
+            end += 1
+        ups[start:end], downs[start:end] = [up], [down]
+        found.append(point)
+    return found
+
+
+def lower_hull(points: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the points at which a line of falling slope touches all from below.
+
+    Parameters
+    ----------
+    points : iterable of (int, int)
+        Less is better.
+
+    Returns
+    -------
+    list of (int, int)
+        By the first number, ascending; the second one falls, more and more slowly.
+
+    Notes
+    -----
+    Source: Andrew, "Another efficient algorithm for convex hulls in two dimensions", Information
+    Processing Letters 9, 1979.
+    """
+    found: list[tuple[int, int]] = []
+    for point in sorted(points):
+        if found and point[1] >= found[-1][1]:
+            continue
+        while len(found) > 1 and _is_above(found[-2], found[-1], point):
+            found.pop()
+        found.append(point)
+    return found
+
+
+def _is_above(first: tuple[int, int], middle: tuple[int, int], last: tuple[int, int]) -> bool:
+    """Whether the middle of three points is not below the line between the others."""
+    rise, run = first[1] - middle[1], middle[0] - first[0]
+    return run * (first[1] - last[1]) >= (last[0] - first[0]) * rise
