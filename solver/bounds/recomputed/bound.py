@@ -5,8 +5,9 @@ go through, with the order that paths give them, are few. Every plan is a chain 
 stage between two of them, I and J, runs the chosen units of J that I has not, and each other unit
 that is behind one of these and before one of these, wherever it may run otherwise. What these cost
 at some price (:mod:`solver.bounds.recomputed.prices`), and what any such stage holds besides, is a
-bound on its load for each number of microbatches in flight. :mod:`solver.bounds.recomputed.chains`
-has what follows for plans.
+bound on its load for each number of microbatches in flight; at an infinite price it is a bound on
+the bytes that it misses, and a stage that misses any has an infinite load.
+:mod:`solver.bounds.recomputed.chains` has what follows for plans.
 
 What any such stage holds besides:
 
@@ -21,6 +22,7 @@ The same cuts, of transfer times in place of bytes, bound what it takes to recei
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -41,7 +43,9 @@ from solver.stages.in_flight import in_flight
 _MOST_IDEALS = 2500
 _MOST_PAIRS = 500_000
 _MOST_CUTS = 5
-"""Prices at which borders are cut."""
+"""Finite prices at which borders are cut."""
+_ROUNDING = 1e-9
+"""Floats are not exact: a stage cannot fit if it misses more than this part of its memory."""
 
 
 def _most_ideals(units: Instance, limit_ns: int | None) -> int:
@@ -77,15 +81,15 @@ class _Peak:
             held = stages.held_at(stages.skeleton.chosen[at])
             self.held_bytes[own] = stages.pairs.sums(held, own)
 
-    def costs_ns(self, device_class: str) -> Floats:
+    def costs(self, device_class: str) -> Floats:
         """Return what the stage's units of its region and later ones cost, by price and pair."""
         if device_class not in self._known:
             stages = self._stages
-            costs_ns = stages.prices(device_class).costs_ns
-            found = np.zeros((len(costs_ns), len(self.region)))
+            costs = stages.prices(device_class).costs
+            found = np.zeros((len(costs), len(self.region)))
             for region in np.unique(self.region).tolist():
                 own = np.flatnonzero(self.region == region)
-                later = np.where(stages.regions >= region, costs_ns, 0.0)
+                later = np.where(stages.regions >= region, costs, 0.0)
                 found[:, own] = stages.pairs.sums(later, own)
             self._known[device_class] = found
         return self._known[device_class]
@@ -148,7 +152,7 @@ class RecomputedStages:
     # -- loads ----------------------------------------------------------------------------------
 
     def loads_ns(self, kind: int, flying: int) -> Floats:
-        """Return at least the load of the stage of each pair of ideals.
+        """Return at least the load of the stage of each pair of ideals; infinity if none can fit.
 
         Parameters
         ----------
@@ -166,35 +170,19 @@ class RecomputedStages:
         if not self._is_priced:
             return self.pairs.sums(self.units.work_ns[device.device_class].astype(np.float64))
         prices = self.prices(device.device_class)
-        loads_ns: Floats = self._totals_ns(device.device_class)[0]
+        loads_ns: Floats = self._totals(device.device_class)[0]
         if device.memory_bytes is None:
             return loads_ns
         missing_bytes = self._fixed_bytes(flying) - device.memory_bytes
-        first = self._first_regions(device.device_class)
-        sends_later = self._sending_regions > first.region
         for number, price in enumerate(prices.prices.tolist()):
             if not price or self._clock.is_over:
                 continue
-            found = self._totals_ns(device.device_class)[number] + price / flying * missing_bytes
-            # What is there once at most costs as with a flow for what it costs the others.
-            lower, share = prices.mixture(price * (flying - 1) / flying)
-            gained, beside = np.zeros(found.shape), np.zeros(found.shape)
-            for peak in self._peaks:
-                costs_ns = peak.costs_ns(device.device_class)
-                more = (1 - share) * costs_ns[lower] - costs_ns[number]
-                if share:
-                    more += share * costs_ns[lower + 1]
-                more += price / flying * peak.held_bytes
-                gained = np.maximum(gained, np.where(peak.counts, more, 0.0))
-                is_later = peak.counts & (peak.region > first.region)
-                beside = np.maximum(beside, np.where(is_later, more, 0.0))
-            sent_ns = self._sent_ns(device.device_class, lower)
-            gained += sent_ns
-            beside += np.where(sends_later, sent_ns, 0.0)
-            more_bytes = first.received_bytes(number, flying) - self._received_bytes(flying)
-            beside += first.costs_ns[number] + price / flying * more_bytes
-            gained = np.maximum(gained, np.where(first.is_known, beside, 0.0))
-            loads_ns = np.maximum(loads_ns, found + gained)
+            least = self._least(device.device_class, number, flying, missing_bytes)
+            if math.isinf(price):
+                missing = flying * least > _ROUNDING * device.memory_bytes
+                loads_ns = np.where(missing, np.inf, loads_ns)
+            else:
+                loads_ns = np.maximum(loads_ns, least)
         return loads_ns
 
     def table(self) -> StageTable:
@@ -203,17 +191,34 @@ class RecomputedStages:
         every = {in_flight(self._problem, following) for following in devices}
         kinds = range(len(self.kinds))
         transfers_ns = {kind: self.transfers_ns(kind) for kind in kinds}
-        return StageTable(
-            self.units,
-            self.kinds,
-            self.pairs,
-            {
-                (kind, flying): self.loads_ns(kind, flying) + transfers_ns[kind]
-                for kind in kinds
-                for flying in every
-            },
-            transfers_ns,
-        )
+        loads_ns = {
+            (kind, flying): self.loads_ns(kind, flying) + transfers_ns[kind]
+            for kind in kinds
+            for flying in every
+        }
+        return StageTable(self.units, self.kinds, self.pairs, loads_ns, transfers_ns)
+
+    def _least(self, device_class: str, number: int, flying: int, missing_bytes: Floats) -> Floats:
+        """Return what stages cost at least at a price, given what they miss at no price."""
+        prices, first = self.prices(device_class), self._first_regions(device_class)
+        once = prices.byte_cost(number) / flying
+        found: Floats = self._totals(device_class)[number] + once * missing_bytes
+        # What is there once at most costs as with a flow for what it costs the others.
+        others = prices.mixture(number, (flying - 1) / flying)
+        gained, beside = np.zeros(found.shape), np.zeros(found.shape)
+        for peak in self._peaks:
+            costs = peak.costs(device_class)
+            more = sum((share * costs[at] for at, share in others), -costs[number])
+            more += once * peak.held_bytes
+            gained = np.maximum(gained, np.where(peak.counts, more, 0.0))
+            is_later = peak.counts & (peak.region > first.region)
+            beside = np.maximum(beside, np.where(is_later, more, 0.0))
+        sent = self._sent(device_class, number, flying)
+        gained += sent
+        beside += np.where(self._sending_regions > first.region, sent, 0.0)
+        more_bytes = first.received_bytes(number, flying) - self._received_bytes(flying)
+        beside += first.costs[number] + once * more_bytes
+        return found + np.maximum(gained, np.where(first.is_known, beside, 0.0))
 
     def transfers_ns(self, kind: int) -> Floats:
         """Return at least what the stage of each pair takes to send and to receive.
@@ -239,28 +244,30 @@ class RecomputedStages:
             found += least(np.where(np.isfinite(by_unit), by_unit, 0.0))
         return found
 
-    def _totals_ns(self, device_class: str) -> Floats:
+    def _totals(self, device_class: str) -> Floats:
         """Return what all units of stages cost, by price and pair."""
-        if device_class not in self._totals:
-            costs_ns = self.prices(device_class).costs_ns
-            self._totals[device_class] = self.pairs.sums(costs_ns)
-        return self._totals[device_class]
+        if device_class not in self._known_totals:
+            costs = self.prices(device_class).costs
+            self._known_totals[device_class] = self.pairs.sums(costs)
+        return self._known_totals[device_class]
 
-    def _sent_ns(self, device_class: str, number: int) -> Floats:
-        """Return what values that are sent cost besides, by pair, at least at some price."""
-        sent_ns = self.prices(device_class).sent_ns
-        # They cost no less at a higher price; a few are looked at.
-        number -= number % -(-len(sent_ns) // _MOST_CUTS)
-        if (device_class, number) not in self._sent:
-            self._sent[device_class, number] = self._borders.sent_ns(sent_ns[number])
-        return self._sent[device_class, number]
+    def _sent(self, device_class: str, number: int, flying: int) -> Floats:
+        """Return what values that are sent cost besides, by pair, at least at a price."""
+        sent = self.prices(device_class).sent
+        at, share = self.prices(device_class).mixture(number, (flying - 1) / flying)[0]
+        if at < len(sent) - 1:
+            # They cost no less at a higher price; a few are looked at.
+            at, share = at - at % -(-(len(sent) - 1) // _MOST_CUTS), 1.0
+        if (device_class, at) not in self._known_sent:
+            self._known_sent[device_class, at] = self._borders.sent_ns(sent[at])
+        return share * self._known_sent[device_class, at]
 
     @cached_property
-    def _sent(self) -> dict[tuple[str, int], Floats]:
+    def _known_sent(self) -> dict[tuple[str, int], Floats]:
         return {}
 
     @cached_property
-    def _totals(self) -> dict[str, Floats]:
+    def _known_totals(self) -> dict[str, Floats]:
         return {}
 
     @cached_property

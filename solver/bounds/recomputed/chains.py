@@ -2,7 +2,7 @@
 
 Every plan is a chain of ideals of the skeleton; what its stages take at least is known
 (:mod:`solver.bounds.recomputed.bound`). The least largest load of all chains follows as in
-:mod:`solver.dp.ideal_program`.
+:mod:`solver.dp.ideal_program`. Without a chain of stages that may fit, no plan does.
 
 A step is bounded by the loads of stages that wait for each other
 (:mod:`solver.stages.step_paths`): those that hold units of a path. A stage takes the work of what
@@ -41,13 +41,13 @@ class Least(NamedTuple):
 
     Attributes
     ----------
-    bound_ns : int
-        What plans take at least.
+    bound_ns : int or None
+        What plans take at least; None if none is known, and none fits.
     ways : list of list of Stage
         Chains that may take no more; none if that is what is known.
     """
 
-    bound_ns: int
+    bound_ns: int | None
     ways: list[list[Stage]]
 
 
@@ -204,8 +204,8 @@ class RecomputedChains:
         return found
 
 
-def _rounded(best: float, most_ns: int | None) -> int:
+def _rounded(best: float, most_ns: int | None) -> int | None:
     if not math.isfinite(best):
-        return most_ns or 0
+        return most_ns
     bound_ns = math.ceil(best * (1 - _ROUNDING) - 1e-6)
     return bound_ns if most_ns is None else min(bound_ns, most_ns)

@@ -37,13 +37,13 @@ class LeastChain(NamedTuple):
 
     Attributes
     ----------
-    bound_ns : int
-        What plans take at least.
+    bound_ns : int or None
+        What plans take at least; None if none is known, and none fits.
     plan : PartitionPlan or None
         The chain, with nothing that runs again, if all of its stages are known.
     """
 
-    bound_ns: int
+    bound_ns: int | None
     plan: PartitionPlan | None
 
 

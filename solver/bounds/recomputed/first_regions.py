@@ -48,13 +48,13 @@ class _Border(NamedTuple):
 
     Attributes
     ----------
-    through_ns : array of float
+    through : array of float
         By price and arc, what flows.
     """
 
     cut: BorderCut
     received: tuple[_Received, ...]
-    through_ns: Floats
+    through: Floats
     pairs: list[Ints]
 
 
@@ -72,7 +72,7 @@ class FirstRegions:
         By pair, the one that has a flow of its own.
     is_known : array of bool
         By pair, whether there is one.
-    costs_ns : Floats, shape (prices, pairs)
+    costs : Floats, shape (prices, pairs)
         What that flow costs more than that of the whole graph; mostly less.
     """
 
@@ -84,12 +84,17 @@ class FirstRegions:
         self._value_bytes, self._gradient_bytes = borders.value_bytes
         self.region = np.zeros(len(pairs), dtype=np.int64)
         self.is_known = np.zeros(len(pairs), dtype=np.bool_)
-        self.costs_ns = np.zeros((len(prices.prices), len(pairs)))
+        self.costs = np.zeros((len(prices.prices), len(pairs)))
         self._borders: dict[tuple[object, ...], _Border] = {}
         flows, chosen = prices.flows, pairs.skeleton.chosen
         unit_of = np.array(self._units.unit_of_operator)
         networks = {region: flows.region(region) for region in set(flows.regions)}
-        whole_ns = np.array([flows.starting(at) - flows.kept_bytes * at for at in prices.prices])
+        whole = np.array(
+            [
+                flows.starting(at) - flows.kept_bytes * prices.byte_cost(number)
+                for number, at in enumerate(prices.prices.tolist())
+            ]
+        )
         for cut, first, before, behind, own in borders.starts:
             if clock.is_over:
                 break
@@ -118,10 +123,10 @@ class FirstRegions:
             border.pairs.append(own)
             self.region[own], self.is_known[own] = region, True
             sources = network.owners[network.starts]
-            more_ns = border.through_ns[:, network.starts] - whole_ns[:, sources]
-            by_unit = np.zeros((len(more_ns), len(self._units)))
-            np.add.at(by_unit.T, unit_of[sources], more_ns.T)
-            self.costs_ns[:, own] = pairs.sums(by_unit, own)
+            more = border.through[:, network.starts] - whole[:, sources]
+            by_unit = np.zeros((len(more), len(self._units)))
+            np.add.at(by_unit.T, unit_of[sources], more.T)
+            self.costs[:, own] = pairs.sums(by_unit, own)
 
     @cached_property
     def _mixed(self) -> set[int]:
@@ -163,14 +168,14 @@ class FirstRegions:
         flying : int
             Microbatches in flight.
         """
-        price, batches = float(self._prices.prices[number]), self._problem.microbatches
+        byte, batches = self._prices.byte_cost(number), self._problem.microbatches
         result = np.zeros(len(self._pairs))
         for border, pairs in self._pairs_of:
             sizes = np.full(1 + int(border.cut.owners.max()), -1, dtype=np.int64)
             for unit, value_bytes, gradient_bytes, arc in border.received:
                 paying = flying * float(value_bytes)
                 if arc >= 0:
-                    paying = min(paying, flying / price * float(border.through_ns[number, arc]))
+                    paying = min(paying, flying / byte * float(border.through[number, arc]))
                 size = batches * value_bytes - math.ceil(paying) + gradient_bytes
                 sizes[unit] = size if sizes[unit] < 0 else min(size, sizes[unit])
             result[pairs] = border.cut.least(sizes, np.zeros_like(sizes))

@@ -11,6 +11,9 @@ through a value that S receives; no more flow goes through it than mu times its 
 
     load(S) >= sum over v in S of w(v) + c(v) + mu / f b(v) - mu / f room(S).
 
+Where time counts for nothing and a byte for one, all of this holds with 0 in the place of the load
+and of w. That is an infinite price: S cannot fit if what stands on the right is above 0.
+
 An operator that others regions save is kept, or read by who saves it on another stage: then it is
 sent, and m of its storages are held. So it counts as kept.
 
@@ -21,6 +24,7 @@ regions may have costs for one price, and others for another.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -48,19 +52,20 @@ class MemoryPrices:
     Attributes
     ----------
     prices : array of float
-        Nanoseconds for a byte of each microbatch; ascending, from 0.
-    costs_ns : Floats, shape (prices, units)
+        Nanoseconds for a byte of each microbatch; ascending, from 0 to infinity. Costs are in
+        nanoseconds, but bytes of each microbatch at the infinite price.
+    costs : Floats, shape (prices, units)
         Work, and the flows that start at operators.
-    sent_ns : Floats, shape (prices, units)
-        What comes to that for a unit whose value is sent, at this price and all higher ones: if it
-        is kept it costs all that it saves, and else all microbatches' storages are there.
+    sent : Floats, shape (prices, units)
+        What comes to that for a unit whose value is sent, at this price and all higher finite ones:
+        if it is kept it costs all that it saves, and else all microbatches' storages are there.
     flows : GraphFlows
         Where they are from.
     """
 
     prices: Floats
-    costs_ns: Floats
-    sent_ns: Floats
+    costs: Floats
+    sent: Floats
     flows: GraphFlows
 
     @classmethod
@@ -73,26 +78,38 @@ class MemoryPrices:
             Of a problem in which operators may run again.
         """
         flows = GraphFlows(units.problem, device_class)
-        prices = np.append(0.0, _breakpoints(flows))
+        prices = np.array([0.0, *_breakpoints(flows), math.inf])
         unit_of = np.array(units.unit_of_operator)
 
         def by_unit(amounts: Callable[[float], Floats]) -> Floats:
             rows = [np.bincount(unit_of, amounts(at), len(units)) for at in prices.tolist()]
             return np.array(rows, dtype=np.float64)
 
-        costs_ns = by_unit(flows.starting) + units.work_ns[device_class]
-        slack_ns = by_unit(flows.slack_ns) * (np.bincount(unit_of) == 1)
-        return cls(prices, costs_ns, np.minimum.accumulate(slack_ns[::-1])[::-1], flows)
+        costs = by_unit(flows.starting)
+        costs[:-1] += units.work_ns[device_class]
+        sent = by_unit(flows.slack) * (np.bincount(unit_of) == 1)
+        sent[:-1] = np.minimum.accumulate(sent[-2::-1])[::-1]
+        return cls(prices, costs, sent, flows)
 
-    def mixture(self, price: float) -> tuple[int, float]:
-        """Return the last price that is no larger than another, and the share of the next one."""
-        if price <= 0:
-            return 0, 0.0
-        lower = int(np.searchsorted(self.prices, price, side="right")) - 1
-        if lower + 1 == len(self.prices):
-            return lower, 0.0
+    def byte_cost(self, number: int) -> float:
+        """Return what a byte of each microbatch costs at a price."""
+        return _worth(float(self.prices[number]))[0]
+
+    def mixture(self, number: int, part: float) -> list[tuple[int, float]]:
+        """Return prices with their shares, which together are a part below 1 of a price."""
+        price = float(self.prices[number])
+        if math.isinf(price):
+            # A part of a flow is one as well; no work comes to it.
+            return [(number, part)]
+        lower = int(np.searchsorted(self.prices, price * part, side="right")) - 1
         low, high = self.prices[lower : lower + 2].tolist()
-        return lower, (price - low) / (high - low)
+        share = (price * part - low) / (high - low)
+        return [(lower, 1 - share), (lower + 1, share)]
+
+
+def _worth(price: float) -> tuple[float, float]:
+    """Return what a byte costs at a price, and what a nanosecond does."""
+    return (1.0, 0.0) if math.isinf(price) else (price, 1.0)
 
 
 def _breakpoints(flows: GraphFlows) -> list[float]:
@@ -221,7 +238,7 @@ class GraphFlows:
         """Return what starts at every operator, no more than there is."""
         return self._solved(price)[0]
 
-    def slack_ns(self, price: float) -> Floats:
+    def slack(self, price: float) -> Floats:
         """Return what operators that are sent cost besides, by operator.
 
         A cut costs more than a flow by what the flow leaves of its arcs.
@@ -229,9 +246,9 @@ class GraphFlows:
         operators, batches = self._problem.operators, self._problem.microbatches
         kept_bytes = np.array([op.backward.kept_bytes for op in operators], dtype=np.float64)
         found = np.zeros(len(operators))
-        own = self.sources
-        left_ns = self._saved_bytes * price - self.starting(price)[own]
-        found[own] = np.minimum(left_ns, kept_bytes[own] * price * (batches - 1) / batches)
+        own, (byte, _) = self.sources, _worth(price)
+        left = self._saved_bytes * byte - self.starting(price)[own]
+        found[own] = np.minimum(left, kept_bytes[own] * byte * (batches - 1) / batches)
         return np.maximum(found, 0.0)
 
     def choice(self, price: float) -> tuple[float, float]:
@@ -241,10 +258,10 @@ class GraphFlows:
     def _solved(self, price: float) -> tuple[Floats, tuple[float, float]]:
         if price in self._flows:
             return self._flows[price]
-        costs = self._network.costs(price, 1)
+        costs = self._network.costs(*_worth(price))
         scale = _scale(costs)
         cut = self._network.cut(costs * scale)
-        starts = self.kept_bytes * price
+        starts = self.kept_bytes * _worth(price)[0]
         starts[self.sources] += cut.flows[self._first :] / scale
         self._flows[price] = starts, self._network.measured(cut.is_before)
         return self._flows[price]
@@ -309,7 +326,7 @@ class RegionFlow:
         without : array of bool
             By arc: nothing goes through it.
         """
-        costs = np.where(without, 0.0, self._network.costs(price, 1))
+        costs = np.where(without, 0.0, self._network.costs(*_worth(price)))
         scale = _scale(costs)
         found: Floats = self._network.cut(costs * scale).flows / scale
         return found

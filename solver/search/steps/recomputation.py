@@ -103,13 +103,19 @@ def recomputed_stages(state: SearchState, clock: Clock) -> Iterator[Finding]:
     )
     if is_step:
         load_ns = RecomputedChains(stages.table(), clock=clock).least(False, limit_ns).bound_ns
-        yield BoundFound(step_of_load_ns(problem, load_ns))
+        yield _bounded(None if load_ns is None else step_of_load_ns(problem, load_ns))
     chooser = RecomputeChooser(problem)
     finer = FinerChains(stages, is_step=is_step, clock=clock)
     for bound_ns, plan in finer.bounds(lambda: state.best):
-        yield BoundFound(bound_ns)
+        yield _bounded(bound_ns)
         if plan is not None:
             yield PlanFound(chooser.completed(plan))
+
+
+def _bounded(bound_ns: int | None) -> Finding:
+    if bound_ns is None:
+        return Infeasible("proven: whatever runs again, no plan fits")
+    return BoundFound(bound_ns)
 
 
 def has_recomputed_stages(state: SearchState) -> bool:
