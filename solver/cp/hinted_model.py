@@ -97,13 +97,20 @@ class HintedModel:
         """Return a new variable from 0 to `upper` whose value under a plan is `definition`."""
         return self._define(self.model.new_int_var(0, upper, ""), upper, definition)
 
-    def at_least(self, total: LinearSum) -> LinearSum:
-        """Return a variable that is at least `total`, or `total` itself if that is short."""
+    def at_least(self, total: LinearSum, *, exactly: bool = False) -> LinearSum:
+        """Return a variable that is at least `total`, or `total` itself if that is short.
+
+        Parameters
+        ----------
+        exactly : bool
+            Whether it equals `total`.
+        """
         if len(total.terms) <= 1:
             return total
         upper = max(total.largest(self.upper), 0)
         variable = self._define(self.model.new_int_var(0, upper, ""), upper, total)
-        self.add_row(variable >= total.expression)
+        row = variable == total.expression if exactly else variable >= total.expression
+        self.add_row(row)
         return LinearSum().add(variable)
 
     def largest_of(self, rows: Sequence[LinearSum]) -> LinearSum:

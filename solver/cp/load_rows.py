@@ -41,6 +41,7 @@ class LoadRows:
         self._transfers = crossings.stages.units.transfers
         self._times_over: dict[tuple[LinkPair, Part], dict[int, int]] = {}
         self._border_times: dict[tuple[int, Part], LinearSum] = {}
+        self._behind: dict[tuple[tuple[int, ...], int], LinearSum] = {}
 
     @cached_property
     def loads(self) -> list[LinearSum]:
@@ -51,27 +52,57 @@ class LoadRows:
     def bottleneck(self) -> LinearSum:
         """The largest load, in nanoseconds.
 
-        The rows over intervals of slots are implied, but nothing in a search without linear
-        programming finds that out: consecutive slots i … j together take at most j - i + 1
-        bottlenecks. Sums over an interval telescope to the work between two borders, so that they
-        bind long before the single slots do (docs/algorithms/cp/model.md).
+        Rows over borders are implied, but nothing in a search without linear programming finds
+        that out: consecutive slots i … j together take at most j - i + 1 bottlenecks. The work
+        behind each border is a variable, and a slot has what lies between two of them, so that
+        bounds pass from border to border and bind long before the single slots do
+        (docs/algorithms/cp/model.md).
         """
         bottleneck = self.stages.largest_of(self.loads)
-        for first in self.stages.slots:
-            totals: list[LinearSum] | None = None
-            for slot in self.stages.slots[first:]:
-                if len(self._parts[slot]) != 1:
-                    # Which times count is only decided with the device.
-                    break
-                parts = next(iter(self._parts[slot].values()))
-                if totals is None:
-                    totals = [part.copy() for part in parts]
-                    continue
-                for total, part in zip(totals, parts, strict=True):
-                    row = total.add_sum(part).copy().add_sum(bottleneck, first - slot - 1)
-                    if total.terms:
-                        self.stages.add_row(row.expression <= 0)
+        before: str | None = None
+        for slot, parts_of in enumerate(self._parts):
+            if len(parts_of) != 1:
+                # Which times count is only decided with the device.
+                before = None
+                continue
+            ((kinds, parts),) = parts_of.items()
+            device_class = self.cost_groups[kinds].device_class
+            if before is not None:
+                self._join(before, device_class, slot)
+            row = parts[0].copy().add_sum(bottleneck, -1)
+            for border, factor in ((slot, -1), (slot + 1, 1)):
+                row.add_sum(self._work_behind(device_class, border), factor)
+                row.add_sum(self._variable_behind(device_class, border), -factor)
+            if row.terms:
+                self.stages.add_row(row.expression <= 0)
+            before = device_class
         return bottleneck
+
+    def _join(self, before: str, device_class: str, border: int) -> None:
+        """Let bounds pass from the work of one class behind a border to that of another."""
+        row = self._work_behind(device_class, border)
+        row.add_sum(self._work_behind(before, border), -1)
+        if row.terms:
+            row.add_sum(self._variable_behind(device_class, border), -1)
+            row.add_sum(self._variable_behind(before, border))
+            self.stages.add_row(row.expression == 0)
+
+    def _variable_behind(self, device_class: str, border: int) -> LinearSum:
+        """Return a variable that equals the work behind a border."""
+        key = tuple(self.latency_ns(device_class)), border
+        if key not in self._behind:
+            work = self._work_behind(device_class, border)
+            self._behind[key] = self.stages.at_least(work, exactly=True)
+        return self._behind[key]
+
+    def _work_behind(self, device_class: str, border: int) -> LinearSum:
+        """Return the work from a border of each round on, summed; two differ by what is between."""
+        total = LinearSum()
+        for unit, latency_ns in enumerate(self.latency_ns(device_class)):
+            for first in self.stages.places[0]:
+                if latency_ns:
+                    total.add(self.stages.reaches(unit, first + border), latency_ns)
+        return total
 
     def add_load(self, slot: int, parts_of: dict[tuple[int, ...], list[LinearSum]]) -> LinearSum:
         """Return a variable of at least the largest part that counts for the kind in `slot`."""

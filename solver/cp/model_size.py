@@ -9,6 +9,9 @@ from solver.presolve.device_kinds import interchangeable_kinds
 from solver.presolve.instance import Instance
 
 
+_ROWS_OF_AN_ORDER = 4
+
+
 def link_terms(
     units: Instance,
     windows: StageWindows,
@@ -22,8 +25,7 @@ def link_terms(
     If it decides the device order, whatever may travel from one slot to another is a term for
     each two kinds of devices that may be there
     (:meth:`solver.cp.load_rows.LoadRows.link_time`). In a model of one order it is a
-    term of each row over an interval of slots with one of the two, about a quarter of the square
-    of the slots.
+    term of the load of both slots, and of the rows of both between two borders.
 
     Parameters
     ----------
@@ -65,7 +67,7 @@ def link_terms(
                 travels += sum(
                     source < target or (either_way and source != target) for source in sources
                 )
-    each = len(interchangeable_kinds(units)) ** 2 if decides_order else max(1, slots**2 // 4)
+    each = len(interchangeable_kinds(units)) ** 2 if decides_order else _ROWS_OF_AN_ORDER
     return travels * each
 
 
