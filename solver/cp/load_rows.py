@@ -89,6 +89,10 @@ class LoadRows:
 
     def _variable_behind(self, device_class: str, border: int) -> LinearSum:
         """Return a variable that equals the work behind a border."""
+        if not border:
+            # Each round but the first begins where the one before ends.
+            total = LinearSum(sum(self.latency_ns(device_class)))
+            return total.add_sum(self._variable_behind(device_class, len(self.stages.slots)))
         key = tuple(self.latency_ns(device_class)), border
         if key not in self._behind:
             work = self._work_behind(device_class, border)

@@ -8,7 +8,6 @@ from solver.bounds.windows import StageWindows
 from solver.presolve.device_kinds import interchangeable_kinds
 from solver.presolve.instance import Instance
 
-
 _ROWS_OF_AN_ORDER = 4
 
 
