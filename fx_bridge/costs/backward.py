@@ -259,7 +259,7 @@ class _BackwardReplay(Replay):
                             value_leaves.append((read, leaf))
                     # A leaf may not be written to; what is written to is no leaf in the graph.
                     writes = tensor.requires_grad and _may_write(node)
-                    leaves[id(tensor)] = leaf.clone() if writes else leaf
+                    leaves[id(tensor)] = _written(leaf, tensor) if writes else leaf
                 return leaves[id(tensor)]
 
             return torch.utils._pytree.tree_map(one, value)
@@ -338,6 +338,15 @@ class _BackwardReplay(Replay):
             workspace_bytes=max(workspace_bytes, forward_bytes),
             weight_gradient_bytes=weight_gradient_bytes,
         )
+
+
+def _written(leaf: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a leaf that is a view where the tensor is one.
+
+    Autograd passes the gradient of what was written through a view by way of copies (CopySlices).
+    """
+    copy = leaf.clone()
+    return copy.view_as(copy) if tensor._is_view() else copy
 
 
 def _may_write(node: fx.Node) -> bool:

@@ -54,12 +54,13 @@ class Slot:
 class Handle:
     """What autograd holds in place of a tensor that is made again."""
 
-    __slots__ = ("dtype", "offset", "size", "slot", "stride")
+    __slots__ = ("conjugate", "dtype", "negative", "offset", "size", "slot", "stride")
 
     def __init__(self, slot: Slot, tensor: torch.Tensor) -> None:
         self.slot, self.dtype = slot, tensor.dtype
         self.offset, self.size = tensor.storage_offset(), tensor.size()
         self.stride = tensor.stride()
+        self.conjugate, self.negative = tensor.is_conj(), tensor.is_neg()
 
     def tensor(self) -> torch.Tensor:
         """Return the tensor, for which its region runs again if it has not done so yet."""
@@ -74,7 +75,9 @@ class Handle:
             )
         with torch.no_grad():
             empty = torch.empty(0, dtype=self.dtype, device=storage.device)
-            return empty.set_(storage, self.offset, self.size, self.stride)
+            made = empty.set_(storage, self.offset, self.size, self.stride)
+            made = made.conj() if self.conjugate else made
+            return torch._neg_view(made) if self.negative else made
 
 
 def unpacked(packed: torch.Tensor | Handle) -> torch.Tensor:
@@ -226,9 +229,15 @@ class Recording:
         self._pending: dict[int, tuple[StorageWeakRef, Slot, int]] = {}
         self._count = 0
 
-    def hooks(self) -> saved_tensors_hooks:
-        """Return what to enter around the region."""
-        return saved_tensors_hooks(self._packed, unpacked)
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Return what to enter around the region, once."""
+        try:
+            with saved_tensors_hooks(self._packed, unpacked):
+                yield
+        finally:
+            # With what it packed autograd keeps the packing function, which leads here.
+            del self._run, self._made
 
     def _packed(self, tensor: torch.Tensor) -> torch.Tensor | Handle:
         place = self._count
@@ -303,11 +312,9 @@ def _weights(module: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def has_storage(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is its storage, sizes and strides, and no more than that."""
+    """Return whether a tensor is a view of its storage, and no more than that."""
     return (
         type(tensor) in (torch.Tensor, nn.Parameter)
         and tensor.layout is torch.strided
         and not tensor.is_quantized
-        and not tensor.is_conj()
-        and not tensor.is_neg()
     )

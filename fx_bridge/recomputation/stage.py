@@ -95,7 +95,7 @@ def _run(stage: RecomputingStage, args: tuple[Any, ...]) -> Any:
                 _run_step(stage, step, env, None)
             continue
         recording = Recording(RegionRun(segment.again), made)
-        with recording.hooks():
+        with recording.watching():
             for step in segment.steps:
                 _run_step(stage, step, env, recording)
     return map_arg(stage.graph.output_node().args[0], env.__getitem__)

@@ -36,6 +36,15 @@ def training_problem(captured, devices, **settings):
     )
 
 
+def with_regions(problem, regions):
+    """A problem with these regions, of which all that owns a storage may run again."""
+    operators = [
+        replace(op, backward=replace(op.backward, region=region, recomputable=not op.alias_of))
+        for op, region in zip(problem.operators, regions, strict=True)
+    ]
+    return problem.replace(operators=operators)
+
+
 def plan_between(problem, starts):
     """Stages in the order of execution, the second and later ones from the given operators on."""
     assignment, stage = {}, 0
