@@ -208,7 +208,7 @@ def serve(
     spec = resolve_built(model)
     request = _request(options)
     check_host_options(options.host, options.host_link, _left_out(options))
-    check_words_options(options.host, options.for_, options.words)
+    check_words_options(options.host, options.for_, options.words, devices.devices)
     host = None
     if options.host is not None:
         host = HostRequest.read(options.host, options.host_link, devices.spec_of)

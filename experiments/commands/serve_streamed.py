@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from fx_bridge.serving.offload import StreamedObjective, StreamedServingPlan
     from fx_bridge.serving.request import Request
 
+_EXAMPLE: Final = "write one memory, such as 64GB@cpu"
+
 
 @dataclass(frozen=True, slots=True)
 class HostRequest:
@@ -44,17 +46,17 @@ class HostRequest:
         PartitionError
             If one of them says nothing that can be understood.
         """
-        from experiments.problems.devices import parse_devices, parse_link
+        from experiments.problems.devices import EXAMPLE, parse_devices, parse_link
 
         if not host.strip():
-            raise PartitionError("--host is empty; write such as 64GB@cpu")
+            raise PartitionError(f"--host is empty; {_EXAMPLE}")
         try:
             found = parse_devices(host)
         except PartitionError as error:
-            wrong = str(error).removeprefix(f"devices {host!r}: ")
+            wrong = str(error).removeprefix(f"devices {host!r}: ").replace(EXAMPLE, _EXAMPLE)
             raise PartitionError(f"--host {host!r}: {wrong}") from error
         if len(found.devices) > 1:
-            raise PartitionError(f"--host {host!r} names several; write one, such as 64GB@cpu")
+            raise PartitionError(f"--host {host!r} names several; {_EXAMPLE}")
         (device,) = found.devices
         if device.device_class == DEFAULT_DEVICE_CLASS:
             found = parse_devices(f"{host}@cpu")
@@ -80,9 +82,15 @@ def check_host_options(host: str | None, link: str | None, other: str | None) ->
         raise PartitionError(f"with --host {other} has no meaning; leave it out")
 
 
-def check_words_options(host: str | None, engine: str | None, words: str | None) -> None:
-    """Refuse an engine without words for what a host computes, and words without an engine."""
-    from fx_bridge.serving.host_words import HOST_ENGINES
+def check_words_options(
+    host: str | None, engine: str | None, words: str | None, devices: Sequence[Device]
+) -> None:
+    """Refuse an engine without the host that it needs or words for it, and words that say nothing.
+
+    Of `words` what needs no model is checked here, before one is captured.
+    """
+    from fx_bridge.interop.stage_layers import is_host
+    from fx_bridge.serving.host_words import HOST_ENGINES, check_words
 
     if host is not None and engine is not None and engine not in HOST_ENGINES:
         raise PartitionError(
@@ -94,6 +102,13 @@ def check_words_options(host: str | None, engine: str | None, words: str | None)
             "--words are those of an engine with a host; add such as --host 64GB --for "
             f"{HOST_ENGINES[0]}, or score words without a host by fxpartition score"
         )
+    if engine in HOST_ENGINES and host is None and not any(is_host(d.name) for d in devices):
+        raise PartitionError(
+            f"{engine} has the embedding on the host, and there is none; add such as "
+            "--host 64GB@cpu, or 64GB@cpu to --devices"
+        )
+    if words is not None:
+        check_words(words, [device.name for device in devices])
 
 
 def answer_with_host(

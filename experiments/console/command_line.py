@@ -125,7 +125,7 @@ def _run(load: Callable[[], typer.Typer], argv: Sequence[str] | None) -> int:
     import typer
     import typer.main
 
-    from experiments.console.usage import explain_usage
+    from experiments.console.usage import explain_usage, in_options
     from solver import PartitionError
 
     app = load()
@@ -138,7 +138,7 @@ def _run(load: Callable[[], typer.Typer], argv: Sequence[str] | None) -> int:
             command = typer.main.get_command(app)
             code = command(args=given, prog_name=name, standalone_mode=False)
     except PartitionError as error:
-        return _fail(str(error))
+        return _fail(in_options(str(error)))
     except typer.Abort:
         return EXIT_INTERRUPTED
     except SystemExit as error:

@@ -10,6 +10,21 @@ _VALUE: Final = re.compile(r"Invalid value for '(-[\w-]+)'(?: / '-[\w-]+')*: (.*
 _CHOICE: Final = re.compile(r"(?:Value error, )?.* is not one of (.*)", re.DOTALL)
 _UNKNOWN: Final = re.compile(r"No such option: (--[\w-]+)")
 
+_KEEP_WHOLE: Final = re.compile(r"Placement\(keep_whole=\[([^\]]*)\]\)")
+
+
+def in_options(message: str) -> str:
+    """Return what the library says, with the options of a command line in the place of fields.
+
+    Examples
+    --------
+    >>> in_options("h is divided; plan with Placement(keep_whole=['h.0', 'h.1'])")
+    "h is divided; plan with --keep-whole 'h.0' --keep-whole 'h.1'"
+    """
+    return _KEEP_WHOLE.sub(
+        lambda m: f"--keep-whole {m[1].replace(', ', ' --keep-whole ')}", message
+    )
+
 
 def explain_usage(error: Exception, message: str, program: str, words: Sequence[str]) -> str:
     """Return in one sentence what typer found wrong.

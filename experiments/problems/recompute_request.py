@@ -43,7 +43,19 @@ class RecomputeRequest:
         """
         forced: dict[str, list[str]] = {when: [] for when in _FORCED}
         others: list[str] = []
+        if any(not name.strip() for name in regions):
+            raise PartitionError("--regions is empty; write a module, such as h.0")
         for text in texts:
+            if not text.strip() or text.startswith("="):
+                raise PartitionError(
+                    f"--recompute {text!r} names nothing; write one of {', '.join(RULES)}, or a "
+                    "module, such as h.0"
+                )
+            if "," in text:
+                raise PartitionError(
+                    f"--recompute is {text!r}; write one rule, or each module by an option of its "
+                    "own"
+                )
             module, equals, when = text.rpartition("=")
             if equals and when not in _FORCED:
                 raise PartitionError(
@@ -92,10 +104,11 @@ class RecomputeRequest:
     def of_saved(self, problem: PartitionProblem) -> PartitionProblem:
         """Return a problem that knows no modules with what is asked for."""
         if self.always or self.never or self.regions or isinstance(self.rule, tuple):
-            option = "--regions" if self.regions else "--recompute"
+            option, remedy = "--recompute", f"write one of {', '.join(RULES)}"
+            if self.regions:
+                option, remedy = "--regions", "leave it out, its regions are those of the file"
             raise PartitionError(
-                f"{option} names modules, and a saved problem knows none; write one of "
-                f"{', '.join(RULES)} as --recompute"
+                f"{option} names modules, and a saved problem knows none; {remedy}"
             )
         if self.rule != "all":
             return problem

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -107,10 +107,30 @@ def read_options(text: str) -> dict[str, str]:
     )
 
 
-def stages_of_options(
-    found: Mapping[str, str], names: LayerNames, devices: Sequence[str]
-) -> list[StageLayers]:
-    """Return the stages that options say."""
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What options say of devices and shares, for a model of any number of layers.
+
+    Attributes
+    ----------
+    host : str
+        Has the embedding.
+    devices : tuple of str
+        Beside the host, in the order of their shares.
+    shares : tuple of float
+        Empty if all layers are on the host.
+    offloaded : int, optional
+        Layers that are not on the host, with the output; all if left out.
+    """
+
+    host: str
+    devices: tuple[str, ...] = ()
+    shares: tuple[float, ...] = ()
+    offloaded: int | None = None
+
+
+def asked_of_options(found: Mapping[str, str], devices: Sequence[str]) -> Asked:
+    """Return what options say without a model."""
     for name, value in (("-sm", "layer"), ("-fit", "off")):
         if found.get(name, value) != value:
             raise PartitionError(
@@ -122,11 +142,9 @@ def stages_of_options(
             f"{_PROGRAM} has the embedding on the host, and it is not among {', '.join(devices)}; "
             "add such as 64GB@cpu"
         )
-    layers = len(names.layers)
-    most = layers + 1
-    offloaded = min(read_number(found.get("-ngl", most), f"{_PROGRAM}'s -ngl"), most)
-    if not offloaded:
-        return [StageLayers(host, layers, True, True)]
+    offloaded = read_number(found["-ngl"], f"{_PROGRAM}'s -ngl") if "-ngl" in found else None
+    if offloaded == 0:
+        return Asked(host, offloaded=0)
     order = without_host(devices, _PROGRAM)
     if "-dev" in found:
         numbers = [word.strip().removeprefix(_PREFIX) for word in found["-dev"].split(",")]
@@ -137,7 +155,19 @@ def stages_of_options(
             "write the layers of each device, such as -ts 22,11"
         )
     shares = _shares(found.get("-ts", "1"), len(order))
-    return stages_by_shares(shares, layers, order, host, offloaded)
+    return Asked(host, tuple(order), tuple(shares), offloaded)
+
+
+def stages_of_options(
+    found: Mapping[str, str], names: LayerNames, devices: Sequence[str]
+) -> list[StageLayers]:
+    """Return the stages that options say."""
+    asked, layers = asked_of_options(found, devices), len(names.layers)
+    if not asked.shares:
+        return [StageLayers(asked.host, layers, True, True)]
+    most = layers + 1
+    offloaded = most if asked.offloaded is None else min(asked.offloaded, most)
+    return stages_by_shares(asked.shares, layers, asked.devices, asked.host, offloaded)
 
 
 def stages_by_shares(

@@ -19,6 +19,7 @@ from fx_bridge.interop.llama_cpp import (
     FIRST_EXPERTS,
     NO_OP_OFFLOAD,
     OVERRIDE,
+    asked_of_options,
     read_options,
     stages_of_options,
     write_split,
@@ -97,6 +98,16 @@ def read_experts(
     return stages, frozenset(on_host), NO_OP_OFFLOAD in found
 
 
+def check_options(text: str, devices: Sequence[str]) -> None:
+    """Refuse arguments that say nothing, whatever the model is; errors as `read_experts`."""
+    found = read_options(text)
+    asked_of_options(found, devices)
+    if FIRST_EXPERTS in found:
+        _count_of_experts(found[FIRST_EXPERTS])
+    if OVERRIDE in found:
+        _override_all(found[OVERRIDE])
+
+
 Override = tuple[re.Pattern[str], str]
 """An expression, and the device of what it is found in; of the host, ``CPU``."""
 
@@ -113,12 +124,20 @@ def _overrides(found: Mapping[str, str], feeds: Sequence[Feed]) -> list[Override
         if option == ALL_EXPERTS:
             made.append((re.compile(_EXPERTS_OF.format(r"\d+")), _HOST))
         elif option == FIRST_EXPERTS:
-            count = min(read_number(value, f"llama.cpp's {FIRST_EXPERTS}"), len(feeds))
+            count = min(_count_of_experts(value), len(feeds))
             layers = "|".join(map(str, range(count)))
             made += [(re.compile(_EXPERTS_OF.format(f"({layers})")), _HOST)] if count else []
         elif option == OVERRIDE:
-            made += map(_override, value.split(","))
+            made += _override_all(value)
     return made
+
+
+def _count_of_experts(text: str) -> int:
+    return read_number(text, f"llama.cpp's {FIRST_EXPERTS}")
+
+
+def _override_all(text: str) -> list[Override]:
+    return [_override(part) for part in text.split(",")]
 
 
 def _override(text: str) -> Override:

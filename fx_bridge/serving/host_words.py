@@ -17,6 +17,7 @@ from fx_bridge.interop.llama_cpp import NO_OP_OFFLOAD
 from fx_bridge.interop.llama_cpp_experts import (
     OP_OFFLOAD_TOKENS,
     Feed,
+    check_options,
     read_experts,
     write_experts,
 )
@@ -36,6 +37,17 @@ from solver.offload.plan import OffloadResult
 HOST_ENGINES: Final = ("llama.cpp",)
 """Engines whose words say what the host computes."""
 _HOST: Final = "cpu:0"
+
+
+def check_words(text: str, devices: Sequence[str]) -> None:
+    """Refuse what says nothing of any model on some devices beside a host.
+
+    Raises
+    ------
+    PartitionError
+        In one line, as :meth:`HostWordsModel.read`, which needs the model and has the rest.
+    """
+    check_options(text, [*devices, _HOST])
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,10 @@ def test_every_option_is_read():
         ({"profile": "no.json"}, "cannot read no.json"),
         ({"pin": ["a"]}, "--pin 'a': write a module or operator, '='"),
         ({"recompute": ["auto", "h"]}, "--recompute is 'auto' and 'h'; write one rule, or modules"),
+        ({"recompute": ["auto,h"]}, "--recompute is 'auto,h'; write one rule, or each module by"),
+        ({"recompute": [" "]}, "--recompute ' ' names nothing; write one of none, auto, layers, a"),
+        ({"recompute": ["=always"]}, "--recompute '=always' names nothing; write one of none, aut"),
+        ({"regions": [""]}, "--regions is empty; write a module, such as h.0"),
         ({"recompute": ["h=maybe"]}, "--recompute is 'h=maybe'; write MODULE=always or MODULE=nev"),
     ],
 )

@@ -229,7 +229,12 @@ def test_no_plan(capsys):
             "--first-token '0ms' leaves no time for the prompt; write for example 500ms",
         ),
         ([*SERVE, "--host-link", "25GB/s"], "add such as --host 64GB"),
-        ([*SERVE, "--host", "64"], "--host '64': memory '64' has no unit; write for example"),
+        ([*SERVE, "--host", "64"], "memory '64' has no unit; write one memory, such as 64GB@cpu"),
+        ([*SERVE, "--host", "abc"], "'abc' is not a memory; write one memory, such as 64GB@cpu"),
+        (
+            [*SERVE, "--for", "llama.cpp"],
+            "the embedding on the host, and there is none; add such as --host 64GB@cpu, or 64GB@c",
+        ),
         (
             [*SERVE, "--host", "1GB", "--objective", "context"],
             "with --host the time of a request or of a token is planned; write --objective request",
@@ -265,6 +270,22 @@ def test_what_says_nothing(words, message, capsys):
     assert main(words) == EXIT_BAD_INPUT
     (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
     assert message in line
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("-ts 1,x", "llama.cpp's -ts is '1,x'; write numbers with commas between them"),
+        ("-ts 1,1 -ncmoe few", "llama.cpp's --n-cpu-moe is 'few'; write a whole number from 0"),
+        ("-ts 1,1 -ot blk", "llama.cpp's -ot has 'blk'; write an expression, = and CPU"),
+        ("-ts 1,1 -ngl", "llama.cpp's -ngl has no value; write one behind it"),
+    ],
+)
+def test_slips_in_words_are_told_before_the_model_is_captured(words, message, capsys, monkeypatch):
+    monkeypatch.setattr("experiments.zoo.building.build_model", None)
+    given = [*SERVE, "--host", "1MB", "--for", "llama.cpp", "--words", words]
+    assert main(given) == EXIT_BAD_INPUT
+    assert message in capsys.readouterr().err
 
 
 def test_rules_stand_beside_the_plan_in_a_table_and_in_json(capsys):

@@ -4,7 +4,7 @@ import pytest
 import typer
 import typer.main
 
-from experiments.console.usage import explain_usage
+from experiments.console.usage import explain_usage, in_options
 
 app = typer.Typer()
 
@@ -48,3 +48,9 @@ def test_whatever_else_is_wrong_says_where_to_look():
 
 def test_an_error_without_context_is_told_too():
     assert explain_usage(ValueError(), " odd. ", "it", ()) == "odd; see: it --help"
+
+
+def test_fields_of_the_library_are_options_of_the_command_line():
+    told = "'h' is divided; plan with Placement(keep_whole=['h.0', 'h.1'])"
+    assert in_options(told) == "'h' is divided; plan with --keep-whole 'h.0' --keep-whole 'h.1'"
+    assert in_options("pin 'h': there is no device") == "pin 'h': there is no device"

@@ -190,7 +190,7 @@ def test_readers_of_a_tied_weight_are_apart_where_its_gradients_are_summed(tied_
         ),
         (
             ProblemRequest(memory_model="training", recompute=RecomputeRequest(regions=("h",))),
-            "--regions names modules, and a saved problem knows none",
+            "--regions names modules, and a saved problem knows none; leave it out, its regions",
         ),
         (ProblemRequest(profile=object()), "which has its times; --profile needs a model"),
         (ProblemRequest(with_host=False), "--no-host are for published workloads"),
