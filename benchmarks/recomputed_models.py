@@ -1,13 +1,16 @@
-"""Decoders that are trained, on the meta device: ``recomputed_models.py NAME PROBLEM.json``.
+"""Decoders that are trained, on the meta device.
+
+    python benchmarks/recomputed_models.py NAME PROBLEM.json [--half-layers]
 
 Those of transformers with random weights, and attention that is causal without a mask, as in
 published trainings: where torch.export captures a model, transformers adds one, and attention with
-a mask has no flash kernel. Saved with one device without a limit and no transfer times.
+a mask has no flash kernel. Saved with one device without a limit and no transfer times. With
+``--half-layers`` stages begin and end before norms alone: before attention, and after it.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +25,9 @@ from transformers import (
 )
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from fx_bridge import Training, capture, to_digraph
-from solver import Device, save_problem
+from fx_bridge import CapturedGraph, Training, capture, to_digraph
+from fx_bridge.capture.modules import module_calls
+from solver import ColocationGroup, Device, save_problem
 from solver.io.digraph import problem_from_digraph
 
 DEVICE_CLASS = "a100-80gb"
@@ -86,15 +90,34 @@ def trained(
     return model, tokens
 
 
+def half_layers(captured: CapturedGraph, model: nn.Module) -> list[ColocationGroup]:
+    """Return what lies between norms, in the execution order."""
+    norms = {path for path, module in model.named_modules() if "Norm" in type(module).__name__}
+    halves: list[list[str]] = [[]]
+    for name, calls in module_calls(captured).items():
+        begun = next((call.path for call in calls if call.path in norms), None)
+        if begun is not None:
+            norms.remove(begun)
+            halves.append([])
+        halves[-1].append(name)
+    return [ColocationGroup(tuple(half), "half of a layer") for half in halves if half]
+
+
 def main() -> None:
-    name, path = sys.argv[1], Path(sys.argv[2])
-    model, tokens = trained(*MODELS[name], "meta")
-    training = Training(recompute="auto", tied_weights="sum")
-    graph = to_digraph(capture(model, (tokens,)), training=training)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("name", choices=MODELS)
+    parser.add_argument("path", type=Path)
+    parser.add_argument("--half-layers", action="store_true")
+    options = parser.parse_args()
+    model, tokens = trained(*MODELS[options.name], "meta")
+    captured = capture(model, (tokens,))
+    graph = to_digraph(captured, training=Training(recompute="auto", tied_weights="sum"))
     device = Device("d", None, device_class=DEVICE_CLASS)
     problem = problem_from_digraph(graph, [device], memory_model="training")
     problem = problem.replace(recompute="auto", objective="bottleneck", schedule="1f1b")
-    save_problem(problem, path)
+    if options.half_layers:
+        problem = problem.replace(colocation=half_layers(captured, model))
+    save_problem(problem, options.path)
 
 
 if __name__ == "__main__":

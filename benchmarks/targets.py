@@ -112,8 +112,13 @@ PIPER = (
     ("piper.bert32a100", 32, 80, None, 30),
     ("piper.bert32a100", 32, 8, None, 60),
 )
-# Of benchmarks/recomputed_models.py: (model, devices, GB each, microbatches, seconds).
+# Of benchmarks/recomputed_models.py: (model, devices, GB each, microbatches, seconds); with cuts at
+# halves of layers alone where that is said.
+HALVES = "--half-layers"
 TRAINED = (
+    (f"gpt2-medium {HALVES}", 4, 4.1, 8, 5),
+    (f"llama3-8b {HALVES}", 8, 27.5, 32, 30),
+    (f"llama3-8b {HALVES}", 8, 30.9, 32, 30),
     ("gpt2-medium", 4, 4.1, 8, 30),
     ("llama3-8b", 8, 27.5, 32, 30),
     ("llama3-8b", 8, 30.9, 32, 30),
@@ -168,10 +173,12 @@ def _piper(name: str, count: int, gib: float):
 
 def _trained(model: str, count: int, gigabytes: float, microbatches: int):
     def build(context: Context) -> PartitionProblem:
-        path = context.captured / f"recomputed-{model}.json"
+        path = context.captured / f"recomputed-{model.replace(' ', '')}.json"
         if not path.is_file():
             script = ROOT / "benchmarks" / "recomputed_models.py"
-            subprocess.run([sys.executable, str(script), model, str(path)], check=True, cwd=ROOT)
+            name, *options = model.split()
+            command = [sys.executable, str(script), name, str(path), *options]
+            subprocess.run(command, check=True, cwd=ROOT)
         problem = load_problem(path)
         (only,) = problem.devices
         size_bytes = int(gigabytes * 1e9)

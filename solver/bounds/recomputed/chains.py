@@ -32,7 +32,7 @@ from solver.stages.in_flight import in_flight
 _MOST_SETS = 256
 _ROUNDING = 1e-9
 """Floats are not exact: bounds are lowered by this part."""
-_PART = 1 / 2000
+_PART = 1 / 20_000
 """By what part of it the bound of a step may be below the least of its program."""
 
 
@@ -118,9 +118,12 @@ class RecomputedChains:
         if not is_step and most_ns is not None:
             chains.leave_out(chains.bottlenecks(), most_ns)
         found: dict[tuple[int, int], list[tuple[Ints, Ints]]] = {}
-        for (kind, size), own in chains.left().items():
+        left = chains.left()
+        # Among fewer units there may be nothing on some of the devices behind a stage.
+        for kind, size in left:
+            own = [left[kind, fewer] for fewer in range(1, size + 1) if (kind, fewer) in left]
             key = kind, in_flight(self._units.problem, size)
-            found.setdefault(key, []).append((own.starts, own.ends))
+            found.setdefault(key, []).extend((stages.starts, stages.ends) for stages in own)
         return found
 
     def raise_load(self, is_step: bool, stage: Stage, size: int, load_ns: float) -> None:
@@ -189,8 +192,8 @@ class RecomputedChains:
 
     @cached_property
     def _once_ns(self) -> Floats:
-        """By pair, the work of the stage on the fastest devices."""
-        return self._pairs.sums(self._units.fastest_ns.astype(np.float64))
+        """By pair, the work of what the stage runs for certain, on the fastest devices."""
+        return self._pairs.certain_sums(self._units.fastest_ns.astype(np.float64))
 
     @cached_property
     def _behind_ns(self) -> Floats:

@@ -158,8 +158,8 @@ class FinerChains:
             stage_of[skeleton.between(stage.start, stage.end)[0]] = number
         for unit in reversed(range(len(units))):
             if stage_of[unit] < 0:
-                behind = units.successors[unit]
-                stage_of[unit] = min((int(stage_of[other]) for other in behind), default=-1)
+                behind = stage_of[list(units.successors[unit])]
+                stage_of[unit] = min(behind[behind >= 0].tolist(), default=-1)
         for unit in range(len(units)):
             if stage_of[unit] < 0:
                 before = units.predecessors[unit]

@@ -219,6 +219,26 @@ class Pairs:
                 found.append(own[np.nonzero(inside.T)[1]])
         return np.concatenate(found), np.cumsum(counts)
 
+    def certain_sums(self, values: Floats) -> Floats:
+        """Return the sums of values over what :meth:`Skeleton.between` says that stages run.
+
+        That is `sums`, and in first stages what nothing chosen is before.
+        """
+        skeleton, found = self.skeleton, self.sums(values)
+        chosen = set(skeleton.chosen)
+        own = [
+            unit
+            for unit, before in enumerate(skeleton.before)
+            if not before and unit not in chosen and values[unit]
+        ]
+        first = np.flatnonzero(self.starts == 0)
+        if own and len(first):
+            after = [skeleton.after[unit] for unit in own]
+            member = skeleton.member[:, self.ends[first]].astype(np.float32)
+            is_run = membership(after, len(skeleton.chosen)).T.astype(np.float32) @ member > 0
+            found[first] += values[own] @ is_run
+        return found
+
     def number(self, start: int, end: int) -> int:
         """Return the number of a pair."""
         first, last = np.searchsorted(self.starts, [start, start + 1]).tolist()
