@@ -247,7 +247,7 @@ def rows() -> list[Row]:
     for model, count, gigabytes, microbatches, limit_s in TRAINED:
         name = f"{model} on {count} x {gigabytes:g} GB, m = {microbatches}"
         build = _trained(model, count, gigabytes, microbatches)
-        found.append(Row("recomputed", name, build, None, limit_s, None, 1.0))
+        found.append(Row("recomputed", name, build, None, limit_s))
     for width in (20, 50):
         for count, slack, gap in ((8, 15, 3.0), (8, 10, 3.0), (16, 15, 5.5)):
             settings = GeneratorSettings(operators=1000, width=width, seed=1)

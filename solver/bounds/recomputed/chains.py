@@ -193,7 +193,7 @@ class RecomputedChains:
     @cached_property
     def _once_ns(self) -> Floats:
         """By pair, the work of what the stage runs for certain, on the fastest devices."""
-        return self._pairs.certain_sums(self._units.fastest_ns.astype(np.float64))
+        return self._pairs.sums(self._units.fastest_ns.astype(np.float64))
 
     @cached_property
     def _behind_ns(self) -> Floats:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ from solver.bounds.recomputed.table import StageTable
 from solver.dp.stage_chains import Stage
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.plan import PartitionPlan
+from solver.presolve.device_kinds import most_devices
 from solver.stages.in_flight import in_flight
 
 _MORE = 3
@@ -121,6 +123,18 @@ class FinerChains:
             if is_known or not least.ways:
                 return
 
+    @cached_property
+    def _only_first(self) -> int:
+        """A number of devices from a stage on with which none is before it, as all are; or 0.
+
+        If what is known of it is that of no other number. (What stages add to a sum of loads is
+        not known of all that it runs.)
+        """
+        size = most_devices(self._problem)
+        flying = in_flight(self._problem, size)
+        is_alone = all(in_flight(self._problem, fewer) != flying for fewer in range(1, size))
+        return size if is_alone else 0
+
     def _limit_ns(self, most_ns: int | None) -> float:
         """Return a load that no better plan has."""
         if most_ns is None:
@@ -130,7 +144,8 @@ class FinerChains:
     def _load_ns(self, table: StageTable, stage: Stage, size: int) -> float:
         flying = in_flight(self._problem, size)
         number = table.pairs.number(stage.start, stage.end)
-        own = table.skeleton.between(stage.start, stage.end)
+        is_first = not self._is_step and not stage.start and size == self._only_first
+        own = table.skeleton.between(stage.start, stage.end, is_first=is_first)
         load_ns = self._refined.load_ns(stage.kind, flying, *own)
         load_ns += float(table.transfers_ns[stage.kind][number])
         loads_ns = table.loads_ns[stage.kind, flying]

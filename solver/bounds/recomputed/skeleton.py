@@ -116,14 +116,18 @@ class Skeleton:
                 group[unit] = numbers.setdefault(key, len(numbers))
         return group, *self._met([*numbers])
 
-    def between(self, start: int, end: int) -> tuple[Ints, Ints]:
+    def between(self, start: int, end: int, *, is_first: bool = False) -> tuple[Ints, Ints]:
         """Return the units that a stage between two ideals runs for certain, and may run besides.
 
         Other units are before it, or behind it, in every plan.
+
+        Parameters
+        ----------
+        is_first : bool
+            Whether no stage is before it, not even one of units that are not chosen.
         """
         group, is_ready, is_passed = self._all_groups
-        # Nothing is before the first stage.
-        runs = is_passed[:, end] & (~is_ready[:, start] | (start == 0))
+        runs = is_passed[:, end] & (is_first | ~is_ready[:, start])
         may = is_ready[:, end] & ~is_passed[:, start] & ~runs
         own = self.member[:, end] & ~self.member[:, start]
         is_certain, is_open = runs[group], may[group]
@@ -218,26 +222,6 @@ class Pairs:
                 counts[first + 1 : last + 1] = np.count_nonzero(inside, axis=0)
                 found.append(own[np.nonzero(inside.T)[1]])
         return np.concatenate(found), np.cumsum(counts)
-
-    def certain_sums(self, values: Floats) -> Floats:
-        """Return the sums of values over what :meth:`Skeleton.between` says that stages run.
-
-        That is `sums`, and in first stages what nothing chosen is before.
-        """
-        skeleton, found = self.skeleton, self.sums(values)
-        chosen = set(skeleton.chosen)
-        own = [
-            unit
-            for unit, before in enumerate(skeleton.before)
-            if not before and unit not in chosen and values[unit]
-        ]
-        first = np.flatnonzero(self.starts == 0)
-        if own and len(first):
-            after = [skeleton.after[unit] for unit in own]
-            member = skeleton.member[:, self.ends[first]].astype(np.float32)
-            is_run = membership(after, len(skeleton.chosen)).T.astype(np.float32) @ member > 0
-            found[first] += values[own] @ is_run
-        return found
 
     def number(self, start: int, end: int) -> int:
         """Return the number of a pair."""

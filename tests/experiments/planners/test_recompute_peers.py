@@ -116,7 +116,9 @@ def test_none_is_better_than_what_is_decided_together(rows):
         ours = of_size["auto"]
         assert ours.status == "optimal"
         assert all(row.objective >= ours.objective for row in of_size.values() if row.feasible)
-    best = min(row.objective for name, row in rows[TIGHT].items() if row.plan and name != "auto")
+    # What is chosen for a given partition is chosen as well.
+    alike = ("auto", "two-steps-operators")
+    best = min(row.objective for name, row in rows[TIGHT].items() if row.plan and name not in alike)
     assert best > rows[TIGHT]["auto"].objective
 
 
