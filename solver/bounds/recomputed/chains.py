@@ -30,10 +30,12 @@ from solver.presolve.device_kinds import DeviceSets, most_devices
 from solver.stages.in_flight import in_flight
 
 _MOST_SETS = 256
-_ROUNDING = 1e-9
+_ROUNDING = 1e-11
 """Floats are not exact: bounds are lowered by this part."""
-_PART = 1 / 20_000
-"""By what part of it the bound of a step may be below the least of its program."""
+_ROUGH, _FINE = 1 / 20_000, 1e-10
+"""By what part of it the bound of a step may be below the least of its program, of many pairs and
+of few."""
+_FEW_PAIRS = 50_000
 
 
 class Least(NamedTuple):
@@ -99,7 +101,7 @@ class RecomputedChains:
 
         best = self._steps.least_step_ns(
             base_ns=self._base_ns,
-            part=_PART,
+            part=_FINE if len(self._pairs) <= _FEW_PAIRS else _ROUGH,
             most_ns=math.inf if most_ns is None else float(most_ns),
             seen=seen,
             clock=self._clock,
