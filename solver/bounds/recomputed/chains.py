@@ -15,8 +15,8 @@ stages lie beside one place of the path: their work, at most what can lie there,
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
@@ -38,14 +38,15 @@ of few."""
 _FEW_PAIRS = 50_000
 
 
-class Least(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Least:
     """What chains take at least.
 
     Attributes
     ----------
     bound_ns : int or None
         What plans take at least; None if none is known, and none fits.
-    ways : list of list of Stage
+    ways : list of list
         Chains that may take no more; none if that is what is known.
     """
 

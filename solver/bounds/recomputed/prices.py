@@ -2,7 +2,7 @@
 
 Let mu be the price of a byte that a stage S keeps of each microbatch, f of which are in flight, so
 that a byte there is once costs mu / f. What S adds by running operators again, and what it keeps at
-that price, is at least a minimum cut of S alone (:mod:`solver.stages.recompute_hull`). In a maximum
+that price, is at least a minimum cut of S alone. In a maximum
 flow of the whole graph every path starts at an operator v that keeps something, goes from readers
 to what they read, and ends where something runs again or is an anchor. Let c(v) be the flow that
 starts at v. The paths of S that stay in S are a flow of its own network. One that leaves S does so

@@ -1,10 +1,11 @@
 """Loads of stages, one by one, by all choices of what runs again.
 
 Bounds by a price of bytes take any mixture of choices, and see little of what is there at peaks.
-What the operators add that a stage runs for certain is known (:mod:`solver.stages
-.least_recomputation`): those that may lie on either side of a border keep nothing there, and what
-is read of them needs no anchor. That is a bound as well, and without such operators it is what the
-stage takes, but for what it holds while it runs forward, or operators again.
+What the operators add that a stage runs for certain is known
+(:mod:`solver.stages.least_recomputation`): those that may lie on either side of a border keep
+nothing there, and what is read of them needs no anchor. That is a bound as well, and without such
+operators it is what the stage takes, but for what it holds while it runs forward, or operators
+again.
 """
 
 from __future__ import annotations
