@@ -129,7 +129,7 @@ class RecomputedStages:
         clock: Clock = UNLIMITED,
     ) -> None:
         self.units, self.kinds, self._problem = units, kinds, units.problem
-        self.limit_ns, self._is_priced, self._clock = limit_ns, is_priced, clock
+        self._is_priced, self._clock = is_priced, clock
         self.skeleton = Skeleton(units, _most_ideals(units, limit_ns))
         self.pairs = Pairs.within(self.skeleton, limit_ns)
         self._borders = BorderBytes(self.pairs, clock)

@@ -30,7 +30,7 @@ from solver.presolve.device_kinds import DeviceSets, most_devices
 from solver.stages.in_flight import in_flight
 
 _MOST_SETS = 256
-_ROUNDING = 1e-11
+_ROUNDING = 1e-9
 """Floats are not exact: bounds are lowered by this part."""
 _ROUGH, _FINE = 1 / 20_000, 1e-10
 """By what part of it the bound of a step may be below the least of its program, of many pairs and

@@ -12,7 +12,7 @@ chosen, whose ideals only matter where they lie in stages of short chains.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ from solver.model.clock import UNLIMITED, Clock
 from solver.model.plan import PartitionPlan
 from solver.presolve.device_kinds import most_devices
 from solver.stages.in_flight import in_flight
+from solver.stages.recompute_choices import RecomputeChoices
 
 _MORE = 3
 """How many times as many ideals may be looked at next."""
@@ -56,6 +57,8 @@ class FinerChains:
     ----------
     stages : RecomputedStages
         What is known of all.
+    choices : mapping of str to RecomputeChoices
+        By class of devices.
     is_step : bool
         Whether the step is asked for, or the bottleneck.
     clock : Clock
@@ -63,11 +66,16 @@ class FinerChains:
     """
 
     def __init__(
-        self, stages: RecomputedStages, *, is_step: bool, clock: Clock = UNLIMITED
+        self,
+        stages: RecomputedStages,
+        choices: Mapping[str, RecomputeChoices],
+        *,
+        is_step: bool,
+        clock: Clock = UNLIMITED,
     ) -> None:
         self._units, self._kinds, self._clock = stages.units, stages.kinds, clock
         self._problem, self._is_step = stages.units.problem, is_step
-        self._refined = RefinedStages(self._units, self._kinds)
+        self._refined = RefinedStages(self._units, self._kinds, choices)
         self._table = stages.table()
 
     def bounds(self, most_ns: Callable[[], int | None]) -> Iterator[LeastChain]:

@@ -10,10 +10,11 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from solver.evaluation.stage_memory import weights_bytes_of
 from solver.model.arrays import Ints
 from solver.presolve.device_kinds import DeviceKind
 from solver.presolve.instance import Instance
@@ -30,11 +31,18 @@ class RefinedStages:
         Of a problem in which operators may run again.
     kinds : sequence of DeviceKind
         Its devices.
+    choices : mapping of str to RecomputeChoices
+        By class of devices.
     """
 
-    def __init__(self, units: Instance, kinds: Sequence[DeviceKind]) -> None:
-        self._units, self._kinds, self._problem = units, kinds, units.problem
-        self._choices: dict[str, RecomputeChoices] = {}
+    def __init__(
+        self,
+        units: Instance,
+        kinds: Sequence[DeviceKind],
+        choices: Mapping[str, RecomputeChoices],
+    ) -> None:
+        self._units, self._kinds, self._choices = units, kinds, choices
+        self._problem = units.problem
 
     def load_ns(self, kind: int, flying: int, units: Ints, perhaps: Ints) -> float:
         """Return at least the load of a stage, without transfers; infinite if it does not fit.
@@ -54,14 +62,9 @@ class RefinedStages:
             return work_ns
         members, others = self._operators(units), frozenset(self._operators(perhaps))
         room_bytes = device.memory_bytes - self._always_bytes(members, others)
-        choices = self._choices_of(device.device_class)
+        choices = self._choices[device.device_class]
         parts = StageParts.of(choices, choices.parts(members, others), flying)
         return work_ns + least_recomputation([parts], room_bytes).bound_ns
-
-    def _choices_of(self, device_class: str) -> RecomputeChoices:
-        if device_class not in self._choices:
-            self._choices[device_class] = RecomputeChoices(self._problem, device_class)
-        return self._choices[device_class]
 
     def _operators(self, units: Ints) -> list[int]:
         return sorted(index for unit in units.tolist() for index in self._units.members[unit])
@@ -70,7 +73,8 @@ class RefinedStages:
         """Return what a stage has of weights and of received values, whatever runs again."""
         arrays, index_of = self._problem.arrays, self._problem.index_of
         own: Ints = np.array(members, dtype=np.int64)
-        weights = np.unique(arrays.weights.pairs(own)[1])
+        group = np.zeros(len(self._problem.operators), dtype=np.int64)
+        (weights_bytes,) = weights_bytes_of(self._problem, group, own).tolist()
         read = np.unique(arrays.reads.pairs(own)[1])
         inside = np.zeros(len(arrays.held_bytes), dtype=np.bool_)
         inside[members] = True
@@ -83,4 +87,4 @@ class RefinedStages:
                 size_bytes = min(size_bytes, int(arrays.held_bytes[at]))
             if at not in perhaps and not inside[at]:
                 received[at] = max(received.get(at, 0), size_bytes)
-        return int(arrays.weight_bytes[weights].sum()) + sum(received.values())
+        return int(weights_bytes) + sum(received.values())

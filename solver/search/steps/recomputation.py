@@ -105,7 +105,7 @@ def recomputed_stages(state: SearchState, clock: Clock) -> Iterator[Finding]:
         load_ns = RecomputedChains(stages.table(), clock=clock).least(False, limit_ns).bound_ns
         yield _bounded(None if load_ns is None else step_of_load_ns(problem, load_ns))
     chooser = RecomputeChooser(problem)
-    finer = FinerChains(stages, is_step=is_step, clock=clock)
+    finer = FinerChains(stages, chooser.choices, is_step=is_step, clock=clock)
     for bound_ns, plan in finer.bounds(lambda: state.best):
         yield _bounded(bound_ns)
         if plan is not None:

@@ -140,11 +140,12 @@ def test_stages_one_by_one_raise_the_bound_to_no_more_than_the_optimum(objective
             limit_ns = None if is_step else most_ns
             stages = RecomputedStages(units, kinds, limit_ns=limit_ns)
             bound_ns = first_ns = RecomputedChains(stages.table()).least(is_step, most_ns).bound_ns
-            chains = FinerChains(stages, is_step=is_step)
+            chooser = RecomputeChooser(problem)
+            chains = FinerChains(stages, chooser.choices, is_step=is_step)
             for found_ns, plan in chains.bounds(lambda most_ns=most_ns: most_ns):
                 bound_ns = max(bound_ns, found_ns)
                 if plan is not None:
-                    evaluation = evaluate(problem, RecomputeChooser(problem).completed(plan))
+                    evaluation = evaluate(problem, chooser.completed(plan))
                     plans += evaluation.feasible and evaluation.objective == best[0]
             assert bound_ns <= optimum, f"seed {seed}"
             tight += bound_ns >= 0.999 * optimum
