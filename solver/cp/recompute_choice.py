@@ -142,7 +142,7 @@ class RecomputeChoice:
         return again
 
     def _add_views(self) -> None:
-        """Let views of what runs again do so where something reads them that does."""
+        """Let views of what runs again there do so, too, if something reads them that does."""
         operators, structure = self.problem.operators, self.structure
         views = [
             (member, index)
@@ -151,15 +151,15 @@ class RecomputeChoice:
             if member != index and not operators[member].in_place
         ]
         for member, root in sorted(views, reverse=True):
-            is_chosen = LinearSum().add(self.any_of(self.again[root]))
             readers = [
                 self.problem.index_of[name]
                 for name in self.problem.readers_of[operators[member].name]
             ]
             for position in self.stages.positions:
                 read = self.any_of(self.again[reader][position] for reader in readers)
-                here = LinearSum().add(self.on(member, position))
-                self.again[member][position] = self.all_of([here, is_chosen, LinearSum().add(read)])
+                conditions = (self.on(member, position), self.again[root][position], read)
+                sums = [LinearSum().add(one) for one in conditions]
+                self.again[member][position] = self.all_of(sums)
 
     @cached_property
     def some(self) -> list[Literal]:

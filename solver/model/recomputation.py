@@ -107,7 +107,7 @@ class Recomputation:
     ----------
     again : Bools, shape (operators,)
         All operators that run again: the given ones, what writes into their storages, and the views
-        of them that others of these read.
+        of them, on the same stage, that others of these read.
     anchor : Bools, shape (operators,)
         What is kept because operators of its stage that run again read it.
     """
@@ -130,7 +130,7 @@ class Recomputation:
             for member in self.family(index):
                 self.again[member] |= operators[member].in_place
         # Views come after what they are views of, and before what reads them.
-        for index in sorted((m for c in self._chosen for m in self.family(c)), reverse=True):
+        for index in sorted((m for c in self._chosen for m in self.here(c)), reverse=True):
             readers = problem.readers_of[operators[index].name]
             self.again[index] |= any(self._runs_again_with(index, reader) for reader in readers)
         for index in np.flatnonzero(self.again).tolist():
@@ -151,6 +151,11 @@ class Recomputation:
     def family(self, index: int) -> list[int]:
         """Return an operator and all operators whose values live in its storage, in order."""
         return self._graph.families[index]
+
+    def here(self, index: int) -> list[int]:
+        """Return the family of an operator as far as it is on its stage, in order."""
+        name = self._problem.operators[index].name
+        return [member for member in self.family(index) if self._together(member, name)]
 
     @property
     def gradient_spans(self) -> tuple[GradientSpan, ...]:
@@ -188,7 +193,7 @@ class Recomputation:
             if must and not again[index] and self._is_needed(index, again):
                 found.append(index)
                 again[index] = True
-                for member in reversed(self.family(index)):
+                for member in reversed(self.here(index)):
                     readers = self._problem.readers_of[operators[member].name]
                     again[member] |= operators[member].in_place or any(
                         again[self._problem.index_of[reader]] and self._together(member, reader)

@@ -1,8 +1,10 @@
 """The choices of what runs again in a part, as numbers: those that are worse than no other.
 
 Operators are decided in the execution order, for or against running again. What the choice costs
-later depends on the undecided alone through storages that they read: whether one runs again, is an
-anchor already, or neither. So choices that agree in these are compared, and the worse are left out:
+later depends on the undecided alone through storages that they read or are: whether what runs again
+reads one, and may do so as an anchor, or one runs again. (An operator comes before what it reads if
+another writes into its storage and reads that.) So choices that agree in these are compared, and
+the worse are left out:
 variable elimination with sets of Pareto optima in place of numbers (Dechter, "Bucket elimination: a
 unifying framework for reasoning", Artificial Intelligence 113, 1999). Layers of transformers have
 30 to 100 such choices.
@@ -57,8 +59,10 @@ class PartModel(NamedTuple):
     anchors: tuple[Amounts, ...]
 
 
-_Key = tuple[bool, ...]
-"""By storage that is still to be read, whether it is there for what runs again."""
+_UNREAD, _READ, _AGAIN = range(3)
+_Key = tuple[int, ...]
+"""By storage that is still to be read or decided: nothing that runs again reads it; something does,
+so that it is an anchor if it does not run again; or it runs again, or has to."""
 _States = dict[_Key, list[Point]]
 """Choices with their amounts and masks."""
 
@@ -88,39 +92,64 @@ def _plus(point: Point, parts: Iterable[Amounts], mask: int = 0) -> Point:
 
 def best_choices(model: PartModel) -> tuple[list[Point], bool]:
     """Return all choices of which none is worse than others, and whether that is all."""
-    last = {root: at for at, own in enumerate(model.candidates) for root, _ in own.reads}
+    candidates = model.candidates
+    # Until when a storage counts: its last reader, or its own decision.
+    last = {root: at for at, own in enumerate(candidates) for root, _ in own.reads}
+    last = {root: max(at, root * (root < len(candidates))) for root, at in last.items()}
+    # Where no reader asks which, what runs again is there just as an anchor is.
+    is_strict = {root for own in candidates for root, may_stay in own.reads if not may_stay}
     states: _States = {(): [(*model.base, 0)]}
     read: list[int] = []
     is_complete = True
-    for at, candidate in enumerate(model.candidates):
-        more = [root for root, _ in candidate.reads if root not in read]
-        states = {(*key, *(False for _ in more)): own for key, own in states.items()}
+    for at, candidate in enumerate(candidates):
+        new = {root for root, _ in candidate.reads} | ({at} & last.keys())
+        more = sorted(new.difference(read))
+        states = {(*key, *(_UNREAD for _ in more)): own for key, own in states.items()}
         read += more
-        # What is read later, and the candidate itself if it is.
         place = {root: number for number, root in enumerate(read)}
         stays = [number for number, root in enumerate(read) if last[root] > at]
-        is_read = at in last
         found: dict[_Key, list[list[Point]]] = {}
         for key, points in states.items():
-            if not candidate.is_required:
-                rest = tuple(key[number] for number in stays)
-                found.setdefault((*rest, *(False,) * is_read), []).append(points)
-            missing = [own for own in candidate.reads if not key[place[own[0]]]]
-            if all(may_stay for _, may_stay in missing):
-                there = list(key)
-                for root, _ in missing:
-                    there[place[root]] = True
-                parts = (candidate.amounts, *(model.anchors[root] for root, _ in missing))
+            wanted = key[place[at]] if at in place else _UNREAD
+            if not candidate.is_required and wanted != _AGAIN:
+                kept = (model.anchors[at],) if wanted == _READ else ()
+                own = [_plus(point, kept) for point in points] if kept else points
+                found.setdefault(tuple(key[number] for number in stays), []).append(own)
+            there = list(key)
+            if at in place:
+                there[place[at]] = _AGAIN if at in is_strict else _READ
+            anchors = _new_anchors(candidate, at, len(candidates), place, there)
+            if anchors is not None:
+                parts = (candidate.amounts, *(model.anchors[root] for root in anchors))
                 again = [_plus(point, parts, 1 << at) for point in points]
-                rest = tuple(there[number] for number in stays)
-                found.setdefault((*rest, *(True,) * is_read), []).append(again)
-        read = [read[number] for number in stays] + [at] * is_read
+                found.setdefault(tuple(there[number] for number in stays), []).append(again)
+        read = [read[number] for number in stays]
         states, is_whole = _few({key: _best(own) for key, own in found.items()})
         is_complete = is_complete and is_whole
     if not states:
         # Rules of what must run again contradict each other: no choice is known.
         return [(*model.base, 0)], False
     return _best([*states.values()]), is_complete
+
+
+def _new_anchors(
+    candidate: Candidate, at: int, count: int, place: dict[int, int], there: list[int]
+) -> list[int] | None:
+    """Let a candidate at a place run again: change what is read; return the new anchors.
+
+    None if it may not, as what it reads does not run again.
+    """
+    anchors: list[int] = []
+    for root, may_stay in candidate.reads:
+        number = place[root]
+        if at < root < count:
+            there[number] = max(there[number], _READ if may_stay else _AGAIN)
+        elif there[number] < _AGAIN and not may_stay:
+            return None
+        elif there[number] == _UNREAD:
+            there[number] = _READ
+            anchors.append(root)
+    return anchors
 
 
 def _best(found: list[list[Point]]) -> list[Point]:

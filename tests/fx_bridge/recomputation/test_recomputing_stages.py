@@ -65,6 +65,22 @@ class Mixed(nn.Module):
         return x + functional.dropout(self.second(y).sigmoid_(), 0.3).exp()
 
 
+class Written(nn.Module):
+    """Operators that write in place and read what is written later, and into each other."""
+
+    def __init__(self, width=12):
+        super().__init__()
+        self.first, self.gate = nn.Linear(width, 2 * width), nn.Linear(width, 2 * width)
+        self.second = nn.Linear(2 * width, width)
+
+    def forward(self, x):
+        h, g = self.first(x), self.gate(x)
+        h += g
+        g.neg_()
+        g += h[:, :1]
+        return x + self.second(torch.tanh(h) * g.sin())
+
+
 def repeated(layer, count, *shape):
     return lambda: (nn.Sequential(*(layer() for _ in range(count))), (torch.randn(shape),))
 
@@ -101,6 +117,7 @@ SMALL = {
     "dropouts": repeated(Dropouts, 2, 2, 6, 16),
     "mixed": repeated(Mixed, 2, 4, 12),
     "residual": residual,
+    "written": repeated(Written, 2, 4, 12),
 }
 MODELS = {
     **SMALL,

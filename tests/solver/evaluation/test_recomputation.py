@@ -19,7 +19,7 @@ from solver.evaluation.evaluate import evaluate, stage_memory_bytes
 from solver.io.json_files import plan_from_json, plan_to_json, problem_from_json, problem_to_json
 from solver.model.recomputation import required, with_regions, with_required
 from solver.model.training import Backward
-from tests.support.oracle import Oracle
+from tests.support.oracle import Oracle, cost
 from tests.support.problem_counts import counts
 from tests.support.random_problems import (
     random_plan,
@@ -28,6 +28,7 @@ from tests.support.random_problems import (
     to_instance,
     with_recomputation,
 )
+from tests.support.random_writes import written_problem
 from tests.support.recompute_cases import SMALL, small_problem
 from tests.support.recompute_oracle import Recomputing
 
@@ -102,6 +103,40 @@ def test_stages_hold_what_the_definition_says(count):
             seen["random"] += any(problem.operators[i].backward.rng_bytes for i in every)
     assert seen["allowed"] > count * 10 // 7, seen
     assert min(seen.values()) > count // 35, seen
+
+
+@counts(300, 3000)
+def test_plans_of_several_stages_cost_what_the_definition_says(count):
+    """Tests views elsewhere than their storages, and writers that read what is written later."""
+    seen = {"allowed": 0, "refused": 0, "views elsewhere": 0}
+    for seed in range(count):
+        problem, rng = written_problem(seed), random.Random(seed)
+        instance = to_instance(problem)
+        drawn = random_plan(problem, seed, draw_chunks=problem.chunks_per_device > 1)
+        for share in (0.2, 0.5, 0.8):
+            again = frozenset(name for name in owners(problem) if rng.random() < share)
+            plan = with_required(problem, replace(drawn, recomputed=again))
+            places = plan.assignment, plan.device_order, plan.chunks
+            expected = cost(instance, *places, recomputed=plan.recomputed, with_step=True)
+            found, label = evaluate(problem, plan), (seed, again)
+            is_refused = "again" in expected["violations"]
+            assert bool(refusals(problem, plan)) == is_refused, label
+            assert found.feasible == (not expected["violations"]), label
+            seen["refused" if is_refused else "allowed"] += 1
+            if is_refused:
+                continue
+            assert [usage.memory_bytes for usage in found.usage] == expected["memory"], label
+            for name in problem.objective if found.feasible else ():
+                assert found.value(name) == expected[name], label
+            seen["views elsewhere"] += bool(views_elsewhere(problem, plan))
+    assert min(seen.values()) > count // 20, seen
+
+
+def views_elsewhere(problem, plan):
+    """Views on other stages than their storages, which run again there."""
+    stage, roots = plan.stage_index, problem.root_of
+    names = {op.name for op in problem.operators if roots[op.name] in plan.recomputed}
+    return {name for name in names if stage[name] != stage[roots[name]]}
 
 
 def classes(problem):
@@ -388,6 +423,8 @@ def test_what_is_written_after_it_was_read_cannot_be_read_again():
         "operator 'e' cannot run again: 'c' writes into 'b' after it has read it"
     ]
     assert not refusals(problem, replace(plan, recomputed={"b", "e"}))
+    # On another stage it writes into what that stage has received.
+    assert not refusals(problem, on(problem, *"xxxyyx", again={"e"}))
 
 
 def test_nothing_runs_again_without_a_backward_pass():

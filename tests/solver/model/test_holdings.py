@@ -1,6 +1,8 @@
 """What operators make their stages hold, on small graphs worked out by hand."""
 
-from solver import Device, Operator, PartitionProblem
+from dataclasses import replace
+
+from solver import Device, Operator, PartitionPlan, PartitionProblem, evaluate
 from solver.model.holdings import ALWAYS, Holding
 from solver.model.training import Backward
 
@@ -72,3 +74,44 @@ def test_what_nobody_keeps_counts_where_no_gradient_is():
     operators = (Operator("a", storage_bytes=8), Operator("b", reads=("a",)))
     found = held(*operators, memory_model="training")
     assert found[0] == Holding(0, 0, 1, (), False, 8, "value")
+
+
+def test_a_value_that_is_sent_and_returned_counts_once():
+    kept = Backward(kept_bytes=5)
+    operators = (
+        Operator("a", storage_bytes=8, backward=kept, is_output=True),
+        Operator("b", reads=("a",)),
+    )
+    found = held(*operators, memory_model="training", microbatches=4)
+    sent = [holding for holding in found if holding.kind == "sent"]
+    # As returned, which is more than 4 * (8 - 5) + 5.
+    assert sent == [Holding(0, ALWAYS, ALWAYS, (1,), True, 4 * 8, "sent")]
+
+
+def test_a_value_and_its_gradient_are_one_row_until_the_gradient_ends():
+    operators = (
+        Operator("a", storage_bytes=9, backward=Backward(gradient_bytes=4)),
+        Operator("b", reads=("a",), backward=Backward(gradient_bytes=3, passes_to="a")),
+        # The last one that reads a is not the last one with its gradient.
+        Operator("c", reads=("b",)),
+    )
+    found = held(*operators, memory_model="training")
+    assert found[0] == Holding(0, 0, 2, (), False, 9, "value")
+    assert [holding.operator for holding in found if holding.kind == "value"] == [0]
+    returned = (operators[0], replace(operators[1], is_output=True), operators[2])
+    # Who passes its gradient on is returned: that stays, and so does the row.
+    assert held(*returned, memory_model="training")[0] == Holding(0, 0, 2, (), True, 9, "value")
+
+
+def test_a_gradient_is_held_for_readers_of_those_that_pass_theirs_on_in_other_stages():
+    operators = (
+        Operator("a", storage_bytes=4, backward=Backward(gradient_bytes=40)),
+        Operator("b", reads=("a",), backward=Backward(gradient_bytes=30, passes_to="a")),
+        Operator("c", 1, storage_bytes=5),
+        Operator("d", reads=("b",)),
+    )
+    problem = PartitionProblem(operators, (Device("x"), Device("y")), memory_model="training")
+    plan = PartitionPlan({"a": "x", "b": "y", "c": "x", "d": "y"}, ("x", "y"))
+    here = evaluate(problem, plan).usage[0]
+    # While c runs, whose reader is nowhere; a is sent, and a buffer waits for its gradient.
+    assert here.memory_bytes == 40 + 5 + 4 + 40

@@ -10,11 +10,13 @@ import pytest
 from solver import (
     SOLVERS,
     Device,
+    GraphInput,
     Operator,
     PartitionPlan,
     PartitionProblem,
     SolveLimits,
     SolveStatus,
+    Weight,
     evaluate,
     solve,
 )
@@ -23,8 +25,10 @@ from solver.diagnosis.diagnose import diagnose
 from solver.io.json_files import plan_from_json, plan_to_json, problem_from_json, problem_to_json
 from solver.model.training import Backward
 from solver.search.steps.recomputation import may_run_everything_again
-from tests.support.oracle import brute_force, cost, has_plan
+from tests.support.least_memory import least_memory, with_memory
+from tests.support.oracle import brute_force, cost
 from tests.support.random_problems import recomputed_problem, to_instance
+from tests.support.random_writes import written_problem
 from tests.support.recompute_cases import SMALL, small_problem
 from tests.support.search_states import state_of
 
@@ -156,28 +160,6 @@ def test_published_problems_have_no_better_plan_of_any_shape(case):
 # -- just enough memory --------------------------------------------------------------------
 
 
-def with_memory(problem, memory_bytes):
-    devices = [replace(device, memory_bytes=memory_bytes) for device in problem.devices]
-    return problem.replace(devices=devices)
-
-
-def least_memory(problem):
-    """The least capacity of all devices with which brute force finds a plan; None if none does."""
-
-    def is_enough(memory_bytes):
-        return has_plan(to_instance(with_memory(problem, memory_bytes)))
-
-    low, high = 0, 1
-    while not is_enough(high):
-        low, high = high, 2 * high
-        if high > 1 << 40:
-            return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_enough(middle) else (middle, high)
-    return high
-
-
 def decided_by_sets(count, *, first=0):
     """Random problems that need less memory if something runs again, and the two capacities."""
     settings = {"min_operators": 3, "max_operators": 5, "objective": ("bottleneck",)}
@@ -219,6 +201,88 @@ def test_the_least_memory_is_enough_and_one_byte_less_is_not():
 @pytest.mark.parametrize("block", range(40))
 def test_the_least_memory_of_more_problems_is_enough(block):
     assert check_capacities(12, 1_000 + 500 * block)
+
+
+# -- writes in place, and views on other stages ------------------------------------------------
+
+
+def check_writes(block):
+    """Tests solvers where memory is just enough, a byte too little, and somewhat more."""
+    seen = Counter()
+    for seed in range(block * BLOCK, (block + 1) * BLOCK):
+        problem = written_problem(seed)
+        least = least_memory(problem)
+        for number, memory_bytes in enumerate((least, least - 1, least + 1 + seed % 9)):
+            found = "infeasible"
+            if memory_bytes:
+                solver = ("cp-sat", "auto")[(seed + number) % 2]
+                limited = with_memory(problem, memory_bytes)
+                found = check_exact(limited, f"seed {seed}, {memory_bytes} bytes", solver)
+            assert (found == "infeasible") == (memory_bytes < least)
+            seen[found] += 1
+    return seen
+
+
+@pytest.mark.parametrize("block", range(2))
+def test_borders_of_feasibility_are_found_where_operators_write_in_place(block):
+    seen = check_writes(block)
+    assert seen["only with"] > BLOCK // 4, seen
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("block", range(2, 125))
+def test_more_borders_of_feasibility_are_found_where_operators_write_in_place(block):
+    check_writes(block)
+
+
+def again(saves, kept_bytes=0, **settings):
+    return Backward(
+        1, saves=saves, kept_bytes=kept_bytes, recomputable=bool(kept_bytes), **settings
+    )
+
+
+WRITES = (
+    Operator("h", 2, ("x",), storage_bytes=50, value_bytes=50, backward=again((), 50)),
+    Operator("g", 3, ("x",), storage_bytes=40, value_bytes=40, backward=again((), 40)),
+    Operator("h+=g", 1, ("h", "g"), alias_of="h", in_place=True),
+    Operator("relu", 1, ("g",), alias_of="g", in_place=True, backward=Backward(saves=("g",))),
+    Operator("y", 1, ("h+=g", "relu"), is_output=True, backward=again(("h", "g"))),
+)
+VIEWS = (
+    Operator("a", 1, storage_bytes=8, value_bytes=8, weights=("w",), backward=again(("a",), 8)),
+    Operator(
+        "v",
+        1,
+        ("a",),
+        value_bytes=8,
+        alias_of="a",
+        weights=("w2",),
+        backward=again((), residual_bytes=6),
+    ),
+    Operator("c", 1, ("v",), storage_bytes=8, value_bytes=8, backward=again(("c",), 8)),
+    Operator("d", 1, ("c",), value_bytes=8, is_output=True, backward=again(("c",))),
+)
+
+
+@pytest.mark.parametrize("operators", [WRITES, VIEWS], ids=["writes", "views"])
+def test_optima_at_every_capacity_are_those_of_brute_force(operators):
+    """Tests a writer that reads what is written later, and a view elsewhere with a residual."""
+    problem = PartitionProblem(
+        operators,
+        [Device("x1"), Device("x2")] if operators is VIEWS else [Device("x1")],
+        [GraphInput("x", 8)],
+        {"w": Weight(20, 20), "w2": Weight(20, 20)},
+        memory_model="training",
+        recompute="auto",
+        schedule="gpipe",
+        microbatches=3,
+    )
+    least, without = least_memory(problem), least_memory(problem.replace(recompute="none"))
+    seen = {
+        check_exact(with_memory(problem, memory_bytes), memory_bytes)
+        for memory_bytes in range(least - 1, without + 2, 1 + (without - least) // 20)
+    }
+    assert {"infeasible", "only with"} <= seen
 
 
 # -- what else solvers promise ----------------------------------------------------------------

@@ -1,14 +1,14 @@
 """Every registered solver against brute force, on random problems that use every feature."""
 
 import itertools
-from dataclasses import replace
 
 import pytest
 
 from solver.evaluation.result import SolveStatus
 from solver.model.limits import SolveLimits
 from solver.search.solve import solve
-from tests.support.oracle import brute_force, has_plan
+from tests.support.least_memory import least_memory, with_memory
+from tests.support.oracle import brute_force
 from tests.support.problem_counts import some
 from tests.support.random_problems import random_problem, to_instance
 
@@ -87,36 +87,12 @@ def test_cp_sat_equals_brute_force_on_more_problems(block):
     check_block(block)
 
 
-def with_uniform_memory(problem, memory_bytes):
-    return problem.replace(
-        devices=tuple(replace(device, memory_bytes=memory_bytes) for device in problem.devices)
-    )
-
-
-def least_uniform_memory(problem):
-    """The least capacity of all devices with which brute force finds a plan; None if none does."""
-
-    def feasible(memory_bytes):
-        return has_plan(to_instance(with_uniform_memory(problem, memory_bytes)))
-
-    low, high = 0, 1 << 40
-    if not feasible(high):
-        return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        if feasible(middle):
-            high = middle
-        else:
-            low = middle
-    return high
-
-
 def decided_by_memory(seed):
     """A problem of which the uniform capacity decides whether it has a plan, and the least one."""
     for attempt in itertools.count():
         # No wait for the enumeration of forty bisection steps: at most six operators.
         problem = random_problem(100_000 + seed + 1000 * attempt, max_operators=6)
-        memory_bytes = least_uniform_memory(problem)
+        memory_bytes = least_memory(problem)
         if memory_bytes is not None and memory_bytes > 1:
             return problem, memory_bytes
     raise AssertionError("unreachable")
@@ -125,6 +101,6 @@ def decided_by_memory(seed):
 @pytest.mark.parametrize("seed", some(20, of=60))
 def test_the_least_memory_works_and_one_byte_less_does_not(seed):
     problem, memory_bytes = decided_by_memory(seed)
-    enough = with_uniform_memory(problem, memory_bytes)
+    enough = with_memory(problem, memory_bytes)
     assert check_exact(enough, brute_force(to_instance(enough)), "the least memory")
-    assert not check_exact(with_uniform_memory(problem, memory_bytes - 1), None, "one byte less")
+    assert not check_exact(with_memory(problem, memory_bytes - 1), None, "one byte less")
