@@ -118,10 +118,11 @@ class Recomputation:
         stage_of: Mapping[str, int],
         recomputed: Collection[str],
     ) -> None:
-        self._problem, self._stage_of, self._graph = problem, stage_of, problem.storage_graph
+        self._problem, self._graph = problem, problem.storage_graph
         operators, index_of = problem.operators, problem.index_of
+        self._stage = [stage_of.get(op.name) for op in operators]
         self._chosen = sorted(index_of[name] for name in recomputed)
-        chosen = {operators[index].name for index in self._chosen}
+        chosen = frozenset(self._chosen)
         count = len(operators)
         self.again: Bools = np.zeros(count, dtype=np.bool_)
         self.anchor: Bools = np.zeros(count, dtype=np.bool_)
@@ -131,22 +132,20 @@ class Recomputation:
                 self.again[member] |= operators[member].in_place
         # Views come after what they are views of, and before what reads them.
         for index in sorted((m for c in self._chosen for m in self.here(c)), reverse=True):
-            readers = problem.readers_of[operators[index].name]
+            readers = self._direct_readers(index)
             self.again[index] |= any(self._runs_again_with(index, reader) for reader in readers)
         for index in np.flatnonzero(self.again).tolist():
             for read in operators[index].reads:
-                root = problem.root_of[read]
-                if root in index_of and root not in chosen and self._together(index, root):
-                    self.anchor[index_of[root]] = True
+                root = index_of.get(problem.root_of[read])
+                if root is not None and root not in chosen and self._together(index, root):
+                    self.anchor[root] = True
 
-    def _together(self, index: int, name: str) -> bool:
-        """Whether an operator shares a stage with that of a name."""
-        stage = self._stage_of.get(self._problem.operators[index].name)
-        return stage is not None and stage == self._stage_of.get(name)
+    def _together(self, index: int, other: int) -> bool:
+        """Whether two operators share a stage."""
+        return self._stage[index] is not None and self._stage[index] == self._stage[other]
 
-    def _runs_again_with(self, index: int, name: str) -> bool:
-        other = self._problem.index_of[name]
-        return bool(self.again[other]) and self._together(index, name)
+    def _runs_again_with(self, index: int, other: int) -> bool:
+        return bool(self.again[other]) and self._together(index, other)
 
     def family(self, index: int) -> list[int]:
         """Return an operator and all operators whose values live in its storage, in order."""
@@ -154,13 +153,17 @@ class Recomputation:
 
     def here(self, index: int) -> list[int]:
         """Return the family of an operator as far as it is on its stage, in order."""
-        name = self._problem.operators[index].name
-        return [member for member in self.family(index) if self._together(member, name)]
+        return [member for member in self.family(index) if self._together(member, index)]
 
     @property
     def gradient_spans(self) -> tuple[GradientSpan, ...]:
         """While which operators gradients are held."""
         return self._graph.gradient_spans
+
+    def _direct_readers(self, index: int) -> list[int]:
+        """Return the operators that read the value of an operator itself."""
+        names = self._problem.readers_of[self._problem.operators[index].name]
+        return [self._problem.index_of[name] for name in names]
 
     def savers(self, index: int) -> list[int]:
         """Return the operators whose backward passes need the storage of an operator."""
@@ -194,26 +197,24 @@ class Recomputation:
                 found.append(index)
                 again[index] = True
                 for member in reversed(self.here(index)):
-                    readers = self._problem.readers_of[operators[member].name]
                     again[member] |= operators[member].in_place or any(
-                        again[self._problem.index_of[reader]] and self._together(member, reader)
-                        for reader in readers
+                        again[reader] and self._together(member, reader)
+                        for reader in self._direct_readers(member)
                     )
         return found[::-1]
 
     def _is_needed(self, index: int, again: Bools) -> bool:
         """Whether an operator may run again whatever else does, and something here needs it."""
         operators = self._problem.operators
-        if not self._graph.inner[index] or operators[index].name not in self._stage_of:
+        if not self._graph.inner[index] or self._stage[index] is None:
             return False
         family = self.family(index)
         writers = [member for member in family if operators[member].in_place]
         if writers:
-            return all(self._together(index, operators[member].name) for member in writers)
+            return all(self._together(index, member) for member in writers)
         needing = [other for other in self.readers(index) if again[other] and other not in family]
         return bool(operators[index].backward.residual_bytes) or any(
-            self._together(index, operators[other].name)
-            for other in (*self.savers(index), *needing)
+            self._together(index, other) for other in (*self.savers(index), *needing)
         )
 
     # -- rules ----------------------------------------------------------------------------
@@ -247,8 +248,8 @@ class Recomputation:
             return "it is not recomputable"
         if self._problem.recompute == "layers" and not self._graph.inner[index]:
             return "recompute is 'layers', and not its region alone needs it"
-        mine = [v for v in self.savers(index) if self._together(index, operators[v].name)]
-        needed = [v for v in self.readers(index) if self._runs_again_with(index, operators[v].name)]
+        mine = [v for v in self.savers(index) if self._together(index, v)]
+        needed = [v for v in self.readers(index) if self._runs_again_with(index, v)]
         for other in (*mine, *needed):
             if operators[other].backward.region != op.backward.region:
                 return f"{operators[other].name!r}, of another region, needs it"
@@ -263,7 +264,7 @@ class Recomputation:
             other = operators[member]
             if not other.in_place:
                 continue
-            if not self._together(index, other.name):
+            if not self._together(index, member):
                 return f"{other.name!r}, which writes into its storage, is in another stage"
             if other.backward.region != operators[index].backward.region:
                 return f"{other.name!r}, which writes into its storage, is of another region"
@@ -279,10 +280,10 @@ class Recomputation:
                 continue
             for read in problem.operators[member].reads:
                 root = problem.index_of.get(problem.root_of[read])
-                if root is None or not self.anchor[root]:
+                if root is None or not self.anchor[root] or not self._together(index, root):
                     continue
                 for other in self.family(root):
                     writer = problem.operators[other]
-                    if writer.in_place and other > member and self._together(index, writer.name):
+                    if writer.in_place and other > member and self._together(index, other):
                         return f"{writer.name!r} writes into {read!r} after it has read it"
         return None

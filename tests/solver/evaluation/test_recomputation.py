@@ -407,13 +407,12 @@ def test_whole_regions_are_all_that_their_stages_need():
 
 def test_what_is_written_after_it_was_read_cannot_be_read_again():
     saver = Backward(saves=("e",), kept_bytes=0)
+    again = Backward(kept_bytes=8, recomputable=True)
     problem = chain()
     problem = problem.replace(
         operators=[
             *problem.operators[:2],
-            Operator(
-                "e", 1, ("b",), storage_bytes=8, backward=Backward(kept_bytes=8, recomputable=True)
-            ),
+            Operator("e", 1, ("b",), storage_bytes=8, backward=again),
             *problem.operators[2:],
             Operator("f", 1, ("e",), backward=saver),
         ]
@@ -423,8 +422,12 @@ def test_what_is_written_after_it_was_read_cannot_be_read_again():
         "operator 'e' cannot run again: 'c' writes into 'b' after it has read it"
     ]
     assert not refusals(problem, replace(plan, recomputed={"b", "e"}))
-    # On another stage it writes into what that stage has received.
+    # On another stage it writes into what that stage has received, which no anchor is there.
     assert not refusals(problem, on(problem, *"xxxyyx", again={"e"}))
+    # Nor is it one because of what runs again elsewhere.
+    more = Operator("g", 1, ("b",), storage_bytes=8, backward=replace(again, saves=("g",)))
+    problem = problem.replace(operators=[*problem.operators, more])
+    assert not refusals(problem, on(problem, *"xxyyyyx", again={"e", "g"}))
 
 
 def test_nothing_runs_again_without_a_backward_pass():
