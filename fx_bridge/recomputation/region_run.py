@@ -21,14 +21,21 @@ from torch import fx, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.fx.node import map_arg
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils import _pytree as pytree
 
+from fx_bridge.recomputation.kept_tensors import (
+    KeptValue,
+    SavedTensor,
+    detached,
+    version_counter,
+    written_since,
+)
 from fx_bridge.recomputation.random_state import NotedState, drawing_again, noted_state
 from fx_bridge.recomputation.steps import Step, call
 from fx_bridge.storages.autocast import autocast_dtypes, precision, types_here
 from fx_bridge.storages.tensor_subclasses import tensor_leaves
 from solver import PartitionError
 
+_OF_MODULE: Final = ("get_attr", "call_module")
 # Shared, since every object that is made for each operator brings the garbage collector nearer.
 _NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
 
@@ -54,16 +61,30 @@ class Slot:
 class Handle:
     """What autograd holds in place of a tensor that is made again."""
 
-    __slots__ = ("conjugate", "dtype", "negative", "offset", "size", "slot", "stride")
+    __slots__ = (
+        "conjugate",
+        "counter",
+        "dtype",
+        "negative",
+        "offset",
+        "size",
+        "slot",
+        "stride",
+        "version",
+    )
 
     def __init__(self, slot: Slot, tensor: torch.Tensor) -> None:
         self.slot, self.dtype = slot, tensor.dtype
+        self.counter, self.version = version_counter(tensor), tensor._version
         self.offset, self.size = tensor.storage_offset(), tensor.size()
         self.stride = tensor.stride()
         self.conjugate, self.negative = tensor.is_conj(), tensor.is_neg()
 
     def tensor(self) -> torch.Tensor:
         """Return the tensor, for which its region runs again if it has not done so yet."""
+        if self.counter._version != self.version:
+            what = f"a value of the shape {list(self.size)}, which runs again"
+            raise written_since(what, self.counter._version, self.version)
         run = self.slot.run
         if run is not None:
             run.run_again()
@@ -80,9 +101,9 @@ class Handle:
             return torch._neg_view(made) if self.negative else made
 
 
-def unpacked(packed: torch.Tensor | Handle) -> torch.Tensor:
+def unpacked(packed: SavedTensor | Handle) -> torch.Tensor:
     """Return a saved tensor."""
-    return packed.tensor() if isinstance(packed, Handle) else packed
+    return packed.tensor()
 
 
 @dataclass(slots=True)
@@ -92,7 +113,6 @@ class Noted:
     requires_grad: tuple[bool, ...] = ()
     precision: Mapping[str, torch.dtype] = field(default_factory=_nothing)
     random_state: NotedState | None = None
-    weights: Mapping[str, torch.Tensor] = field(default_factory=_nothing)
     residuals: Mapping[int, weakref.ref[Slot]] = field(default_factory=_nothing)
     """Slots of what it saves of its own, by how many tensors it saves before."""
 
@@ -109,7 +129,7 @@ class RegionRun:
     def __init__(self, steps: Sequence[Step]) -> None:
         self._steps = steps
         self._lock = threading.Lock()
-        self.kept: dict[fx.Node, Any] = {}
+        self.kept: dict[fx.Node, KeptValue] = {}
         self.noted: dict[fx.Node, Noted] = {step.node: Noted() for step in steps}
         self.results: dict[tuple[fx.Node, int], weakref.ref[Slot]] = {}
 
@@ -126,7 +146,10 @@ class RegionRun:
         """Run everything that is to run again, and fill the slots to which handles lead."""
         # Autograd has a thread for each device.
         with self._lock, torch.no_grad():
-            values, self.kept = self.kept, {}
+            for read, kept in self.kept.items():
+                kept.check(str(read.target) if read.op in _OF_MODULE else read.name)
+            values = {read: kept.value for read, kept in self.kept.items()}
+            self.kept = {}
             for step in self._steps:
                 if step.node in self.noted:
                     self._run_step(step, values, self.noted.pop(step.node))
@@ -151,9 +174,9 @@ class RegionRun:
             args, kwargs = map_arg((node.args, node.kwargs), argument)
             target: Any = node.target
             if node.op == "call_module":
-                target = values[node]
+                target, weights = values[node]
                 buffers = {name for name, _ in target.named_buffers(remove_duplicate=False)}
-                weights = {n: t.clone() if n in buffers else t for n, t in noted.weights.items()}
+                weights = {n: t.clone() if n in buffers else t for n, t in weights.items()}
                 value = torch.func.functional_call(target, weights, args, kwargs)
             else:
                 value = call(node.op, target, args, kwargs)
@@ -188,20 +211,6 @@ def _catching(slots: dict[int, Slot]) -> Iterator[None]:
         yield
 
 
-def detached(value: Any, requires_grad: Sequence[bool] | None = None) -> Any:
-    """Return a value apart from autograd's graph, with the same or the given flags."""
-    if isinstance(value, torch.Tensor):
-        flag = value.requires_grad if requires_grad is None else requires_grad[0]
-        return value.detach().requires_grad_(flag)
-    flags = None if requires_grad is None else iter(requires_grad)
-
-    def one(tensor: torch.Tensor) -> torch.Tensor:
-        flag = tensor.requires_grad if flags is None else next(flags)
-        return tensor.detach().requires_grad_(flag)
-
-    return pytree.tree_map_only(torch.Tensor, one, value)
-
-
 # -- the first run -------------------------------------------------------------------------
 
 Made = dict[int, tuple[StorageWeakRef, RegionRun, fx.Node, int]]
@@ -225,6 +234,7 @@ class Recording:
     def __init__(self, run: RegionRun, made: Made) -> None:
         self._run, self._made = run, made
         self._again = False
+        self._operator = ""
         self._read: set[int] = set()
         self._pending: dict[int, tuple[StorageWeakRef, Slot, int]] = {}
         self._count = 0
@@ -239,7 +249,7 @@ class Recording:
             # With what it packed autograd keeps the packing function, which leads here.
             del self._run, self._made
 
-    def _packed(self, tensor: torch.Tensor) -> torch.Tensor | Handle:
+    def _packed(self, tensor: torch.Tensor) -> SavedTensor | Handle:
         place = self._count
         self._count += 1
         if has_storage(tensor):
@@ -253,25 +263,23 @@ class Recording:
                 if address not in self._pending:
                     self._pending[address] = StorageWeakRef(storage), Slot(self._run), place  # type: ignore[no-untyped-call]
                 return Handle(self._pending[address][1], tensor)
-        # Not the tensor itself: what an operator saves of its own result would hold itself.
-        return tensor.detach()
+        return SavedTensor(tensor, self._operator)
 
     def before(self, step: Step, module: nn.Module, env: dict[fx.Node, Any]) -> None:
         """Note what an operator needs to run again as it is about to run."""
-        self._again, self._count = step.again, 0
+        self._again, self._count, self._operator = step.again, 0, step.node.name
         if not step.again:
             return
         noted = self._run.noted[step.node]
         reads = step.node.all_input_nodes
         for read in reads:
             if read not in self._run.noted and read not in self._run.kept:
-                self._run.kept[read] = detached(env[read])
+                self._run.kept[read] = KeptValue(env[read])
         read_values: list[Any] = [env[read] for read in reads]
         if step.node.op == "call_module":
             target = module.get_submodule(str(step.node.target))
-            self._run.kept[step.node] = target
             weights = _weights(target)
-            noted.weights = detached(weights)
+            self._run.kept[step.node] = KeptValue((target, weights))
             read_values.append(weights)
         read_values += [_weights(v) for v in read_values if isinstance(v, nn.Module)]
         tensors = tensor_leaves(read_values)
@@ -284,6 +292,9 @@ class Recording:
         """Find out which of the saved tensors are results of an operator that has run."""
         if not step.again:
             return
+        for node, kept in self._run.kept.items():
+            if node is step.node or node.name in step.written:
+                kept.accept_writes()
         noted = self._run.noted[step.node]
         leaves = tensor_leaves(value)
         noted.requires_grad = tuple(leaf.requires_grad for leaf in leaves)

@@ -1,0 +1,123 @@
+"""Tensors kept from a forward pass for its backward pass, and whether they are still the same.
+
+Autograd compares the version of each tensor that it saved with that of the forward pass, but not
+where ``saved_tensors_hooks`` stand between (torch/csrc/autograd/saved_variable.cpp). So here it is
+compared: of what autograd was given, and of what operators read that run again.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from fx_bridge.storages.tensor_subclasses import tensor_leaves
+
+
+class SavedTensor:
+    """A tensor that autograd saves, with its version.
+
+    Parameters
+    ----------
+    operator : str
+        Which saves it.
+    """
+
+    __slots__ = ("_operator", "_tensor", "_version")
+
+    def __init__(self, tensor: torch.Tensor, operator: str) -> None:
+        # Not the tensor itself: what an operator saves of its own result would hold itself.
+        self._tensor, self._operator = tensor.detach(), operator
+        self._version = self._tensor._version
+
+    def tensor(self) -> torch.Tensor:
+        """Return the tensor; raise what autograd raises if it has been written into."""
+        if self._tensor._version != self._version:
+            what = f"{_described(self._tensor)}, which {self._operator!r} saved"
+            raise written_since(what, self._tensor._version, self._version)
+        return self._tensor
+
+
+class KeptValue:
+    """A value for operators that read it when they run again, with the versions of its tensors.
+
+    Parameters
+    ----------
+    value : Any
+        A tensor, or a container of some.
+    """
+
+    __slots__ = ("_versions", "value")
+
+    def __init__(self, value: Any) -> None:
+        self.value = detached(value)
+        if any(tensor.is_inference() for tensor in tensor_leaves(value)):
+            # They have no version by which a write could be seen.
+            self.value = pytree.tree_map_only(torch.Tensor, _outside_inference, self.value)
+        self._versions: list[int | None] = [t._version for t in tensor_leaves(self.value)]
+
+    def accept_writes(self) -> None:
+        """Compare no more what has been written into: its writer runs again on a copy."""
+        pairs = zip(tensor_leaves(self.value), self._versions, strict=True)
+        self._versions = [noted if t._version == noted else None for t, noted in pairs]
+
+    def check(self, name: str) -> None:
+        """Raise what autograd raises if a tensor has been written into.
+
+        Parameters
+        ----------
+        name : str
+            Of the value.
+        """
+        for tensor, noted in zip(tensor_leaves(self.value), self._versions, strict=True):
+            if noted is not None and tensor._version != noted:
+                what = f"{name!r}, {_described(tensor)}, which operators read that run again"
+                raise written_since(what, tensor._version, noted)
+
+
+def _outside_inference(tensor: torch.Tensor) -> torch.Tensor:
+    if not tensor.is_inference():
+        return tensor
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+
+def detached(value: Any, requires_grad: Sequence[bool] | None = None) -> Any:
+    """Return a value apart from autograd's graph, with the same or the given flags."""
+    if isinstance(value, torch.Tensor):
+        flag = value.requires_grad if requires_grad is None else requires_grad[0]
+        return value.detach().requires_grad_(flag)
+    flags = None if requires_grad is None else iter(requires_grad)
+
+    def one(tensor: torch.Tensor) -> torch.Tensor:
+        flag = tensor.requires_grad if flags is None else next(flags)
+        return tensor.detach().requires_grad_(flag)
+
+    return pytree.tree_map_only(torch.Tensor, one, value)
+
+
+def version_counter(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with the version of `tensor`, also when that changes, and no memory."""
+    counter = tensor.detach()
+    counter.data = _empty(tensor.device)
+    return counter
+
+
+@functools.cache
+def _empty(device: torch.device) -> torch.Tensor:
+    return torch.empty(0, device=device)
+
+
+def _described(tensor: torch.Tensor) -> str:
+    return f"[{tensor.type()} {list(tensor.shape)}]"
+
+
+def written_since(what: str, version: int, expected: int) -> RuntimeError:
+    """Return the error that autograd raises, of its type and with its words."""
+    return RuntimeError(
+        "one of the variables needed for gradient computation has been modified by an inplace "
+        f"operation: {what}, is at version {version}; expected version {expected} instead; "
+        "write into it after the backward pass, or leave what reads it out of recomputed"
+    )
