@@ -9,13 +9,14 @@ from __future__ import annotations
 import gc
 import platform
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import distributed
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from experiments.pipelines.link_timing import ping_pong
+from experiments.pipelines.loopback import HOST, keep_gloo_on_loopback, loopback_store
 from experiments.processes.workers import serve
 from experiments.zoo.models import captured_model
 from fx_bridge.capture.digest import graph_digest
@@ -23,8 +24,6 @@ from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.costs.timing import measure_operators
 from fx_bridge.costs.workspaces import measure_workspaces
 from solver.io.json_files import plan_from_json
-
-_HOST: Final = "127.0.0.1"
 
 
 class Worker:
@@ -50,14 +49,15 @@ class Worker:
 
     def open(self) -> dict[str, Any]:
         """Keep the store by which the processes find each other: no file outlives them."""
-        self._store = TCPStore(_HOST, 0, is_master=True, wait_for_workers=False)
+        self._store = loopback_store()
         return {"port": self._store.port}
 
     def join(self, *, rank: int, world: int, port: int, threads: int) -> dict[str, Any]:
         """Join the process group."""
         torch.set_num_threads(threads)
         self._rank = rank
-        store = self._store or TCPStore(_HOST, port, is_master=False)
+        keep_gloo_on_loopback()
+        store = self._store or TCPStore(HOST, port, is_master=False)
         distributed.init_process_group("gloo", store=store, rank=rank, world_size=world)
         # Every process takes part in the making of every group.
         for count in range(1, world + 1):

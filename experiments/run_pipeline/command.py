@@ -140,6 +140,7 @@ def _run(
     import torch
     import torch.distributed as dist
 
+    from experiments.pipelines.loopback import keep_gloo_on_loopback
     from experiments.run_pipeline.agreement import first_line
     from experiments.run_pipeline.rank_steps import RankReport, run_steps
 
@@ -150,6 +151,8 @@ def _run(
     if accelerated:
         torch.get_device_module(job.device.type).set_device(job.device)
     watch.doing = "the start of the process group"
+    if agreement.launch.is_on_one_host and "GLOO_SOCKET_IFNAME" not in os.environ:
+        keep_gloo_on_loopback()
     try:
         dist.init_process_group(
             "nccl" if job.device.type == "cuda" else "gloo",

@@ -122,6 +122,11 @@ class Launch:
                 f"torchrun's environment is damaged: {error}; start by torchrun"
             ) from None
 
+    @property
+    def is_on_one_host(self) -> bool:
+        """Return whether all processes are on this host."""
+        return self.local_world_size == self.world_size
+
     def check_launcher(self) -> None:
         """Raise PartitionError if torchrun, which keeps the store of the run, is gone.
 

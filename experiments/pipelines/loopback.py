@@ -1,0 +1,37 @@
+"""Sockets of processes that all run on this machine, which no other machine can reach."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Final
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+HOST: Final = "127.0.0.1"
+
+
+def loopback_store() -> TCPStore:
+    """Return the store of a group of processes, at a free port of this machine.
+
+    By itself torch listens on every interface, whatever the host that it is told.
+    """
+    with socket.socket() as listener:
+        listener.bind((HOST, 0))
+        port = listener.getsockname()[1]
+        return TCPStore(
+            HOST,
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            # The store closes it.
+            master_listen_fd=listener.detach(),
+        )
+
+
+def keep_gloo_on_loopback() -> None:
+    """Let gloo listen on the loopback interface, not on that of the name of this machine."""
+    names = [name for _, name in socket.if_nameindex()]
+    loopback = next((name for name in names if name in ("lo", "lo0")), None)
+    if loopback is not None:
+        os.environ["GLOO_SOCKET_IFNAME"] = loopback
