@@ -68,7 +68,8 @@ class PassedValue:
                 f"{self.dtype} of shape {list(self.shape)} when the model was captured; pass "
                 "inputs like the example's"
             )
-        if tensor.requires_grad and not self.requires_grad:
+        # A weight that the model returns is trained, whether the pipeline trains it or not.
+        if tensor.requires_grad and not self.requires_grad and torch.is_grad_enabled():
             raise PartitionError(
                 f"{self.name!r} needs a gradient, and did not when the pipeline was built; build "
                 "it again after unfreezing weights"

@@ -222,6 +222,21 @@ class Outputs(nn.Module):
         }
 
 
+class Returned(nn.Module):
+    """What is trained, frozen or given is returned from its first stage, as it is and as views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 5), nn.Linear(5, 4)
+        self.register_buffer("ids", torch.arange(4))
+
+    def forward(self, x):
+        weight, turned = self.first.weight, self.first.weight.t()
+        early = (x @ turned + self.ids[0]).tanh()
+        late = self.last(early)
+        return late, weight, turned[0], self.first.bias, weight, self.ids, early.detach(), late, x
+
+
 def _loss_of_outputs(outputs, target):
     late = functional.mse_loss(outputs["late"], target)
     return (
@@ -288,6 +303,11 @@ CASES = {
     "forward only, interleaved": Case(Skips, rows, (0.2, 0.5, 0.7), rounds=2, loss=None),
     "forward only, looped": Case(
         Integers, rows, (0.2, 0.5, 0.7), rounds=2, schedule="gpipe", loss=None
+    ),
+    "forward only, outputs": Case(Outputs, keywords, (0.3, 0.6), ranks=3, loss=None),
+    "forward only, returned": Case(Returned, rows, (0.8,), loss=None),
+    "forward only, returned, looped": Case(
+        Returned, rows, (0.6, 0.8, 0.9), rounds=2, schedule="gpipe", loss=None
     ),
     "outputs, 1f1b": Case(Outputs, keywords, (0.3, 0.6), ranks=3, loss=_loss_of_outputs),
     "run again, gpipe": Case(

@@ -80,6 +80,9 @@ def test_what_is_not_as_expected_is_refused():
     frozen, tensors = values(training=False)
     with pytest.raises(PartitionError, match="needs a gradient, and did not when the pipeline"):
         frozen[0].packed(tensors[0])
+    with torch.no_grad():
+        # A weight is trained, whatever a pipeline without a loss does with it.
+        assert not frozen[-1].packed(tensors[-1]).requires_grad
 
 
 def test_sparse_values_do_not_travel():
