@@ -32,6 +32,7 @@ from fx_bridge.options import (
 )
 from fx_bridge.partition import PartitionResult, Request
 from solver import Device, PartitionError, Pipeline
+from solver.model.text import shown
 
 Compiled = Callable[..., Any]
 
@@ -118,7 +119,7 @@ class CompileBackend:
 
     def __init__(self, request: Request, *, strict: bool = False) -> None:
         if not isinstance(strict, bool):
-            raise PartitionError(f"strict is {strict!r}; write True or False")
+            raise PartitionError(f"strict is {shown(strict)}; write True or False")
         self._request = request
         self.results: list[PartitionResult] = []
         self._strict = strict

@@ -32,6 +32,7 @@ from solver import (
 )
 from solver.model.checks import check_choice, check_natural, only_given, remake
 from solver.model.devices import check_interconnect
+from solver.model.text import shown
 
 HeldMemory = Literal["inference", "weights"]
 Latencies = Mapping[str, int | Mapping[str, int]]
@@ -82,7 +83,9 @@ class Training:
     def __post_init__(self) -> None:
         check_optimizer(self.optimizer)
         if not isinstance(self.master_weights, bool):
-            raise PartitionError(f"master_weights is {self.master_weights!r}; write True or False")
+            raise PartitionError(
+                f"master_weights is {shown(self.master_weights)}; write True or False"
+            )
         check_choice(self.tied_weights, get_args(TiedReaders), "tied_weights")
         object.__setattr__(self, "recompute", Recompute.of(self.recompute).shortest)
         object.__setattr__(
@@ -279,7 +282,9 @@ class Search:
         check_limits(self.limits)
         check_solver(self.solver)
         if not isinstance(self.without, Collection):
-            raise PartitionError(f"without is {self.without!r}; write a list of names of steps")
+            raise PartitionError(
+                f"without is {shown(self.without)}; write a list of names of steps"
+            )
         check_without(self.without)
         object.__setattr__(self, "without", tuple(self.without))
 
@@ -290,7 +295,7 @@ class Search:
 def check_group(value: object, group: type, name: str) -> None:
     """Raise PartitionError unless `value`, the argument `name` of a call, is a `group`."""
     if not isinstance(value, group):
-        raise PartitionError(f"{name} is {value!r}; write {name}={group.__name__}(...)")
+        raise PartitionError(f"{name} is {shown(value)}; write {name}={group.__name__}(...)")
 
 
 def _by_operator(

@@ -50,7 +50,8 @@ from solver import (
 )
 from solver.evaluation.summary import result_html
 from solver.model.devices import DEFAULT_DEVICE_CLASS
-from solver.model.quantities import counted, format_bytes, printable
+from solver.model.quantities import counted, format_bytes
+from solver.model.text import printable, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +212,8 @@ class Request:
         check_group(self.search, Search, "search")
         if self.training is not None and self.costs.memory_model != "inference":
             raise PartitionError(
-                f"memory_model of costs is {self.costs.memory_model!r}, but training counts what "
-                "training holds; leave one of them out"
+                f"memory_model of costs is {shown(self.costs.memory_model)}, but training counts "
+                "what training holds; leave one of them out"
             )
         devices = _checked_devices(self.devices, self.costs)
         object.__setattr__(self, "devices", devices)
@@ -340,7 +341,7 @@ def partition_module(
 def _checked_devices(devices: Sequence[Device], costs: Costs) -> tuple[Device, ...]:
     example = "Device('cuda:0', memory_bytes=24 * GiB)"
     if isinstance(devices, str) or not isinstance(devices, Iterable):
-        raise PartitionError(f"devices is {devices!r}; write a list, such as [{example}]")
+        raise PartitionError(f"devices is {shown(devices)}; write a list, such as [{example}]")
     devices = tuple(devices)
     if not devices:
         raise PartitionError("there are no devices; give at least one solver.Device")

@@ -24,7 +24,7 @@ from solver import (
 )
 from solver import solve as run_solver
 from solver.evaluation.summary import steps_text
-from solver.model.quantities import printable
+from solver.model.text import printable
 
 if TYPE_CHECKING:
     from experiments.comparison.records import Study

@@ -65,7 +65,7 @@ def compare(
 
     settings = CompareSettings(
         request=read_request(replace(problem, devices=None)),
-        device_sets={text: parse_devices(text) for text in problem.devices or ()},
+        device_sets={text: parse_devices(text, "--devices") for text in problem.devices or ()},
         planners=read_planners(planner),
         limits=read_limits(search),
         without=read_without(without),

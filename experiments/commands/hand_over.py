@@ -21,7 +21,8 @@ from experiments.console.output import check_writable, print_json, say_note
 from experiments.problems.plan_files import EngineName
 from solver import PartitionError, PartitionPlan, PartitionProblem, load_plan
 from solver.io.files import write_text_atomically
-from solver.model.quantities import counted, printable
+from solver.model.quantities import counted
+from solver.model.text import printable
 
 if TYPE_CHECKING:
     from fx_bridge.capture.graph import CapturedGraph

@@ -11,6 +11,7 @@ from experiments.commands.options import LimitOptions, ProblemOptions
 from experiments.planners.steps import read_names, read_steps
 from experiments.problems.recompute_request import RecomputeRequest
 from experiments.problems.request import ProblemRequest, parse_objective
+from experiments.workloads.fields import read_number
 from solver import (
     Interconnect,
     PartitionError,
@@ -18,6 +19,7 @@ from solver import (
     SolveLimits,
     check_solver,
 )
+from solver.model.problem_checks import MAX_TOTAL
 from solver.model.quantities import parse_memory
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ def read_request(options: ProblemOptions) -> ProblemRequest:
         devices=read_devices(options.devices),
         interconnect=None
         if options.link is None
-        else Interconnect(default=parse_link(options.link)),
+        else Interconnect(default=parse_link(options.link, "--link")),
         objective=None
         if options.objective is None
         else parse_objective(options.objective, "--objective"),
@@ -54,7 +56,7 @@ def read_request(options: ProblemOptions) -> ProblemRequest:
         placement=_read_placement(options),
         engine=options.for_,
         attention=options.attention,
-        communication_scale=options.communication_scale,
+        communication_scale=_read_scale(options.communication_scale),
         with_host=not options.no_host,
         with_replicas=not options.no_replicas,
         device_memory_bytes=_read_device_memory(options.device_memory),
@@ -66,6 +68,10 @@ def read_request(options: ProblemOptions) -> ProblemRequest:
     from experiments.problems.profile import Profile
 
     return replace(request, profile=Profile.load(options.profile))
+
+
+def _read_scale(scale: float | None) -> float | None:
+    return None if scale is None else read_number(scale, "--communication-scale", MAX_TOTAL)
 
 
 def _read_device_memory(text: str | None) -> int | None:
@@ -174,4 +180,4 @@ def read_devices(entries: Sequence[str] | None) -> DeviceSet | None:
             f"--devices is given {len(entries)} times; a plan is for one set: write its devices "
             "with commas between them, such as 80GB,24GB"
         )
-    return parse_devices(entries[0])
+    return parse_devices(entries[0], "--devices")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -19,7 +21,8 @@ from experiments.commands.options import (
 from experiments.console.output import check_writable, print_json, say_note
 from experiments.problems.request import read_problem
 from solver import PartitionError, PartitionProblem, save_problem
-from solver.model.quantities import counted, printable
+from solver.model.quantities import counted
+from solver.model.text import printable
 
 KINDS = (
     "layered",
@@ -30,6 +33,9 @@ KINDS = (
     "balanced-experts",
 )
 _OutOption = Annotated[str, out_option("FILE", "Save the problem, for solve.")]
+_NUMBERS = tuple(
+    f"{name} is " for name in ("operators", "width", "experts", "seed", "devices", "slack")
+)
 _SHAPED = {"width": ("layered",), "experts": ("mixture-of-experts", "balanced-experts")}
 
 
@@ -122,9 +128,20 @@ def generate(
         if kind in KINDS and kind not in _SHAPED[name]:
             shaped = " and ".join(_SHAPED[name])
             raise PartitionError(f"--{name} is about {shaped} graphs; leave it out")
-    settings = GeneratorSettings(operators, seed=seed, **shape)
-    made = generate_problem(kind, settings, devices, slack_percent=slack, unequal=unequal)
+    with _options_named():
+        settings = GeneratorSettings(operators, seed=seed, **shape)
+        made = generate_problem(kind, settings, devices, slack_percent=slack, unequal=unequal)
     _save(made, out, as_json)
+
+
+@contextlib.contextmanager
+def _options_named() -> Iterator[None]:
+    """Call the fields that are options as a person writes them."""
+    try:
+        yield
+    except PartitionError as error:
+        is_option = str(error).startswith(_NUMBERS)
+        raise PartitionError(f"--{error}" if is_option else str(error)) from None
 
 
 def _save(problem: PartitionProblem, out: str, as_json: bool) -> None:

@@ -22,7 +22,8 @@ from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
 from experiments.console.output import make_console, print_json, say, say_note
 from experiments.problems.request import ProblemRequest, check_model_request
 from solver import PartitionError
-from solver.model.quantities import counted, printable
+from solver.model.quantities import counted
+from solver.model.text import printable, shown
 
 if TYPE_CHECKING:
     from experiments.pipelines.prediction import PlanRow
@@ -145,8 +146,8 @@ def process_request(request: ProblemRequest) -> ProblemRequest:
         )
     if request.training is not None and request.training.optimizer != "adamw":
         raise PartitionError(
-            f"--optimizer is {request.training.optimizer!r}, but the processes measure a step of "
-            "adamw; leave it out"
+            f"--optimizer is {shown(request.training.optimizer)}, but the processes measure a step "
+            "of adamw; leave it out"
         )
     devices = None if request.devices is None else _processes(request.devices)
     return replace(request, devices=devices)

@@ -20,8 +20,9 @@ from solver import PartitionError, PartitionProblem, SolveResult, SolveStatus, c
 from solver.evaluation.result import judge
 from solver.model.plan import check_assignment
 from solver.model.problem import ObjectiveName
-from solver.model.quantities import format_value, printable
+from solver.model.quantities import format_value
 from solver.model.recomputation import with_regions
+from solver.model.text import printable
 
 _SHOWN: tuple[ObjectiveName, ...] = ("transfer", "bottleneck", "latency", "peak_memory")
 _GIVEN = "given"

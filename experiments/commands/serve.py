@@ -203,7 +203,7 @@ def serve(
     check_given(options.devices, "--devices", "24GB,12GB")
     check_writable(out, model, options.devices)
     searched = read_limits(limits)
-    devices = parse_devices(options.devices)
+    devices = parse_devices(options.devices, "--devices")
     first_ns = None if options.first_token is None else _time_ns(options.first_token)
     spec = resolve_built(model)
     request = _request(options)
@@ -343,7 +343,7 @@ def _costs(options: ServeOptions, devices: DeviceSet) -> Costs:
 
     link = devices.interconnect or PCIE
     if options.link is not None:
-        link = Interconnect(default=parse_link(options.link))
+        link = Interconnect(default=parse_link(options.link, "--link"))
     return Costs(
         interconnect=link,
         memory_model=options.memory_model or "weights",

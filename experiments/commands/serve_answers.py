@@ -13,7 +13,8 @@ import typer
 from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
 from experiments.console.output import print_json
 from solver import SolveStatus
-from solver.model.quantities import aligned, format_bytes, format_ns, printable
+from solver.model.quantities import aligned, format_bytes, format_ns
+from solver.model.text import printable
 
 if TYPE_CHECKING:
     from experiments.commands.serve_rules import RulesTable

@@ -15,7 +15,8 @@ from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
 from experiments.console.output import print_json
 from solver import Device, PartitionError, SolveLimits, SolveStatus
 from solver.model.devices import DEFAULT_DEVICE_CLASS, PCIE, Link
-from solver.model.quantities import aligned, format_bytes, format_ns, printable
+from solver.model.quantities import aligned, format_bytes, format_ns
+from solver.model.text import printable
 
 if TYPE_CHECKING:
     from torch import nn
@@ -46,15 +47,11 @@ class HostRequest:
         PartitionError
             If one of them says nothing that can be understood.
         """
-        from experiments.problems.devices import EXAMPLE, parse_devices, parse_link
+        from experiments.problems.devices import parse_devices, parse_link
 
         if not host.strip():
             raise PartitionError(f"--host is empty; {_EXAMPLE}")
-        try:
-            found = parse_devices(host)
-        except PartitionError as error:
-            wrong = str(error).removeprefix(f"devices {host!r}: ").replace(EXAMPLE, _EXAMPLE)
-            raise PartitionError(f"--host {host!r}: {wrong}") from error
+        found = parse_devices(host, "--host", _EXAMPLE)
         if len(found.devices) > 1:
             raise PartitionError(f"--host {host!r} names several; {_EXAMPLE}")
         (device,) = found.devices
@@ -65,7 +62,7 @@ class HostRequest:
             device.memory_bytes,
             device.device_class,
             {**specs, **found.spec_of},
-            PCIE.default if link is None else parse_link(link),
+            PCIE.default if link is None else parse_link(link, "--host-link"),
         )
 
 

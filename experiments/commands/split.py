@@ -18,7 +18,8 @@ from experiments.commands.options import (
 from experiments.console.exit_codes import EXIT_NOT_EQUAL
 from experiments.console.output import make_console, print_json, say, say_note, text_table
 from solver import PartitionError, PartitionPlan, load_plan
-from solver.model.quantities import counted, format_bytes, printable
+from solver.model.quantities import counted, format_bytes
+from solver.model.text import printable
 
 if TYPE_CHECKING:
     from torch import fx

@@ -27,7 +27,6 @@ from experiments.console.exit_codes import (
 if TYPE_CHECKING:
     import typer
 
-_LONGEST: Final = 2000
 _STDERR: Final = 2
 
 
@@ -207,10 +206,7 @@ def _forget_output() -> None:
 
 
 def _fail(message: str) -> int:
-    from solver.model.quantities import printable
+    from solver.model.text import one_line
 
-    line = printable(" ".join(message.split()))
-    if len(line) > _LONGEST:
-        line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
-    print(f"error: {line}", file=sys.stderr)
+    print(f"error: {one_line(message)}", file=sys.stderr)
     return EXIT_BAD_INPUT

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from solver import PartitionError
 from solver.io.files import check_folder_writable, real_path
-from solver.model.quantities import printable
+from solver.model.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -13,7 +13,8 @@ from rich.live import Live
 from rich.text import Text
 
 from solver import Progress, SolveLimits
-from solver.model.quantities import format_gap, format_value, printable
+from solver.model.quantities import format_gap, format_value
+from solver.model.text import printable
 
 _REFRESH_S: Final = 0.1
 

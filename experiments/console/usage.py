@@ -10,7 +10,24 @@ _VALUE: Final = re.compile(r"Invalid value for '(-[\w-]+)'(?: / '-[\w-]+')*: (.*
 _CHOICE: Final = re.compile(r"(?:Value error, )?.* is not one of (.*)", re.DOTALL)
 _UNKNOWN: Final = re.compile(r"No such option: (--[\w-]+)")
 
-_KEEP_WHOLE: Final = re.compile(r"Placement\(keep_whole=\[([^\]]*)\]\)")
+_NAMES: Final = re.compile(
+    r"(?:Placement\(|capture\(\.\.\., )(keep_whole|constants)=\[([^\]]*)\]\)"
+)
+_REPEATED: Final[Mapping[str, str]] = {"keep_whole": "--keep-whole", "constants": "--constant"}
+"""Lists of names, and the options that are repeated for them."""
+_OPTIONS: Final[Mapping[str, str]] = {
+    "recompute='layers'": "--recompute layers",
+    "solver='chain'": "--solver chain",
+    "schedule='gpipe'": "--schedule gpipe",
+    "tied_weights='sum'": "--tied-weights sum",
+    "device_map(..., tied='first')": "--tied-first",
+    "engine='llama.cpp'": "--for llama.cpp",
+    "chunks_per_device=1": "--chunks 1",
+    "give more devices or chunks_per_device": "give more devices or --chunks",
+    "(maxCPUs, with_host)": "(maxCPUs, without --no-host)",
+    "leave schedule out, or give charging='relayed'": "leave --schedule out",
+}
+"""What messages of the library advise, and the options that say so."""
 
 
 def in_options(message: str) -> str:
@@ -21,9 +38,15 @@ def in_options(message: str) -> str:
     >>> in_options("h is divided; plan with Placement(keep_whole=['h.0', 'h.1'])")
     "h is divided; plan with --keep-whole 'h.0' --keep-whole 'h.1'"
     """
-    return _KEEP_WHOLE.sub(
-        lambda m: f"--keep-whole {m[1].replace(', ', ' --keep-whole ')}", message
-    )
+
+    def repeated(match: re.Match[str]) -> str:
+        option = _REPEATED[match[1]]
+        return f"{option} {match[2].replace(', ', f' {option} ')}"
+
+    message = _NAMES.sub(repeated, message)
+    for advice, option in _OPTIONS.items():
+        message = message.replace(advice, option)
+    return message
 
 
 def explain_usage(error: Exception, message: str, program: str, words: Sequence[str]) -> str:

@@ -30,7 +30,8 @@ from experiments.zoo.small.configurations import SMALL_CONFIGURATIONS
 from solver import PartitionError
 from solver.io.files import write_text_atomically
 from solver.model.checks import did_you_mean
-from solver.model.quantities import MISSING, counted, format_bytes, format_seconds, printable
+from solver.model.quantities import MISSING, counted, format_bytes, format_seconds
+from solver.model.text import printable
 
 SCHEMA: Final = "fxpartition.coverage"
 SCHEMA_VERSION: Final = 1

@@ -25,7 +25,8 @@ from experiments.paper.tables import PaperTable, marked_tables, with_tables
 from experiments.reports.formats.writing import prepare_folder
 from solver import PartitionError
 from solver.io.files import read_text, write_text_atomically
-from solver.model.quantities import format_seconds, printable
+from solver.model.quantities import format_seconds
+from solver.model.text import printable
 
 _DIFFERENT: Final = 1
 _FIGURES: Final = Path("docs") / "figures"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from solver import PartitionError
-from solver.model.quantities import printable
+from solver.model.text import printable
 
 END: Final = "<!-- end of table -->"
 _MARKED: Final = re.compile(r"(?ms)^<!-- table: ([^\n]*?) -->\n(.*?)^<!-- end of table -->$")

@@ -8,7 +8,8 @@ from experiments.planners.balancers import partition_uniform
 from experiments.planners.sequence import LayerSequence
 from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask, judged
 from solver import PartitionError, SolveLimits
-from solver.model.quantities import counted, printable
+from solver.model.quantities import counted
+from solver.model.text import printable
 
 if TYPE_CHECKING:
     import torch

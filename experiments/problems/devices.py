@@ -21,6 +21,7 @@ from solver.io.files import read_json
 from solver.io.json_fields import Name, read_as
 from solver.model.devices import Charging
 from solver.model.quantities import check_digits, parse_duration, parse_memory, quantity
+from solver.model.text import shown
 
 if TYPE_CHECKING:
     from fx_bridge.costs.device_specs import DeviceSpec
@@ -64,7 +65,7 @@ class DeviceSet:
         return {name: own[name] if name in own else presets[name] for name in self.classes}
 
 
-def parse_devices(text: str) -> DeviceSet:
+def parse_devices(text: str, named: str = "devices", example: str = EXAMPLE) -> DeviceSet:
     """Read devices from a string, or from the .toml or .json file that it names.
 
     Parameters
@@ -72,6 +73,10 @@ def parse_devices(text: str) -> DeviceSet:
     text : str
         Entries ``[COUNTx]MEMORY[@CLASS]`` with commas between them. MEMORY has a unit, or is
         ``unlimited``; CLASS is a preset.
+    named : str
+        What messages call it, such as the option of a command.
+    example : str
+        What to write instead, for messages.
 
     Raises
     ------
@@ -86,17 +91,17 @@ def parse_devices(text: str) -> DeviceSet:
     ['cuda:0', 'cuda:1']
     """
     if not text.strip():
-        raise PartitionError(f"the device list is empty; {EXAMPLE}")
+        raise PartitionError(f"{named}: the device list is empty; {example}")
     if text.strip().lower().endswith((".toml", ".json")):
         return device_table(device_file(Path(text.strip())), text.strip())
+    where = f"{named} {text!r}"
     devices: list[Device] = []
     for part in text.split(","):
         match = _ENTRY.fullmatch(part)
         if not part.strip() or match is None:
-            raise PartitionError(f"devices {text!r}: an entry is empty; {EXAMPLE}")
-        where = f"devices {text!r}"
-        count = _count(_whole(match["count"] or "1", where), where)
-        memory_bytes = parse_memory(match["memory"], where, EXAMPLE)
+            raise PartitionError(f"{where}: an entry is empty; {example}")
+        count = _count(_whole(match["count"] or "1", where), where, example)
+        memory_bytes = parse_memory(match["memory"], where, example)
         device_class = DEFAULT_DEVICE_CLASS
         if match["cls"] is not None:
             try:
@@ -104,12 +109,14 @@ def parse_devices(text: str) -> DeviceSet:
             except PartitionError as error:
                 raise PartitionError(f"{where}: {error}") from None
         devices += [Device("unnamed", memory_bytes, device_class)] * count
-        _count(len(devices), where)
+        _count(len(devices), where, example)
     return DeviceSet(_named(devices))
 
 
-def parse_link(text: str) -> Link:
+def parse_link(text: str, named: str = "link") -> Link:
     """Read a link ``BANDWIDTH[,LATENCY]`` such as ``25GB/s,10us``, or ``unlimited``.
+
+    Messages call it `named`, such as the option of a command.
 
     Raises
     ------
@@ -117,7 +124,7 @@ def parse_link(text: str) -> Link:
         One line that says what is wrong and what to write.
     """
     example = "write for example 25GB/s, or 25GB/s,10us, or unlimited"
-    where = f"link {text!r}"
+    where = f"{named} {text!r}"
     bandwidth, comma, latency = text.partition(",")
     latency_ns = 0
     if comma:
@@ -131,6 +138,10 @@ def _bandwidth(text: str, where: str, example: str) -> int | None:
     body, slash, per = text.strip().rpartition("/")
     if not slash or per != "s":
         raise PartitionError(f"{where}: {text.strip()!r} is not a bandwidth; {example}")
+    if body.endswith("b") and body[:-1] != body[:-1].lower():
+        raise PartitionError(
+            f"{where}: {text.strip()!r} may count bits, of which a byte has eight; {example}"
+        )
     rate = math.floor(quantity(body, where, "bandwidth", example))
     if rate < 1:
         raise PartitionError(f"{where}: bandwidth is {text.strip()}; {example}")
@@ -142,10 +153,10 @@ def _whole(digits: str, where: str) -> int:
     return int(digits)
 
 
-def _count(count: int, where: str) -> int:
+def _count(count: int, where: str, example: str = EXAMPLE) -> int:
     if not 1 <= count <= _MAX_DEVICES:
         raise PartitionError(
-            f"{where}: {count} devices; write a count from 1 to {_MAX_DEVICES}, such as 4x24GiB"
+            f"{where}: {count} devices, but a set has from 1 to {_MAX_DEVICES}; {example}"
         )
     return count
 
@@ -189,13 +200,16 @@ def _speed(value: object, where: str) -> int:
     """Return a speed as a whole number; TOML writes 312e12."""
     speed = read_as(float, value, where)
     if not 1 <= speed < 1e30:
-        raise PartitionError(f"{where} is {value!r}; write a positive number")
+        raise PartitionError(f"{where} is {shown(value)}; write a positive number")
     return int(speed)
 
 
 def _speeds(value: object, where: str) -> int | dict[str, int]:
     """Return FLOP/s, of all dtypes or by dtype."""
     if isinstance(value, dict) and value:
+        from fx_bridge.costs.device_specs import check_dtypes
+
+        check_dtypes(value, where)
         return {dtype: _speed(rate, f"{where}.{dtype}") for dtype, rate in value.items()}
     return _speed(value, where)
 
@@ -336,9 +350,14 @@ def _file_interconnect(table: _Tables, where: str, names: list[str]) -> Intercon
         for field, end in (("source", entry.source), ("target", entry.target)):
             if end not in (*names, "host"):
                 raise PartitionError(
-                    f"{at}: {field} is {end!r}, which is not a device; "
+                    f"{at}: {field} is {shown(end)}, which is not a device; "
                     f"the devices are {', '.join(names)}"
                 )
+        if entry.source == entry.target:
+            raise PartitionError(
+                f"{at}: it leads from {entry.source!r} to itself, where nothing is transferred; "
+                "leave it out, or name another device"
+            )
         if (entry.source, entry.target) in links:
             raise PartitionError(
                 f"{at}: {entry.source!r} to {entry.target!r} is given twice; write it once"

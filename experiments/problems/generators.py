@@ -21,6 +21,7 @@ from experiments.problems.synthetic import (
     with_devices,
 )
 from solver import Interconnect, KiB, MiB, PartitionError, PartitionProblem
+from solver.model.text import shown
 
 _BF16: Final = 2
 _FLOPS_PER_NS: Final = 495_000
@@ -51,7 +52,7 @@ class GeneratorSettings:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
                 raise PartitionError(
-                    f"{name} is {value!r}; write a whole number from {least} to {most}"
+                    f"{name} is {shown(value)}; write a whole number from {least} to {most}"
                 )
 
 

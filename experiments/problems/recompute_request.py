@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from solver import PartitionError, PartitionProblem
+from solver.model.text import shown
 from solver.model.training import RECOMPUTE
 
 if TYPE_CHECKING:
@@ -53,13 +54,13 @@ class RecomputeRequest:
                 )
             if "," in text:
                 raise PartitionError(
-                    f"--recompute is {text!r}; write one rule, or each module by an option of its "
-                    "own"
+                    f"--recompute is {shown(text)}; write one rule, or each module by an option of "
+                    "its own"
                 )
             module, equals, when = text.rpartition("=")
             if equals and when not in _FORCED:
                 raise PartitionError(
-                    f"--recompute is {text!r}; write MODULE=always or MODULE=never"
+                    f"--recompute is {shown(text)}; write MODULE=always or MODULE=never"
                 )
             (forced[when] if equals else others).append(module if equals else text)
         rule: str | tuple[str, ...] | None = tuple(others) or None

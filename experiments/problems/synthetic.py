@@ -214,9 +214,7 @@ def with_devices(
         Of the order in which capacities and classes are dealt (only `unequal`).
     """
     if not 1 <= count <= _MAX_DEVICES:
-        raise PartitionError(
-            f"the number of devices is {count}; write a whole number from 1 to {_MAX_DEVICES}"
-        )
+        raise PartitionError(f"devices is {count}; write a whole number from 1 to {_MAX_DEVICES}")
     shares, classes = [1] * count, [DEFAULT_DEVICE_CLASS] * count
     interconnect = graph.interconnect
     if unequal:

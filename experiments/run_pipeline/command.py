@@ -27,7 +27,8 @@ from experiments.console.exit_codes import EXIT_BAD_INPUT, EXIT_NOT_EQUAL
 from experiments.run_pipeline.launch import JobOptions, Launch
 from experiments.run_pipeline.rank_watch import RankWatch
 from solver import PartitionError
-from solver.model.quantities import aligned, format_bytes, format_ns, printable
+from solver.model.quantities import aligned, format_bytes, format_ns
+from solver.model.text import printable
 
 if TYPE_CHECKING:
     from experiments.run_pipeline.agreement import Agreement

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final, NoReturn
 
 from experiments.console.exit_codes import EXIT_INTERRUPTED, EXIT_TERMINATED
-from solver.model.quantities import printable
+from solver.model.text import printable
 
 EXIT_LOST: Final = 1
 _POLL_S: Final = 0.5

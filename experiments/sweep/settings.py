@@ -25,6 +25,7 @@ from solver import GiB, PartitionError, Pipeline, SolveLimits
 from solver.io.json_fields import Name, Positive, read_as
 from solver.model.problem import MemoryModel
 from solver.model.quantities import parse_memory
+from solver.model.text import shown
 from solver.model.training import Schedule
 
 T = TypeVar("T")
@@ -94,7 +95,7 @@ def _checked(check: Callable[[Any], object]) -> Callable[[Any], Any]:
 def _seconds(value: object, where: str) -> float:
     seconds = float(read_as(float, value, where))
     if not seconds:
-        raise PartitionError(f"{where} is {value!r}; write a positive number of seconds")
+        raise PartitionError(f"{where} is {shown(value)}; write a positive number of seconds")
     return seconds
 
 
@@ -252,7 +253,7 @@ class SweepSettings:
         own = [model.own.memory_model for model in self.models if model.own is not None]
         if "training" not in (self.memory_models or own):
             raise PartitionError(
-                f"recompute is {self.recompute!r}, and no case is of training; write "
+                f"recompute is {shown(self.recompute)}, and no case is of training; write "
                 'memory_models = ["training"], or leave it out'
             )
 
@@ -301,7 +302,7 @@ def _read_devices(value: object, where: str, folder: Path) -> DeviceChoice:
         device_table(fields, where)
         return DeviceChoice(name, fields)
     if not isinstance(value, str) or not value.strip():
-        raise PartitionError(f"{where} is {value!r}; {_DEVICES_EXAMPLE}")
+        raise PartitionError(f"{where} is {shown(value)}; {_DEVICES_EXAMPLE}")
     if value.strip().lower().endswith((".toml", ".json")):
         path = folder / value.strip()
         data = _named(device_file)(path, where)

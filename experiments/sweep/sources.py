@@ -17,6 +17,7 @@ from solver import PartitionError, PartitionProblem
 from solver.io.files import read_json
 from solver.io.json_fields import Name, read_as
 from solver.model.checks import did_you_mean
+from solver.model.text import shown
 
 _EXAMPLE: Final = 'write a zoo name such as "gpt2", a saved "problem.json", or a generator'
 
@@ -101,7 +102,7 @@ def read_model(
             return _read_generator(value, where)
         return _read_file(value, where, folder)
     if not isinstance(value, str) or not value:
-        raise PartitionError(f"{where} is {value!r}; {_EXAMPLE}")
+        raise PartitionError(f"{where} is {shown(value)}; {_EXAMPLE}")
     if value in ZOO:
         return ModelSource(value, "zoo")
     if _is_file(value):

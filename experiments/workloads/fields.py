@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Final
 
 from solver import Device, PartitionError
 from solver.io.json_fields import as_object
 from solver.model.problem_checks import MAX_TOTAL
+from solver.model.text import shown
 
 ACCELERATOR: Final = "accelerator"
 CPU: Final = "cpu"
+_COLOUR: Final = "colorClass"
 
 _NS_PER_MS: Final = 1_000_000
 _MAX_MS: Final = MAX_TOTAL // _NS_PER_MS
@@ -60,7 +63,7 @@ def read_devices(data: Mapping[str, Any], with_host: bool) -> tuple[Device, ...]
     # What is above the most that all sizes may add up to never binds.
     capacity = min(math.floor(read_number(size, "maxSizePerFPGA", math.inf)), MAX_TOTAL)
     if not capacity:
-        raise PartitionError(f"maxSizePerFPGA is {size!r}; write at least 1 byte")
+        raise PartitionError(f"maxSizePerFPGA is {shown(size)}; write at least 1 byte")
     devices = [Device(f"{ACCELERATOR}:{i}", capacity, ACCELERATOR) for i in range(accelerators)]
     if with_host:
         devices += [Device(f"{CPU}:{i}", None, CPU, is_host=True) for i in range(cpus)]
@@ -95,11 +98,12 @@ def read_nodes(data: Mapping[str, Any], *, has_cpus: bool) -> dict[str, Node]:
 
 def _node(entry: object, where: str) -> Node:
     entry = as_object(entry, where)
+    _check_optional(entry, where)
     identity = read_integer(read_field(entry, "id", where), f"{where}: id")
     where = f"node {identity}"
     colour = ("node", identity)
-    if "colorClass" in entry:
-        colour = ("class", read_integer(entry["colorClass"], f"{where}: colorClass"))
+    if _COLOUR in entry:
+        colour = ("class", read_integer(entry[_COLOUR], f"{where}: {_COLOUR}"))
     return Node(
         name=str(identity),
         colour=colour,
@@ -111,6 +115,14 @@ def _node(entry: object, where: str) -> Node:
         on_accelerator=_flag(entry, "supportedOnFpga", where),
         is_backward=_flag(entry, "isBackwardNode", where),
     )
+
+
+def _check_optional(entry: Mapping[str, Any], where: str) -> None:
+    """Refuse a misspelt field that may be left out; the format allows any others."""
+    for name in entry:
+        plain = name.lower().replace("_", "")
+        if name != _COLOUR and get_close_matches(plain, [_COLOUR.lower()], cutoff=0.8):
+            raise PartitionError(f"{where}: {name!r} is unknown; did you mean {_COLOUR}?")
 
 
 def read_edges(
@@ -171,7 +183,7 @@ def read_list(data: Mapping[str, Any], field: str) -> list[object]:
 def read_integer(value: object, what: str) -> int:
     """Return a value that is an integer and not too large."""
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) > MAX_TOTAL:
-        raise PartitionError(f"{what} is {_short(value)}; write an integer")
+        raise PartitionError(f"{what} is {shown(value)}; write an integer")
     return value
 
 
@@ -186,9 +198,9 @@ def read_count(data: Mapping[str, Any], field: str) -> int:
 def read_number(value: object, what: str, most: float) -> float:
     """Return a number that is finite, not negative and at most `most`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-        raise PartitionError(f"{what} is {_short(value)}; write a number that is not negative")
+        raise PartitionError(f"{what} is {shown(value)}; write a number that is not negative")
     if value > most or value == math.inf:
-        raise PartitionError(f"{what} is {_short(value)}; write at most {most:g}")
+        raise PartitionError(f"{what} is {shown(value)}; write at most {most:g}")
     return value
 
 
@@ -202,12 +214,5 @@ def _nanoseconds(entry: Mapping[str, Any], field: str, where: str) -> int:
 def _flag(entry: Mapping[str, Any], field: str, where: str) -> bool:
     value = read_field(entry, field, where)
     if not isinstance(value, (bool, int)) or value not in (0, 1):
-        raise PartitionError(f"{where}: {field} is {_short(value)}; write true, false, 1 or 0")
+        raise PartitionError(f"{where}: {field} is {shown(value)}; write true, false, 1 or 0")
     return bool(value)
-
-
-def _short(value: object) -> str:
-    if isinstance(value, int) and abs(value) > MAX_TOTAL:
-        return "a number of many digits"
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -60,6 +60,7 @@ from solver import (
 )
 from solver.io.json_fields import as_object
 from solver.model.problem_checks import MAX_TOTAL
+from solver.model.text import shown
 
 _NS_PER_S: Final = 1_000_000_000
 _MAX_S: Final = MAX_TOTAL // _NS_PER_S
@@ -169,7 +170,7 @@ def _gigabytes(data: Mapping[str, Any], field: str) -> int:
     """Return bytes, or bytes a second, gigabytes as the authors' programs count them."""
     size = math.floor(read_number(read_field(data, field, ""), field, MAX_TOTAL))
     if size < 1:
-        raise PartitionError(f"{field} is {data[field]!r}; write at least 1")
+        raise PartitionError(f"{field} is {shown(data[field])}; write at least 1")
     return size // _GB * _GIB if size % _GB == 0 else size
 
 

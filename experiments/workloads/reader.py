@@ -64,6 +64,7 @@ def load_workload(
     PartitionError
         In one line that names the file, the field, and the node or edge.
     """
+    read_number(communication_scale, "communication_scale", MAX_TOTAL)
     build = partial(
         workload_from_json, communication_scale=communication_scale, with_host=with_host
     )
@@ -94,6 +95,9 @@ class InstanceSettings:
     with_replicas: bool = True
     max_devices: int | None = None
     device_memory_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        read_number(self.scale, "communication_scale", MAX_TOTAL)
 
     @property
     def scale(self) -> float:

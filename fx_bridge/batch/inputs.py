@@ -16,6 +16,7 @@ from fx_bridge.capture.graph import CapturedGraph, check_captured
 from fx_bridge.capture.model.messages import first_line
 from fx_bridge.storages.replay import hint
 from solver import PartitionError
+from solver.model.text import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,9 @@ def batch_inputs(captured: CapturedGraph, batch_size: int | None = None) -> Batc
         If no input is a tensor with a dimension, or none has `batch_size` in dimension 0.
     """
     if batch_size is not None and (isinstance(batch_size, bool) or not isinstance(batch_size, int)):
-        raise PartitionError(f"batch_size is {batch_size!r}; write a number of samples from 1 on")
+        raise PartitionError(
+            f"batch_size is {shown(batch_size)}; write a number of samples from 1 on"
+        )
     check_captured(captured, "find the batch of", "batch_dimensions(capture(model, args))")
     values = {
         node.name: pytree.tree_leaves(node.meta.get("val"))

@@ -39,6 +39,7 @@ from fx_bridge.storages.autocast import note_precision
 from fx_bridge.storages.table import StorageTable, storage_table
 from solver import PartitionError
 from solver.model.checks import check_choice
+from solver.model.text import shown
 
 COMPUTE_OPS: Final = frozenset({"call_function", "call_method", "call_module"})
 """``fx.Node.op`` of the nodes that become operators."""
@@ -222,7 +223,7 @@ def _check_request(
 ) -> None:
     """Refuse what is no model, and ways of capturing that this kind of model does not take."""
     if not isinstance(dynamic_batch, bool):
-        raise PartitionError(f"dynamic_batch is {dynamic_batch!r}; write True or False")
+        raise PartitionError(f"dynamic_batch is {shown(dynamic_batch)}; write True or False")
     if dynamic_batch and dynamic_shapes is not None:
         raise PartitionError("dynamic_batch and dynamic_shapes exclude each other; give one")
     if fixed and dynamic_batch:

@@ -18,6 +18,7 @@ from torch import fx
 
 from fx_bridge.capture.graph import CapturedGraph, check_captured
 from solver import PartitionError
+from solver.model.text import shown
 
 _ROOT: Final = re.compile(r"^L\[[^\]]*\]\.?")
 """What dynamo writes before the paths of modules: the local variable that holds the model."""
@@ -137,7 +138,7 @@ def operators_of(captured: CapturedGraph, path: str) -> tuple[str, ...]:
 def check_modules(names: Iterable[str], what: str, example: str) -> tuple[str, ...]:
     """Return names or patterns as a tuple; PartitionError, which begins with `what`, if not."""
     if isinstance(names, str) or not isinstance(names, Iterable):
-        raise PartitionError(f"{what} is {names!r}; write a list of modules, {example}")
+        raise PartitionError(f"{what} is {shown(names)}; write a list of modules, {example}")
     names = tuple(names)
     for name in names:
         if not isinstance(name, str) or not name:

@@ -10,6 +10,7 @@ import torch
 from fx_bridge.checkpoint.tensors import check_storable
 from solver import PartitionError
 from solver.io.json_fields import as_object, read_as
+from solver.model.text import shown
 
 
 def flat_tensors(inputs: Any) -> tuple[Any, dict[str, torch.Tensor]]:
@@ -92,7 +93,7 @@ def with_tensors(structure: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
         return {key: with_tensors(item, tensors) for key, item in fields.items()}
     if kind in ("tuple", "list"):
         if not isinstance(content, list):
-            raise PartitionError(f"{kind} is {content!r}; write a list")
+            raise PartitionError(f"{kind} is {shown(content)}; write a list")
         items = [with_tensors(item, tensors) for item in content]
         return tuple(items) if kind == "tuple" else items
     if kind == "float" and content in ("nan", "inf", "-inf"):

@@ -18,6 +18,7 @@ from solver.io.files import load_json
 from solver.io.json_fields import check_schema, read_as
 from solver.io.json_files import plan_from_json, plan_to_json
 from solver.model.quantities import counted
+from solver.model.text import shown
 
 MANIFEST: Final = "manifest.json"
 SCHEMA: Final = "fxpartition.stages"
@@ -28,13 +29,13 @@ _READ_BYTES: Final = 1 << 20
 def _file_name(value: object, where: str) -> str:
     # A name from a file must not lead out of the folder.
     if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_]+\.safetensors", value):
-        raise PartitionError(f"{where} is {value!r}; write a name such as stage_0.safetensors")
+        raise PartitionError(f"{where} is {shown(value)}; write a name such as stage_0.safetensors")
     return value
 
 
 def _sha256(value: object, where: str) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"[0-9a-f]{64}", value):
-        raise PartitionError(f"{where} is {value!r}; write 64 hexadecimal digits")
+        raise PartitionError(f"{where} is {shown(value)}; write 64 hexadecimal digits")
     return value
 
 
@@ -317,5 +318,5 @@ def _check_agreement(manifest: Manifest) -> None:
             found = getattr(entry, name)
             if found != value:
                 raise PartitionError(
-                    f"stages[{index}]: {name} is {found!r}; the plan says {value!r}"
+                    f"stages[{index}]: {name} is {shown(found)}; the plan says {value!r}"
                 )

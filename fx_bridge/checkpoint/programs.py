@@ -32,6 +32,7 @@ from fx_bridge.storages.replay import hint
 from solver import PartitionError
 from solver.io.files import load_json, write_text_atomically
 from solver.io.json_fields import check_schema, read_as
+from solver.model.text import shown
 
 _SIZED: Final = (torch.Tensor, torch.SymInt)
 INDEX: Final = "programs.json"
@@ -252,7 +253,9 @@ def run_stage_programs(
 
 def _made(folder: str | os.PathLike[str]) -> Path:
     if not isinstance(folder, (str, os.PathLike)):
-        raise PartitionError(f"folder is {folder!r}; write the name of a folder, such as 'stages'")
+        raise PartitionError(
+            f"folder is {shown(folder)}; write the name of a folder, such as 'stages'"
+        )
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:

@@ -45,6 +45,7 @@ from fx_bridge.checkpoint.tensors import (
 )
 from solver import PartitionError
 from solver.io.files import read_json, write_text_atomically
+from solver.model.text import shown
 
 _STAGING: Final = ".fxpartition."
 _OURS: Final = re.compile(r"stage_\d+\.safetensors|inputs\.safetensors")
@@ -231,7 +232,9 @@ def check_folder(folder: str | os.PathLike[str]) -> Path:
         If it cannot be made, or holds anything but stage files.
     """
     if not isinstance(folder, (str, os.PathLike)):
-        raise PartitionError(f"folder is {folder!r}; write the name of a folder, such as 'stages'")
+        raise PartitionError(
+            f"folder is {shown(folder)}; write the name of a folder, such as 'stages'"
+        )
     target = Path(folder)
     try:
         target.mkdir(parents=True, exist_ok=True)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+import torch
+
 from fx_bridge.storages.attention import CUDA_KERNELS, checked_kernels
 from fx_bridge.storages.device_kernels import DEVICE_TYPES
 from solver import DEFAULT_DEVICE_CLASS, PartitionError
-from solver.model.checks import check_choice, remake
+from solver.model.checks import check_choice, did_you_mean, remake
+from solver.model.text import shown
 
 _TERA: Final = 10**12
 _GIGA: Final = 10**9
@@ -22,6 +25,23 @@ _CUDA_LAUNCH_NS: Final = 5_000
 # what the others refuse.
 _HOPPER: Final = (*CUDA_KERNELS, "cudnn")
 _BEFORE_AMPERE: Final = ("efficient_sm70",)
+
+
+_DTYPES: Final = tuple(
+    sorted({str(v).removeprefix("torch.") for v in vars(torch).values() if type(v) is torch.dtype})
+)
+"""As operators name what they compute in."""
+
+
+def check_dtypes(names: Iterable[object], where: str) -> None:
+    """Raise PartitionError, which begins with `where`, unless all `names` are of dtypes of torch.
+
+    A rate of another name would be that of no operator.
+    """
+    for name in names:
+        if name not in _DTYPES:
+            hint = did_you_mean(name, _DTYPES, "write names such as float32 and bfloat16", most=1)
+            raise PartitionError(f"{where}: there is no dtype {shown(name)}; {hint}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +88,7 @@ class DeviceSpec:
             "launch_overhead_ns": self.launch_overhead_ns + 1,
         }
         if isinstance(self.flops_per_s, Mapping):
+            check_dtypes(self.flops_per_s, f"device spec {self.name!r}: flops_per_s")
             object.__setattr__(self, "flops_per_s", MappingProxyType(dict(self.flops_per_s)))
             rates.update({f"flops_per_s[{k!r}]": v for k, v in self.flops_per_s.items()})
             rates["the number of entries in flops_per_s"] = len(self.flops_per_s)
@@ -76,7 +97,8 @@ class DeviceSpec:
         for what, rate in rates.items():
             if isinstance(rate, bool) or not isinstance(rate, int) or rate <= 0:
                 raise PartitionError(
-                    f"device spec {self.name!r}: {what} is {rate!r}; write a positive whole number"
+                    f"device spec {self.name!r}: {what} is {shown(rate)}; write a positive whole "
+                    "number"
                 )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -177,4 +199,4 @@ def check_specs(specs: object) -> None:
         )
     for name, spec in specs.items():
         if not isinstance(spec, DeviceSpec):
-            raise PartitionError(f"specs[{name!r}] is {spec!r}; write a fx_bridge.DeviceSpec")
+            raise PartitionError(f"specs[{name!r}] is {shown(spec)}; write a fx_bridge.DeviceSpec")

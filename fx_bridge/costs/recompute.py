@@ -11,6 +11,7 @@ from fx_bridge.capture.modules import check_modules, matching_modules, module_op
 from fx_bridge.costs.recomputation import operators_of_layers
 from solver import PartitionError
 from solver.model.checks import only_given
+from solver.model.text import shown
 from solver.model.training import RecomputeRule
 
 RULES: Final = ("none", "auto", "layers", "all")
@@ -64,7 +65,7 @@ leave it out, or write 'auto' or 'layers'
         if isinstance(rule, str) or not isinstance(rule, Collection):
             if rule not in RULES:
                 raise PartitionError(
-                    f"recompute is {rule!r}; write one of {', '.join(RULES)}, or a list of "
+                    f"recompute is {shown(rule)}; write one of {', '.join(RULES)}, or a list of "
                     f"modules, {_EXAMPLE}"
                 )
         else:

@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.costs.operator_run import OperatorRun, RunInputs, run_backward, untouched
 from solver import PartitionError
+from solver.model.text import shown
 
 _CLOCK_CALLS: Final = 200
 
@@ -95,7 +96,7 @@ def measure_operators(
     stands still while other processes have the core.
     """
     if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
-        raise PartitionError(f"repeats is {repeats!r}; write a number from 1 on")
+        raise PartitionError(f"repeats is {shown(repeats)}; write a number from 1 on")
     inputs = RunInputs.of(captured, args, kwargs)
     runs = _Runs(captured, _clock(inputs.tensors), training)
     with untouched(captured), torch.set_grad_enabled(training):

@@ -29,6 +29,7 @@ from fx_bridge.equivalence.observation import Observation, observe, original_nam
 from fx_bridge.storages.autocast import autocast_dtypes, types_here
 from fx_bridge.storages.replay import without_fast_path
 from solver import PartitionError
+from solver.model.text import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +133,12 @@ def check_equivalence(
                 + ("the model that was partitioned" if what == "model" else "result.split()")
             )
     if isinstance(seed, bool) or not isinstance(seed, int):
-        raise PartitionError(f"seed is {seed!r}; write a whole number")
+        raise PartitionError(f"seed is {shown(seed)}; write a whole number")
     if gradient_rtol is not None and (
         not isinstance(gradient_rtol, (int, float)) or not gradient_rtol >= 0
     ):
         raise PartitionError(
-            f"gradient_rtol is {gradient_rtol!r}; write a number that is not negative"
+            f"gradient_rtol is {shown(gradient_rtol)}; write a number that is not negative"
         )
     if gradient_rtol is None and (lower := autocast_dtypes(types_here()).values()):
         gradient_rtol = 16 * max(torch.finfo(dtype).eps for dtype in lower)

@@ -26,6 +26,7 @@ from fx_bridge.interop.words import (
     without_host,
 )
 from solver import PartitionError
+from solver.model.text import shown
 
 Write = Callable[[LayerNames, Sequence[StageLayers]], Words]
 Read = Callable[[str, LayerNames, Sequence[str]], list[StageLayers]]
@@ -51,7 +52,7 @@ def partition_by_variable(program: str, variable: str, size: str) -> tuple[Write
     def read(text: str, names: LayerNames, devices: Sequence[str]) -> list[StageLayers]:
         known = {name: name for name in (VISIBLE, variable, size)}
         found = read_arguments(text, program, variable, known)
-        counts = [read_number(n, f"{program}'s {variable}") for n in found[variable].split(",")]
+        counts = [read_number(n, f"{program}'s {variable}", 1) for n in found[variable].split(",")]
         check_size(found.get(size), len(counts), program, size)
         order = without_host(devices, program)
         if VISIBLE in found:
@@ -72,7 +73,7 @@ def read_pp_partition(text: str, names: LayerNames, devices: Sequence[str]) -> l
     """Return the stages that ``pp_partition`` of TensorRT-LLM says, on the devices in order."""
     program, size = "TensorRT-LLM", "pipeline_parallel_size"
     found = read_settings(text, program, "pp_partition", [size])
-    counts = _numbers(found["pp_partition"], f"{program}'s pp_partition")
+    counts = _numbers(found["pp_partition"], f"{program}'s pp_partition", 1)
     check_size(found.get(size), len(counts), program, size)
     return stages_of_counts(counts, len(names.layers), without_host(devices, program), program)
 
@@ -116,7 +117,9 @@ def read_offset(text: str, names: LayerNames, devices: Sequence[str]) -> list[St
     return stages_of_counts(counts, layers, devices, program, len(rounds))
 
 
-def _numbers(value: object, what: str, least: int = 0) -> list[int]:
+def _numbers(value: object, what: str, least: int) -> list[int]:
     if not isinstance(value, list) or not value:
-        raise PartitionError(f"{what} is {value!r}; write a list of numbers, one for each stage")
+        raise PartitionError(
+            f"{what} is {shown(value)}; write a list of numbers, one for each stage"
+        )
     return [read_number(number, what, least) for number in value]

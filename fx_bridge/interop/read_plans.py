@@ -24,6 +24,7 @@ from fx_bridge.capture.modules import (
 from fx_bridge.interop.accelerate_dispatch import DeviceMapRun, run_by_device_map, tensor_names
 from fx_bridge.split.checks import crossing_edges
 from solver import Device, PartitionError, PartitionPlan
+from solver.model.text import shown
 
 _POINTS: Final = ("BEGINNING", "END")
 
@@ -81,7 +82,7 @@ def device_map_run(
     check_captured(captured, "map", "plan_from_device_map(capture(model, args), devices, mapping)")
     if not isinstance(mapping, Mapping) or not mapping:
         raise PartitionError(
-            f"the device map is {mapping!r}; write a mapping of module to device, such as "
+            f"the device map is {shown(mapping)}; write a mapping of module to device, such as "
             "{'layers.0': 0, 'layers.1': 1}"
         )
     names = [device.name for device in devices]
@@ -200,7 +201,7 @@ def _device(path: object, value: object, names: Sequence[str]) -> str:
         text = str(value)
     else:
         raise PartitionError(
-            f"the device of {path!r} is {value!r}; write a number such as 0, or a name"
+            f"the device of {path!r} is {shown(value)}; write a number such as 0, or a name"
         )
     if text == "disk":
         raise PartitionError(
@@ -210,7 +211,7 @@ def _device(path: object, value: object, names: Sequence[str]) -> str:
         text = f"{text}:0"
     if text not in names:
         raise PartitionError(
-            f"the device of {path!r} is {value!r}; the devices are {', '.join(names)}"
+            f"the device of {path!r} is {shown(value)}; the devices are {', '.join(names)}"
         )
     return text
 
@@ -232,8 +233,8 @@ def _check_paths(captured: CapturedGraph, device_of: Mapping[str, str]) -> None:
 def _split_points(captured: CapturedGraph, spec: object) -> dict[str, str]:
     if not isinstance(spec, Mapping) or not spec:
         raise PartitionError(
-            f"the split specification is {spec!r}; write a mapping of module to split point, such "
-            "as {'layers.4': 'beginning'}"
+            f"the split specification is {shown(spec)}; write a mapping of module to split point, "
+            "such as {'layers.4': 'beginning'}"
         )
     modules = module_operators(captured)
     called = {call.path for own in module_calls(captured).values() for call in own}
@@ -249,7 +250,7 @@ def _split_points(captured: CapturedGraph, spec: object) -> dict[str, str]:
         name = getattr(point, "name", point)
         if not isinstance(name, str) or name.upper() not in _POINTS:
             raise PartitionError(
-                f"the split point of {path!r} is {point!r}; write 'beginning' or 'end'"
+                f"the split point of {path!r} is {shown(point)}; write 'beginning' or 'end'"
             )
         points[path] = name.upper()
     return points

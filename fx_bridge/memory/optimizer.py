@@ -10,6 +10,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from solver import PartitionError
+from solver.model.text import shown
 
 Optimizer = Literal["sgd", "momentum", "adam", "adamw"]
 OptimizerFactory = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
@@ -22,7 +23,7 @@ def check_optimizer(optimizer: str) -> None:
     """Raise PartitionError unless `optimizer` is a known one."""
     if optimizer not in get_args(Optimizer):
         raise PartitionError(
-            f"optimizer is {optimizer!r}; write one of {', '.join(get_args(Optimizer))}"
+            f"optimizer is {shown(optimizer)}; write one of {', '.join(get_args(Optimizer))}"
         )
 
 

@@ -25,6 +25,7 @@ from fx_bridge.memory.result import LiveStorage, MemoryPoint, MemoryProfile
 from fx_bridge.memory.run import Loss, MemoryRun, NothingToTrainError, Runner, TrainingStep
 from fx_bridge.storages.tensor_subclasses import tensors_in
 from solver import PartitionError
+from solver.model.text import shown
 
 
 def memory_profile(
@@ -98,7 +99,7 @@ def memory_profile(
     """
     _check(captured, runner, weights)
     if not isinstance(training, bool):
-        raise PartitionError(f"training is {training!r}; write True or False")
+        raise PartitionError(f"training is {shown(training)}; write True or False")
     if loss is not None and not (training and callable(loss)):
         raise PartitionError(
             f"loss is {loss!r} and training is {training}; give training=True and a function "
@@ -255,13 +256,17 @@ def _as_sent(value: torch.Tensor) -> torch.Tensor:
 def _check(captured: CapturedGraph, runner: str, weights: Collection[str]) -> None:
     check_captured(captured, "profile", "memory_profile(capture(model, args))")
     if runner not in get_args(Runner):
-        raise PartitionError(f"runner is {runner!r}; write one of {', '.join(get_args(Runner))}")
+        raise PartitionError(
+            f"runner is {shown(runner)}; write one of {', '.join(get_args(Runner))}"
+        )
     _check_weights(captured.graph, weights)
 
 
 def _check_weights(graph: fx.Graph, weights: Collection[str]) -> None:
     if isinstance(weights, str) or not isinstance(weights, Collection):
-        raise PartitionError(f"weights is {weights!r}; give a list of placeholders: ['primals_1']")
+        raise PartitionError(
+            f"weights is {shown(weights)}; give a list of placeholders: ['primals_1']"
+        )
     placeholders = _placeholders(graph)
     for name in weights:
         if name not in placeholders:

@@ -38,6 +38,7 @@ from fx_bridge.placement.stage_copies import copied_stage
 from fx_bridge.placement.weights import PlacedWeights, tensors_within
 from fx_bridge.split.colocation import TiedReaders
 from solver import PartitionError
+from solver.model.text import shown
 from solver.model.training import Schedule
 
 
@@ -104,7 +105,7 @@ def build_pipeline_stage(
     check_weights(result, split, weights)
     if loss_fn is not None and not callable(loss_fn):
         raise PartitionError(
-            f"loss_fn is {loss_fn!r}; give a function of the outputs and the target"
+            f"loss_fn is {shown(loss_fn)}; give a function of the outputs and the target"
         )
     if not dist.is_available() or not dist.is_initialized():
         raise PartitionError(

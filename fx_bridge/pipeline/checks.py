@@ -19,6 +19,7 @@ from fx_bridge.split.reader import stage_graph
 from solver import PartitionError, PartitionPlan
 from solver.model.checks import check_choice, check_positive
 from solver.model.quantities import counted
+from solver.model.text import shown
 from solver.model.training import SCHEDULES, Schedule, interleaved_rounds
 
 
@@ -153,7 +154,7 @@ def checked_interfaces(
         check_world(interfaces, world_size)
     if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < count:
         raise PartitionError(
-            f"rank is {rank!r}, but the plan has {counted(count, 'device')}; write "
+            f"rank is {shown(rank)}, but the plan has {counted(count, 'device')}; write "
             f"{'0' if count == 1 else f'a number from 0 to {count - 1}'}"
         )
     if count == 1 and interfaces.rounds > 1 and not training:

@@ -18,6 +18,7 @@ from fx_bridge.checkpoint.tensors import slots_of
 from fx_bridge.placement.weights import tensors_within
 from solver import PartitionError
 from solver.model.checks import check_positive
+from solver.model.text import shown
 
 _NOT_HERE: Final = (RuntimeError, AssertionError, ImportError, NotImplementedError)
 """What torch raises for devices that it was not built for, or that are not there."""
@@ -53,7 +54,7 @@ def stage_devices(
         devices = dict.fromkeys(planned, devices)
     if not isinstance(devices, Mapping):
         raise PartitionError(
-            f"devices is {devices!r}; give a mapping, such as {{{planned[0]!r}: 'cpu'}}, "
+            f"devices is {shown(devices)}; give a mapping, such as {{{planned[0]!r}: 'cpu'}}, "
             "or one device for all"
         )
     for name in devices:
@@ -169,7 +170,8 @@ def check_streamed(
     example = next(iter(device_of), "submod_0")
     if isinstance(streamed, str) or not isinstance(streamed, Collection):
         raise PartitionError(
-            f"streamed is {streamed!r}; write a set of names of stages, such as {{{example!r}}}"
+            f"streamed is {shown(streamed)}; write a set of names of stages, such as "
+            f"{{{example!r}}}"
         )
     for name in streamed:
         if name not in device_of:
@@ -195,11 +197,11 @@ def checked_output_device(
         device = torch.empty(0, device=wanted).device
     except (*_NOT_HERE, TypeError):
         raise PartitionError(
-            f"output_device is {wanted!r}, but this machine has {machine}"
+            f"output_device is {shown(wanted)}, but this machine has {machine}"
         ) from None
     if (device.type == "meta") != on_meta:
         raise PartitionError(
-            f"output_device is {wanted!r}, but the stages are "
+            f"output_device is {shown(wanted)}, but the stages are "
             f"{'on the meta device and make no values' if on_meta else 'not on the meta device'}; "
             "leave it out"
         )

@@ -33,6 +33,7 @@ from fx_bridge.placement.weights import PlacedWeights, tensors_within
 from fx_bridge.split.guards import CheckedModel
 from fx_bridge.split.name_map import NameMap, shared_tensors
 from solver import PartitionError
+from solver.model.text import shown
 
 
 class PlacedModel(CheckedModel):
@@ -280,11 +281,11 @@ def place_all(
     """
     if tied_weights not in get_args(TiedWeights):
         raise PartitionError(
-            f"tied_weights is {tied_weights!r}; write one of "
+            f"tied_weights is {shown(tied_weights)}; write one of "
             f"{', '.join(map(repr, get_args(TiedWeights)))}"
         )
     if not isinstance(copy, bool):
-        raise PartitionError(f"copy is {copy!r}; write True or False")
+        raise PartitionError(f"copy is {shown(copy)}; write True or False")
     placings: list[Placing] = []
     results_on: list[torch.device | None] = []
     for split in splits:

@@ -29,6 +29,7 @@ from fx_bridge.split.scratch_graph import (
     scratch_graph,
 )
 from solver import PartitionError, PartitionPlan, PartitionProblem
+from solver.model.text import shown
 
 
 def split_by_plan(
@@ -113,7 +114,7 @@ def split_by_plan(
         )
     if backend not in get_args(Backend):
         raise PartitionError(
-            f"backend is {backend!r}; write one of {', '.join(map(repr, get_args(Backend)))}"
+            f"backend is {shown(backend)}; write one of {', '.join(map(repr, get_args(Backend)))}"
         )
     check_splittable(captured, plan)
     decisions = decisions_of(captured, plan, problem)

@@ -22,7 +22,8 @@ import networkx as nx
 from solver import PartitionError
 from solver.io.files import load_json, write_text_atomically
 from solver.io.json_fields import check_schema, read_as
-from solver.model.quantities import MISSING, aligned, counted, format_bytes, printable
+from solver.model.quantities import MISSING, aligned, counted, format_bytes
+from solver.model.text import printable, shown
 
 _SCHEMA: Final = "fxpartition.stage_graph"
 _VERSION: Final = 1
@@ -194,10 +195,10 @@ class StageGraph:
         last = len(self.stages) - 1
         if isinstance(position, bool) or not isinstance(position, int) or not 0 <= position < last:
             raise PartitionError(
-                f"position is {position!r}, but the stages between which values pass are 0 to "
+                f"position is {shown(position)}, but the stages between which values pass are 0 to "
                 f"{last}; write a number from 0 to {last - 1}"
                 if last > 0
-                else f"position is {position!r}, but there is only one stage"
+                else f"position is {shown(position)}, but there is only one stage"
             )
         return tuple(
             value

@@ -8,6 +8,7 @@ from typing import Final
 from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.capture.modules import enclosing, matching_modules, module_operators
 from solver import ColocationGroup, PartitionError
+from solver.model.text import shown
 
 _TOGETHER: Final = "+"
 
@@ -16,7 +17,7 @@ def check_keep_whole(keep_whole: Sequence[str]) -> tuple[str, ...]:
     """Return the names as a tuple; raise PartitionError unless they are names."""
     example = "write a list of module names, such as ['layers.0'] or ['layers.*']"
     if isinstance(keep_whole, str) or not isinstance(keep_whole, Iterable):
-        raise PartitionError(f"keep_whole is {keep_whole!r}; {example}")
+        raise PartitionError(f"keep_whole is {shown(keep_whole)}; {example}")
     keep_whole = tuple(keep_whole)
     for entry in keep_whole:
         if not isinstance(entry, str) or not all(entry.split(_TOGETHER)):

@@ -14,6 +14,7 @@ from typing import Final
 from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.capture.modules import module_operators
 from solver import PartitionError, PartitionProblem
+from solver.model.text import shown
 
 Pin = int | str | Sequence[str]
 """A stage by its number, a device by its name, or several devices to choose from."""
@@ -28,18 +29,19 @@ def check_hand_made(
     pins = {} if pins is None else pins
     if not isinstance(pins, Mapping):
         raise PartitionError(
-            f"pins is {pins!r}; write a mapping of module or operator to device or stage, "
+            f"pins is {shown(pins)}; write a mapping of module or operator to device or stage, "
             "such as {'lm_head': 'cuda:1'}"
         )
     for name, pin in pins.items():
         if isinstance(pin, bool) or not isinstance(pin, (int, str, Sequence)):
             raise PartitionError(
-                f"pins[{name!r}] is {pin!r}; write the name of a device, a list of them, or the "
-                "number of a stage"
+                f"pins[{name!r}] is {shown(pin)}; write the name of a device, a list of them, or "
+                "the number of a stage"
             )
     if isinstance(cut_after, str) or not isinstance(cut_after, Iterable):
         raise PartitionError(
-            f"cut_after is {cut_after!r}; write a list of modules or operators, such as ['h.3']"
+            f"cut_after is {shown(cut_after)}; write a list of modules or operators, such as "
+            "['h.3']"
         )
     return dict(pins), tuple(cut_after)
 

@@ -29,6 +29,7 @@ from fx_bridge.storages.autocast import (
     precision,
 )
 from solver import PartitionError
+from solver.model.text import shown
 
 _GUARD = torch.ops.aten._assert_tensor_metadata.default
 
@@ -122,7 +123,7 @@ class OtherCalls:
             name, sizes, dtype = example
             if not isinstance(value, torch.Tensor):
                 raise PartitionError(
-                    f"{name!r} is {value!r}, but the graph was captured with {self._inputs}; "
+                    f"{name!r} is {shown(value)}, but the graph was captured with {self._inputs}; "
                     "pass a tensor, or capture the model with this"
                 )
             if torch._C._functorch.is_functorch_wrapped_tensor(value):

@@ -16,6 +16,7 @@ import torch
 from torch.nn import functional
 
 from solver import PartitionError
+from solver.model.text import shown
 
 MATH: Final = "math"
 CUDA_KERNELS: Final = ("flash", "efficient")
@@ -56,7 +57,7 @@ def checked_kernels(kernels: str | Sequence[str] | None) -> tuple[str, ...] | No
     known = (*_TAKES, MATH)
     if not isinstance(names, (list, tuple)) or any(name not in known for name in names):
         raise PartitionError(
-            f"attention is {kernels!r}; write one or more of {', '.join(known)}, such as "
+            f"attention is {shown(kernels)}; write one or more of {', '.join(known)}, such as "
             "'flash,efficient'"
         )
     return tuple(name for name in names if name != MATH)

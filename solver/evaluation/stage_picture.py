@@ -6,7 +6,8 @@ import html
 from typing import Final
 
 from solver.evaluation.evaluate import Evaluation
-from solver.model.quantities import format_bytes, format_ns, printable
+from solver.model.quantities import format_bytes, format_ns
+from solver.model.text import printable
 
 _BAR: Final = 200
 """Pixels of the longest bar."""

@@ -18,9 +18,9 @@ from solver.model.quantities import (
     format_gap,
     format_ns,
     format_value,
-    printable,
 )
 from solver.model.recomputation import recomputation_of
+from solver.model.text import printable
 
 STEP_HEADER: Final = ("step", "round", "from", "seconds", "incumbent", "bound")
 """What :func:`step_cells` returns of a step."""

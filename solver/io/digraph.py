@@ -27,6 +27,7 @@ from solver.model.devices import Device
 from solver.model.errors import PartitionError
 from solver.model.operators import Operator
 from solver.model.problem import ColocationGroup, GraphInput, PartitionProblem, Weight
+from solver.model.text import shown
 from solver.model.training import NO_BACKWARD, Backward
 
 if TYPE_CHECKING:
@@ -110,7 +111,9 @@ def problem_from_digraph(
     if not isinstance(graph, nx.DiGraph) or graph.is_multigraph():
         raise PartitionError(f"the graph is a {type(graph).__name__}; give a networkx.DiGraph")
     if isinstance(devices, str) or not isinstance(devices, Iterable):
-        raise PartitionError(f"devices is {devices!r}; write a list, such as [Device('cuda:0')]")
+        raise PartitionError(
+            f"devices is {shown(devices)}; write a list, such as [Device('cuda:0')]"
+        )
     _reject_unknown(settings, ("interconnect", *SETTINGS), "setting")
     _reject_unknown(graph.graph, _GRAPH_ATTRIBUTES, "graph attribute")
     for node, attributes in graph.nodes(data=True):
@@ -130,7 +133,7 @@ def problem_from_digraph(
             own = _of_classes(attributes, classes, f"node {node!r}: by_device_class")
             operators.append(_operator(graph, node, own))
         else:
-            raise PartitionError(f"node {node!r}: kind is {kind!r}; write operator or input")
+            raise PartitionError(f"node {node!r}: kind is {shown(kind)}; write operator or input")
     return PartitionProblem(
         operators=tuple(operators),
         devices=devices,
@@ -225,7 +228,8 @@ def _execution_order(graph: nx.DiGraph) -> list[str]:
         order = orders.get(node)
         if isinstance(order, bool) or not isinstance(order, int):
             raise PartitionError(
-                f"node {node!r}: order is {order!r}; give every operator a whole number, or none"
+                f"node {node!r}: order is {shown(order)}; give every operator a whole number, or "
+                "none"
             )
     ordered = sorted(compute, key=orders.__getitem__)
     for earlier, later in itertools.pairwise(ordered):
@@ -291,17 +295,17 @@ def _operator(graph: nx.DiGraph, node: str, attributes: Mapping[str, Any]) -> Op
         elif not isinstance(value, (list, tuple, set, frozenset)) or not all(
             isinstance(entry, str) for entry in value
         ):
-            raise PartitionError(f"{where}{name} is {value!r}; write a list of names")
+            raise PartitionError(f"{where}{name} is {shown(value)}; write a list of names")
         else:
             given[name] = frozenset(value) if name == "allowed_devices" else tuple(value)
     for name in ("is_output", "is_backward", "in_place"):
         if not isinstance(given.get(name, False), bool):
-            raise PartitionError(f"{where}{name} is {given[name]!r}; write true or false")
+            raise PartitionError(f"{where}{name} is {shown(given[name])}; write true or false")
     if "backward" in given:
         given["backward"] = _backward(given["backward"], f"{where}backward")
     alias_of = given.get("alias_of")
     if alias_of is not None and not isinstance(alias_of, str):
-        raise PartitionError(f"{where}alias_of is {alias_of!r}; write the name of a node")
+        raise PartitionError(f"{where}alias_of is {shown(alias_of)}; write the name of a node")
     return Operator(name=node, reads=tuple(graph.predecessors(node)), **given)
 
 
@@ -343,17 +347,17 @@ def _colocation(groups: object) -> tuple[ColocationGroup, ...]:
         _reject_unknown(fields, ("operators", "reason"), f"{where}: field")
         names = fields.get("operators")
         if not isinstance(names, (list, tuple)) or not all(isinstance(n, str) for n in names):
-            raise PartitionError(f"{where}: operators is {names!r}; write a list of names")
+            raise PartitionError(f"{where}: operators is {shown(names)}; write a list of names")
         reason = fields.get("reason", "given by the caller")
         if not isinstance(reason, str):
-            raise PartitionError(f"{where}: reason is {reason!r}; write a string")
+            raise PartitionError(f"{where}: reason is {shown(reason)}; write a string")
         result.append(ColocationGroup(tuple(names), reason))
     return tuple(result)
 
 
 def _mapping(value: object, what: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise PartitionError(f"{what} is {value!r}; write a mapping")
+        raise PartitionError(f"{what} is {shown(value)}; write a mapping")
     for key in value:
         if not isinstance(key, str):
             raise PartitionError(f"{what}: key {key!r} is not a string")

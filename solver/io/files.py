@@ -15,6 +15,7 @@ from typing import IO, Any, Final, TypeVar
 from solver.io.json_fields import parse_json
 from solver.model.clock import Clock
 from solver.model.errors import PartitionError
+from solver.model.text import shown
 
 T = TypeVar("T")
 
@@ -27,7 +28,9 @@ _READ_BYTES: Final = 1 << 16
 
 def _check_path(path: object) -> None:
     if not isinstance(path, (str, os.PathLike)):
-        raise PartitionError(f"path is {path!r}; write the name of a file, such as 'plan.json'")
+        raise PartitionError(
+            f"path is {shown(path)}; write the name of a file, such as 'plan.json'"
+        )
 
 
 def write_text_atomically(path: str | os.PathLike[str], text: str) -> None:

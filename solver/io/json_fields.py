@@ -23,6 +23,7 @@ from typing import (
 
 from solver.model.checks import check_choice, check_name, check_positive, did_you_mean
 from solver.model.errors import PartitionError
+from solver.model.text import shown
 
 Reader: TypeAlias = Callable[[object, str], Any]
 """Takes what JSON holds and where it stands; returns a value or raises PartitionError."""
@@ -116,11 +117,13 @@ def check_schema(value: object, where: str, schema: str, version: int) -> dict[s
     fields = as_object(value, where or "the content")
     prefix = f"{where}: " if where else ""
     if fields.get("schema") != schema:
-        raise PartitionError(f"{prefix}schema is {fields.get('schema')!r}; expected {schema!r}")
+        raise PartitionError(
+            f"{prefix}schema is {shown(fields.get('schema'))}; expected {schema!r}"
+        )
     found = fields.get("version")
     # 1.0 and True are equal to 1, but no release writes them.
     if type(found) is not int or found != version:
-        raise PartitionError(f"{prefix}version is {found!r}; this release reads {version}")
+        raise PartitionError(f"{prefix}version is {shown(found)}; this release reads {version}")
     return {name: item for name, item in fields.items() if name not in ("schema", "version")}
 
 
@@ -189,7 +192,7 @@ def read_as(
     if kind in _SCALARS:
         is_right, wanted = _SCALARS[kind]
         if not is_right(value):
-            raise PartitionError(f"{where} is {value!r}; write {wanted}")
+            raise PartitionError(f"{where} is {shown(value)}; write {wanted}")
         return value
     return _record(kind, value, where, readers)
 

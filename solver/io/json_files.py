@@ -21,6 +21,7 @@ from solver.model.devices import Charging, Device, Interconnect, Link
 from solver.model.errors import PartitionError
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
+from solver.model.text import shown
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -226,7 +227,7 @@ def _digraph(graph: _Graph) -> nx.DiGraph:
         for end, name in dataclasses.asdict(edge).items():
             if name not in seen:
                 raise PartitionError(
-                    f"graph: edges[{index}]: {end} is {name!r}, which is not a node"
+                    f"graph: edges[{index}]: {end} is {shown(name)}, which is not a node"
                 )
     import networkx as nx
 

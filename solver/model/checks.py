@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from solver.model.errors import PartitionError
+from solver.model.text import shown
 
 
 def remake(item: Any) -> tuple[Any, ...]:
@@ -38,10 +39,10 @@ def check_natural(value: object, what: str) -> None:
     """Raise unless `value` is an integer >= 0 (bool is not one)."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise PartitionError(
-            f"{what} is {value!r}; write a whole number (bytes and nanoseconds are integers)"
+            f"{what} is {shown(value)}; write a whole number (bytes and nanoseconds are integers)"
         )
     if value < 0:
-        raise PartitionError(f"{what} is {value}; write a number that is not negative")
+        raise PartitionError(f"{what} is {shown(value)}; write a number that is not negative")
 
 
 def check_positive(value: object, what: str) -> None:
@@ -63,21 +64,23 @@ def check_positive_or_none(value: object, what: str, none_means: str) -> None:
 def check_name(value: object, what: str) -> None:
     """Raise unless `value` is a non-empty string."""
     if not isinstance(value, str) or not value:
-        raise PartitionError(f"{what} is {value!r}; write a non-empty string")
+        raise PartitionError(f"{what} is {shown(value)}; write a non-empty string")
 
 
 def several(value: Iterable[str], what: str) -> tuple[str, ...]:
     """Return names as a tuple; a bare string is refused."""
     # A string would pass as a sequence of names of one letter each.
     if isinstance(value, str):
-        raise PartitionError(f"{what} is {value!r}; write a list of names, such as [{value!r}]")
+        raise PartitionError(
+            f"{what} is {shown(value)}; write a list of names, such as [{value!r}]"
+        )
     return tuple(value)
 
 
 def check_choice(value: object, allowed: tuple[str, ...], what: str) -> None:
     """Raise unless `value` is one of `allowed`."""
     if value not in allowed:
-        raise PartitionError(f"{what} is {value!r}; write one of {', '.join(allowed)}")
+        raise PartitionError(f"{what} is {shown(value)}; write one of {', '.join(allowed)}")
 
 
 def did_you_mean(name: object, known: Iterable[str], otherwise: str, *, most: int = 3) -> str:

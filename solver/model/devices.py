@@ -16,6 +16,7 @@ from solver.model.checks import (
 )
 from solver.model.errors import PartitionError
 from solver.model.quantities import parse_memory
+from solver.model.text import shown
 
 KiB: Final = 1024
 """Bytes of a kibibyte."""
@@ -147,7 +148,7 @@ def check_interconnect(interconnect: object) -> None:
     """Raise PartitionError unless it is an :class:`Interconnect`."""
     if not isinstance(interconnect, Interconnect):
         raise PartitionError(
-            f"interconnect is {interconnect!r}; write Interconnect(...), or a preset such as "
+            f"interconnect is {shown(interconnect)}; write Interconnect(...), or a preset such as "
             "solver.PCIE"
         )
 

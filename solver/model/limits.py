@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from solver.model.errors import PartitionError
+from solver.model.text import shown
 
 _MAX_WORKERS: Final = 1024
 _MAX_SEED: Final = 2**31 - 1
@@ -17,7 +18,7 @@ _MAX_SEED: Final = 2**31 - 1
 def _check_whole(value: object, what: str, least: int, most: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise PartitionError(
-            f"{what} is {value!r}; write a whole number of at least {least} and at most {most}"
+            f"{what} is {shown(value)}; write a whole number of at least {least} and at most {most}"
         )
 
 
@@ -71,17 +72,19 @@ class SolveLimits:
             or math.isinf(limit)
         ):
             raise PartitionError(
-                f"time_limit_s is {limit!r}; write a positive number of seconds, "
+                f"time_limit_s is {shown(limit)}; write a positive number of seconds, "
                 "or None for no limit"
             )
         if self.workers is not None:
             _check_whole(self.workers, "workers", 1, _MAX_WORKERS)
         _check_whole(self.seed, "seed", 0, _MAX_SEED)
         if not isinstance(self.deterministic, bool):
-            raise PartitionError(f"deterministic is {self.deterministic!r}; write True or False")
+            raise PartitionError(
+                f"deterministic is {shown(self.deterministic)}; write True or False"
+            )
         if self.on_progress is not None and not callable(self.on_progress):
             raise PartitionError(
-                f"on_progress is {self.on_progress!r}; write a function of one Progress"
+                f"on_progress is {shown(self.on_progress)}; write a function of one Progress"
             )
 
     @property

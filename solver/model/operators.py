@@ -12,6 +12,7 @@ from typing import Any
 
 from solver.model.checks import check_name, check_natural, remake, several
 from solver.model.errors import PartitionError
+from solver.model.text import shown
 from solver.model.training import NO_BACKWARD, Backward
 
 
@@ -101,7 +102,7 @@ class Operator:
         if self.alias_of is not None:
             if self.alias_of not in self.reads:
                 raise PartitionError(
-                    f"{where}alias_of is {self.alias_of!r}, which it does not read; "
+                    f"{where}alias_of is {shown(self.alias_of)}, which it does not read; "
                     "add it to reads, or leave alias_of out"
                 )
             if self.storage_bytes:
@@ -113,7 +114,7 @@ class Operator:
             raise PartitionError(f"{where}in_place is set, but it is an alias of nothing")
         if not isinstance(self.backward, Backward):
             raise PartitionError(
-                f"{where}backward is {self.backward!r}; write Backward(...), or leave it out"
+                f"{where}backward is {shown(self.backward)}; write Backward(...), or leave it out"
             )
         if self.backward.passes_to is not None and self.backward.passes_to not in self.reads:
             raise PartitionError(

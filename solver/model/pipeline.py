@@ -10,6 +10,7 @@ from solver.model.checks import check_choice, check_positive, check_positive_or_
 from solver.model.devices import Interconnect
 from solver.model.errors import PartitionError
 from solver.model.problem_checks import MOST_CHUNKS
+from solver.model.text import shown
 from solver.model.training import SCHEDULES, Schedule
 
 
@@ -92,8 +93,8 @@ class Pipeline:
         if self.schedule is not None:
             if interconnect.charging == "host_staged":
                 raise PartitionError(
-                    f"schedule is {self.schedule!r}, but the transfers of a pipeline pass from "
-                    "stage to stage, not through a host; leave schedule out, or give "
+                    f"schedule is {shown(self.schedule)}, but the transfers of a pipeline pass "
+                    "from stage to stage, not through a host; leave schedule out, or give "
                     "charging='relayed'"
                 )
             interconnect = replace(interconnect, charging="relayed")

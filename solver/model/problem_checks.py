@@ -47,6 +47,11 @@ def check_devices(problem: PartitionProblem) -> None:
                     f"interconnect link {pair[0]!r} -> {pair[1]!r}: no device is called "
                     f"{end!r}; the devices are {', '.join(sorted(known))}"
                 )
+        if pair[0] == pair[1]:
+            raise PartitionError(
+                f"interconnect link {pair[0]!r} -> {pair[1]!r} leads from a device to itself, "
+                "where nothing is transferred; leave it out"
+            )
 
 
 def check_graph(problem: PartitionProblem) -> None:

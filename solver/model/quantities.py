@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Final
 
 from solver.model.errors import PartitionError
+from solver.model.text import printable
 
 MISSING = "-"
 _MAX_DIGITS: Final = 30
@@ -56,18 +57,18 @@ def quantity(text: str, where: str, what: str, example: str) -> Fraction:
 
 
 def parse_duration(text: str, where: str, example: str) -> int:
-    """Read a time such as ``10us`` as nanoseconds.
+    """Read a time such as ``10us`` or ``1.5ms`` as nanoseconds, rounded up.
 
     Raises
     ------
     PartitionError
         One line that says `where`, and `example`.
     """
-    match = re.fullmatch(r"\s*([0-9]+)\s*(ns|us|ms|s)\s*", text)
-    if match is None:
+    match = _QUANTITY.fullmatch(text)
+    if match is None or match[2] not in _NS_OF:
         raise PartitionError(f"{where}: {text.strip()!r} is not a time; {example}")
     check_digits(match[1], where)
-    return int(match[1]) * _NS_OF[match[2]]
+    return math.ceil(Fraction(match[1]) * _NS_OF[match[2]])
 
 
 def check_digits(digits: str, where: str) -> None:
@@ -76,18 +77,6 @@ def check_digits(digits: str, where: str) -> None:
         raise PartitionError(
             f"{where}: a number has {len(digits)} digits; write at most {_MAX_DIGITS}"
         )
-
-
-def printable(text: str) -> str:
-    """Return `text` with escapes for what a terminal would obey instead of show.
-
-    Control characters, line breaks, characters that turn the direction of reading, and bytes
-    that are no text become escapes of letters and digits.
-    """
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
-        for char in text
-    )
 
 
 def counted(count: int, one: str, many: str = "") -> str:

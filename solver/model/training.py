@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 from solver.model.checks import check_name, check_natural, remake, several
 from solver.model.errors import PartitionError
+from solver.model.text import shown
 
 Schedule = Literal["gpipe", "1f1b"]
 SCHEDULES: Final[tuple[str, ...]] = ("gpipe", "1f1b")
@@ -97,7 +98,7 @@ class Backward:
         for name in ("recomputable", "must_recompute"):
             value = getattr(self, name)
             if not isinstance(value, bool):
-                raise PartitionError(f"{name} is {value!r}; write true or false")
+                raise PartitionError(f"{name} is {shown(value)}; write true or false")
         if self.must_recompute and not self.recomputable:
             raise PartitionError(
                 "must_recompute is true, but recomputable is not; write both, or neither"

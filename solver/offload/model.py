@@ -23,6 +23,7 @@ from solver.model.devices import Device, Link
 from solver.model.errors import PartitionError
 from solver.model.problem_checks import MAX_TOTAL
 from solver.model.quantities import parse_memory
+from solver.model.text import shown
 
 Mode = Literal["resident", "streamed", "host"]
 OffloadObjective = Literal["latency", "bottleneck"]
@@ -77,7 +78,7 @@ class Unit:
         if self.host_ns is not None:
             check_natural(self.host_ns, f"{where}host_ns")
         if not isinstance(self.written, bool):
-            raise PartitionError(f"{where}written is {self.written!r}; write True or False")
+            raise PartitionError(f"{where}written is {shown(self.written)}; write True or False")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return remake(self)
@@ -121,10 +122,10 @@ class OffloadDevice:
 
     def __post_init__(self) -> None:
         if not isinstance(self.device, Device):
-            raise PartitionError(f"device is {self.device!r}; write a solver.Device")
+            raise PartitionError(f"device is {shown(self.device)}; write a solver.Device")
         if not isinstance(self.link, Link):
             raise PartitionError(
-                f"device {self.device.name!r}: link is {self.link!r}; write a solver.Link"
+                f"device {self.device.name!r}: link is {shown(self.link)}; write a solver.Link"
             )
 
     @property
@@ -201,7 +202,7 @@ class OffloadProblem:
                     raise PartitionError(f"{name} holds {item!r}; write {kind.__name__}(...)")
             check_unique((item.name for item in items), name[:-1])
         if not isinstance(self.host, OffloadHost):
-            raise PartitionError(f"host is {self.host!r}; write OffloadHost(...)")
+            raise PartitionError(f"host is {shown(self.host)}; write OffloadHost(...)")
         check_natural(self.stage_hop_ns, "stage_hop_ns")
         check_natural(self.host_hop_ns, "host_hop_ns")
         check_choice(self.objective, OFFLOAD_OBJECTIVES, "objective")

@@ -10,6 +10,7 @@ from solver.model.clock import Clock
 from solver.model.errors import PartitionError
 from solver.model.limits import SolveLimits
 from solver.model.problem import PartitionProblem
+from solver.model.text import shown
 
 SOLVERS: Final = ("auto", "greedy", "chain", "ideal-dp", "coarse", "cp-sat")
 """The names of all solvers, each of which is a schedule of steps."""
@@ -24,7 +25,7 @@ def check_solver(name: str) -> None:
 def check_limits(limits: SolveLimits | None) -> None:
     """Raise PartitionError unless `limits` are limits of a search, or None."""
     if limits is not None and not isinstance(limits, SolveLimits):
-        raise PartitionError(f"limits is {limits!r}; write SolveLimits(time_limit_s=60)")
+        raise PartitionError(f"limits is {shown(limits)}; write SolveLimits(time_limit_s=60)")
 
 
 def step_names() -> tuple[str, ...]:
@@ -37,7 +38,9 @@ def step_names() -> tuple[str, ...]:
 def check_without(names: Collection[str]) -> None:
     """Raise PartitionError unless all `names` are names of steps."""
     if isinstance(names, str):
-        raise PartitionError(f"without is {names!r}; write a collection of names: ({names!r},)")
+        raise PartitionError(
+            f"without is {shown(names)}; write a collection of names: ({names!r},)"
+        )
     for name in names:
         if name not in step_names():
             known = ", ".join(step_names())

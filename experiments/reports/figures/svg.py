@@ -12,7 +12,7 @@ from typing import Final, Literal
 from xml.etree import ElementTree
 
 from experiments.reports.figures.hatching import SPACING, Box, Hatch, hatch_path
-from solver.model.quantities import printable
+from solver.model.text import printable
 
 WIDTH: Final = 960
 """Of every figure, in pixels: readable in a window of 1280, and in print."""

@@ -22,7 +22,7 @@ from experiments.reports.content.blocks import (
     Table,
     Text,
 )
-from solver.model.quantities import printable
+from solver.model.text import printable
 
 _PAGE: Final = """<!doctype html>
 <html lang="en">

@@ -14,7 +14,7 @@ from experiments.reports.content.blocks import (
     Table,
     Text,
 )
-from solver.model.quantities import printable
+from solver.model.text import printable
 
 
 def to_markdown(page: Section) -> str:

@@ -34,6 +34,7 @@ from solver import (
 from solver.io.files import load_json
 from solver.io.json_fields import Reader, check_schema, read_as
 from solver.io.json_files import plan_from_json, problem_digest
+from solver.model.text import shown
 
 SCHEMA: Final = "fxpartition.study"
 VERSION: Final = 2
@@ -225,6 +226,6 @@ def _beside(file: str, where: str, folder: Path) -> Path:
     """Return a file of the report; what leads elsewhere is refused."""
     if not _FILE.fullmatch(file):
         raise PartitionError(
-            f"{where} is {file!r}; write a file of the report, such as problems/1-gpt2.json"
+            f"{where} is {shown(file)}; write a file of the report, such as problems/1-gpt2.json"
         )
     return folder / file

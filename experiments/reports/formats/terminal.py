@@ -17,7 +17,7 @@ from experiments.reports.content.blocks import Table as Answers
 from experiments.reports.content.comparisons import comparison_table
 from experiments.reports.content.rows import answers_table, overview_table
 from experiments.reports.content.statistics import comparisons
-from solver.model.quantities import printable
+from solver.model.text import printable
 
 # What a narrow terminal does without, in this order; the report has it all.
 _LEFT_OUT: Final = (

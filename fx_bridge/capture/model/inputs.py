@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from fx_bridge.capture.model.messages import describe
 from solver import PartitionError
 from solver.model.quantities import counted
+from solver.model.text import shown
 
 _SHOWN: Final = 6
 """Inputs that a message names."""
@@ -47,7 +48,7 @@ def check_constants(names: object) -> tuple[str, ...]:
         if len(found) == len(names):
             return found
     raise PartitionError(
-        f"constants is {names!r}; write a list of names of inputs, such as ['image_grid_thw']"
+        f"constants is {shown(names)}; write a list of names of inputs, such as ['image_grid_thw']"
     )
 
 

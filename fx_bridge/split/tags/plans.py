@@ -17,6 +17,7 @@ from fx_bridge.capture.random_numbers import random_operators
 from fx_bridge.split.by_plan import split_by_plan
 from fx_bridge.split.checks import check_effects, crossing_edges
 from solver import PartitionError, PartitionPlan
+from solver.model.text import shown
 
 
 def split_by_tags(
@@ -132,7 +133,9 @@ def _checked(captured: CapturedGraph, tags: Mapping[str, str]) -> dict[str, str]
         if name not in nodes:
             raise PartitionError(f"tags names {name!r}, which is not a node of the graph")
         if not isinstance(tag, str) or not tag:
-            raise PartitionError(f"the tag of {name!r} is {tag!r}; write a name, such as 'first'")
+            raise PartitionError(
+                f"the tag of {name!r} is {shown(tag)}; write a name, such as 'first'"
+            )
     for node in captured.operators:
         if node.name not in tags:
             raise PartitionError(f"operator {node.name!r} has no tag; give it one")

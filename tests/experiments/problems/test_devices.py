@@ -131,13 +131,18 @@ def test_memory_that_is_none_is_refused_in_one_line(memory: Any, says: str) -> N
         ("unlimited", Link()),
         ("unlimited, 5 ms", Link(None, 5_000_000)),
         ("1GiB/s,7ns", Link(GiB, 7)),
+        ("1.5GB/s,1.2ms", Link(15 * 10**8, 1_200_000)),
+        ("1KB/s, .25 us ", Link(1000, 250)),
+        ("1KB/s,1.0001us", Link(1000, 1001)),
     ],
 )
 def test_links(text: str, link: Link) -> None:
     assert parse_link(text) == link
 
 
-@pytest.mark.parametrize("text", ["", "25", "25GB", "25GB/m", "GB/s", "25GB/s,10", "25GB/s,soon"])
+@pytest.mark.parametrize(
+    "text", ["", "25", "25GB", "25GB/m", "GB/s", "25GB/s,10", "25GB/s,soon", "9Gb/s", "9Gib/s"]
+)
 def test_wrong_links_show_an_example(text: str) -> None:
     with pytest.raises(PartitionError, match=r"write for example 25GB/s"):
         parse_link(text)
@@ -247,6 +252,15 @@ def test_speed_may_be_given_by_dtype(tmp_path: Path) -> None:
         ("[[devices]]\nmemory = 5\n[interconnect]\ncharging = 'free'", "charging is 'free'"),
         ("[[devices]]\nmemory = 5\n[interconnect]\noverlap = 1", "overlap is 1"),
         ("[[devices]]\nmemory = 5\n[interconnect]\nlatency_ns = -1", "not negative"),
+        (
+            "[[devices]]\nmemory = 5\ncount = 2\n[[links]]\nsource = 'cuda:1'\ntarget = 'cuda:1'",
+            r"links\[0\]: it leads from 'cuda:1' to itself, .*; leave it out",
+        ),
+        (
+            "[[devices]]\nmemory = 5\nflops_per_s = { float32 = 2, flaot16 = 1 }\n"
+            "memory_bandwidth_bytes_per_s = 1",
+            r"devices\[0\]: flops_per_s: there is no dtype 'flaot16'; did you mean float16",
+        ),
         ("devices = 3", "devices is not a list"),
         ("devices = [3]", r"devices\[0\] is not an object"),
         ("[[device]]\nmemory = 5", "did you mean devices"),

@@ -196,7 +196,7 @@ def test_the_command_writes_a_problem_that_can_be_solved(tmp_path, capsys):
         (["chain"], "generator 'chain' is unknown; write one of layered, "),
         (["layered", "--slack", "nan"], "slack is nan"),
         (["layered", "--slack", "-1"], "slack is -1"),
-        (["layered", "--devices", "0"], "number of devices is 0"),
+        (["layered", "--devices", "0"], "--devices is 0; write a whole number from 1"),
         (["layered", "--operators", "0"], "operators is 0"),
     ],
 )

@@ -276,7 +276,7 @@ SMALL = workload([node(1), node(2, colour=4), node(3, colour=4, backward=1)], [e
         (("nodes", 1, "fpgaLatency"), None, "node 2: fpgaLatency is missing"),
         (("nodes", 1, "cpuLatency"), -1, "node 2: cpuLatency is -1"),
         (("nodes", 1, "cpuLatency"), float("nan"), "node 2: cpuLatency is nan"),
-        (("nodes", 1, "size"), 10**400, "node 2: size is a number of many digits"),
+        (("nodes", 1, "size"), 10**400, "node 2: size is 1000"),
         (("nodes", 1, "supportedOnFpga"), 2, "node 2: supportedOnFpga is 2"),
         (("nodes", 1, "isBackwardNode"), "no", "node 2: isBackwardNode is 'no'"),
         (("nodes", 1, "colorClass"), 1.5, "node 2: colorClass is 1.5"),
@@ -323,6 +323,22 @@ def test_costs_of_one_source_must_agree():
 def test_a_wrong_communication_scale_is_refused(scale):
     with pytest.raises(PartitionError, match="communication_scale"):
         workload_from_json(SMALL, communication_scale=scale)
+
+
+def test_a_wrong_communication_scale_is_no_fault_of_the_file(capsys):
+    with pytest.raises(PartitionError, match=r"^communication_scale is nan"):
+        load_workload("published:densenet121", communication_scale=float("nan"))
+    words = ["solve", "published:densenet121", "--communication-scale"]
+    for scale in ("nan", "-1", "inf"):
+        assert main([*words, scale]) == 2
+        assert capsys.readouterr().err.startswith(f"error: --communication-scale is {scale}")
+
+
+@pytest.mark.parametrize("name", ["colourClass", "colorclass", "color_class", "ColorClass"])
+def test_a_misspelt_field_is_not_left_out(name):
+    with pytest.raises(PartitionError, match=f"'{name}' is unknown; did you mean colorClass?"):
+        workload_from_json(workload([node(1) | {name: 3}], []))
+    workload_from_json(workload([node(1) | {"layerId": 3, "comment": "colours"}], []))
 
 
 STRANGE = (None, True, False, -1, 0, 1, 2, 3, 1.5, -0.5, 1e308, 10**30, 10**400, "", "1", "x" * 200)

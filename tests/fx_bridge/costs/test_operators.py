@@ -199,6 +199,23 @@ def test_roofline_is_the_slower_of_computing_and_moving():
     assert DeviceSpec("d", 10**9, 1).flops_per_s_of("anything") == 10**9
 
 
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("flaot32", "'flaot32'; did you mean float32"),
+        ("bf16", "'bf16'; did you mean bfloat16"),
+        ("torch.int8", "'torch.int8'; did you mean"),
+        (torch.float32, "torch.float32; did you mean float32"),
+        ("nonsense", "'nonsense'; write names such as float32"),
+    ],
+)
+def test_rates_of_no_dtype_are_refused(name, says):
+    with pytest.raises(
+        PartitionError, match=f"device spec 'd': flops_per_s: there is no dtype {says}"
+    ):
+        DeviceSpec("d", {"bfloat16": 2, name: 1}, 1)
+
+
 def test_roofline_of_a_graph_uses_the_dtype_that_is_computed_in():
     specs = {"x": DeviceSpec("x", {"float32": 10**6, "bfloat16": 10**9}, 10**15)}
     for dtype, rate in ((torch.float32, 10**6), (torch.bfloat16, 10**9)):

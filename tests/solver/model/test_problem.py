@@ -219,6 +219,10 @@ def latency(name, table, **fields):
             ("'gpu0' -> 'gpu7'", "no device is called 'gpu7'", "gpu0, gpu1"),
         ),
         (
+            {"interconnect": Interconnect(links={("gpu0", "gpu0"): Link()})},
+            ("'gpu0' -> 'gpu0'", "from a device to itself", "leave it out"),
+        ),
+        (
             {"colocation": (ColocationGroup(("a", "q"), "a reason"),)},
             ("a reason", "'q' is not an operator"),
         ),

@@ -4,7 +4,7 @@ import pytest
 
 from experiments.comparison.records import SearchPoint
 from experiments.reports.figures.whole_plan import plan_figures, trace_figure
-from solver.model.quantities import printable
+from solver.model.text import printable
 from tests.support.figure_checks import check_layout, check_plain, texts, tips
 from tests.support.report_plans import NASTY, PLANS, details
 from tests.support.studies import row
