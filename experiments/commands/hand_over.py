@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
-from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, cast
 
 import typer
 
@@ -17,14 +18,15 @@ from experiments.commands.options import (
     JsonOption,
     out_option,
 )
-from experiments.console.output import check_writable, print_json, say_note
-from experiments.problems.plan_files import EngineName
-from solver import PartitionError, PartitionPlan, PartitionProblem, load_plan
+from experiments.console.output import check_writable, print_json, say, say_note
+from experiments.problems.plan_files import EngineName, read_foreign_plan
+from solver import Device, PartitionError, PartitionPlan, PartitionProblem, Stage, load_plan
 from solver.io.files import write_text_atomically
 from solver.model.quantities import counted
 from solver.model.text import printable
 
 if TYPE_CHECKING:
+    from experiments.problems.plan_files import PlanFormat
     from fx_bridge.capture.graph import CapturedGraph
     from fx_bridge.interop.words import Words
 
@@ -112,15 +114,21 @@ def hand_over(
         programs = save_stage_programs(split_by_plan(captured, plan, problem=problem), out)
         answer["programs"] = [stage.file for stage in programs.stages]
         told = counted(len(programs.stages), "program")
+        stages: Sequence[Stage] = plan.stages
     else:
         said = _said(captured, plan, problem, to, tied_first, microbatches)
         answer[said.key] = said.content
         write_text_atomically(out, said.text)
-        told = said.told
+        told, stages = said.told, said.stages
+        _note_moved(captured, plan, to, out)
+    if stages:
+        answer["devices"] = [stage.device for stage in stages]
     if as_json:
         print_json(answer)
-    else:
-        print(printable(f"wrote {out}: {told}"))
+        return
+    print(printable(f"wrote {out}: {told}"))
+    if stages:
+        print(printable(_told_ranks(stages)))
 
 
 def _check_options(
@@ -136,13 +144,33 @@ def _check_options(
         raise PartitionError("flagscale has a number for each microbatch; add --microbatches")
 
 
+def _note_moved(captured: CapturedGraph, plan: PartitionPlan, to: Form, file: str) -> None:
+    """Say on stderr if the file that was written means another plan than the one given."""
+    if plan.recomputed or to in ("checkpoint-wrapper", "flagscale", "programs"):
+        return
+    form = cast("PlanFormat", "device-map" if to == "accelerate" else to)
+    devices = [Device(name) for name in plan.device_order]
+    read = read_foreign_plan(file, devices, captured, form).plan
+    moved = [n for n, device in plan.assignment.items() if read.assignment[n] != device]
+    if moved:
+        say(
+            f"note: {counted(len(moved), 'operator')}, such as {moved[0]!r}, "
+            f"{'runs' if len(moved) == 1 else 'run'} on another stage than in the plan; "
+            "fxpartition score says what that costs"
+        )
+
+
 class _Said(NamedTuple):
-    """A plan in the words of a program: under its key in the answer, and as text of the file."""
+    """A plan in the words of a program: under its key in the answer, and as text of the file.
+
+    `stages` are those that the program numbers, in order.
+    """
 
     key: str
     content: object
     text: str
     told: str
+    stages: Sequence[Stage] = ()
 
 
 def _said(
@@ -157,7 +185,7 @@ def _said(
     from fx_bridge.interop.engines import ENGINES, engine_words
     from fx_bridge.interop.megatron import flagscale_settings, megatron_arguments
     from fx_bridge.interop.stage_layers import LayeredModel
-    from fx_bridge.interop.write_plans import device_map, split_spec
+    from fx_bridge.interop.write_plans import device_map, split_spec, stage_devices
 
     words: Words | None = None
     if to == "megatron":
@@ -169,16 +197,29 @@ def _said(
     if words is not None:
         is_list = isinstance(words, list)
         text = shlex.join(words) if isinstance(words, list) else json.dumps(words, indent=1)
-        stages = LayeredModel(captured, to).stages_of(plan)[0]
-        told = ", ".join(f"{counted(stage.count, 'layer')} on {stage}" for stage in stages)
-        return _Said("arguments" if is_list else "settings", words, f"{text}\n", told)
+        layers = LayeredModel(captured, to).stages_of(plan)[0]
+        told = ", ".join(f"{counted(stage.count, 'layer')} on {stage}" for stage in layers)
+        stages = [Stage(stage.device, stage.chunk) for stage in layers]
+        return _Said("arguments" if is_list else "settings", words, f"{text}\n", told, stages)
     modules: dict[str, int | str] | dict[str, str] | list[str]
     if to == "accelerate":
         modules = device_map(captured, plan, tied="first" if tied_first else "refuse")
     elif to == "split-spec":
         points = split_spec(captured, plan)
         modules = {path: point.name.lower() for path, point in points.items()}
+        saved = {"split_spec": modules, "devices": stage_devices(plan)}
+        told = counted(len(modules), "module")
+        return _Said("modules", modules, json.dumps(saved, indent=1) + "\n", told, plan.stages)
     else:
         modules = checkpointed_modules(captured, plan, problem=problem)
     told = counted(len(modules), "module")
     return _Said("modules", modules, json.dumps(modules, indent=1) + "\n", told)
+
+
+def _told_ranks(stages: Sequence[Stage]) -> str:
+    """Say where stages run, and the variable by which rank n has the n-th device, if there is."""
+    from fx_bridge.interop.words import VISIBLE, visible_devices
+
+    visible = visible_devices([stage.device for stage in stages], always=True)
+    told = f"stages run on {', '.join(map(str, stages))}"
+    return told if visible is None else f"{told}; {VISIBLE}={visible}"

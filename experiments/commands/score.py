@@ -76,7 +76,7 @@ def score(
     with ProgressLine(quiet=True) as progress:
         captured, scored = read_problem(model, request, progress.step)
         say_note(captured)
-        found = read_foreign_plan(plan_file, scored, captured, form)
+        found = read_foreign_plan(plan_file, scored.devices, captured, form)
         if not request.recompute.regions:
             scored = with_regions(scored, found.plan)
         rounds = 1 + max(found.plan.chunks.values(), default=0)

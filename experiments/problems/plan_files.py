@@ -6,12 +6,12 @@ Words are those that a program takes, such as vLLM's ``16,32`` (:mod:`fx_bridge.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
-from solver import PartitionError, PartitionPlan, PartitionProblem
+from solver import Device, PartitionError, PartitionPlan
 from solver.io.files import read_json, read_text
 from solver.io.json_files import plan_from_json
 from solver.model.quantities import counted
@@ -54,18 +54,18 @@ class ForeignPlan:
 
 def read_foreign_plan(
     path: str,
-    problem: PartitionProblem,
+    devices: Sequence[Device],
     captured: CapturedGraph | None,
     form: PlanFormat | None = None,
 ) -> ForeignPlan:
-    """Read a file as a plan of `problem`, or words.
+    """Read a file as a plan, or words.
 
     Parameters
     ----------
     path : str
         Of a file; for an engine its words, or a file with them.
-    problem : PartitionProblem
-        Its devices are those that the file speaks of.
+    devices : sequence of Device
+        Those that the file speaks of.
     captured : CapturedGraph or None
         The model; None for a problem without one, of which only a plan can be read.
 
@@ -75,7 +75,7 @@ def read_foreign_plan(
         If the file is none of these, or not valid: the file and what is wrong with it.
     """
     if form is not None and form in get_args(EngineName):
-        return _from_words(captured, problem, path, form)
+        return _from_words(captured, devices, path, form)
     data = read_json(Path(path))
     if form is None:
         form = _recognised(path, data, captured)
@@ -92,7 +92,7 @@ def read_foreign_plan(
     if not isinstance(data, dict):
         raise PartitionError(f"{path} is no {form}: it holds no object; {_EXAMPLES}")
     try:
-        return _READERS[form](captured, problem, data)
+        return _READERS[form](captured, devices, data)
     except PartitionError as error:
         raise PartitionError(f"{path}: {error}") from None
 
@@ -102,7 +102,8 @@ def _recognised(path: str, data: object, captured: CapturedGraph | None) -> Plan
         raise PartitionError(f"{path} holds no plan; {_EXAMPLES}")
     if "schema" in data or captured is None:
         return "plan"
-    if all(isinstance(value, str) and value.lower() in _POINTS for value in data.values()):
+    points = data["split_spec"] if isinstance(data.get("split_spec"), dict) else data
+    if all(isinstance(value, str) and value.lower() in _POINTS for value in points.values()):
         return "split-spec"
     if any(isinstance(value, int) for value in data.values()):
         return "device-map"
@@ -123,7 +124,7 @@ def _recognised(path: str, data: object, captured: CapturedGraph | None) -> Plan
 
 
 def _from_words(
-    captured: CapturedGraph | None, problem: PartitionProblem, words: str, engine: PlanFormat
+    captured: CapturedGraph | None, devices: Sequence[Device], words: str, engine: PlanFormat
 ) -> ForeignPlan:
     if captured is None:
         raise PartitionError(
@@ -134,15 +135,25 @@ def _from_words(
 
     if os.path.isfile(words):  # noqa: PTH113 - false for any name that cannot be
         words = read_text(words, "words")
-    return ForeignPlan(engine, plan_from_words(captured, problem.devices, words, engine))
+    plan = plan_from_words(captured, devices, words, engine)
+    # Words for llama.cpp say what is on the host, and name the others.
+    has_order = "_VISIBLE_DEVICES" in words or engine == "llama.cpp"
+    return ForeignPlan(engine, plan, () if has_order else _told_order(devices, plan))
+
+
+def _told_order(devices: Sequence[Device], plan: PartitionPlan) -> tuple[str, ...]:
+    """Return a note on where stages are taken to run if nothing says it and it matters."""
+    if len({replace(device, name="any") for device in devices}) == 1:
+        return ()
+    return (f"no devices are named, so that stages run on {', '.join(plan.device_order)}",)
 
 
 def _from_device_map(
-    captured: CapturedGraph, problem: PartitionProblem, data: Mapping[str, Any]
+    captured: CapturedGraph, devices: Sequence[Device], data: Mapping[str, Any]
 ) -> ForeignPlan:
     from fx_bridge.interop.read_plans import device_map_run, plan_in_rounds
 
-    run = device_map_run(captured, problem.devices, data)
+    run = device_map_run(captured, devices, data)
     notes: list[str] = []
     if run.mixed:
         first = run.mixed[0]
@@ -156,28 +167,30 @@ def _from_device_map(
 
 
 def _from_split_spec(
-    captured: CapturedGraph, problem: PartitionProblem, data: Mapping[str, Any]
+    captured: CapturedGraph, devices: Sequence[Device], data: Mapping[str, Any]
 ) -> ForeignPlan:
     from fx_bridge.interop.read_plans import plan_from_split_spec
 
-    return ForeignPlan("split-spec", plan_from_split_spec(captured, problem.devices, data))
+    plan = plan_from_split_spec(captured, devices, data)
+    notes = () if "devices" in data else _told_order(devices, plan)
+    return ForeignPlan("split-spec", plan, notes)
 
 
 def _from_tags(
-    captured: CapturedGraph, problem: PartitionProblem, data: Mapping[str, Any]
+    captured: CapturedGraph, devices: Sequence[Device], data: Mapping[str, Any]
 ) -> ForeignPlan:
     from fx_bridge.split.tags.plans import plan_from_tags
 
     plan = plan_from_tags(captured, data)
-    devices = [device.name for device in problem.devices]
-    if set(plan.device_order) <= set(devices):
+    names = [device.name for device in devices]
+    if set(plan.device_order) <= set(names):
         return ForeignPlan("tags", plan)
-    if len(plan.device_order) > len(devices):
+    if len(plan.device_order) > len(names):
         raise PartitionError(
             f"there are {len(plan.device_order)} tags but "
-            f"{counted(len(devices), 'device')}; give as many"
+            f"{counted(len(names), 'device')}; give as many"
         )
-    device_of = dict(zip(plan.device_order, devices, strict=False))
+    device_of = dict(zip(plan.device_order, names, strict=False))
     assignment = {name: device_of[tag] for name, tag in plan.assignment.items()}
     named = ", ".join(f"{tag!r} is {device}" for tag, device in device_of.items())
     return ForeignPlan(

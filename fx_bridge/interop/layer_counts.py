@@ -18,7 +18,8 @@ from fx_bridge.interop.words import (
     check_size,
     check_sum,
     cuda_numbers,
-    named_devices,
+    order_setting,
+    rank_devices,
     read_arguments,
     read_number,
     read_settings,
@@ -54,9 +55,7 @@ def partition_by_variable(program: str, variable: str, size: str) -> tuple[Write
         found = read_arguments(text, program, variable, known)
         counts = [read_number(n, f"{program}'s {variable}", 1) for n in found[variable].split(",")]
         check_size(found.get(size), len(counts), program, size)
-        order = without_host(devices, program)
-        if VISIBLE in found:
-            order = named_devices(found[VISIBLE].split(","), order, f"{program}'s {VISIBLE}")
+        order = rank_devices(found.get(VISIBLE), without_host(devices, program), program)
         return stages_of_counts(counts, len(names.layers), order, program)
 
     return write, read
@@ -66,16 +65,21 @@ def write_pp_partition(names: LayerNames, stages: Sequence[StageLayers]) -> Word
     """Return stages as settings of TensorRT-LLM: the layers of each rank."""
     check_stages("TensorRT-LLM", stages)
     counts = [stage.count for stage in stages]
-    return {"pipeline_parallel_size": len(counts), "pp_partition": counts}
+    settings: dict[str, object] = {
+        "pipeline_parallel_size": len(counts),
+        "pp_partition": counts,
+    }
+    return settings | order_setting(stages)
 
 
 def read_pp_partition(text: str, names: LayerNames, devices: Sequence[str]) -> list[StageLayers]:
     """Return the stages that ``pp_partition`` of TensorRT-LLM says, on the devices in order."""
     program, size = "TensorRT-LLM", "pipeline_parallel_size"
-    found = read_settings(text, program, "pp_partition", [size])
+    found = read_settings(text, program, "pp_partition", [size, VISIBLE])
     counts = _numbers(found["pp_partition"], f"{program}'s pp_partition", 1)
     check_size(found.get(size), len(counts), program, size)
-    return stages_of_counts(counts, len(names.layers), without_host(devices, program), program)
+    order = rank_devices(found.get(VISIBLE), without_host(devices, program), program)
+    return stages_of_counts(counts, len(names.layers), order, program)
 
 
 def write_offset(names: LayerNames, stages: Sequence[StageLayers]) -> Words:
@@ -87,16 +91,17 @@ def write_offset(names: LayerNames, stages: Sequence[StageLayers]) -> Words:
     size = len({stage.device for stage in stages})
     base = sum(stage.count for stage in stages) // len(stages)
     offset = [stage.count - base for stage in stages]
-    if size == len(stages):
-        return {"pipeline_stage": size, "offset": offset}
-    rounds = [offset[at : at + size] for at in range(0, len(offset), size)]
-    return {"pipeline_stage": size, "pp_interleave_num": len(rounds), "offset": rounds}
+    settings: dict[str, object] = {"pipeline_stage": size, "offset": offset}
+    if size < len(stages):
+        rounds = [offset[at : at + size] for at in range(0, len(offset), size)]
+        settings |= {"pp_interleave_num": len(rounds), "offset": rounds}
+    return settings | order_setting(stages)
 
 
 def read_offset(text: str, names: LayerNames, devices: Sequence[str]) -> list[StageLayers]:
     """Return the stages that ``offset`` of MindFormers says, on the devices in order."""
     program, size, interleave = "MindFormers", "pipeline_stage", "pp_interleave_num"
-    found = read_settings(text, program, "offset", [size, interleave])
+    found = read_settings(text, program, "offset", [size, interleave, VISIBLE])
     offset, layers = found["offset"], len(names.layers)
     nested = isinstance(offset, list) and bool(offset) and isinstance(offset[0], list)
     rounds = [
@@ -110,11 +115,12 @@ def read_offset(text: str, names: LayerNames, devices: Sequence[str]) -> list[St
         )
     check_size(found.get(size), stages, program, size)
     check_size(found.get(interleave), len(rounds), program, interleave)
-    check_devices(stages, devices, program)
+    order = rank_devices(found.get(VISIBLE), devices, program)
+    check_devices(stages, order, program)
     base = layers // (stages * len(rounds))
     counts = [base + number for row in rounds for number in row]
     check_sum(counts, layers, program)
-    return stages_of_counts(counts, layers, devices, program, len(rounds))
+    return stages_of_counts(counts, layers, order, program, len(rounds))
 
 
 def _numbers(value: object, what: str, least: int) -> list[int]:

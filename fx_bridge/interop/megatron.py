@@ -26,6 +26,7 @@ from fx_bridge.interop.stage_layers import (
     StageLayers,
     check_stages,
 )
+from fx_bridge.interop.words import order_setting
 from fx_bridge.recomputation.decisions import problem_with_regions
 from fx_bridge.split.checks import check_total
 from solver import PartitionError, PartitionPlan, PartitionProblem
@@ -112,6 +113,7 @@ def flagscale_settings(
     settings: dict[str, object] = {
         "pipeline_model_parallel_size": len(counts),
         "hetero": {"hetero_pipeline_layer_split": counts},
+        **order_setting(layers.stages),
     }
     options = layers.same_for_all()
     if options is not None:

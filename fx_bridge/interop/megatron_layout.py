@@ -14,8 +14,11 @@ from typing import Final
 
 from fx_bridge.interop.stage_layers import LayerNames, StageLayers, check_stages
 from fx_bridge.interop.words import (
+    VISIBLE,
     check_devices,
     check_sum,
+    order_setting,
+    rank_devices,
     read_arguments,
     read_number,
 )
@@ -31,14 +34,15 @@ _MOST_LETTERS: Final = 100_000
 
 
 def write_layout(names: LayerNames, stages: Sequence[StageLayers]) -> list[str]:
-    """Return stages as arguments: their number, and what is on each."""
+    """Return stages as arguments: their number, what is on each, and the order of devices."""
     check_stages(_PROGRAM, stages, has_chunks=True, bare_ends=True)
     parts = []
     for stage in stages:
         layers = f"t*{stage.count}" if stage.count > 1 else "t" * stage.count
         parts.append("E" * stage.has_embedding + layers + "L" * stage.has_head)
     size = len({stage.device for stage in stages})
-    return [_SIZE, str(size), _LAYOUT, "|".join(parts)]
+    order = [f"{name}={value}" for name, value in order_setting(stages).items()]
+    return [*order, _SIZE, str(size), _LAYOUT, "|".join(parts)]
 
 
 def read_layout(text: str, names: LayerNames, devices: Sequence[str]) -> list[StageLayers]:
@@ -49,7 +53,9 @@ def read_layout(text: str, names: LayerNames, devices: Sequence[str]) -> list[St
     PartitionError
         If it is no layout, a stage is empty, or it has not the layers of the model.
     """
-    found = read_arguments(text, _PROGRAM, _LAYOUT, {name: name for name in (_SIZE, _LAYOUT)})
+    known = {name: name for name in (VISIBLE, _SIZE, _LAYOUT)}
+    found = read_arguments(text, _PROGRAM, _LAYOUT, known)
+    devices = rank_devices(found.get(VISIBLE), devices, _PROGRAM)
     parts = _unrolled(found[_LAYOUT]).split("|")
     size = len(parts)
     if _SIZE in found:

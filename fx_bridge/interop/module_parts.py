@@ -11,7 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from fx_bridge.interop.stage_layers import LayerNames, StageLayers, check_stages
-from fx_bridge.interop.words import Words, check_devices, read_settings
+from fx_bridge.interop.words import (
+    VISIBLE,
+    Words,
+    check_devices,
+    order_setting,
+    rank_devices,
+    read_settings,
+)
 from solver import PartitionError
 from solver.model.quantities import counted
 
@@ -45,10 +52,13 @@ def parts_of_modules(program: str, *, rotary_everywhere: bool) -> tuple[Write, R
             part = [*part, *names.layers[done : done + stage.count]]
             parts.append([*part, *(head if stage.has_head else ()), *everywhere])
             done += stage.count
-        return {_KEY: parts}
+        # Only the number of devices says how many stages each has.
+        return {_KEY: parts, **order_setting(stages, always=stages[-1].chunk > 0)}
 
     def read(text: str, names: LayerNames, devices: Sequence[str]) -> list[StageLayers]:
-        parts = _lists(read_settings(text, program, _KEY, ())[_KEY], program)
+        found = read_settings(text, program, _KEY, [VISIBLE])
+        devices = rank_devices(found.get(VISIBLE), devices, program)
+        parts = _lists(found[_KEY], program)
         embedding, head, everywhere = ends_of(names)
         own = [[name for name in part if name not in everywhere] for part in parts]
         listed = [name for part in own for name in part]

@@ -24,6 +24,7 @@ from fx_bridge.capture.modules import (
 from fx_bridge.interop.accelerate_dispatch import DeviceMapRun, run_by_device_map, tensor_names
 from fx_bridge.split.checks import crossing_edges
 from solver import Device, PartitionError, PartitionPlan
+from solver.model.quantities import counted
 from solver.model.text import shown
 
 _POINTS: Final = ("BEGINNING", "END")
@@ -111,13 +112,15 @@ def plan_from_split_spec(
         The first stage runs on the first, and so on; with more stages than devices the second
         round begins with the first device again, as torch numbers interleaved stages.
     spec : mapping of str to SplitPoint or str
-        Module to ``SplitPoint.BEGINNING`` or ``SplitPoint.END``, or their names in any case.
+        Module to ``SplitPoint.BEGINNING`` or ``SplitPoint.END``, or their names in any case. Or
+        what ``fxpartition hand-over`` writes, ``{"split_spec": spec, "devices": names}``: names of
+        devices in the order of stages, or a list of them for each chunk.
 
     Raises
     ------
     PartitionError
-        If the specification names an unknown module, one that runs no operators, or an unknown
-        point.
+        If the specification names an unknown module or device, a module that runs no operators, or
+        an unknown point.
 
     Notes
     -----
@@ -135,6 +138,11 @@ def plan_from_split_spec(
     ('linear', 'relu')
     """
     check_captured(captured, "cut", "plan_from_split_spec(capture(model, args), devices, spec)")
+    order = [device.name for device in devices]
+    rounds = None
+    if _names_devices(spec):
+        order, rounds = _named_order(spec, order)
+        spec = spec["split_spec"]
     points = _split_points(captured, spec)
     calls = module_calls(captured)
     stages: dict[str, int] = {}
@@ -147,11 +155,20 @@ def plan_from_split_spec(
         stage += bool(stages) and (ended or begun)
         stages[name] = stage
         previous = own
-    order = [device.name for device in devices][: stage + 1]
+    if rounds is None:
+        order = order[: stage + 1]
+        places = [(order[at % len(order)], at // len(order)) for at in range(stage + 1)]
+    else:
+        places = [(device, chunk) for chunk, row in enumerate(rounds) for device in row]
+        if len(places) != stage + 1:
+            raise PartitionError(
+                f"the split specification has {counted(len(places), 'device')} in lists for chunks "
+                f"and {counted(stage + 1, 'stage')}; write the device of every stage"
+            )
     return PartitionPlan(
-        {name: order[at % len(order)] for name, at in stages.items()},
+        {name: places[at][0] for name, at in stages.items()},
         tuple(order),
-        {name: at // len(order) for name, at in stages.items()},
+        {name: places[at][1] for name, at in stages.items()},
     )
 
 
@@ -228,6 +245,50 @@ def _check_paths(captured: CapturedGraph, device_of: Mapping[str, str]) -> None:
             raise PartitionError(
                 f"the device map has no device for {name!r}; add its module, or a module around it"
             )
+
+
+def _names_devices(spec: object) -> bool:
+    """Return whether a specification stands beside the devices of its stages."""
+    return isinstance(spec, Mapping) and isinstance(spec.get("split_spec"), Mapping)
+
+
+def _named_order(
+    spec: Mapping[str, Any], names: Sequence[str]
+) -> tuple[list[str], list[list[str]] | None]:
+    """Return the order of the devices that stand beside a specification, and the chunks' lists."""
+    for key in spec:
+        if key not in ("split_spec", "devices"):
+            raise PartitionError(
+                f"the split specification has {key!r} beside split_spec; write devices, or nothing"
+            )
+    listed = spec.get("devices", list(names))
+    is_nested = isinstance(listed, list) and bool(listed) and isinstance(listed[0], list)
+    rounds = listed if is_nested else [listed]
+    for row in rounds:
+        if not isinstance(row, list) or not row or not all(isinstance(name, str) for name in row):
+            raise PartitionError(
+                "the devices of the split specification are no list of names, or one for each "
+                'chunk; write such as ["cuda:1", "cuda:0"]'
+            )
+        for name in row:
+            if name not in names:
+                raise PartitionError(
+                    f"the split specification names device {name!r}; the devices are "
+                    f"{', '.join(names)}"
+                )
+            if row.count(name) > 1:
+                raise PartitionError(
+                    f"the split specification names device {name!r} twice; name each once, and "
+                    "write a list for each chunk"
+                )
+    order: nx.DiGraph[str] = nx.DiGraph()
+    for row in rounds:
+        nx.add_path(order, row)
+    if not nx.is_directed_acyclic_graph(order):
+        raise PartitionError(
+            "the split specification has devices in another order in each chunk; write them in one"
+        )
+    return list(nx.topological_sort(order)), rounds if is_nested else None
 
 
 def _split_points(captured: CapturedGraph, spec: object) -> dict[str, str]:

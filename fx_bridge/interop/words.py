@@ -183,13 +183,66 @@ def without_host(devices: Sequence[str], program: str) -> list[str]:
 def cuda_numbers(devices: Sequence[str], program: str) -> list[str]:
     """Return the numbers of CUDA devices; PartitionError if one of them is none."""
     for device in devices:
-        kind, _, number = device.partition(":")
-        if kind != "cuda" or not number.isdecimal():
+        if not _is_cuda(device):
             raise PartitionError(
                 f"{program} runs on CUDA devices by number, and the plan has {device!r}; plan for "
                 "devices such as cuda:0 and cuda:1"
             )
     return [device.partition(":")[2] for device in devices]
+
+
+def visible_devices(devices: Sequence[str], *, always: bool = False) -> str | None:
+    """Return ``CUDA_VISIBLE_DEVICES`` by which rank n runs on the n-th of some devices.
+
+    Parameters
+    ----------
+    devices : sequence of str
+        The device of every stage, in order.
+    always : bool
+        Also where it is 0, 1, 2 and so on, which programs take by themselves.
+
+    Returns
+    -------
+    str or None
+        None if nothing has to be said, or a device has no number of CUDA.
+    """
+    names = list(dict.fromkeys(devices))
+    if not all(map(_is_cuda, names)):
+        return None
+    numbers = [name.partition(":")[2] for name in names]
+    if numbers == [str(at) for at in range(len(numbers))] and not always:
+        return None
+    return ",".join(numbers)
+
+
+def order_setting(stages: Sequence[StageLayers], *, always: bool = False) -> dict[str, object]:
+    """Return `visible_devices` of stages as a setting, if there is anything to say."""
+    visible = visible_devices([stage.device for stage in stages], always=always)
+    return {} if visible is None else {VISIBLE: visible}
+
+
+def rank_devices(visible: object, devices: Sequence[str], program: str) -> list[str]:
+    """Return the devices of ranks, in order.
+
+    Parameters
+    ----------
+    visible : object
+        The value of ``CUDA_VISIBLE_DEVICES``; None if the words have none. CUDA devices are then
+        in the order of their numbers, others as they are given.
+    devices : sequence of str
+        Those that there are.
+    """
+    if visible is None:
+        if all(map(_is_cuda, devices)):
+            return sorted(devices, key=lambda name: int(name.partition(":")[2]))
+        return list(devices)
+    numbers = visible if isinstance(visible, list) else str(visible).split(",")
+    return named_devices(list(map(str, numbers)), devices, f"{program}'s {VISIBLE}")
+
+
+def _is_cuda(device: str) -> bool:
+    kind, _, number = device.partition(":")
+    return kind == "cuda" and number.isascii() and number.isdecimal()
 
 
 def named_devices(numbers: Sequence[str], devices: Sequence[str], what: str) -> list[str]:

@@ -102,6 +102,7 @@ def split_spec(captured: CapturedGraph, plan: PartitionPlan) -> dict[str, SplitP
     -------
     dict of str to SplitPoint
         One module for each boundary between stages, the outermost that begins there, or else ends.
+        The stages are those of ``plan.stages``, on their devices: torch runs stage n on rank n.
 
     Raises
     ------
@@ -140,6 +141,18 @@ def split_spec(captured: CapturedGraph, plan: PartitionPlan) -> dict[str, SplitP
             )
     chosen = sorted(cut_of.items(), key=lambda item: item[1])
     return {path: SplitPoint[cuts[number].points[path]] for path, number in chosen}
+
+
+def stage_devices(plan: PartitionPlan) -> list[str] | list[list[str]]:
+    """Return the device of every stage, in order; with several chunks a list for each of them.
+
+    Beside a ``split_spec``, which has no devices, it says which of them runs which stage.
+    """
+    rounds: dict[int, list[str]] = {}
+    for stage in plan.stages:
+        rounds.setdefault(stage.chunk, []).append(stage.device)
+    found = list(rounds.values())
+    return found[0] if len(found) == 1 else found
 
 
 def check_not_recomputed(plan: PartitionPlan) -> None:

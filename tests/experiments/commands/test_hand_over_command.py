@@ -3,12 +3,14 @@
 import json
 import shlex
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
 
 from experiments.cli import main
 from experiments.console.exit_codes import EXIT_BAD_INPUT
+from experiments.problems.plan_files import EngineName
 from fx_bridge.checkpoint.programs import load_stage_programs, run_stage_programs
 from fx_bridge.interop.checkpoints import plan_with_checkpoints
 from solver import PartitionPlan, load_plan, save_plan
@@ -42,6 +44,110 @@ def test_what_is_handed_over_has_the_same_score(plan, program, form, tmp_path, c
     assert [score["format"] for score in scores] == ["plan", form]
     assert scores[0]["assignment"] == scores[1]["assignment"]
     assert scores[0]["values"] == scores[1]["values"]
+
+
+@pytest.fixture(scope="module")
+def swapped(tmp_path_factory):
+    """A plan of whole layers whose first stages are on the second device, and devices unlike."""
+    _, captured, _ = captured_decoder(4)
+    plan = plan_of_layers(captured, [1, 3])
+    other = {"cuda:0": "cuda:1", "cuda:1": "cuda:0"}
+    assignment = {name: other[device] for name, device in plan.assignment.items()}
+    path = tmp_path_factory.mktemp("plans") / "swapped.json"
+    save_plan(PartitionPlan(assignment, ("cuda:1", "cuda:0")), path)
+    return str(path), ["--devices", "6KB@h100-sxm,2KB@l4"]
+
+
+def values_of(capsys, path, devices, *form):
+    capsys.readouterr()
+    assert main(["score", path, SMALL, *devices, *form, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["split-spec", *(name for name in get_args(EngineName) if name != "llama.cpp")],
+)
+def test_what_is_handed_over_is_on_the_devices_of_the_plan(program, swapped, tmp_path, capsys):
+    """Tests a plan that breaks a limit in any other order of the devices."""
+    plan, devices = swapped
+    expected = values_of(capsys, plan, devices)
+    out = str(tmp_path / "out")
+    assert main(["hand-over", plan, SMALL, "--to", program, "--out", out, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["devices"] == ["cuda:1", "cuda:0"]
+    form = [] if program == "split-spec" else ["--format", program]
+    found = values_of(capsys, out, devices, *form)
+    assert found["assignment"] == expected["assignment"]
+    assert found["device_order"] == ["cuda:1", "cuda:0"]
+    assert found["values"] == expected["values"]
+    assert found["notes"] == []
+    assert main(["hand-over", plan, SMALL, "--to", program, "--out", out]) == 0
+    told = capsys.readouterr()
+    assert told.out.endswith("; CUDA_VISIBLE_DEVICES=1,0\n")
+    assert "another stage" not in told.err
+
+
+def test_programs_and_flagscale_say_their_devices(swapped, tmp_path, capsys):
+    plan, _ = swapped
+    out = str(tmp_path / "programs")
+    assert main(["hand-over", plan, SMALL, "--to", "programs", "--out", out]) == 0
+    told = "2 programs\nstages run on cuda:1, cuda:0; CUDA_VISIBLE_DEVICES=1,0\n"
+    assert capsys.readouterr().out == f"wrote {out}: {told}"
+    assert [stage.device for stage in load_stage_programs(out).stages] == ["cuda:1", "cuda:0"]
+    out = str(tmp_path / "flagscale")
+    words = ["hand-over", plan, SMALL, "--to", "flagscale", "--microbatches", "4", "--out", out]
+    assert main(words) == 0
+    assert json.loads(Path(out).read_text())["CUDA_VISIBLE_DEVICES"] == "1,0"
+
+
+def test_chunks_are_handed_over_on_their_devices(tmp_path, capsys):
+    """Tests four stages on two devices, the second device first; also not as many on each."""
+    _, captured, _ = captured_decoder(4)
+    plan = plan_of_layers(captured, [1, 1, 1, 1])
+    path, devices = str(tmp_path / "plan.json"), ["--devices", "2x1MB", "--chunks", "2"]
+    for places in (
+        [("cuda:1", 0), ("cuda:0", 0), ("cuda:1", 1), ("cuda:0", 1)],
+        [("cuda:1", 0), ("cuda:0", 0), ("cuda:0", 1), ("cuda:0", 1)],
+    ):
+        place_of = {f"cuda:{at}": place for at, place in enumerate(places)}
+        at = {name: place_of[device] for name, device in plan.assignment.items()}
+        save_plan(
+            PartitionPlan(
+                {name: device for name, (device, _) in at.items()},
+                ("cuda:1", "cuda:0"),
+                {name: chunk for name, (_, chunk) in at.items()},
+            ),
+            path,
+        )
+        expected = values_of(capsys, path, devices)
+        programs = ["split-spec", "torchtitan", "nemo", "mindformers", "megatron"]
+        for program in programs if places[2][0] == "cuda:1" else ["split-spec"]:
+            out = str(tmp_path / program)
+            assert main(["hand-over", path, SMALL, "--to", program, "--out", out]) == 0
+            form = [] if program == "split-spec" else ["--format", program]
+            found = values_of(capsys, out, devices, *form)
+            assert found["chunks"] == expected["chunks"], program
+            assert found["values"] == expected["values"]
+
+
+def test_it_is_noted_if_nothing_says_where_stages_run(swapped, tmp_path, capsys):
+    (tmp_path / "spec.json").write_text('{"layers.1": "beginning"}')
+    for given in ([str(tmp_path / "spec.json")], ["1,3", "--format", "tensorrt-llm"]):
+        words = ["score", *given, SMALL, "--devices", "6KB@h100-sxm,6KB@l4", "--json"]
+        assert main(words) == 0
+        (note,) = json.loads(capsys.readouterr().out)["notes"]
+        assert note == "no devices are named, so that stages run on cuda:0, cuda:1"
+
+
+def test_operators_that_the_words_have_elsewhere_are_noted(tmp_path, capsys):
+    """A mask is in no words, which have it with the embedding."""
+    model = "tests.support.batch_models:small_llama"
+    plan, out = str(tmp_path / "plan.json"), str(tmp_path / "words")
+    options = ["--devices", "3x180KB", "--for", "vllm", "--objective", "transfer"]
+    assert main(["plan", model, *options, "--out", plan]) == 0
+    capsys.readouterr()
+    assert main(["hand-over", plan, model, "--to", "vllm", "--out", out]) == 0
+    assert capsys.readouterr().err.startswith("note: ")
 
 
 def test_programs_compute_what_the_model_does(plan, tmp_path, capsys):

@@ -84,11 +84,24 @@ def test_random_stages_come_back(engine):
             names = names_of(layers)
             stages, devices = random_stages(rng, engine, layers)
             text = text_of(ENGINES[engine].write(names, stages))
-            if engine in ("torchtitan", "nemo") and stages[-1].chunk:
-                # Their words do not say how many stages a device has.
-                devices = list(dict.fromkeys(stage.device for stage in stages))
-            found = ENGINES[engine].read(text, names, devices)
+            found = ENGINES[engine].read(text, names, rng.sample(devices, len(devices)))
             assert found == stages, (engine, layers, text)
+
+
+def test_the_order_of_devices_is_said_where_it_is_another():
+    names = names_of(4)
+    for engine in ENGINES:
+        if engine in ("llama.cpp", "vllm", "sglang"):
+            continue  # these always say it
+        for order, said in (("01", None), ("10", "1,0"), ("02", "0,2")):
+            first, second = (f"cuda:{number}" for number in order)
+            stages = [StageLayers(first, 1, True), StageLayers(second, 3, has_head=True)]
+            words = ENGINES[engine].write(names, stages)
+            if isinstance(words, list):
+                words = dict(word.split("=") for word in words if "=" in word)
+            assert words.get("CUDA_VISIBLE_DEVICES") == said, engine
+            named = [StageLayers("left", 1, True), StageLayers("right", 3, has_head=True)]
+            assert "CUDA" not in text_of(ENGINES[engine].write(names, named))
 
 
 def test_layers_are_where_llama_cpp_puts_them():
@@ -229,9 +242,7 @@ def test_plans_for_an_engine_are_handed_over(language_model, engine):
     )
     words = text_of(engine_words(language_model, result.plan, engine))
     stages = LayeredModel(language_model, engine).stages_of(result.plan)[0]
-    order = [result.problem.device_of[stage.device] for stage in stages]
-    order += [device for device in devices if device not in order]
-    plan = plan_from_words(language_model, order, words, engine)
+    plan = plan_from_words(language_model, devices, words, engine)
     assert LayeredModel(language_model, engine).stages_of(plan)[0] == stages
     assert engine_words(language_model, plan, engine) == engine_words(
         language_model, result.plan, engine

@@ -18,7 +18,8 @@ from fx_bridge.interop.read_plans import (
     plan_from_split_spec,
     plan_in_rounds,
 )
-from solver import Device, PartitionError, evaluate, problem_from_digraph
+from fx_bridge.interop.write_plans import stage_devices
+from solver import Device, PartitionError, Stage, evaluate, problem_from_digraph
 from tests.support.dispatch_models import TOKENS, Net
 
 CPU_AND_GPUS = [Device("cpu"), Device("cuda:0"), Device("cuda:1")]
@@ -202,6 +203,44 @@ def test_wrong_split_specifications_are_refused(spec, message):
     with pytest.raises(PartitionError) as error:
         plan_from_split_spec(capture(Nested(), ROW), GPUS, spec)
     assert message in str(error.value)
+
+
+SPEC = {"body.0": "beginning", "body.1": "beginning", "end": "beginning"}
+
+
+@pytest.mark.parametrize(
+    ("devices", "stages"),
+    [
+        (["cuda:1", "cuda:0"], ["cuda:1", "cuda:0", "cuda:1 (chunk 1)", "cuda:0 (chunk 1)"]),
+        ([["cuda:1", "cuda:0"], ["cuda:0"], ["cuda:0"]], None),
+        ([["cuda:1"], ["cuda:0", "cuda:1"], ["cuda:0"]], None),
+    ],
+)
+def test_devices_stand_beside_a_specification(devices, stages):
+    captured = capture(Nested(), ROW)
+    plan = plan_from_split_spec(captured, GPUS, {"split_spec": SPEC, "devices": devices})
+    if stages is None:
+        stages = [str(Stage(name, at)) for at, row in enumerate(devices) for name in row]
+        assert stage_devices(plan) == devices
+    assert [str(stage) for stage in plan.stages] == stages
+
+
+@pytest.mark.parametrize(
+    ("devices", "message"),
+    [
+        ("cuda:1", "are no list of names, or one for each chunk; write such as"),
+        ([["cuda:1"], []], "are no list of names, or one for each chunk; write such as"),
+        (["cuda:9"], "names device 'cuda:9'; the devices are cuda:0, cuda:1"),
+        (["cuda:1", "cuda:1"], "names device 'cuda:1' twice; name each once"),
+        ([["cuda:1", "cuda:0"], ["cuda:0", "cuda:1"]], "in another order in each chunk"),
+        ([["cuda:1"], ["cuda:0"]], "has 2 devices in lists for chunks and 4 stages; write the dev"),
+    ],
+)
+def test_wrong_devices_beside_a_specification_are_refused(devices, message):
+    with pytest.raises(PartitionError) as error:
+        plan_from_split_spec(capture(Nested(), ROW), GPUS, {"split_spec": SPEC, "devices": devices})
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def test_a_container_is_never_called(captured):
