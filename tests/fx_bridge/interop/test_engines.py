@@ -163,9 +163,9 @@ def test_words_of_people(engine, text, counts):
     ("engine", "text", "message"),
     [
         ("vllm", "3,4", "has 7 layers and the model has 8; write numbers whose sum is 8"),
-        ("vllm", "0,8", "stage 0 of vLLM's [0, 8] has no layer; write 1 or more, or fewer stages"),
+        ("vllm", "0,8", "vLLM's VLLM_PP_LAYER_PARTITION is '0'; write a whole number from 1"),
         ("vllm", "2,2,2,2", "have 4 stages and there are 3 devices; give as many"),
-        ("vllm", "3,x", "vLLM's VLLM_PP_LAYER_PARTITION is 'x'; write a whole number from 0"),
+        ("vllm", "3,x", "vLLM's VLLM_PP_LAYER_PARTITION is 'x'; write a whole number from 1"),
         ("vllm", "3,5 --tp 2", "vLLM's words have '3,5', which says nothing of layers; write only"),
         ("vllm", "--pipeline-parallel-size 2", "vLLM's words have no VLLM_PP_LAYER_PARTITION"),
         ("vllm", "'3,5", "No closing quotation; close the quotation"),
