@@ -21,6 +21,7 @@ from fx_bridge.capture.model.messages import (
     is_data_dependent,
     is_final,
     quiet,
+    refusal_in,
     remedy,
 )
 from fx_bridge.capture.model.state import unchanged
@@ -128,9 +129,9 @@ class Attempt:
             with quiet(), watched as changes, own_backward(self.model) as lost:
                 made = way()
                 to_modules(made.module)
-        except PartitionError:
-            raise
         except Exception as error:
+            if refusal := refusal_in(error):
+                raise refusal from None
             text = f"{how} failed {failure(error, self.model)}"
             self.failures.setdefault(first_line(error), text)
             self.causes.append(error)
@@ -212,6 +213,7 @@ def _without_gradients(task: Attempt, own_error: Exception) -> Captured:
             if trial_error(task.model, task.args, task.kwargs) is None:
                 task.prefix = f"captured without gradients, with which the model fails {why}"
                 task.failures.clear()
+                task.causes.clear()
                 return attempt(task)
     raise PartitionError(
         f"cannot capture {describe(task.model)}: it does not run on these inputs: it fails {why}; "

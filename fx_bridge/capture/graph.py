@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from fx_bridge.capture.fallbacks import Attempt, Capture, attempt
 from fx_bridge.capture.model.caches import register_caches
+from fx_bridge.capture.model.constants import constant_inputs, mark_constants
 from fx_bridge.capture.model.inputs import (
     check_call,
     check_constants,
@@ -30,7 +31,6 @@ from fx_bridge.capture.model.inputs import (
     on_device_of,
 )
 from fx_bridge.capture.model.messages import describe
-from fx_bridge.capture.python.known_values import constant_inputs, mark_constants
 from fx_bridge.capture.tracers.dynamic_batch import batch_size_of
 from fx_bridge.capture.tracers.export import load_program, unlift
 from fx_bridge.capture.tracers.values import complete

@@ -17,6 +17,8 @@ import torch
 from torch import nn
 from torch._ops import OpOverload
 
+from solver import PartitionError
+
 _TORCH_DIRECTORY: Final = str(Path(torch.__file__).parent)
 _HERE: Final = str(Path(__file__).parents[2])
 _STANDARD_LIBRARY: Final = sysconfig.get_path("stdlib")
@@ -36,6 +38,13 @@ def failure(error: BaseException, model: nn.Module) -> str:
     """Return where and why running `model` failed: module, last line that is not torch's, error."""
     place = source_place(((f, n) for f, n in traceback.walk_tb(error.__traceback__)), model)
     return f"{place} ({type(error).__name__}: {first_line(error)})".lstrip()
+
+
+def refusal_in(error: BaseException | None) -> PartitionError | None:
+    """Return the refusal that an error is or was raised for, as torch wraps errors of forward."""
+    while error is not None and not isinstance(error, PartitionError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def is_data_dependent(error: BaseException) -> bool:

@@ -17,6 +17,7 @@ from torch.utils import checkpoint
 
 from fx_bridge.capture.model.messages import source_place
 from fx_bridge.capture.python.autograd_functions import NotKeptError, is_traced, record
+from fx_bridge.capture.python.held_tensors import traced_arguments
 from solver import PartitionError
 
 # What makes operators differentiable, which are in the graph as those operators, and what
@@ -148,7 +149,8 @@ class _Functions:
 
         def apply(cls: type[Any], *args: Any, **kwargs: Any) -> Any:
             above: Any = super(base, cls)
-            return self._applied(cls, args, lambda: above.apply(*args, **kwargs))
+            given = traced_arguments(args)
+            return self._applied(cls, given, lambda: above.apply(*given, **kwargs))
 
         def transform(operator: Any, function: type[Any], *args: Any, **kwargs: Any) -> Any:
             if _has_gradients(function, args):

@@ -21,8 +21,12 @@ from torch.export import ExportedProgram
 from fx_bridge.capture.model.dataclass_values import with_dataclasses
 from fx_bridge.capture.model.messages import first_line, quiet
 from fx_bridge.capture.python.eager_code import traceable, unaware
+from fx_bridge.capture.python.forward import carried_out
+from fx_bridge.capture.python.held_tensors import check_constants
+from fx_bridge.capture.python.inference_mode import no_inference_mode
 from fx_bridge.capture.python.known_values import known_values
 from fx_bridge.capture.python.transforms import fuse_transforms, has_transform
+from fx_bridge.capture.tracers.grad_regions import kept_in_autocast
 from fx_bridge.capture.tracers.values import copy_training
 from solver import PartitionError
 
@@ -61,23 +65,27 @@ def export(
     """
 
     def exported() -> ExportedProgram:
-        return torch.export.export(
-            model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict
-        )
+        with kept_in_autocast():
+            return torch.export.export(
+                model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict
+            )
 
     note = ""
     if strict:
         # It traces hooks, and comes after the other.
-        program = exported()
+        with no_inference_mode():
+            program = exported()
     else:
         with contextlib.ExitStack() as stack:
             stack.enter_context(traceable())
             if not aware:
                 stack.enter_context(unaware(model))
+            notes = stack.enter_context(carried_out(model))
             known = stack.enter_context(known_values(model, constants))
             program = with_dataclasses(exported, model, args, kwargs)
-        note = known.note
+        note = "; ".join(filter(None, (known.note, *notes)))
     module = unlift(program)
+    check_constants(module, model)
     for node in module.graph.find_nodes(op="get_attr"):
         if isinstance(operator.attrgetter(str(node.target))(module), FakeTensor):
             # As of x.data: strict export takes it for a constant, of which there is no value.

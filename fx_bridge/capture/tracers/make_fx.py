@@ -21,8 +21,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fx_bridge.capture.python.assignments import stand_for
 from fx_bridge.capture.python.autograd_functions import to_modules
 from fx_bridge.capture.python.eager_code import traceable
+from fx_bridge.capture.python.forward import carried_out
 from fx_bridge.capture.python.known_values import known_values
 from fx_bridge.capture.tracers.lifted_weights import inputs_to_weights
 from fx_bridge.capture.tracers.values import copy_training, fill_values
@@ -37,7 +39,7 @@ def trace_operators(
     kwargs: dict[str, Any],
     constants: Mapping[str, torch.Tensor],
 ) -> tuple[fx.GraphModule, str]:
-    """Trace what `model` runs, on copies of its buffers and of the inputs.
+    """Trace what `model` runs, on copies of its weights and of the inputs.
 
     Returns
     -------
@@ -68,9 +70,13 @@ def trace_operators(
         out_specs.append(out_spec)
         return flat
 
-    weights = [_own(t) if not isinstance(t, nn.Parameter) else t for t in state.values()]
+    weights = [_own(tensor) for tensor in state.values()]
     tensors = [_own(leaves[place]) for place in places]
-    with traceable(), known_values(model, constants, real=True) as known:
+    with (
+        traceable(),
+        carried_out(model) as notes,
+        known_values(model, constants, real=True) as known,
+    ):
         traced = make_fx(call, tracing_mode="real", _error_on_data_dependent_ops=True)(
             weights, tensors
         )
@@ -84,11 +90,14 @@ def trace_operators(
     copy_training(model, fx_module)
     note_precision(fx_module)
     fill_values(fx_module, args, kwargs)
-    return fx_module, known.note
+    return fx_module, "; ".join(filter(None, (known.note, *notes)))
 
 
 def _own(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+    copied = tensor.detach().clone()
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(copied, tensor.requires_grad)
+    return copied.requires_grad_(tensor.requires_grad)
 
 
 def _take_inputs(
@@ -154,6 +163,9 @@ class _Detaches(TorchFunctionMode):
         if name in ("tolist", "numpy", "__array__", "data_ptr"):
             raise RuntimeError(f"Tensor.{name} reads values that the next call may have otherwise")
         with _set(self.marks, func in _DETACHING):
+            if func is torch.Tensor.detach_:
+                # Autograd does that itself, without an operator.
+                stand_for(args[0], args[0].detach())
             return func(*args, **(kwargs or {}))
 
 

@@ -14,8 +14,10 @@ from typing import Any, Final
 import torch
 from torch import fx, nn
 from torch._ops import OpOverload
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fx_bridge.capture.python.assignments import SETTERS
 from fx_bridge.storages.mutations import memory_of, written_arguments
 from fx_bridge.storages.tensor_subclasses import tensors_in
 
@@ -46,14 +48,14 @@ def faithful_trace(model: nn.Module, concrete_args: dict[str, Any] | None) -> fx
     """
     if model._forward_hooks or model._forward_pre_hooks:
         raise RuntimeError("a forward hook of the model itself would be lost")
-    tracer = _Tracer()
+    tracer = _Tracer(model)
     tables: list[tuple[dict[str, Any], dict[str, Any]]] = [
         (table, dict(table))
         for part in model.modules()
         for table in (part._parameters, part._buffers)
     ]
     try:
-        with _Watch():
+        with _Watch(), _Setters():
             graph = tracer.trace(model, concrete_args)
         if any(isinstance(value, fx.Proxy) for table, _ in tables for value in table.values()):
             raise RuntimeError("an assignment to a buffer would be lost")
@@ -67,9 +69,18 @@ class _Tracer(fx.Tracer):
     # Otherwise what is computed from buffers is computed in tracing.
     proxy_buffer_attributes = True
 
-    def __init__(self) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.mode = _mode()
+        self.held = {id(part): _held(part) for part in model.modules()}
+
+    def call_module(self, m: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        for part in m.modules():
+            found = _held(part)
+            held = self.held.get(id(part), found)
+            if any(found.get(key, found) is not value for key, value in held.items()):
+                raise RuntimeError(f"what forward changes in {type(part).__name__} would be lost")
+        return super().call_module(m, *args, **kwargs)
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
         if _mode() != self.mode:
@@ -78,6 +89,17 @@ class _Tracer(fx.Tracer):
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return _Proxy(node, self)
+
+
+def _held(module: nn.Module) -> dict[tuple[int, str], Any]:
+    """Return what a module computes with: its attributes, parameters and buffers."""
+    tables = vars(module), module._parameters, module._buffers
+    return {
+        (number, name): value
+        for number, table in enumerate(tables)
+        for name, value in table.items()
+        if name != "training" or not isinstance(value, bool)
+    }
 
 
 def _mode() -> tuple[object, ...]:
@@ -90,6 +112,11 @@ class _Proxy(fx.Proxy):
 
     def __getattr__(self, name: str) -> _Attribute:
         return _Attribute(self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if hasattr(torch.Tensor, name):
+            raise RuntimeError(f"an assignment to .{name} of a tensor would be lost")
+        super().__setattr__(name, value)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self.tracer.create_proxy("call_function", operator.setitem, (self, index, value), {})
@@ -117,6 +144,17 @@ def _recorder(name: str) -> Callable[[fx.Proxy, Any], fx.Proxy]:
 
 for _name in _OPERATORS:
     setattr(_Proxy, f"__i{_name}__", _recorder(f"i{_name}"))
+
+
+class _Setters(TorchFunctionMode):
+    """Raises at what changes a tensor of the model in tracing alone, without an operator."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func in SETTERS and isinstance(args[0], torch.Tensor):
+            raise RuntimeError(f"{func.__name__} of a tensor would act in tracing alone")
+        return func(*args, **(kwargs or {}))
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]

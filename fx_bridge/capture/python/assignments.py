@@ -1,0 +1,252 @@
+"""Assignments to tensors that run no operator: ``x.data = y``, ``x.requires_grad = False``.
+
+A trace sees none of them, so that a graph would go on with what was there before. Here later
+readers of a tensor read what was assigned, and what parameters, buffers and inputs hold in the
+end is copied into them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NoReturn
+from unittest import mock
+
+import torch
+from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot, set_proxy_slot
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from fx_bridge.capture.model.inputs import described_tensor
+from fx_bridge.capture.model.messages import describe, source_place
+from fx_bridge.capture.python.known_values import KnownValues
+from solver import PartitionError
+
+
+class Assignments(TorchFunctionMode):
+    """Carries out assignments in the graph of one call of forward.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Named in messages.
+    state : mapping of str to torch.Tensor
+        The parameters and buffers as they are traced, by name.
+    inputs : mapping of str to torch.Tensor
+        The tensors among the inputs, by path.
+
+    Attributes
+    ----------
+    notes : list of str
+        What a person has to know of the graph.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        state: Mapping[str, torch.Tensor],
+        inputs: Mapping[str, torch.Tensor],
+    ) -> None:
+        super().__init__()
+        self.notes: list[str] = []
+        self._model = model
+        self._state = {name: (tensor, tensor.requires_grad) for name, tensor in state.items()}
+        self._names = {id(tensor): name for name, tensor in [*inputs.items(), *state.items()]}
+        self._first: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        """Tensors with other data than they came with, and that."""
+        self._frozen: dict[int, Any] = {}
+        """Proxies of tensors before they were asked for no gradient any more."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in SETTERS:
+            if func == _SET_DATA:
+                return self._set_data(*args)
+            if func in _SET_GRAD:
+                self._note_grad(args[0])
+            elif func in _SET_REQUIRES_GRAD:
+                return self._set_requires_grad(func, *args, **kwargs)
+        return func(*args, **kwargs)
+
+    @contextlib.contextmanager
+    def carried_out(self) -> Iterator[None]:
+        """Carry out what is assigned in the block."""
+        with mock.patch.object(torch.utils, "swap_tensors", self._swap), self:
+            yield
+        for tensor, first in self._first.values():
+            self._copy_back(tensor, first)
+        changed = []
+        for name, (tensor, before) in self._state.items():
+            if tensor.requires_grad != before:
+                changed.append(name)
+        if changed:
+            self.notes.append(
+                f"forward sets requires_grad of {', '.join(map(repr, changed[:_SHOWN]))}, which "
+                "the graph does not; set it before the capture"
+            )
+
+    def settle(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Write buffers that forward replaced; refuse parameters that it did.
+
+        Parameters
+        ----------
+        state : mapping of str to torch.Tensor
+            The parameters and buffers after the call.
+        """
+        for name, (tensor, _) in self._state.items():
+            found = state.get(name, tensor)
+            if found is tensor:
+                continue
+            if isinstance(tensor, nn.Parameter):
+                self._refuse(
+                    f"forward puts another parameter in the place of {name!r}",
+                    "write parameter.copy_(value) under torch.no_grad()",
+                )
+            # torch.export does that itself.
+            if not isinstance(tensor, FakeTensor):
+                tensor.copy_(found)
+
+    def _set_data(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
+        slot = _slot(tensor)
+        if slot is None:
+            self._refuse(
+                "forward assigns .data of a tensor that is no parameter, buffer or input",
+                "register it with register_buffer",
+            )
+        name = self._names.get(id(tensor))
+        alike = (tensor.shape, tensor.dtype) == (value.shape, value.dtype)
+        moved = tensor.device != value.device
+        if moved or (not alike and (tensor.requires_grad or name in self._state)):
+            self._refuse(
+                f"forward assigns a value that is {described_tensor(value)} on {value.device} to "
+                f".data of {name or 'a tensor'!r}, which is {described_tensor(tensor)} on "
+                f"{tensor.device}",
+                "assign a new tensor to a new name, or pass it as an input and return it",
+            )
+        if id(tensor) in self._frozen:
+            self._refuse(
+                "forward assigns .data of a tensor whose requires_grad it set to False",
+                "write tensor.copy_(value) under torch.no_grad()",
+            )
+        if name is not None and id(tensor) not in self._first:
+            self._first[id(tensor)] = tensor, self._kept(tensor, name, slot.proxy.node)
+        elif tensor.requires_grad:
+            self._note_readers(name, slot.proxy.node)
+        if tensor.requires_grad:
+            made = self._clone(tensor, slot.proxy.node)
+            made.detach().copy_(value.detach())
+        else:
+            made = value.detach()
+        _SET_DATA(tensor, made.detach())
+        stand_for(tensor, made)
+        for mode in _get_current_dispatch_mode_stack():
+            if isinstance(mode, KnownValues):
+                mode.becomes(tensor, made)
+
+    def _kept(self, tensor: torch.Tensor, name: str, node: fx.Node) -> torch.Tensor:
+        """Return what the first data of a tensor can be written through in the end.
+
+        What was made of it before keeps it: that reads a copy.
+        """
+        readers = list(node.users)
+        if readers:
+            if tensor.requires_grad:
+                self._note_readers(name, node)
+            copied = _slot(self._clone(tensor, node)).proxy.node
+            for reader in readers:
+                reader.replace_input_with(node, copied)
+        return tensor.detach()
+
+    def _note_readers(self, name: str | None, node: fx.Node) -> None:
+        if any(reader.target is not torch.ops.aten.detach.default for reader in node.users):
+            self.notes.append(
+                f"forward assigns .data of {repr(name) if name else 'a value'} after operators "
+                "read it, whose backward passes go by what they read"
+            )
+
+    def _clone(self, tensor: torch.Tensor, node: fx.Node) -> torch.Tensor:
+        """Copy a tensor right after its node, where gradients pass whatever the mode is here."""
+        made = tensor.clone()
+        copied = _slot(made).proxy.node
+        copied.meta.pop("without_grad", None)
+        while node.next.op == "placeholder":
+            node = node.next
+        node.append(copied)
+        return made
+
+    def _copy_back(self, tensor: torch.Tensor, first: torch.Tensor) -> None:
+        if (tensor.shape, tensor.dtype) == (first.shape, first.dtype):
+            first.copy_(tensor.detach())
+            return
+        self.notes.append(
+            f"forward assigns .data of the caller's {self._names[id(tensor)]!r}, which the graph "
+            "does not"
+        )
+
+    def _set_requires_grad(self, func: Any, tensor: torch.Tensor, wanted: bool = True) -> Any:
+        before, slot = tensor.requires_grad, _slot(tensor)
+        made = tensor.detach() if before and not wanted and slot is not None else None
+        result = func(tensor, wanted)
+        if made is not None:
+            self._frozen[id(tensor)] = slot
+            stand_for(tensor, made)
+        elif wanted and id(tensor) in self._frozen:
+            _put(tensor, self._frozen.pop(id(tensor)))
+        return result
+
+    def _note_grad(self, tensor: torch.Tensor) -> None:
+        name = self._names.get(id(tensor))
+        if name is not None:
+            note = f"forward assigns .grad of {name!r}, which the graph does not"
+            self.notes += [note] if note not in self.notes else []
+
+    def _swap(self, one: torch.Tensor, other: torch.Tensor) -> None:
+        """Do ``torch.utils.swap_tensors(one, other)``, by which ``Module.to`` puts in new ones."""
+        if one.requires_grad != other.requires_grad or id(other) in self._names:
+            self._refuse(
+                "forward swaps tensors of the model", "write tensor.copy_(other) under no_grad()"
+            )
+        first = one.detach().clone()
+        self._set_data(one, other.detach())
+        self._set_data(other, first)
+
+    def _refuse(self, what: str, remedy: str) -> NoReturn:
+        frames = list(traceback.walk_stack(None))[::-1]
+        where = " ".join(filter(None, (what, source_place(frames, self._model))))
+        raise PartitionError(f"cannot capture {describe(self._model)}: {where}; {remedy}")
+
+
+def _slot(tensor: torch.Tensor) -> Any:
+    """Return what stands for a tensor in the graph; None for one that is not traced."""
+    mode = get_proxy_mode()
+    return None if mode is None else get_proxy_slot(tensor, mode.tracer, None)
+
+
+def stand_for(tensor: torch.Tensor, other: torch.Tensor) -> None:
+    """Let the value of the graph that is another tensor be this one from now on."""
+    slot = _slot(other)
+    if slot is not None:
+        _put(tensor, slot)
+
+
+def _put(tensor: torch.Tensor, slot: Any) -> None:
+    mode = get_proxy_mode()
+    assert mode is not None
+    set_proxy_slot(tensor, mode.tracer, slot)
+
+
+_SHOWN: Final = 3
+_SET_DATA: Final = torch.Tensor.data.__set__  # type: ignore[attr-defined]
+_SET_REQUIRES_GRAD: Final = (
+    torch.Tensor.requires_grad.__set__,  # type: ignore[attr-defined]
+    torch.Tensor.requires_grad_,
+)
+_GRAD: Final[Any] = torch.Tensor.grad
+_SET_GRAD: Final = (_GRAD.__set__, _GRAD.__delete__)
+SETTERS: Final = frozenset((_SET_DATA, *_SET_REQUIRES_GRAD, *_SET_GRAD))
+"""Functions of torch that change a tensor and run no operator."""

@@ -1,0 +1,75 @@
+"""What forward does in Python that no operator tells of, carried out in the graph of it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from fx_bridge.capture.model.constants import named_leaves
+from fx_bridge.capture.model.inputs import described_tensor
+from fx_bridge.capture.python.assignments import Assignments
+from fx_bridge.capture.python.eager_code import around_forward
+from fx_bridge.capture.python.held_tensors import HeldTensors
+from fx_bridge.capture.python.inference_mode import recorded_inference_mode
+
+
+@contextlib.contextmanager
+def carried_out(model: nn.Module) -> Iterator[list[str]]:
+    """Carry out in calls of `model` that are traced within the block what runs no operator.
+
+    Yields
+    ------
+    list of str
+        Filled with what a person has to know of the graph.
+    """
+    registered = _state(model)
+    notes: list[str] = []
+
+    @contextlib.contextmanager
+    def inside(*args: Any, **kwargs: Any) -> Iterator[None]:
+        traced = _state(model)
+        leaves = named_leaves(model, args, kwargs)
+        inputs = {path: leaf for path, leaf in leaves if isinstance(leaf, torch.Tensor)}
+        assignments = Assignments(model, traced, inputs)
+        held = HeldTensors(registered, traced)
+        gradients = torch.is_grad_enabled()
+        with recorded_inference_mode() as inference, assignments.carried_out(), held:
+            yield
+        assignments.settle(_state(model))
+        notes[:] = [*inference, *assignments.notes, *_untrained(held)]
+        if torch.is_grad_enabled() != gradients:
+            torch.set_grad_enabled(gradients)
+            notes.append(
+                f"forward leaves gradients switched {'off' if gradients else 'on'}, which the "
+                "graph does not"
+            )
+
+    with around_forward(model, inside):
+        yield notes
+
+
+def _state(model: nn.Module) -> dict[str, torch.Tensor]:
+    return dict(
+        itertools.chain(
+            model.named_parameters(remove_duplicate=False),
+            model.named_buffers(remove_duplicate=False),
+        )
+    )
+
+
+def _untrained(held: HeldTensors) -> list[str]:
+    if not held.untrained:
+        return []
+    shown = described_tensor(held.untrained[0])
+    others = len(held.untrained) - 1
+    more = f" and {others} more" if others else ""
+    return [
+        f"forward reads a tensor {shown}{more} that requires a gradient and is no parameter of the "
+        "model: it is a constant of the graph, which gets none; register it (nn.Parameter, "
+        "nn.ModuleList)"
+    ]

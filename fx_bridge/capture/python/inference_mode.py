@@ -1,0 +1,88 @@
+"""Regions of ``torch.inference_mode`` in a trace: they are recorded as ``torch.no_grad``.
+
+Torch enters and leaves such a region without any operator, so a graph would not know of it and
+train what is in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+NOTE = "forward uses torch.inference_mode(), which is torch.no_grad() in the graph"
+"""What a person has to know of a graph with such regions."""
+
+
+@contextlib.contextmanager
+def recorded_inference_mode() -> Iterator[list[str]]:
+    """Record regions in the block as regions without gradients; yield a list for the note."""
+    notes: list[str] = []
+    regions = _Regions()
+    guard = torch._C._InferenceMode
+
+    def enter(enabled: bool) -> Any:
+        caller = sys._getframe(2).f_globals.get("__name__", "")
+        if caller.startswith("torch._subclasses"):
+            # Fake tensors are made in a region of their own.
+            return guard(enabled)
+        if enabled and torch.is_grad_enabled() and NOTE not in notes:
+            notes.append(NOTE)
+        return regions.region(enabled)
+
+    with (
+        mock.patch.object(torch._C, "_InferenceMode", enter),
+        mock.patch.object(torch, "is_inference_mode_enabled", lambda: regions.enabled),
+    ):
+        yield notes
+
+
+@contextlib.contextmanager
+def no_inference_mode() -> Iterator[None]:
+    """Raise RuntimeError at regions in the block, for a trace that would lose them."""
+    guard = torch._C._InferenceMode
+
+    def enter(enabled: bool) -> Any:
+        if enabled and not torch.is_inference_mode_enabled():
+            raise RuntimeError("a region of torch.inference_mode() would be lost")
+        return guard(enabled)
+
+    with mock.patch.object(torch._C, "_InferenceMode", enter):
+        yield
+
+
+class _Regions(TorchFunctionMode):
+    """Ignores other grad modes in a region: no operator of it has a gradient, come what may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enabled = torch.is_inference_mode_enabled()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is torch._C._set_grad_enabled and self.enabled:
+            return None
+        return func(*args, **(kwargs or {}))
+
+    @contextlib.contextmanager
+    def region(self, enabled: bool) -> Iterator[None]:
+        """Enter a region, or with False leave those around, as torch does."""
+        before = self.enabled, torch.is_grad_enabled()
+        with self if enabled else contextlib.nullcontext():
+            self._set(enabled, not enabled)
+            try:
+                yield
+            finally:
+                self._set(*before)
+
+    def _set(self, enabled: bool, gradients: bool) -> None:
+        self.enabled = False
+        if torch.is_grad_enabled() != gradients:
+            torch._C._set_grad_enabled(gradients)
+        self.enabled = enabled

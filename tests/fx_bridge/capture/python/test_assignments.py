@@ -1,0 +1,223 @@
+"""Assignments to tensors that run no operator are in the graph, noted or refused."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fx_bridge import capture
+from fx_bridge.capture.python.assignments import Assignments
+from fx_bridge.capture.tracers.make_fx import trace_operators
+from fx_bridge.capture.tracers.symbolic_trace import faithful_trace
+from solver import PartitionError
+from tests.support.two_calls import captured_like_eager
+
+
+class Layers(nn.Module):
+    """Two layers, a buffer, and a forward that is given."""
+
+    def __init__(self, run):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.register_buffer("mean", torch.zeros(4))
+        self.direction = nn.Parameter(torch.ones(4), requires_grad=False)
+        self.run = run
+
+    def forward(self, x):
+        return self.run(self, x)
+
+
+def renormed(self, x):
+    self.last.weight.data = torch.renorm(self.last.weight.data, 2, 0, 0.5)
+    return self.last(x)
+
+
+def clamped_after_use(self, x):
+    y = self.last(self.first(x))
+    self.last.weight.data = self.last.weight.data.clamp(-0.1, 0.1)
+    return y
+
+
+def without_gradients(self, x):
+    with torch.no_grad():
+        self.last.weight.data = self.first.weight * 0.5
+    return self.last(self.first(x))
+
+
+def moving_average(self, x):
+    self.mean.data = self.mean.data * 0.9 + x.mean(0) * 0.1
+    return self.last(x) * self.mean
+
+
+def shared_with_a_value(self, x):
+    value = x.mean(0)
+    self.mean.data = value
+    value.add_(1)
+    return self.last(x) * self.mean
+
+
+def old_view(self, x):
+    old = self.last.weight.detach().view(-1)
+    self.last.weight.data = self.last.weight.data * 2
+    return self.last(x) + old[:4]
+
+
+def power_iteration(self, x):
+    weight = self.last.weight
+    self.direction.data = functional.normalize(weight.data @ self.direction.data, dim=0)
+    return functional.linear(x, weight / self.direction.dot(weight @ self.direction))
+
+
+def input_doubled(self, x):
+    x.data = x.data * 2
+    return self.last(x)
+
+
+def saturated(self, x):
+    h = torch.exp(self.first(x))
+    h.data = h.data.clamp(max=1)
+    return self.last(h)
+
+
+def other_shape(self, x):
+    h = x * 2
+    h.data = h.data.repeat(2, 1)
+    return self.last(h)
+
+
+def frozen_for_a_while(self, x):
+    self.last.requires_grad_(False)
+    y = self.last(self.first(x))
+    self.last.requires_grad_(True)
+    return y
+
+
+def by_setattr(self, x):
+    for parameter in self.last.parameters():
+        parameter.data = parameter.data * 0.5
+    return self.last(x)
+
+
+ASSIGNMENTS = [
+    renormed,
+    clamped_after_use,
+    without_gradients,
+    moving_average,
+    shared_with_a_value,
+    old_view,
+    power_iteration,
+    input_doubled,
+    saturated,
+    other_shape,
+    frozen_for_a_while,
+    by_setattr,
+]
+
+
+@pytest.mark.parametrize("run", ASSIGNMENTS, ids=lambda run: run.__name__)
+def test_what_is_assigned_is_read_and_stays(run):
+    captured_like_eager(lambda: Layers(run), torch.randn(3, 4))
+
+
+@pytest.mark.parametrize("run", ASSIGNMENTS, ids=lambda run: run.__name__)
+def test_tracing_by_proxies_alone_refuses_what_it_would_lose(run):
+    model = Layers(run)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with pytest.raises(RuntimeError, match=r"lost|in tracing alone"):
+        faithful_trace(model, None)
+    torch.testing.assert_close(dict(model.state_dict()), before)
+
+
+def test_a_trace_of_real_tensors_carries_them_out_and_leaves_the_model_alone():
+    model, x = Layers(moving_average), torch.ones(3, 4)
+    module, _ = trace_operators(model, (x,), {}, {})
+    assert model.mean.eq(0).all()
+    expected = model.last(x) * 0.1
+    torch.testing.assert_close(module(x), expected)
+    torch.testing.assert_close(model.mean, torch.full((4,), 0.1))
+
+
+def replaced(self, x):
+    self.last.weight = nn.Parameter(self.last.weight.detach() * 2)
+    return self.last(x)
+
+
+def half(self, x):
+    return self.last.half()(x.half())
+
+
+def of_a_list(self, x):
+    self.run.kept[0].data = x
+    return self.last(self.run.kept[0])
+
+
+of_a_list.kept = [torch.zeros(3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("run", "message"),
+    [
+        (replaced, r"another parameter in the place of 'last.weight'.*copy_\(value\)"),
+        (half, r"float16\[4, 4\] on cpu to .data of 'last.weight', which is float32"),
+        (of_a_list, r"no parameter, buffer or input .*; register it with register_buffer"),
+    ],
+    ids=["replaced", "half", "of a list"],
+)
+def test_what_no_graph_can_do_is_refused_in_one_line(run, message):
+    with pytest.raises(PartitionError, match=message) as refusal:
+        capture(Layers(run), (torch.randn(3, 4),))
+    assert "\n" not in str(refusal.value)
+
+
+def frozen(self, x):
+    self.last.weight.requires_grad = False
+    return self.last(self.first(x))
+
+
+def gradient_cleared(self, x):
+    self.last.weight.grad = None
+    return self.last(x)
+
+
+def read_before(self, x):
+    h = self.first(x)
+    y = h * h
+    h.data = torch.zeros(3, 4)
+    return y + h
+
+
+def other_input(self, x):
+    x.data = x.data.double()
+    return self.last(x.float())
+
+
+@pytest.mark.parametrize(
+    ("run", "note"),
+    [
+        (frozen, "forward sets requires_grad of 'last.weight'"),
+        (gradient_cleared, "forward assigns .grad of 'last.weight'"),
+        (read_before, "backward passes go by what they read"),
+        (other_input, "forward assigns .data of the caller's 'x'"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_side_effects_that_a_graph_has_not_are_noted(run, note):
+    model, x = Layers(run), torch.randn(3, 4)
+    captured = capture(model, (x.clone(),))
+    assert note in captured.note
+    torch.testing.assert_close(captured.module(x.clone()), model(x))
+
+
+def test_a_frozen_parameter_gets_no_gradient():
+    model = Layers(frozen)
+    capture(model, (torch.randn(3, 4),)).module(torch.randn(3, 4)).sum().backward()
+    assert model.last.weight.grad is None
+    assert model.first.weight.grad is not None
+    assert model.last.weight.requires_grad
+
+
+def test_nothing_is_noted_of_a_model_that_assigns_nothing():
+    assignments = Assignments(nn.Linear(2, 2), {}, {})
+    with assignments.carried_out():
+        torch.ones(2).add_(1)
+    assert assignments.notes == []

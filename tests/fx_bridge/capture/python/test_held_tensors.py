@@ -1,0 +1,141 @@
+"""Parameters and buffers that forward reads from a list, a closure or an object are trained."""
+
+import functools
+import types
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fx_bridge import capture
+from fx_bridge.capture.python.held_tensors import view_like
+from fx_bridge.capture.tracers.export import export
+from tests.support.two_calls import captured_like_eager
+
+
+class Holding(nn.Module):
+    """A weight and a buffer, what holds them besides, and a forward that reads that."""
+
+    def __init__(self, hold, read):
+        super().__init__()
+        self.weight, self.head = nn.Parameter(torch.randn(4, 4)), nn.Linear(4, 4)
+        self.register_buffer("seen", torch.zeros(4))
+        self.held, self.read = hold(self), read
+
+    def forward(self, x):
+        return self.head(self.read(self, x))
+
+
+def closure(self):
+    weight = self.weight
+    return lambda x: x @ weight
+
+
+def default(self):
+    def product(x, weight=self.weight):
+        return x @ weight
+
+    return product
+
+
+def unseen_view(self):
+    with torch.no_grad():
+        return self.weight[0]
+
+
+def counted(self, x):
+    self.held[0].add_(1)
+    return x + self.seen
+
+
+def shifted(self, x):
+    self.held.data = self.held + 1
+    return x + self.seen
+
+
+def decayed(self, x):
+    with torch.no_grad():
+        self.held.mul_(0.5)
+    return x @ self.weight
+
+
+class Scaled(torch.autograd.Function):
+    """A product whose backward pass is its own."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x @ weight
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight = ctx.saved_tensors
+        return 2 * gradient @ weight.T, 2 * x.T @ gradient
+
+
+HOLDERS = {
+    "list": (lambda m: [m.weight], lambda m, x: x @ m.held[0]),
+    "nested": (lambda m: {"a": ({"b": m.weight},)}, lambda m, x: x @ m.held["a"][0]["b"]),
+    "closure": (closure, lambda m, x: m.held(x)),
+    "default": (default, lambda m, x: m.held(x)),
+    "partial": (
+        lambda m: functools.partial(functional.linear, weight=m.weight),
+        lambda m, x: m.held(x),
+    ),
+    "object": (lambda m: types.SimpleNamespace(w=m.weight), lambda m, x: x @ m.held.w),
+    "module": (lambda m: [m.head], lambda m, x: m.held[0](x)),
+    "list of several": (lambda m: [m.weight, m.head.weight], lambda m, x: x @ sum(m.held)),
+    "transposed": (lambda m: [m.weight.t()], lambda m, x: x @ m.held[0]),
+    "chunks": (lambda m: m.weight.chunk(2), lambda m, x: x @ torch.cat(m.held[::-1])),
+    "part": (lambda m: [m.weight[1:3, ::2]], lambda m, x: x + m.held[0].sum(0).repeat(2)),
+    "detached": (lambda m: m.weight.detach()[1], lambda m, x: x @ m.weight * m.held),
+    "data": (lambda m: m.weight.data, lambda m, x: x @ m.weight @ m.held),
+    "view without gradients": (unseen_view, lambda m, x: x @ m.weight * m.held),
+    "function": (lambda m: [m.weight], lambda m, x: Scaled.apply(x, m.held[0])),
+    "buffer": (lambda m: [m.seen], lambda m, x: x + m.held[0]),
+    "buffer that is written": (lambda m: [m.seen], counted),
+    "part of a buffer that is written": (lambda m: [m.seen[1:3]], counted),
+    "buffer that is assigned": (lambda m: types.SimpleNamespace(b=m.seen).b, shifted),
+    "weight that is written": (lambda m: m.__dict__.setdefault("own", m.weight), decayed),
+}
+
+
+@pytest.mark.parametrize(("hold", "read"), HOLDERS.values(), ids=HOLDERS)
+def test_what_is_held_elsewhere_is_the_model_s_own(hold, read):
+    captured = captured_like_eager(lambda: Holding(hold, read), torch.randn(3, 4))
+    assert not captured.note
+
+
+def test_the_graph_reads_a_parameter_under_its_name():
+    model = Holding(*HOLDERS["closure"])
+    captured = capture(model, (torch.randn(3, 4),))
+    names = {str(node.target) for node in captured.graph.find_nodes(op="get_attr")}
+    assert "weight" in names
+    assert not any("lifted" in name for name in names)
+
+
+def test_a_parameter_that_is_not_registered_is_noted():
+    model = Holding(lambda m: [nn.Linear(4, 4)], lambda m, x: m.held[0](x))
+    captured = capture(model, (torch.randn(3, 4),))
+    assert "a tensor float32[4, 4] and 1 more that requires a gradient" in captured.note
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(captured.module(x), model(x))
+
+
+def test_strict_export_refuses_a_view_that_would_be_a_constant():
+    model = Holding(*HOLDERS["transposed"])
+    with pytest.raises(RuntimeError, match="of 'weight' elsewhere would be a constant"):
+        export(model, (torch.randn(3, 4),), {}, strict=True)
+
+
+def test_views_are_found_within_a_parameter_alone():
+    flat = torch.arange(24.0)
+    first, last = flat[:12].view(3, 4), flat[12:].view(3, 4)
+    moved = torch.arange(24.0)[12:].view(3, 4).clone()
+    view = last[1:, ::2]
+    torch.testing.assert_close(view_like(view, last, moved), view)
+    assert view_like(view, first, first) is None
+    assert view_like(flat, last, last) is None
+    assert view_like(last.view(torch.int32), last, last) is None
+    assert view_like(last, last, last) is last
