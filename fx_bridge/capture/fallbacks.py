@@ -33,6 +33,7 @@ from fx_bridge.capture.python.custom_backward import (
     own_backward,
     with_remedy,
 )
+from fx_bridge.capture.python.surroundings import all_questions, noted_questions
 from fx_bridge.capture.tracers.dynamic_batch import Exported, export_dynamic
 from fx_bridge.capture.tracers.export import export
 from fx_bridge.capture.tracers.make_fx import trace_operators
@@ -57,6 +58,8 @@ class Captured(NamedTuple):
     exported: Exported
     how: Capture
     note: str
+    asked: frozenset[str]
+    """What forward asked of its surroundings."""
 
 
 @dataclass
@@ -126,7 +129,9 @@ class Attempt:
         watch = how != "export-strict"
         try:
             watched = unchanged(self.model, watch=watch, watch_inputs=how == "export")
-            with quiet(), watched as changes, own_backward(self.model) as lost:
+            # Dynamo reads Python, and would take what watches for a part of it.
+            questions = noted_questions() if watch else contextlib.nullcontext(all_questions())
+            with quiet(), watched as changes, own_backward(self.model) as lost, questions as asked:
                 made = way()
                 to_modules(made.module)
         except Exception as error:
@@ -139,7 +144,7 @@ class Attempt:
         hooks = "" if how == "symbolic_trace" else lost_hooks(self.model)
         mark_lost(made.module, lost.lost or with_remedy(hooks))
         notes = (self.prefix, *self.failures.values(), made.note, hooks, lost.note, changes.note)
-        return Captured(made, how, "; ".join(note for note in notes if note))
+        return Captured(made, how, "; ".join(note for note in notes if note), frozenset(asked))
 
     @property
     def explained(self) -> Exception:

@@ -14,6 +14,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final
 
+import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.utils._pytree import tree_leaves
@@ -22,6 +23,7 @@ from fx_bridge.capture.fallbacks import Attempt, Capture, attempt
 from fx_bridge.capture.model.caches import register_caches
 from fx_bridge.capture.model.constants import constant_inputs, mark_constants
 from fx_bridge.capture.model.inputs import (
+    as_distinct,
     check_call,
     check_constants,
     check_initialised,
@@ -31,6 +33,8 @@ from fx_bridge.capture.model.inputs import (
     on_device_of,
 )
 from fx_bridge.capture.model.messages import describe
+from fx_bridge.capture.model.written_values import GIVEN, written_down
+from fx_bridge.capture.python.surroundings import answers_now
 from fx_bridge.capture.tracers.dynamic_batch import batch_size_of
 from fx_bridge.capture.tracers.export import load_program, unlift
 from fx_bridge.capture.tracers.values import complete
@@ -71,6 +75,11 @@ class CapturedGraph:
         another batch size to see what depends on the batch.
     constants : tuple of str
         The inputs whose values are fixed, as they were given to :func:`capture`.
+    asked : mapping of str to object
+        What forward asked of its surroundings, such as ``"torch.is_grad_enabled()"``, and the
+        answer (:mod:`fx_bridge.capture.python.surroundings`).
+    in_training : frozenset of str
+        Paths of the modules of `source` that were in training mode.
     device_type, attention : optional
         What the graph is costed for; see :meth:`with_kernels`.
     """
@@ -82,6 +91,8 @@ class CapturedGraph:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     source: nn.Module | None = field(default=None, repr=False, compare=False)
     constants: tuple[str, ...] = ()
+    asked: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    in_training: frozenset[str] = frozenset()
     device_type: str | None = None
     attention: tuple[str, ...] | None = None
 
@@ -314,12 +325,12 @@ def _from_module(
     check_call(model, args, kwargs)
     check_initialised(model)
     fixed = constant_inputs(model, args, kwargs, constants)
-    args, kwargs = on_device_of(model, args, kwargs)
+    args, kwargs = as_distinct(*on_device_of(model, args, kwargs))
     if dynamic_batch:
         batch_size_of(args, kwargs)
     made = attempt(Attempt(model, args, kwargs, dynamic_batch, dynamic_shapes, fixed))
     mark_constants(made.exported.module, model, args, kwargs, fixed)
-    return CapturedGraph(
+    captured = CapturedGraph(
         made.exported.module,
         made.how,
         made.note,
@@ -328,3 +339,13 @@ def _from_module(
         source=model,
         constants=tuple(constants),
     )
+    for node, value in zip(
+        captured.graph.find_nodes(op="placeholder"), captured.example_values, strict=False
+    ):
+        if not isinstance(value, torch.Tensor):
+            # As it is now: its owner may change it.
+            node.meta[GIVEN] = written_down(value)
+    weights = dict(model.named_parameters(remove_duplicate=False))
+    asked = answers_now(made.asked, captured.example_values, weights)
+    in_training = frozenset(path for path, part in model.named_modules() if part.training)
+    return replace(captured, asked=asked, in_training=in_training)

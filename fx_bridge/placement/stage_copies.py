@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import fx, nn
 from torch.fx.node import map_aggregate
 
 from fx_bridge.capture.attributes import adopt, attribute_at, paths_read_by
+from fx_bridge.capture.mode import GraphOfOneMode
 from fx_bridge.recomputation.stage import RecomputingStage
+
+_KINDS: Final = (RecomputingStage, GraphOfOneMode)
 
 
 def copied_stage(
@@ -66,7 +69,7 @@ def adopt_copies(
 
 def _copied(module: fx.GraphModule, memo: dict[int, Any]) -> fx.GraphModule:
     # A constructor that is given the graph copies attributes in its own way.
-    kind = RecomputingStage if isinstance(module, RecomputingStage) else fx.GraphModule
+    kind = next(k for k in (*_KINDS, fx.GraphModule) if isinstance(module, k))
     made = kind(nn.Module(), fx.Graph(), type(module).__name__)
     # Bodies of regions, and stages of a split that was split again; the innermost first.
     inner = [part for part in module.modules() if isinstance(part, fx.GraphModule)][1:]

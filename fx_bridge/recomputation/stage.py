@@ -12,6 +12,7 @@ from torch import fx
 from torch.fx.graph import PythonCode
 from torch.fx.node import map_arg
 
+from fx_bridge.capture.mode import GraphOfOneMode
 from fx_bridge.recomputation.decisions import Decisions
 from fx_bridge.recomputation.region_run import Made, Recording, RegionRun
 from fx_bridge.recomputation.steps import Segment, Step, segments_of
@@ -20,7 +21,7 @@ from solver import PartitionError
 _KEY: Final = "recomputation"
 
 
-class RecomputingStage(fx.GraphModule):
+class RecomputingStage(GraphOfOneMode):
     """A stage whose graph is that of any other stage, and which keeps less.
 
     Where gradients are recorded, it runs its graph node by node. Around the regions in which

@@ -15,6 +15,7 @@ from torch import fx, nn
 
 from fx_bridge.capture.attributes import adopt, paths_read_by, stage_results
 from fx_bridge.capture.graph import CapturedGraph, check_captured
+from fx_bridge.capture.mode import of_one_mode
 from fx_bridge.recomputation.decisions import Decisions, decisions_of
 from fx_bridge.recomputation.stage import recomputing
 from fx_bridge.split.checks import check_splittable
@@ -146,7 +147,10 @@ def _finish(
         call = next(node for node in split.graph.nodes if node.target == name)
         call.args = _restore_stage(stage, call.args, source, scratch)
         if position in decisions:
-            stage = split._modules[name] = recomputing(stage, decisions[position])
+            stage = recomputing(stage, decisions[position])
+        else:
+            stage = of_one_mode(stage)
+        split._modules[name] = stage
         stages.append(stage)
         call.meta["val"] = _output_value(stage)
         stage.meta.update(

@@ -1,30 +1,35 @@
 """Refuse calls for which a graph was not captured.
 
-A graph has the inputs of its capture: their number and structure, and the numbers and flags
-among them, which decided what Python did. Shapes, dtypes and the precision of autocast may be
-others where :mod:`fx_bridge.split.recapture` finds that the graph is the same for them.
+A graph has the inputs of its capture: their number and structure, and the numbers, flags and other
+objects among them, which decided what Python did. Shapes, dtypes, the precision of autocast,
+training or evaluation, and what forward asks of its surroundings may be others where
+:mod:`fx_bridge.split.recapture` finds that the graph is the same for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+import inspect
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 from fx_bridge.capture.graph import CapturedGraph
-from fx_bridge.capture.model.inputs import flat_inputs
+from fx_bridge.capture.mode import CALLS, GraphOfOneMode
+from fx_bridge.capture.model.inputs import flat_inputs, in_order, input_names
 from fx_bridge.capture.model.messages import first_line
+from fx_bridge.capture.model.written_values import GIVEN, written_down
 from fx_bridge.split.recapture import RECAPTURE, OtherCalls
 from solver import PartitionError
 
-_KEY: Final = "calls"
 _SHOWN: Final = 80
-"""Letters of a constant tensor in an error."""
+"""Letters of a constant in an error."""
+_NUMBERS: Final = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
-class CheckedModel(fx.GraphModule):
+class CheckedModel(GraphOfOneMode):
     """A module of stages that refuses calls for which its graph was not captured.
 
     ``meta["calls"]`` holds the checks, which copies share.
@@ -32,8 +37,11 @@ class CheckedModel(fx.GraphModule):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run a call that was captured, or that is like one."""
-        checks: CapturedCalls | None = self.meta.get(_KEY)
-        differs = "" if checks is None else checks.check(self, args, kwargs)
+        checks: CapturedCalls | None = self.meta.get(CALLS)
+        differs = ""
+        if checks is not None:
+            args, kwargs = checks.as_captured(args, kwargs)
+            differs = checks.check(self, args, kwargs)
         try:
             return super().__call__(*args, **kwargs)
         except PartitionError:
@@ -54,30 +62,50 @@ def check_calls(module: CheckedModel, captured: CapturedGraph) -> None:
     of inputs, which they read one by one.
     """
     names = [str(node.target) for node in captured.graph.find_nodes(op="placeholder")]
-    module.meta.pop(_KEY, None)
+    module.meta.pop(CALLS, None)
     if captured.how != "dynamo" and not any(name.startswith("*") for name in names):
-        module.meta[_KEY] = CapturedCalls(_fixed(captured.graph), OtherCalls(captured))
+        calls = CapturedCalls(captured)
+        for part in (module, *map(module.get_submodule, module.meta["stages"])):
+            assert isinstance(part, fx.GraphModule)
+            part.meta[CALLS] = calls
 
 
-def _fixed(graph: fx.Graph) -> dict[int, tuple[str, Any]]:
-    """Return name and value of the inputs that decided what was captured, by their places.
+class _Constant(NamedTuple):
+    """An input that decided what was captured: its name, as text, and for comparison."""
 
-    torch.export runs Python once: what a number or a flag decides is decided for good, and its
-    placeholder has no reader. Other exporters read all that they are given.
+    name: str
+    shown: str
+    written: Any
+    tensor: torch.Tensor | None
+
+
+def _fixed(captured: CapturedGraph) -> dict[int, _Constant]:
+    """Return the inputs that decided what was captured, by their places.
+
+    Exporters run Python once: what an input decides that is no tensor is decided for good, and its
+    placeholder has no reader. A ``GraphModule`` that was given reads all that it needs.
     """
-    if getattr(graph._codegen, "pytree_info", None) is None:
-        return {}
-    return {
-        place: (str(node.target), node.meta.get("constant", node.meta.get("val")))
-        for place, node in enumerate(graph.find_nodes(op="placeholder"))
-        if "constant" in node.meta or (not node.users and _is_constant(node))
-    }
+    placeholders = captured.graph.find_nodes(op="placeholder")
+    examples = captured.example_values or [node.meta.get("val") for node in placeholders]
+    found: dict[int, _Constant] = {}
+    for place, (node, value) in enumerate(zip(placeholders, examples, strict=True)):
+        tensor = node.meta.get("constant")
+        is_read = bool(node.users) or isinstance(node.meta.get("val"), _NUMBERS)
+        if tensor is None and (is_read or isinstance(value, torch.Tensor)):
+            continue
+        if tensor is None and captured.how == "graph_module":
+            continue
+        shown = _shown(value if tensor is None else tensor.tolist())
+        written = node.meta[GIVEN] if GIVEN in node.meta else written_down(value)
+        found[place] = _Constant(str(node.target), shown, written, tensor)
+    return found
 
 
-def _is_constant(node: fx.Node) -> bool:
-    return "val" in node.meta and isinstance(
-        node.meta["val"], (bool, int, float, complex, str, type(None))
-    )
+def _shown(value: object) -> str:
+    if isinstance(value, torch.Tensor):
+        return "a tensor"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 class CapturedCalls:
@@ -85,18 +113,91 @@ class CapturedCalls:
 
     Parameters
     ----------
-    fixed : mapping of int to (str, object)
-        Name and value of inputs, by the place of their placeholder.
-    others : OtherCalls
-        Judges other shapes, dtypes and precisions.
+    captured : CapturedGraph
+        The graph.
+
+    Attributes
+    ----------
+    training : bool
+        The mode of the capture.
     """
 
-    def __init__(self, fixed: Mapping[int, tuple[str, Any]], others: OtherCalls) -> None:
-        self._fixed = dict(fixed)
-        self._others = others
+    def __init__(self, captured: CapturedGraph) -> None:
+        self.training = captured.module.training
+        self._fixed = _fixed(captured)
+        self._others = OtherCalls(captured)
+        source = captured.source
+        self._signature = None if source is None else inspect.signature(source.forward)
+        self._names, self._count = input_names(captured.graph)
+        own = () if self._signature is None else self._signature.parameters
+        # Python sorts arguments by name, but for those of **kwargs.
+        self._sorted = [name for name in self._names[self._count :] if name in own]
+        info = getattr(captured.graph._codegen, "pytree_info", None)
+        has_order = len(self._sorted) + self._count < len(self._names) or (
+            info is not None and str(info.in_spec).count("ict, [") > 1
+        )
+        self._structure = info.in_spec if info is not None and has_order else None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CapturedCalls:
         return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Defaults may be anything.
+        return {**self.__dict__, "_signature": None}
+
+    def as_captured(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return a call with the arguments of the capture, and dicts in its order.
+
+        To forward, an argument that is left out and its default are the same.
+
+        Raises
+        ------
+        PartitionError
+            If an argument that the capture left out is another than its default, or forward goes
+            by the order of a dict that has another one.
+        """
+        args, kwargs = self._with_defaults(args, kwargs)
+        if self._structure is None:
+            return args, kwargs
+        kwargs = {**{name: kwargs[name] for name in self._sorted if name in kwargs}, **kwargs}
+        structure = pytree.tree_structure((args, kwargs))
+        if structure != self._structure:
+            ordered = in_order((args, kwargs), self._structure)
+            if pytree.tree_structure(ordered) == self._structure:
+                self._others.check_order(structure)
+                return ordered[0], ordered[1]
+        return args, kwargs
+
+    def _with_defaults(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        names, count = self._names, self._count
+        if self._signature is None or (len(args) == count and kwargs.keys() == set(names[count:])):
+            return args, kwargs
+        try:
+            values = dict(self._signature.bind(*args, **kwargs).arguments)
+        except TypeError:
+            return args, kwargs
+        parameters = self._signature.parameters
+        for parameter in parameters.values():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                values |= values.pop(parameter.name, {})
+        defaults = {n: p.default for n, p in parameters.items() if p.default is not p.empty}
+        values = {**{name: defaults[name] for name in names if name in defaults}, **values}
+        for name in sorted(values.keys() - set(names)):
+            if name not in defaults:
+                return args, kwargs
+            if written_down(values[name]) != written_down(defaults[name]):
+                shown = _shown(defaults[name])
+                raise PartitionError(
+                    f"{name!r} was left out when the graph was captured, which is for {shown}; "
+                    f"leave it out, or capture the model with {name}={_shown(values[name])}"
+                )
+        if values.keys() < set(names):
+            return args, kwargs
+        return tuple(values[n] for n in names[:count]), {n: values[n] for n in names[count:]}
 
     def check(self, module: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Refuse a call that is none of those; return in what another differs from the capture.
@@ -109,33 +210,35 @@ class CapturedCalls:
         if torch.compiler.is_compiling() and not self._fixed:
             return ""
         given = flat_inputs(module.graph, args, kwargs)
-        self._check_fixed(given)
+        self.check_constants(given)
         if torch.compiler.is_compiling():
             return ""
         return self._others.check(module, given, args, kwargs)
 
-    def _check_fixed(self, given: Sequence[Any]) -> None:
-        for place, (name, value) in self._fixed.items():
-            if given[place] is value:
-                continue
-            if isinstance(value, torch.Tensor):
-                _check_tensor(name, value, given[place])
-                continue
-            if isinstance(given[place], torch.Tensor) or value is None or given[place] != value:
-                shown = "a tensor" if isinstance(given[place], torch.Tensor) else repr(given[place])
+    def check_mode(self, training: bool) -> None:
+        """Refuse to run a stage in another mode than that of the capture, if it matters."""
+        self._others.check_mode(training)
+
+    def check_constants(self, given: Sequence[Any]) -> None:
+        """Raise PartitionError unless what is no tensor among the inputs is what was captured."""
+        for place, constant in self._fixed.items():
+            value = given[place]
+            if constant.tensor is not None:
+                _check_tensor(constant, value)
+            elif isinstance(value, torch.Tensor) or written_down(value) != constant.written:
                 raise PartitionError(
-                    f"{name!r} was {value!r} when the graph was captured, which decides what it "
-                    f"computes, but is {shown} now; pass {value!r}, or capture the model anew"
+                    f"{constant.name!r} was {constant.shown} when the graph was captured, which "
+                    f"decides what it computes, but is {_shown(value)} now; pass {constant.shown}, "
+                    "or capture the model anew"
                 )
 
 
-def _check_tensor(name: str, value: torch.Tensor, given: Any) -> None:
+def _check_tensor(constant: _Constant, given: Any) -> None:
     """Raise PartitionError unless a tensor has the values that it had in the capture."""
-    if isinstance(given, torch.Tensor) and torch.equal(given.detach().to("cpu"), value):
+    assert constant.tensor is not None
+    if isinstance(given, torch.Tensor) and torch.equal(given.detach().to("cpu"), constant.tensor):
         return
-    shown = " ".join(str(value.tolist()).split())
-    shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
     raise PartitionError(
-        f"{name!r} is one of the constants of the capture, and was {shown}: the graph is for "
-        "these values; pass them, or capture the model anew"
+        f"{constant.name!r} is one of the constants of the capture, and was {constant.shown}: the "
+        "graph is for these values; pass them, or capture the model anew"
     )

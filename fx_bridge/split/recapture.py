@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import torch
@@ -17,10 +18,26 @@ from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
-from fx_bridge.capture.digest import first_difference, operator_lines
+from fx_bridge.capture.digest import first_difference
 from fx_bridge.capture.graph import CapturedGraph, capture
-from fx_bridge.capture.model.inputs import described_inputs, described_tensor, listed
+from fx_bridge.capture.model.inputs import described_inputs, described_tensor, in_order, listed
 from fx_bridge.capture.model.messages import first_line
+from fx_bridge.capture.python.surroundings import (
+    GRAD_MODE,
+    GRADIENTS,
+    answering,
+    answers_now,
+)
+from fx_bridge.split.captures import (
+    CAST_GUARD,
+    as_trained,
+    example_like,
+    has_modes,
+    in_mode,
+    lines_of,
+    weights_by_name,
+    writes_casts,
+)
 from fx_bridge.storages.autocast import (
     autocast_dtypes,
     described,
@@ -57,13 +74,19 @@ class OtherCalls:
         self._inputs = described_inputs(captured.graph)
         self._home = home_type(captured.graph)
         self._precision = home_precision(captured.module)
-        self._is_symbolic = any(None in sizes for _, sizes, _ in filter(None, self._examples))
-        self._lines = {} if self._is_symbolic else operator_lines(captured)
-        self._writes_casts = _writes_casts(captured)
+        self._is_symbolic = any(None in sizes for _, sizes, *_ in filter(None, self._examples))
+        self._lines = {} if self._is_symbolic else lines_of(captured)
+        self._writes_casts = writes_casts(captured)
         self._had_model = captured.source is not None
         self._model = None if captured.source is None else weakref.ref(captured.source)
         self._call = (captured.args, dict(captured.kwargs))
         self._constants = captured.constants
+        self._asked = captured.asked
+        # Where nothing could watch forward, only the model itself tells whether it asks.
+        self._is_watched = captured.how != "export-strict"
+        self._in_training = captured.in_training
+        self._training = captured.module.training
+        self._has_modes = captured.how != "dynamo" and (self._had_model or has_modes(captured))
         self._known: set[Any] = set()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -94,6 +117,7 @@ class OtherCalls:
         PartitionError
             In one line: how the graph of the call differs from the captured one.
         """
+        self._check_answers(module, given, args, kwargs)
         shapes = self._other_inputs(given)
         precisions = self._precisions(module)
         key = (tuple(shapes.items()), tuple(tuple(each.items()) for each in precisions))
@@ -112,6 +136,109 @@ class OtherCalls:
             f"captured with {self._inputs} under {described(self._precision) or 'no autocast'}"
         )
 
+    def check_mode(self, training: bool) -> None:
+        """Refuse to run in another mode than that of the capture, if the graph is another in it.
+
+        Raises
+        ------
+        PartitionError
+            In one line: how the graph of that mode differs from the captured one.
+        """
+        if training == self._training or not self._has_modes or training in self._known:
+            return
+        model = None if self._model is None else self._model()
+        if model is not None:
+            every = frozenset(path for path, _ in model.named_modules() if training)
+            lines = self._lines_of(model, self._call, self._precision, in_training=every)
+            reason = first_difference(self._lines_before(model), lines)
+        else:
+            reason = "the model is gone" if self._had_model else "it has operators of that mode"
+        if reason:
+            here, there = ("training", "evaluation")[:: 1 if training else -1]
+            call, other = ("train()", "eval()")[:: 1 if training else -1]
+            raise PartitionError(
+                f"the graph was captured in {there} mode, {call} leaves it as it is, and it is "
+                f"another in {here} mode: {reason}; call {other}, or capture the model after "
+                f"{call} and split that by the same plan"
+            )
+        self._known.add(training)
+
+    def _check_answers(
+        self, module: fx.GraphModule, given: Sequence[Any], args: Any, kwargs: Mapping[str, Any]
+    ) -> None:
+        """Refuse a call in which forward gets other answers, if its graph is another then."""
+        if not self._asked:
+            return
+        weights = weights_by_name(module)
+        now = answers_now(self._asked, given, weights)
+        others = {q: answer for q, answer in now.items() if answer != self._asked[q]}
+        key = frozenset(others.items())
+        if not others or key in self._known:
+            return
+        model = None if self._model is None else self._model()
+        if model is not None:
+            with as_trained(model, weights):
+                call = self._example_as(given) or (args, kwargs)
+                lines = self._lines_of(model, call, self._precision, others)
+            reason = first_difference(self._lines_before(model), lines)
+        else:
+            reason = "the model is gone, so what it does is unknown" if self._is_watched else ""
+        if reason:
+            raise PartitionError(
+                f"forward asks for {' and '.join(sorted(others))}, where the answer is another "
+                f"than when the graph was captured, and so is its graph: {reason}; call it as it "
+                "was captured, or capture the model as it is called"
+            )
+        self._known.add(key)
+
+    def check_order(self, structure: pytree.TreeSpec) -> None:
+        """Refuse a call whose inputs have another structure, if it makes another graph.
+
+        Parameters
+        ----------
+        structure : TreeSpec
+            Of args and kwargs: the same but for the order in which dicts have their items.
+        """
+        key = str(structure)
+        if key in self._known:
+            return
+        model = None if self._model is None else self._model()
+        reason = "the model is gone, so what it does is unknown"
+        if model is not None:
+            call = in_order(self._call, structure)
+            before, lines = (
+                {name: line for name, line in each.items() if not line.startswith("placeholder ")}
+                for each in (
+                    self._lines_before(model),
+                    self._lines_of(model, call, self._precision),
+                )
+            )
+            reason = first_difference(before, lines)
+        if reason:
+            raise PartitionError(
+                f"the items of a dict among the inputs come in another order than when the graph "
+                f"was captured, and its graph is another then: {reason}; pass them in the order of "
+                f"the capture, {self._inputs}, or capture the model anew"
+            )
+        self._known.add(key)
+
+    def _lines_before(self, model: nn.Module) -> dict[str, str]:
+        """Return what the captured call computes, with the sizes of that call."""
+        return self._lines or self._lines_of(model, self._call, self._precision)
+
+    def _example_as(self, given: Sequence[Any]) -> Any:
+        """Return the captured call with tensors that have the strides and flags of `given`."""
+        leaves, structure = pytree.tree_flatten(self._call)
+        if len(leaves) != len(given):
+            return None
+        return pytree.tree_unflatten(
+            [
+                example_like(example, value) if isinstance(value, torch.Tensor) else example
+                for example, value in zip(leaves, given, strict=True)
+            ],
+            structure,
+        )
+
     # -- what differs ----------------------------------------------------------------------
 
     def _other_inputs(self, given: Sequence[Any]) -> dict[str, str]:
@@ -120,7 +247,7 @@ class OtherCalls:
         for example, value in zip(self._examples, given, strict=True):
             if example is None:
                 continue
-            name, sizes, dtype = example
+            name, sizes, dtype, layout = example
             if not isinstance(value, torch.Tensor):
                 raise PartitionError(
                     f"{name!r} is {shown(value)}, but the graph was captured with {self._inputs}; "
@@ -133,7 +260,7 @@ class OtherCalls:
             same = len(sizes) == value.dim() and all(
                 size in (None, there) for size, there in zip(sizes, value.shape, strict=True)
             )
-            if not same or value.dtype != dtype:
+            if not same or value.dtype != dtype or value.layout != layout:
                 found[name] = described_tensor(value)
         return found
 
@@ -171,7 +298,7 @@ class OtherCalls:
         if not shapes or self._is_symbolic:
             args, kwargs = self._call
         try:
-            lines = self._lines_of(model, args, kwargs, dtypes)
+            lines = self._lines_of(model, (args, kwargs), dtypes)
         except PartitionError as error:
             cause = error.__cause__ or error
             reason = (
@@ -180,21 +307,39 @@ class OtherCalls:
             raise self._refusal(shapes, dtypes, reason) from error
         if lines != self._lines:
             # Or else the model has changed, or is in another mode, which changes both.
-            before = self._lines_of(model, *self._call, self._precision)
+            before = self._lines_of(model, self._call, self._precision)
             if difference := first_difference(before, lines):
                 raise self._refusal(shapes, dtypes, difference)
 
     def _lines_of(
-        self, model: nn.Module, args: Any, kwargs: Mapping[str, Any], dtypes: Precision
+        self,
+        model: nn.Module,
+        call: tuple[Any, Any],
+        dtypes: Precision,
+        answers: Mapping[str, Any] = MappingProxyType({}),
+        in_training: frozenset[str] | None = None,
     ) -> dict[str, str]:
-        """Return what `model` computes for a call, by its graph."""
+        """Return what `model` computes for a call, by its graph.
+
+        Forward gets `answers` to what it asks, and otherwise those of the capture.
+        """
+        asks_gradients = GRADIENTS in self._asked
         args, kwargs = pytree.tree_map_only(
             torch.Tensor,
-            lambda tensor: tensor.detach().to(self._home),
-            (tuple(args), dict(kwargs)),
+            lambda tensor: (tensor if asks_gradients else tensor.detach()).to(self._home),
+            (tuple(call[0]), dict(call[1])),
         )
-        with precision(dtypes), torch.enable_grad():
-            return operator_lines(capture(model, args, kwargs, constants=self._constants))
+        answers = {**self._asked, **answers}
+        # Regions of another grad mode are operators, as seen from that of the capture.
+        grad_mode = answers[GRADIENTS][0] if asks_gradients else self._asked.get(GRAD_MODE, True)
+        in_training = self._in_training if in_training is None else in_training
+        with (
+            precision(dtypes),
+            torch.set_grad_enabled(grad_mode),
+            answering(answers),
+            in_mode(model, in_training),
+        ):
+            return lines_of(capture(model, args, kwargs, constants=self._constants))
 
     def _refusal(self, shapes: Mapping[str, str], dtypes: Precision, reason: str) -> PartitionError:
         if dtypes != self._precision and not shapes:
@@ -221,29 +366,15 @@ class OtherCalls:
         )
 
 
-def _example(node: fx.Node) -> tuple[str, tuple[int | None, ...], torch.dtype] | None:
-    """Return name, sizes (None where symbolic) and dtype of an input that is a tensor."""
+def _example(
+    node: fx.Node,
+) -> tuple[str, tuple[int | None, ...], torch.dtype, torch.layout] | None:
+    """Return name, sizes (None where symbolic), dtype and layout of an input that is a tensor."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return None
     sizes = tuple(size if isinstance(size, int) else None for size in value.shape)
-    return str(node.target), sizes, value.dtype
-
-
-def _writes_casts(captured: CapturedGraph) -> bool:
-    """Return whether an operator writes to what a cast reads or returns.
-
-    That is one storage or two, as the dtypes are; a plan knows it as it was captured.
-    """
-    table = captured.storage_table
-    written = {storage for found in table.writes.values() for storage in found}
-    casts = [node.args[0] for node in captured.graph.find_nodes(op="call_function", target=_GUARD)]
-    near = [*casts, *(user for read in casts if isinstance(read, fx.Node) for user in read.users)]
-    return any(
-        written.intersection(table.storages.get(node.name, ()))
-        for node in near
-        if isinstance(node, fx.Node)
-    )
+    return str(node.target), sizes, value.dtype, value.layout
 
 
 def _relax_guards(module: fx.GraphModule) -> None:
@@ -254,7 +385,7 @@ def _relax_guards(module: fx.GraphModule) -> None:
     for part in module.modules():
         if not isinstance(part, fx.GraphModule):
             continue
-        guards = part.graph.find_nodes(op="call_function", target=_GUARD)
+        guards = part.graph.find_nodes(op="call_function", target=CAST_GUARD)
         for node in guards:
             node.kwargs = {**node.kwargs, "dtype": None}
         if guards:

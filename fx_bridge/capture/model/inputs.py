@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import itertools
+from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -17,6 +19,7 @@ from solver import PartitionError
 from solver.model.quantities import counted
 from solver.model.text import shown
 
+_DICTS: Final = (dict, OrderedDict, defaultdict)
 _SHOWN: Final = 6
 """Inputs that a message names."""
 _LONG: Final = 160
@@ -104,6 +107,28 @@ def on_device_of(
     return args, kwargs
 
 
+def as_distinct(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return example inputs in which no tensor stands twice, but tensors that share memory.
+
+    Traced as one value, two inputs would be one in every call.
+    """
+    given = [id(each) for each in pytree.tree_leaves((args, kwargs)) if torch.is_tensor(each)]
+    if len(set(given)) == len(given):
+        return args, kwargs
+    seen: set[int] = set()
+
+    def own(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) in seen:
+            tensor = tensor.detach().requires_grad_(tensor.requires_grad)
+        seen.add(id(tensor))
+        return tensor
+
+    args, kwargs = pytree.tree_map_only(torch.Tensor, own, (args, kwargs))
+    return args, kwargs
+
+
 def flat_inputs(graph: fx.Graph, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """Return the value of every placeholder of `graph` for a call of its module.
 
@@ -127,6 +152,25 @@ def flat_inputs(graph: fx.Graph, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return tuple(values)
 
 
+def input_names(graph: fx.Graph) -> tuple[list[str], int]:
+    """Return the names of the arguments of a graph, and how many it was captured with by place.
+
+    The generated code takes every input by its place or by its name.
+    """
+    info: Any = getattr(graph._codegen, "pytree_info", None)
+    if info is None or not _has_both(info.in_spec):
+        names = [str(node.target) for node in graph.find_nodes(op="placeholder")]
+        return names, len(names)
+    names = [name for name in info.orig_args if name != "self"]
+    count, keywords = info.in_spec.child(0).num_children, list(info.in_spec.child(1).context)
+    return [*names[:count], *keywords], count
+
+
+def _has_both(spec: pytree.TreeSpec) -> bool:
+    """Return whether a structure is that of args and kwargs: make_fx knows the former only."""
+    return spec.num_children == 2 and spec.child(1).type is dict and spec.child(0).type is tuple
+
+
 def described_inputs(graph: fx.Graph) -> str:
     """Return what `graph` was captured with: ``x float32[4, 8], scale=0.5``."""
     shown = []
@@ -147,9 +191,10 @@ def listed(shown: Sequence[str]) -> str:
 
 
 def described_tensor(tensor: torch.Tensor) -> str:
-    """Return ``float32[4, 8]``: dtype and shape."""
+    """Return ``float32[4, 8]``: dtype and shape, and the layout where it is another than usual."""
     sizes = ", ".join(map(str, tensor.shape))
-    return f"{str(tensor.dtype).removeprefix('torch.')}[{sizes}]"
+    layout = "" if tensor.layout is torch.strided else f" {tensor.layout}"
+    return f"{str(tensor.dtype).removeprefix('torch.')}[{sizes}]{layout}"
 
 
 def _bound(
@@ -174,20 +219,14 @@ def _misfit(graph: fx.Graph, reason: str) -> PartitionError:
 def _leaves(
     graph: fx.Graph, spec: pytree.TreeSpec, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, ...]:
-    # make_fx knows positional inputs only, torch.export both.
-    both = spec.num_children == 2 and spec.child(1).type is dict and spec.child(0).type is tuple
-    if not both:
+    if not _has_both(spec):
         leaves, given = pytree.tree_flatten((args, kwargs))
         if given != spec and not kwargs:
             leaves, given = pytree.tree_flatten(args)
         if given != spec:
             raise _misfit(graph, f"they have the structure {_one_line(given)}")
         return tuple(leaves)
-    # As the generated code takes them: every input by its place or by its name.
-    info: Any = getattr(graph._codegen, "pytree_info", None)
-    names: list[str] = [name for name in info.orig_args if name != "self"]
-    count, keywords = spec.child(0).num_children, list(spec.child(1).context)
-    shown = [*names[:count], *keywords]
+    shown, _ = input_names(graph)
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     bound = _bound(graph, [inspect.Parameter(name, kind) for name in shown], args, kwargs)
     leaves = []
@@ -195,10 +234,33 @@ def _leaves(
     for name, child in zip(shown, children, strict=True):
         found, given = pytree.tree_flatten(bound.arguments[name])
         if given != child:
+            found, given = pytree.tree_flatten(in_order(bound.arguments[name], child))
+        if given != child:
             here, there = _apart(_one_line(given), _one_line(child))
             raise _misfit(graph, f"{name!r} has the structure {here}, not {there}")
         leaves.extend(found)
     return tuple(leaves)
+
+
+def in_order(value: Any, spec: pytree.TreeSpec) -> Any:
+    """Return `value` with the items of its dicts in the order of a structure, if it has them."""
+    if spec.type is tuple and type(value) is torch.Size:
+        # What torch.export makes of it.
+        return tuple(value)
+    children = spec.children()
+    if spec.type in _DICTS and type(value) is spec.type:
+        keys = spec.context[1] if spec.type is defaultdict else spec.context
+        if value.keys() == set(keys):
+            ordered = (
+                (key, in_order(value[key], c)) for key, c in zip(keys, children, strict=True)
+            )
+            made = copy.copy(value)
+            made.clear()
+            made.update(ordered)
+            return made
+    if spec.type in (tuple, list) and type(value) is spec.type and len(value) == len(children):
+        return spec.type(map(in_order, value, children))
+    return value
 
 
 def _apart(one: str, other: str) -> tuple[str, str]:

@@ -131,7 +131,7 @@ def _data_dependent(sources: frozenset[str], others: bool) -> str:
 def _is_others(error: BaseException) -> bool:
     """Return whether the last line that is not torch's is in a package that was installed."""
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
-    own = [file for file in files if not _is_foreign(file)]
+    own = [file for file in files if not is_foreign(file)]
     return bool(own) and "site-packages" in own[-1]
 
 
@@ -158,7 +158,7 @@ def source_place(frames: Iterable[tuple[FrameType, int]], model: nn.Module) -> s
         if isinstance(owner, nn.Module) and id(owner) in names:
             module = f"in module {names[id(owner)]!r}"
         code = frame.f_code
-        if _is_foreign(code.co_filename):
+        if is_foreign(code.co_filename):
             continue
         summary = traceback.FrameSummary(code.co_filename, line, code.co_name)
         if summary.line:
@@ -166,7 +166,7 @@ def source_place(frames: Iterable[tuple[FrameType, int]], model: nn.Module) -> s
     return " ".join(part for part in (module, place) if part)
 
 
-def _is_foreign(file: str) -> bool:
+def is_foreign(file: str) -> bool:
     """Return whether a source file is torch's, Python's or this package's, or no file."""
     if file.startswith(_STANDARD_LIBRARY) and "site-packages" not in file:
         return True

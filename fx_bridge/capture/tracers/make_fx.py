@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -84,7 +86,8 @@ def trace_operators(
     placeholders = list(traced.graph.find_nodes(op="placeholder"))
     paths = dict(zip(placeholders, state.items(), strict=False))
     inputs_to_weights(traced, paths)
-    _take_inputs(traced, placeholders[len(state) :], places, leaves, spec, out_specs[0])
+    named = _named_arguments(model, args, kwargs)
+    _take_inputs(traced, placeholders[len(state) :], places, leaves, spec, out_specs[0], named)
     fx_module = fx.GraphModule(traced, traced.graph, type(model).__name__)
     to_modules(fx_module)
     copy_training(model, fx_module)
@@ -100,6 +103,18 @@ def _own(tensor: torch.Tensor) -> torch.Tensor:
     return copied.requires_grad_(tensor.requires_grad)
 
 
+def _named_arguments(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> list[tuple[str, Any]]:
+    """Return the arguments of a call in their order, each with its name in forward."""
+    names: list[str] = []
+    for parameter in inspect.signature(model.forward).parameters.values():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            names += [f"{parameter.name}_{n}" for n in range(len(args) - len(names))]
+        names.append(parameter.name)
+    return [*zip(names, args, strict=False), *kwargs.items()]
+
+
 def _take_inputs(
     module: fx.GraphModule,
     placeholders: list[fx.Node],
@@ -107,23 +122,31 @@ def _take_inputs(
     leaves: list[Any],
     spec: pytree.TreeSpec,
     out_spec: pytree.TreeSpec,
+    named: list[tuple[str, Any]],
 ) -> None:
     """Let the graph take and return what the model does, numbers and flags among the inputs."""
     graph = module.graph
     tensors = dict(zip(places, placeholders, strict=True))
-    given, named = spec.children()
-    names = [*(f"input_{n}" for n in range(given.num_children)), *named.context]
+    paths = [
+        re.sub(r"\W+", "_", f"{name}{pytree.keystr(path)}").strip("_")
+        for name, value in named
+        for path, _ in pytree.tree_flatten_with_path(value)[0]
+    ]
     last = graph._root
-    for place, leaf in enumerate(leaves):
+    for place, (leaf, path) in enumerate(zip(leaves, paths, strict=True)):
+        name = path if path not in paths[:place] else f"{path}_{place}"
         node = tensors.get(place)
         if node is None:
             with graph.inserting_after(last):
-                node = graph.placeholder(f"value_{place}")
+                node = graph.placeholder(name)
             node.meta["val"] = copy.copy(leaf)
         elif node.prev is not last:
             last.append(node)
+        node.target = name
+        node._rename(name)
         last = node
-    graph.set_codegen(_PyTreeCodeGen(_PyTreeInfo(names, spec, out_spec)))
+    info = _PyTreeInfo([name for name, _ in named], spec, out_spec)
+    graph.set_codegen(_PyTreeCodeGen(info))
     module.recompile()
 
 

@@ -1,0 +1,201 @@
+"""What forward asks of its surroundings: the answer decides in Python what is captured.
+
+``if torch.is_grad_enabled()``, ``x.requires_grad`` or ``x.is_contiguous()`` leaves no operator.
+What forward does not ask may be another in every call, and often is: a model is captured with
+gradients and evaluated without. So the questions of a model's own code are noted as it is traced,
+those that torch's functions ask for themselves are not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from pathlib import Path
+from types import CodeType, MappingProxyType, ModuleType
+from typing import Any, Final
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from fx_bridge.capture.model.messages import is_foreign
+
+GRADIENTS: Final = "requires_grad of tensors"
+STRIDES: Final = "strides of inputs"
+GRAD_MODE: Final = "torch.is_grad_enabled()"
+
+_FUNCTIONS: Final = (
+    "is_grad_enabled",
+    "is_inference_mode_enabled",
+    "get_default_dtype",
+    "get_default_device",
+    "are_deterministic_algorithms_enabled",
+    "is_deterministic_algorithms_warn_only_enabled",
+    "get_deterministic_debug_mode",
+    "get_float32_matmul_precision",
+    "get_num_threads",
+    "is_anomaly_enabled",
+    "is_autocast_cache_enabled",
+    "backends.cuda.flash_sdp_enabled",
+    "backends.cuda.mem_efficient_sdp_enabled",
+    "backends.cuda.math_sdp_enabled",
+    "backends.cuda.cudnn_sdp_enabled",
+    "backends.mha.get_fastpath_enabled",
+)
+"""Questions without arguments, by their paths in torch."""
+_PUBLIC: Final = ("torch._C",)
+"""Modules of torch in which a model's own code finds these functions too."""
+_ANSWERS: ContextVar[Mapping[str, Any]] = ContextVar("answers", default=MappingProxyType({}))
+_OF_GRADIENTS: Final = ("requires_grad", "is_leaf", "grad", "grad_fn", "retains_grad", "output_nr")
+_OF_STRIDES: Final = (
+    *("stride", "is_contiguous", "storage_offset", "dim_order"),
+    *("is_conj", "is_neg", "is_inference"),
+)
+_WRAPPERS: Final = tuple(
+    str(Path(torch.__file__).parent / n) for n in ("overrides.py", "_tensor.py")
+)
+
+
+def _is_own_code() -> bool:
+    """Return whether the model's own code asked whoever called this."""
+    frame: Any = sys._getframe(2)
+    while frame is not None and _passes_on(frame.f_code):
+        frame = frame.f_back
+    return frame is not None and not is_foreign(frame.f_code.co_filename)
+
+
+def _passes_on(code: CodeType) -> bool:
+    """Return whether a function passes a question on: a mode, or torch's wrapper of a method."""
+    return code.co_name == "__torch_function__" or code.co_filename in _WRAPPERS
+
+
+@contextlib.contextmanager
+def answering(answers: Mapping[str, Any]) -> Iterator[None]:
+    """Let those who ask in blocks of :func:`noted_questions` get `answers`, by question."""
+    token = _ANSWERS.set(answers)
+    try:
+        yield
+    finally:
+        _ANSWERS.reset(token)
+
+
+@contextlib.contextmanager
+def noted_questions() -> Iterator[set[str]]:
+    """Collect what Python asks in the block, but for the code of torch."""
+    asked: set[str] = set()
+    # Whoever wrote ``from torch import is_grad_enabled`` has it under its own name.
+    tables = [
+        vars(module)
+        for name, module in list(sys.modules.items())
+        if isinstance(module, ModuleType) and (name in _PUBLIC or not name.startswith("torch."))
+    ]
+    replaced: list[tuple[dict[str, Any], str, Any]] = []
+    for path in _FUNCTIONS:
+        owner, _, name = path.rpartition(".")
+        home = vars(_at(owner))
+        original = home[name]
+        answer = _noting(path, original, asked)
+        for table in (home, *tables):
+            if table.get(name) is original:
+                replaced.append((table, name, original))
+                table[name] = answer
+    try:
+        with _OfTensors(asked):
+            yield asked
+    finally:
+        for table, name, original in replaced:
+            table[name] = original
+
+
+def all_questions() -> set[str]:
+    """Return all that can be asked, for code that nothing can watch."""
+    return {*map(_question, _FUNCTIONS), GRADIENTS, STRIDES}
+
+
+def _at(path: str) -> Any:
+    return operator.attrgetter(path)(torch) if path else torch
+
+
+def _question(path: str) -> str:
+    return f"torch.{path}()"
+
+
+def _noting(path: str, original: Callable[[], Any], asked: set[str]) -> Callable[[], Any]:
+    question, around, answers = _question(path), original(), _ANSWERS.get()
+
+    def answer() -> Any:
+        found = original()
+        if not _is_own_code():
+            return found
+        asked.add(question)
+        # A region of forward's own has its own answer.
+        return answers.get(question, found) if found == around else found
+
+    # Conditions in forward are traced by dynamo, which knows the original alone.
+    answer._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return answer
+
+
+class _OfTensors(TorchFunctionMode):
+    """Notes what is asked of tensors."""
+
+    def __init__(self, asked: set[str]) -> None:
+        super().__init__()
+        self.asked = asked
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        if name == "__get__" or name in _OF_STRIDES:
+            question = _question_of(func, name)
+            if question and _is_own_code():
+                self.asked.add(question)
+        return func(*args, **(kwargs or {}))
+
+
+def _question_of(func: Any, name: str) -> str:
+    if name in _OF_STRIDES:
+        return STRIDES
+    return GRADIENTS if getattr(func.__self__, "__name__", "") in _OF_GRADIENTS else ""
+
+
+# -- answers -------------------------------------------------------------------------------
+
+
+def answers_now(
+    questions: Collection[str], inputs: Sequence[Any], weights: Mapping[str, torch.Tensor]
+) -> dict[str, Any]:
+    """Return what holds now.
+
+    Parameters
+    ----------
+    questions : collection of str
+        What forward asks.
+    inputs : sequence
+        The values of placeholders.
+    weights : mapping of str to torch.Tensor
+        By name.
+    """
+    tensors = [each for each in inputs if isinstance(each, torch.Tensor)]
+    found: dict[str, Any] = {}
+    for question in questions:
+        if question == STRIDES:
+            found[question] = tuple(map(_layout, tensors))
+        elif question == GRADIENTS:
+            # Results have gradients where any of these do.
+            own = tuple((t.requires_grad, t.is_leaf, t.is_leaf and t.grad is None) for t in tensors)
+            trained = frozenset(name for name, each in weights.items() if each.requires_grad)
+            found[question] = (torch.is_grad_enabled(), own, trained)
+        else:
+            found[question] = _at(question.removeprefix("torch.").removesuffix("()"))()
+    return found
+
+
+def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+    if tensor.layout is not torch.strided:
+        return (tensor.layout,)
+    flags = tensor.is_conj(), tensor.is_neg(), tensor.is_inference()
+    return tensor.stride(), tensor.storage_offset(), flags
