@@ -207,14 +207,14 @@ def serve(
     first_ns = None if options.first_token is None else _time_ns(options.first_token)
     spec = resolve_built(model)
     request = _request(options)
-    check_host_options(options.host, options.host_link, _left_out(options))
+    check_host_options(options.host, options.host_link, _left_out(options, out))
     check_words_options(options.host, options.for_, options.words, devices.devices)
     host = None
     if options.host is not None:
         host = HostRequest.read(options.host, options.host_link, devices.spec_of)
     objectives = _objectives(options, out)
 
-    from experiments.zoo.building import build_model
+    from experiments.zoo.building import build_model, capture_model
     from fx_bridge.options import Search
 
     if host is not None:
@@ -232,14 +232,17 @@ def serve(
             as_json=as_json,
         )
         return
-    module = build_model(spec).module
+    loaded = build_model(spec)
+    module = loaded.module
+    # What the commands that read the plan capture; what cannot be is told before the search.
+    whole = None if out is None else capture_model(loaded)
     plans = _plans(module, request, options, devices, objectives, first_ns, Search(searched))
     if options.objective == "all":
         tell_plans(plans, options.for_, as_json=as_json)
         return
     (found,) = plans
-    if out is not None and found.solved.plan is not None:
-        save_plan(found.solved.plan, out)
+    if out is not None and whole is not None and found.solved.plan is not None:
+        save_plan(found.plan_of_model(whole), out)
         say_written(out)
     table = RulesTable.of(found, module) if options.rules else None
     tell_plan(found, table, options.for_, as_json=as_json)
@@ -298,9 +301,10 @@ def _request(options: ServeOptions) -> Request:
     return Request(options.batch, options.context, options.prompt, options.generate, options.chunk)
 
 
-def _left_out(options: ServeOptions) -> str | None:
+def _left_out(options: ServeOptions, out: str | None) -> str | None:
     """Return an option that says nothing of plans with a host."""
     given = {
+        "--out": out is not None,
         "--objective": options.objective not in ("request", "token"),
         "--first-token": options.first_token is not None,
         "--whole-layers": options.whole_layers,

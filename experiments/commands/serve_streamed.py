@@ -75,6 +75,11 @@ def check_host_options(host: str | None, link: str | None, other: str | None) ->
             "with --host the time of a request or of a token is planned; write --objective request "
             "or token, or leave --host out"
         )
+    if host is not None and other == "--out":
+        raise PartitionError(
+            "with --host a plan also says what is streamed and what the host computes, which "
+            "split, score and hand-over do not read; leave --out out, or write --json > plan.json"
+        )
     if host is not None and other is not None:
         raise PartitionError(f"with --host {other} has no meaning; leave it out")
 

@@ -160,7 +160,7 @@ def _filled(
     streams = other == "streamed"
     devices, modes = [names[-1]] * count, [other] * count
     waiting = sum(unit.cache_bytes for unit in units) if streams else 0
-    largest = max(unit.weight_bytes for unit in units) if streams else 0
+    largest = max(unit.loaded_bytes for unit in units) if streams else 0
     turn = held = 0
     for index in order:
         unit = units[index]
@@ -262,6 +262,7 @@ def _merged(name: str, units: Sequence[Unit], times_ns: Sequence[int]) -> Unit:
         sum(unit.cache_bytes for unit in units),
         sum(times_ns),
         written=any(unit.written for unit in units),
+        padding_bytes=sum(unit.padding_bytes for unit in units),
     )
 
 

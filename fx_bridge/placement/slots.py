@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import torch
 
 from fx_bridge.checkpoint.tensors import in_place_of
-from fx_bridge.placement.weights import overlapping, pieces_of, span_of, with_pieces, within
+from fx_bridge.placement.weights import (
+    cover_of,
+    overlapping,
+    pieces_of,
+    span_of,
+    with_pieces,
+    within,
+)
 from fx_bridge.storages.mutations import memory_of
 from fx_bridge.storages.tensor_subclasses import parts_of
-
-_ALIGNMENT: Final = 256
-"""Bytes, of which a tensor in a slot takes a multiple; kernels expect it of where one begins."""
+from fx_bridge.storages.weights import WeightStorage
+from solver.offload.model import aligned_bytes
 
 
 class HostWeights:
@@ -44,7 +49,7 @@ class HostWeights:
             begin = self.size_bytes
             self.spans.append((raw, begin))
             self._moved_by.update((id(piece), begin - first) for piece in group)
-            self.size_bytes += -(-raw.numel() // _ALIGNMENT) * _ALIGNMENT
+            self.size_bytes += aligned_bytes(raw.numel())
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -59,6 +64,19 @@ class HostWeights:
             for tensor in self.tensors
         )
         return tuple(map(in_place_of, self.tensors, tensors))
+
+
+def padding_bytes(weight: WeightStorage) -> int:
+    """Return what a weight takes in a slot beside its bytes."""
+    pieces = {
+        id(piece): piece
+        for tensor in weight.tensors
+        for piece in pieces_of(tensor).values()
+        if memory_of(piece) in weight.memory_bytes
+    }
+    covers = (cover_of(group) for group in overlapping(list(pieces.values())))
+    in_slot = sum(aligned_bytes(end - first) for first, end in covers)
+    return max(in_slot - weight.size_bytes, 0)
 
 
 class Slots:

@@ -203,13 +203,19 @@ def extent_of(tensor: torch.Tensor) -> tuple[int, int]:
     return first * tensor.itemsize, (first + span * bool(tensor.numel())) * tensor.itemsize
 
 
-def span_of(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, int]:
-    """Return the bytes that tensors of one storage cover, and where in it they begin.
+def cover_of(tensors: Sequence[torch.Tensor]) -> tuple[int, int]:
+    """Return where in their storage the bytes of tensors begin and end.
 
     They begin at a multiple of every item size.
     """
-    first = min(extent_of(tensor)[0] for tensor in tensors) // _ALIGNMENT * _ALIGNMENT
-    end = max(extent_of(tensor)[1] for tensor in tensors)
+    extents = [extent_of(tensor) for tensor in tensors]
+    begin = min(first for first, _ in extents) // _ALIGNMENT * _ALIGNMENT
+    return begin, max(end for _, end in extents)
+
+
+def span_of(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, int]:
+    """Return the bytes that tensors of one storage cover, and where in it they begin."""
+    first, end = cover_of(tensors)
     source = tensors[0].detach()
     raw = torch.empty(0, dtype=torch.uint8, device=source.device)
     return raw.set_(source.untyped_storage(), first, (end - first,), (1,)), first

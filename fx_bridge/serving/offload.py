@@ -16,6 +16,7 @@ from fx_bridge.interop.words import Words
 from fx_bridge.options import DEFAULT_COSTS, DEFAULT_SEARCH, Costs, Search
 from fx_bridge.placement.checks import checked_stages
 from fx_bridge.placement.model import place_all
+from fx_bridge.placement.slots import padding_bytes
 from fx_bridge.serving.graphs import cache_growth
 from fx_bridge.serving.halves import half_layers
 from fx_bridge.serving.host_words import HostWordsModel
@@ -158,7 +159,7 @@ class StreamedServingPlan:
         sizes: dict[str, list[int]] = {place.name: [] for place in self.problem.devices}
         for unit in self.problem.units:
             if self.plan.mode_of[unit.name] == "streamed":
-                sizes[self.plan.device_of[unit.name]].append(unit.weight_bytes)
+                sizes[self.plan.device_of[unit.name]].append(unit.loaded_bytes)
         rooms = [
             len(own) if (room := cost.buffer_bytes[device]) is None else room // max(own)
             for device, own in sizes.items()
@@ -330,9 +331,10 @@ def _problem_of(
     asked = problem_from_digraph(graph, probes, memory_model="weights")
     units = _operators_of_units(captured)
     growth = cache_growth(step, asked.weights)
+    padding = {key: padding_bytes(w) for key, w in captured.storage_table.weights.items()}
     crossing_bytes = _crossing_bytes(asked, units)
     return OffloadProblem(
-        units_of(asked, units, host_class, caches=growth),
+        units_of(asked, units, host_class, caches=growth, padding_bytes=padding),
         tuple(places),
         host,
         stage_hop_ns=costs.interconnect.default.transfer_ns(crossing_bytes),

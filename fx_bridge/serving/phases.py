@@ -121,18 +121,24 @@ def _forgotten(captured: CapturedGraph) -> Iterator[str]:
                 yield str(node.target)
 
 
-def _names_in(first: CapturedGraph, other: CapturedGraph) -> dict[str, str]:
-    """Return what the operators of `other` are called in `first`, or a name that it has not."""
+def same_operators(first: CapturedGraph, other: CapturedGraph) -> dict[str, str]:
+    """Return, by operators of `other`, those of `first` that do the same in the same call."""
     ours, theirs = list(_acts(first)), list(_acts(other))
-    taken = {node.name for node in first.graph.nodes}
-    names: dict[str, str] = {}
     matcher = difflib.SequenceMatcher(None, ours, theirs, autojunk=False)
     own = [node.name for node in first.operators]
     its = [node.name for node in other.operators]
-    for block in matcher.get_matching_blocks():
-        for offset in range(block.size):
-            names[its[block.b + offset]] = own[block.a + offset]
-    for name in its:
+    return {
+        its[block.b + offset]: own[block.a + offset]
+        for block in matcher.get_matching_blocks()
+        for offset in range(block.size)
+    }
+
+
+def _names_in(first: CapturedGraph, other: CapturedGraph) -> dict[str, str]:
+    """Return what the operators of `other` are called in `first`, or a name that it has not."""
+    taken = {node.name for node in first.graph.nodes}
+    names = same_operators(first, other)
+    for name in (node.name for node in other.operators):
         if name not in names:
             free = name
             while free in taken:

@@ -27,6 +27,7 @@ from fx_bridge.serving.graphs import ServingGraphs
 from fx_bridge.serving.placed import PlacedStep, part_of, place_step
 from fx_bridge.serving.request import Request
 from fx_bridge.serving.step import ServeStep
+from fx_bridge.serving.whole_model import plan_of_model
 from solver import Device, PartitionError, PartitionPlan
 from solver.evaluation.evaluate import Evaluation
 from solver.model.checks import check_choice
@@ -130,6 +131,19 @@ class ServingPlan:
         captured = next(iter(self.graphs.values()))
         problem = next(iter(self.solved.problem.phases.problems.values()))
         return engine_words(captured, part_of(captured, self.plan), engine, problem=problem)
+
+    def plan_of_model(self, captured: CapturedGraph) -> PartitionPlan:
+        """Return the plan of the model itself, captured without caches.
+
+        Modules are on the devices on which they serve; see
+        :func:`fx_bridge.serving.whole_model.plan_of_model`.
+
+        Raises
+        ------
+        PartitionError
+            If there is no plan.
+        """
+        return plan_of_model(captured, next(iter(self.graphs.values())), self.plan)
 
     def place(
         self,

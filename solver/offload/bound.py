@@ -67,7 +67,8 @@ def classes_of(phases: OffloadPhases) -> tuple[UnitClass, ...]:
         own = [problem.units[index] for problem in phases.problems]
         times = tuple(place.compute_ns(each) for place in first.devices for each in own)
         hosts = tuple(each.host_ns for each in own)
-        key = (unit.weight_bytes, unit.cache_bytes, times, hosts, unit.written)
+        sizes = unit.weight_bytes, unit.padding_bytes, unit.cache_bytes
+        key = (*sizes, times, hosts, unit.written)
         found.setdefault(key, []).append(index)
     return tuple(UnitClass(first.units[m[0]], tuple(m)) for m in found.values())
 
@@ -204,7 +205,7 @@ class CountModel:
                 continue
             is_used = self._model.new_bool_var("")
             self._model.add(streamed == 0).only_enforce_if(~is_used)
-            needed = self._buffers * kind.unit.weight_bytes
+            needed = self._buffers * kind.unit.loaded_bytes
             self._model.add(room >= needed).only_enforce_if(is_used)
         return room
 
@@ -283,7 +284,7 @@ class CountModel:
         # What is mostly latency counts no time here: each of its few bytes would take very long.
         loads = [each if each >= 2 * link.latency_ns else 0 for each in loads]
         load = self._sum(device, {"streamed": loads})
-        sizes = {number: self._classes[number].unit.weight_bytes for number in streamable}
+        sizes = {number: self._classes[number].unit.loaded_bytes for number in streamable}
         slowest = max(Fraction(loads[number], size) for number, size in sizes.items())
         if not slowest or slowest * self._capacity(device) > _MOST_PRODUCT:
             return
@@ -335,7 +336,7 @@ class CountModel:
         rests: dict[Mode, list[int]] = {mode: [] for mode in MODES}
         for unit in self._units(problem):
             run_ns = place.compute_ns(unit)
-            left = max(room - unit.weight_bytes, 0)
+            left = max(room - unit.loaded_bytes, 0)
             rests["resident"].append(max(run_ns - int(room * slowest), 0))
             rests["streamed"].append(max(run_ns - int(left * slowest), 0))
             rests["host"].append(max((unit.host_ns or 0) - int(room * slowest), 0))
@@ -351,7 +352,7 @@ class CountModel:
         for unit in self._units(problem):
             run_ns = place.compute_ns(unit)
             longest = max(run_ns, unit.host_ns or 0)
-            streamed = unit.weight_bytes + math.ceil(run_ns / slowest)
+            streamed = unit.loaded_bytes + math.ceil(run_ns / slowest)
             needed = max(needed, streamed, math.ceil(longest / slowest))
         step = max(largest // _BRACKETS_OF_LARGEST, 1)
         tops: list[int] = []
@@ -373,7 +374,7 @@ class CountModel:
         assert capacity is not None
         units = self._problem.units
         every = sum(unit.held_bytes for unit in units)
-        return min(capacity, every + self._buffers * max(unit.weight_bytes for unit in units))
+        return min(capacity, every + self._buffers * max(unit.loaded_bytes for unit in units))
 
 
 def _least_work_ns(problem: OffloadProblem, unit: Unit) -> int:

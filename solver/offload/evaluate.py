@@ -121,8 +121,8 @@ def memory_of(
             held[device] += unit.held_bytes
         elif mode == "streamed":
             held[device] += unit.cache_bytes
-            largest[device] = max(largest[device], unit.weight_bytes + running[device])
-            running[device] = unit.weight_bytes if prefetch == "next" else 0
+            largest[device] = max(largest[device], unit.loaded_bytes + running[device])
+            running[device] = unit.loaded_bytes if prefetch == "next" else 0
             host_bytes += unit.weight_bytes
         else:
             host_bytes += unit.held_bytes
@@ -233,7 +233,7 @@ def _steps(
             waited_ns += run_ns
             continue
         load_ns = problem.devices[device].link.transfer_ns(unit.weight_bytes)
-        steps.append(StreamedStep(device, waited_ns, run_ns, load_ns, unit.weight_bytes))
+        steps.append(StreamedStep(device, waited_ns, run_ns, load_ns, unit.loaded_bytes))
         waited_ns = 0
     if steps:
         # The first streamed unit also waits for what runs after the last one of the round before.

@@ -35,6 +35,13 @@ OFFLOAD_OBJECTIVES: Final[tuple[str, ...]] = ("latency", "bottleneck")
 """What a plan may minimise."""
 PREFETCHES: Final[tuple[str, ...]] = ("buffer", "next", "none")
 """When loads begin; see ``docs/offload.md``."""
+ALIGNMENT_BYTES: Final = 256
+"""Where a tensor is loaded, it begins at a multiple of them; kernels expect it."""
+
+
+def aligned_bytes(size_bytes: int) -> int:
+    """Return what a tensor of some bytes takes where it is loaded."""
+    return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +62,9 @@ class Unit:
         Time of one forward on the host; None if the unit cannot run there.
     written : bool
         The unit writes its weights, so that they cannot be streamed.
+    padding_bytes : int
+        What the weights take beside themselves where they are loaded, since a tensor begins at a
+        multiple of `ALIGNMENT_BYTES` there (:func:`aligned_bytes`).
     """
 
     name: str
@@ -63,12 +73,14 @@ class Unit:
     compute_ns: int | Mapping[str, int] = 0
     host_ns: int | None = None
     written: bool = False
+    padding_bytes: int = 0
 
     def __post_init__(self) -> None:
         check_name(self.name, "unit name")
         where = f"unit {self.name!r}: "
         check_natural(self.weight_bytes, f"{where}weight_bytes")
         check_natural(self.cache_bytes, f"{where}cache_bytes")
+        check_natural(self.padding_bytes, f"{where}padding_bytes")
         if isinstance(self.compute_ns, Mapping):
             for device_class, compute_ns in self.compute_ns.items():
                 check_natural(compute_ns, f"{where}compute_ns[{device_class!r}]")
@@ -97,6 +109,11 @@ class Unit:
     def held_bytes(self) -> int:
         """What it holds where it is resident, or runs on the host."""
         return self.weight_bytes + self.cache_bytes
+
+    @property
+    def loaded_bytes(self) -> int:
+        """What it takes of the room for loads if it is streamed."""
+        return self.weight_bytes + self.padding_bytes
 
     def compute_on(self, device_class: str) -> int:
         """Return the time of one forward on a device of `device_class`, in nanoseconds."""
@@ -221,7 +238,7 @@ class OffloadProblem:
                 )
 
     def _check_totals(self) -> None:
-        sizes = sum(unit.held_bytes for unit in self.units)
+        sizes = sum(unit.held_bytes + unit.padding_bytes for unit in self.units)
         capacities = [place.device.memory_bytes or 0 for place in self.devices]
         if max(sizes, *capacities) > MAX_TOTAL:
             raise PartitionError(

@@ -93,4 +93,4 @@ class OffloadPhases:
 
 
 def _bytes_of(unit: Unit) -> tuple[object, ...]:
-    return unit.name, unit.weight_bytes, unit.cache_bytes, unit.modes
+    return unit.name, unit.weight_bytes, unit.padding_bytes, unit.cache_bytes, unit.modes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 
 from solver.model.checks import did_you_mean, several
 from solver.model.errors import PartitionError
@@ -17,6 +18,7 @@ def units_of(
     *,
     caches: Collection[str] = (),
     written: Collection[str] = (),
+    padding_bytes: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[Unit, ...]:
     """Return the units that groups of operators are.
 
@@ -33,6 +35,8 @@ def units_of(
         Keys of weights that are caches.
     written : collection of str
         Keys of other weights that are written in a forward.
+    padding_bytes : mapping of str to int
+        By key: what a weight takes beside its bytes where it is loaded; nothing if left out.
 
     Raises
     ------
@@ -40,14 +44,16 @@ def units_of(
         If an operator is in no group or in two, or reads what a later one makes; if a key is
         unknown, or a time on the host is missing.
     """
-    for what, keys in (("caches", caches), ("written", written)):
+    given = {"caches": caches, "written": written, "padding_bytes": padding_bytes}
+    for what, keys in given.items():
         for key in several(keys, what):
             if key not in problem.weights:
                 hint = did_you_mean(key, problem.weights, "write keys of the problem's weights")
                 raise PartitionError(f"{what} names {key!r}, which is no weight; {hint}")
     _check_groups(problem, groups)
     return tuple(
-        _unit(problem, name, names, host_class, caches, written) for name, names in groups.items()
+        _unit(problem, name, names, host_class, caches, written, padding_bytes)
+        for name, names in groups.items()
     )
 
 
@@ -80,6 +86,7 @@ def _unit(
     host_class: str | None,
     caches: Collection[str],
     written: Collection[str],
+    padding_bytes: Mapping[str, int],
 ) -> Unit:
     operators = [problem.operators[problem.index_of[member]] for member in names]
     keys = dict.fromkeys(key for op in operators for key in op.weights)
@@ -99,4 +106,5 @@ def _unit(
         {kind: sum(op.latency_on(kind) for op in operators) for kind in classes},
         None if host_class is None else sum(op.latency_on(host_class) for op in operators),
         any(key in written and key not in caches for key in keys),
+        sum(padding_bytes.get(key, 0) for key in keys if key not in caches),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
@@ -12,7 +13,7 @@ from solver.model.plan import PartitionPlan
 from solver.serving.contexts import Contexts
 from solver.serving.phases import Phases
 from solver.serving.problem import ServingProblem
-from solver.serving.solve import ServingResult, solve_serving
+from solver.serving.solve import ServingResult, ServingSearch
 
 _MOST_ROUNDS: Final = 5
 """Of two captures at most, each of which may take a minute."""
@@ -54,17 +55,9 @@ def solve_captured_context(
     the plan does not fit. What is still not predicted after some of these searches is not proven:
     then the answer is the longest known context that a plan fits.
     """
-    spent_s = 0.0
-
-    def left() -> SolveLimits:
-        if limits.time_limit_s is None:
-            return limits
-        return replace(limits, time_limit_s=max(limits.time_limit_s - spent_s, _LEAST_S))
-
+    searches = _Searches(limits)
     for _ in range(_MOST_ROUNDS):
-        solved = solve_serving(problem, "context", left())
-        spent_s += solved.wall_time_s
-        solved = replace(solved, wall_time_s=spent_s)
+        solved = searches.solve(problem, ServingSearch.context)
         contexts = Contexts(problem)
         found: dict[int, Phases] = {}
         for context in sorted(_asked(solved, least) - {*contexts.known}):
@@ -73,6 +66,9 @@ def solve_captured_context(
                 break
         else:
             is_known = solved.plan is None or solved.problem.context >= least
+            solved = searches.solve(
+                problem, functools.partial(ServingSearch.fastest_of_context, solved=solved)
+            )
             return solved if is_known else _unproven(solved)
         if not _fits(solved.plan, found.get(solved.problem.context)):
             # Where bytes leap, predictions close in slowly: halve what is open.
@@ -85,14 +81,32 @@ def solve_captured_context(
         problem = replace(problem, others={**problem.others, **found})
     contexts = Contexts(problem)
     for context in sorted(contexts.known, reverse=True):
-        served = solve_serving(contexts.at(context), "token", left())
-        spent_s += served.wall_time_s
+        served = searches.solve(contexts.at(context), ServingSearch.least_token)
         if served.plan is not None:
             tokens = problem.batch * context
             served = replace(served, objective="context", value=tokens, most_tokens=tokens)
-            return _unproven(replace(served, wall_time_s=spent_s))
+            return _unproven(served)
     reason = "bytes of values do not grow in proportion to the context, and no known one fits"
     return _unproven(replace(solved, plan=None, value=None, metrics=None, reason=reason))
+
+
+class _Searches:
+    """Searches that have their time together, without what passes between them."""
+
+    def __init__(self, limits: SolveLimits) -> None:
+        self._limits, self._spent_s, self._wall_s = limits, 0.0, 0.0
+
+    def solve(
+        self, problem: ServingProblem, part: Callable[[ServingSearch], ServingResult]
+    ) -> ServingResult:
+        """Return what a part of a search finds in the time that is left."""
+        limit_s = self._limits.time_limit_s
+        left_s = None if limit_s is None else max(limit_s - self._spent_s, _LEAST_S)
+        search = ServingSearch(problem, replace(self._limits, time_limit_s=left_s))
+        solved = part(search)
+        self._spent_s += search.clock.spent_s
+        self._wall_s += search.clock.elapsed_s
+        return replace(solved, wall_time_s=self._wall_s)
 
 
 def _asked(solved: ServingResult, least: int) -> set[int]:

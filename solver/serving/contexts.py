@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from solver.evaluation.evaluate import evaluate
+from solver.model.devices import Device
 from solver.model.operators import Operator
 from solver.model.plan import PartitionPlan
-from solver.model.problem import GraphInput, ObjectiveName, PartitionProblem
+from solver.model.problem import ObjectiveName, PartitionProblem
 from solver.serving.phases import Phases
 from solver.serving.problem import ServingProblem
 
@@ -32,6 +33,10 @@ class Contexts:
         self._serving = serving
         self._phases = dict(sorted({**serving.others, serving.context: serving.phases}.items()))
         self._merged: dict[tuple[int, str], PartitionProblem] = {}
+
+    @property
+    def _devices(self) -> Mapping[str, Device]:
+        return self._serving.phases.problems[self._serving.token_phase].device_of
 
     @property
     def known(self) -> tuple[int, ...]:
@@ -59,6 +64,35 @@ class Contexts:
             for known in (self._serving.context, *self._around(context))
         )
         return self._grown(own, low, high, context, objective=objective)
+
+    def without_end(self) -> ServingProblem:
+        """Return the problem whose plans are those that any context fits.
+
+        What grows with the context takes more than any device of limited memory has; all else has
+        its bytes of the longest context that is known or limits a cache. Times stay.
+        """
+        last = max({*self._serving.cache_limits.values(), *self.known})
+        # Fractions are rounded up: what grows is larger with one position more.
+        now, then = (self.at(context).phases for context in (last, last + 1))
+        capacities = (device.memory_bytes or 0 for device in self._devices.values())
+        most_bytes = max(capacities) + 1
+
+        def end(now_bytes: int, then_bytes: int) -> int:
+            return most_bytes if then_bytes > now_bytes else now_bytes
+
+        def endless(own: PartitionProblem, low: PartitionProblem, high: PartitionProblem) -> Any:
+            sizes = _sizes(own, low, high, end)
+            operators = (
+                replace(op, value_bytes=sent.value_bytes, received_bytes=op.held_value_bytes)
+                for op, sent in zip(sizes["operators"], own.operators, strict=True)
+            )
+            return own.replace(**{**sizes, "operators": tuple(operators)})
+
+        problems = {
+            name: endless(own, now.problems[name], then.problems[name])
+            for name, own in self._serving.phases.problems.items()
+        }
+        return replace(self._serving, phases=Phases(problems), others={})
 
     def predicts(self, context: int, phases: Phases) -> bool:
         """Return whether the bytes of all phases with a context are those that are told here."""
@@ -91,8 +125,7 @@ class Contexts:
         faster, being a largest sum of bytes that grow in proportion: what its growth there allows
         is the most.
         """
-        devices = self._serving.phases.problems[self._serving.token_phase].device_of
-        held = self._held_by(plan)
+        devices, held = self._devices, self._held_by(plan)
 
         def fits(context: int) -> bool:
             return all(
@@ -161,24 +194,8 @@ class Contexts:
             return own.replace(weights=weights, **settings)
         start, end = self._around(context)
         share = context - start, max(end - start, 1)
-        operators = (
-            _operator(
-                op,
-                low.operators[low.index_of[op.name]],
-                high.operators[high.index_of[op.name]],
-                share,
-            )
-            for op in own.operators
-        )
-        inputs = (
-            GraphInput(
-                g.name,
-                _grown(low.input_of[g.name].value_bytes, high.input_of[g.name].value_bytes, share),
-            )
-            for g in own.inputs
-        )
-        sizes = {"weights": weights, "operators": tuple(operators), "inputs": tuple(inputs)}
-        return own.replace(**sizes, **settings)
+        sizes = _sizes(own, low, high, lambda small, large: _grown(small, large, share))
+        return own.replace(**{**sizes, "weights": weights}, **settings)
 
 
 def _most_between(fits: Callable[[int], bool], low: int, high: int) -> int:
@@ -189,15 +206,41 @@ def _most_between(fits: Callable[[int], bool], low: int, high: int) -> int:
     return low
 
 
-def _operator(own: Operator, low: Operator, high: Operator, share: tuple[int, int]) -> Operator:
+def _sizes(
+    own: PartitionProblem,
+    low: PartitionProblem,
+    high: PartitionProblem,
+    joined: Callable[[int, int], int],
+) -> dict[str, Any]:
+    """Return operators, inputs and weights with bytes that follow from those of two problems."""
+    operators = (
+        _operator(
+            op, low.operators[low.index_of[op.name]], high.operators[high.index_of[op.name]], joined
+        )
+        for op in own.operators
+    )
+    inputs = (
+        replace(g, value_bytes=joined(*(p.input_of[g.name].value_bytes for p in (low, high))))
+        for g in own.inputs
+    )
+    weights = {
+        key: replace(weight, size_bytes=joined(*(p.weights[key].size_bytes for p in (low, high))))
+        for key, weight in own.weights.items()
+    }
+    return {"operators": tuple(operators), "inputs": tuple(inputs), "weights": weights}
+
+
+def _operator(
+    own: Operator, low: Operator, high: Operator, joined: Callable[[int, int], int]
+) -> Operator:
     received = None
     if low.received_bytes is not None or high.received_bytes is not None:
-        received = _grown(low.held_value_bytes, high.held_value_bytes, share)
+        received = joined(low.held_value_bytes, high.held_value_bytes)
     return replace(
         own,
-        storage_bytes=_grown(low.storage_bytes, high.storage_bytes, share),
-        workspace_bytes=_grown(low.workspace_bytes, high.workspace_bytes, share),
-        value_bytes=_grown(low.value_bytes, high.value_bytes, share),
+        storage_bytes=joined(low.storage_bytes, high.storage_bytes),
+        workspace_bytes=joined(low.workspace_bytes, high.workspace_bytes),
+        value_bytes=joined(low.value_bytes, high.value_bytes),
         received_bytes=received,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from solver.dp.limited_latency import LimitedChain
@@ -15,14 +15,11 @@ from solver.model.devices import Device
 from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
-from solver.search.solve import solve
 from solver.serving.phases import Phases
 from solver.serving.problem import ServingProblem
 
 _MOST_ROUNDS: Final = 20
 """Of plans with more and more memory left free."""
-_LEAST_S: Final = 0.1
-"""Of a part of the search, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +87,6 @@ class PhaseSearch:
         runs: Mapping[str, int],
         limited: Mapping[str, int] | None = None,
         limit_ns: float = math.inf,
-        seconds: float = math.inf,
     ) -> Found:
         """Return the plan of a chain with the least time of some runs, proven.
 
@@ -109,7 +105,7 @@ class PhaseSearch:
         least = phases.merged(runs, serving.token_phase)
         other = least if limited == runs else phases.merged(limited, serving.token_phase)
         program = LimitedChain(least, other, self.held(serving, runs, least))
-        found = program.least_latency(self.clock.slice(seconds), limit_ns=limit_ns)
+        found = program.least_latency(self.clock, limit_ns=limit_ns)
         if found is None:
             return Found(SolveStatus.INFEASIBLE, None, None, "proven: no plan fits")
         own_ns, other_ns = (serving.total_ns(each, found.plan) for each in (runs, limited))
@@ -147,8 +143,11 @@ class PhaseSearch:
         return None
 
     def _run(self, asked: PartitionProblem, clock: Clock) -> SolveResult:
-        limit_s = None if math.isinf(clock.left_s) else max(clock.left_s, _LEAST_S)
-        return solve(asked, replace(self._limits, time_limit_s=limit_s))
+        # The schedule takes a moment to load, which a chain is spared. On one clock the work of all
+        # searches counts, also where it counts in place of seconds.
+        from solver.search.rounds import search
+
+        return search(asked, self._limits, clock, "auto", ())
 
 
 def _beyond(serving: ServingProblem, plan: PartitionPlan) -> dict[str, int]:

@@ -6,12 +6,13 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from solver.dp.sweep import GaveUp
 from solver.evaluation.result import SolveStatus
 from solver.model.checks import check_choice, check_positive_or_none
+from solver.model.clock import Clock
 from solver.model.errors import PartitionError
 from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
@@ -134,24 +135,36 @@ def solve_serving(
         raise PartitionError(
             f"first_token_limit_ns is for the objective 'token', not {objective!r}; leave it out"
         )
-    search = _Search(problem, limits or SolveLimits())
+    search = ServingSearch(problem, limits or SolveLimits())
     if objective == "context":
-        return search.context()
+        return search.fastest_of_context(search.context())
     if objective == "throughput":
         return search.throughput()
     if first_token_limit_ns is not None:
         return search.limited_token(first_token_limit_ns)
-    runs = problem.request_runs if objective == "request" else {problem.token_phase: 1}
-    return search.least_latency(objective, runs)
+    return search.least_request() if objective == "request" else search.least_token()
 
 
-class _Search:
+class ServingSearch:
     """One search, with the time that all of its parts have together."""
 
     def __init__(self, problem: ServingProblem, limits: SolveLimits) -> None:
         self._problem, self._search = problem, PhaseSearch(problem.phases, limits)
 
-    def least_latency(self, objective: ServingObjective, runs: Mapping[str, int]) -> ServingResult:
+    @property
+    def clock(self) -> Clock:
+        """What is left."""
+        return self._search.clock
+
+    def least_request(self) -> ServingResult:
+        """Return the plan with the least time of a request."""
+        return self._least_latency("request", self._problem.request_runs)
+
+    def least_token(self) -> ServingResult:
+        """Return the plan with the least time of a token."""
+        return self._least_latency("token", {self._problem.token_phase: 1})
+
+    def _least_latency(self, objective: ServingObjective, runs: Mapping[str, int]) -> ServingResult:
         """Return the plan with the least time of some runs."""
         found = self._latency(self._problem, runs)
         value = None if found.plan is None else self._problem.total_ns(runs, found.plan)
@@ -200,7 +213,10 @@ class _Search:
         if soon.bound is not None and soon.bound > limit_ns:
             return self._too_late(soon.bound)
         if first is None or first.first_token_ns > limit_ns:
-            return self._answer("token", replace(soon, plan=None), problem, None, None)
+            # Nothing is proven of plans within the limit: the status is of plans without it.
+            reason = soon.reason if first is None else "no plan found has its first token so soon"
+            none = Found(SolveStatus.UNKNOWN, None, None, reason)
+            return self._answer("token", none, problem, bound=fast.bound)
         bound, kept = fast.bound, soon
         late = metrics
         for _ in range(_MOST_ROUNDS):
@@ -255,7 +271,7 @@ class _Search:
             if found.plan is not None:
                 most = contexts.most(found.plan, probe)
                 if most is None:
-                    return self._any_context(found)
+                    return self._answer("context", found, problem, math.inf, math.inf)
                 kept, low = found, most
                 step = 1 if low > 2 * probe else 2 * step
                 continue
@@ -267,20 +283,27 @@ class _Search:
         if kept.plan is None:
             status = SolveStatus.INFEASIBLE if refuted == 1 else SolveStatus.UNKNOWN
             return self._answer("context", Found(status, None, None, reason), problem)
-        served = contexts.at(low)
-        # The proof is there: what is fastest of the plans with it may take as long again.
-        fast = self._latency(served, {problem.token_phase: 1}, self._search.clock.spent_s)
         value = float(problem.batch * low)
         bound = None if refuted is None else float(problem.batch * (refuted - 1))
-        return self._answer("context", kept if fast.plan is None else fast, served, value, bound)
+        return self._answer("context", kept, contexts.at(low), value, bound)
 
-    def _any_context(self, kept: Found) -> ServingResult:
-        """Return the fastest plan of those that any context fits, given one of them."""
-        problem = self._problem
-        fast = self._latency(problem, {problem.token_phase: 1})
-        if fast.plan is not None and Contexts(problem).most(fast.plan, problem.context) is None:
-            kept = fast
-        return self._answer("context", kept, problem, math.inf, math.inf)
+    def fastest_of_context(self, solved: ServingResult) -> ServingResult:
+        """Return the fastest plan of those with as many tokens as one that was found.
+
+        The limits of all searches alone end it: what depends on the time that others took would
+        give other plans from run to run.
+        """
+        if solved.plan is None:
+            return solved
+        problem, contexts = solved.problem, Contexts(self._problem)
+        is_endless = solved.value == math.inf
+        asked = contexts.without_end() if is_endless else problem
+        fast = self._latency(asked, {problem.token_phase: 1})
+        if fast.plan is None:
+            return solved
+        if is_endless and contexts.most(fast.plan, problem.context) is not None:
+            return solved
+        return self._answer("context", fast, problem, solved.value, solved.bound)
 
     def _refuted(self, at: Callable[[int], Found], open_: int, refuted: int | None) -> int | None:
         """Return the least context above `open_`, of which it is not known, that no plan has."""
@@ -293,17 +316,15 @@ class _Search:
                 low = probe
         return refuted
 
-    def _latency(
-        self, serving: ServingProblem, runs: Mapping[str, int], seconds: float = math.inf
-    ) -> Found:
+    def _latency(self, serving: ServingProblem, runs: Mapping[str, int]) -> Found:
         """Return the plan with the least time of some runs."""
         with contextlib.suppress(GaveUp):
-            return self._search.chain(serving, runs, seconds=seconds)
+            return self._search.chain(serving, runs)
 
         def merged(phase: str) -> PartitionProblem:
             return serving.phases.merged(runs, phase).replace(objective=_FASTEST)
 
-        return self._search.solve(lambda: serving, merged, seconds)
+        return self._search.solve(lambda: serving, merged)
 
     def _answer(
         self,

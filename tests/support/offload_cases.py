@@ -38,6 +38,7 @@ def random_case(draw: random.Random, most_units: int, device_count: int) -> Case
 def _unit(draw: random.Random, device_count: int) -> Case:
     return {
         "weight": draw.choice((0, 3, 5, 8, draw.randint(1, 12))),
+        "padding": draw.choice((0, 0, 2)),
         "cache": draw.choice((0, 0, 1, 3)),
         "runs": [draw.randint(0, 6) for _ in range(device_count)],
         "host": draw.choice((None, draw.randint(1, 9), draw.randint(5, 25))),
@@ -56,6 +57,7 @@ def problem_of(case: Case) -> OffloadProblem:
                 {f"c{place}": run for place, run in enumerate(unit["runs"])},
                 unit["host"],
                 unit["written"],
+                unit["padding"],
             )
             for index, unit in enumerate(case["units"])
         ],

@@ -2,7 +2,8 @@
 
 An instance is plain data::
 
-    {"units": [{"weight", "cache", "runs": [ns by device], "host": ns or None, "written"}, ...],
+    {"units": [{"weight", "padding", "cache", "runs": [ns by device], "host": ns or None,
+                "written"}, ...],
      "devices": [{"memory", "rate": bytes a ns as (bytes, ns), "latency"}, ...],
      "host_memory": bytes or None, "stage_hop", "host_hop", "objective"}
 
@@ -32,8 +33,9 @@ def fits(case, places, modes, prefetch="buffer"):
             if unit["written"] or not unit["weight"]:
                 return False
             held[place] += unit["cache"]
-            largest[place] = max(largest[place], before[place] + unit["weight"])
-            before[place] = unit["weight"] if prefetch == "next" else 0
+            loaded = unit["weight"] + unit["padding"]
+            largest[place] = max(largest[place], before[place] + loaded)
+            before[place] = loaded if prefetch == "next" else 0
             host += unit["weight"]
         elif mode == "host":
             if unit["host"] is None:
@@ -64,7 +66,7 @@ def jobs_of(case, places, modes, members):
         run = unit["host"] if mode == "host" else unit["runs"][place]
         link = place if mode == "streamed" else None
         load = load_time(case["devices"][place], unit["weight"])
-        jobs.append((hop, run, link, load, unit["weight"]))
+        jobs.append((hop, run, link, load, unit["weight"] + unit["padding"]))
     return jobs
 
 

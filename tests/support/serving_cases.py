@@ -176,7 +176,8 @@ class Listed:
     def fits(self, places, context=None, groups=1):
         context = self.serving.context if context is None else context
         return all(
-            self.held(places, device, phase, context, groups) <= device.memory_bytes
+            device.memory_bytes is None
+            or self.held(places, device, phase, context, groups) <= device.memory_bytes
             for device in self.devices
             for phase in self.problems
         )

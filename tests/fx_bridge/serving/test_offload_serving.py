@@ -1,5 +1,7 @@
 """Models that serve on too little memory: planned by halves of layers, and run so."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -110,8 +112,38 @@ def test_a_plan_runs_as_it_was_made(family, memory_bytes, modes):
                 if str(device) == "cpu:0" and (name not in streamed or id(tensor) in caches):
                     held[memory_of(tensor)] = tensor.untyped_storage().nbytes()
     assert sum(held.values()) <= cost.held_bytes["gpu0"]
-    largest = max(u.weight_bytes for u in found.problem.units if plan.mode_of[u.name] == "streamed")
-    assert found.slots * largest <= cost.buffer_bytes["gpu0"]
+    loaded = [u.loaded_bytes for u in found.problem.units if plan.mode_of[u.name] == "streamed"]
+    assert found.slots * max(loaded) <= cost.buffer_bytes["gpu0"]
+    for stream in streams_of(placed):
+        assert {memory.nbytes for memory in stream.slots.memory} == {max(loaded)}
+
+
+def streams_of(placed):
+    """What loads the weights of streamed stages, once for all numbers of tokens."""
+    stages = [getattr(m, name) for m in placed.models.values() for name in m.meta["streamed"]]
+    return {stage.meta["streamed"].stream for stage in stages}
+
+
+@pytest.mark.parametrize("family", ["Llama", "Gemma3", "DeepseekV3"])
+def test_loads_fit_to_the_byte(family):
+    # All but one unit is streamed: the least memory is caches, that unit and the largest load.
+    found = planned(family, 10**6, seconds=0.1, host_class=None)
+    names = [unit.name for unit in found.problem.units]
+    modes = dict.fromkeys(names, "streamed") | {names[1]: "resident"}
+    plan = OffloadPlan(dict.fromkeys(names, "gpu0"), modes)
+    cost = evaluate_offload(found.problem, plan)
+    streamed = [unit for unit in found.problem.units if modes[unit.name] == "streamed"]
+    least = cost.held_bytes["gpu0"] + max(unit.loaded_bytes for unit in streamed)
+    assert max(unit.loaded_bytes for unit in streamed) > max(u.weight_bytes for u in streamed)
+    for memory_bytes, fits in ((least, True), (least - 1, False)):
+        place = OffloadDevice(Device("gpu0", memory_bytes, "rtx-4090"), LINK)
+        problems = {1: replace(found.problem, devices=(place,))}
+        assert evaluate_offload(problems[1], plan).feasible == fits
+        if fits:
+            alone = replace(found, problems=problems, solved=replace(found.solved, plan=plan))
+            (stream,) = streams_of(alone.place({"gpu0": "cpu:0"}))
+            slots = sum(memory.nbytes for memory in stream.slots.memory)
+            assert slots + cost.held_bytes["gpu0"] == memory_bytes
 
 
 def test_the_plan_that_was_found_runs():

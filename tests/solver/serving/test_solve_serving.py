@@ -8,9 +8,21 @@ import pytest
 
 import solver.serving.search
 import solver.serving.turns
-from solver import PartitionError, SolveLimits, SolveStatus
+from solver import (
+    Device,
+    Interconnect,
+    Link,
+    Operator,
+    PartitionError,
+    PartitionProblem,
+    SolveLimits,
+    SolveStatus,
+    Weight,
+)
 from solver.dp.sweep import GaveUp
 from solver.serving.contexts import Contexts
+from solver.serving.phases import Phases
+from solver.serving.problem import ServingProblem
 from solver.serving.solve import solve_serving
 from tests.support.serving_cases import PROMPT, TOKEN, Listed, random_case, with_uneven_prompt
 
@@ -177,6 +189,9 @@ def test_context(seed, memory_model):
     # Two phases may fit alone but not together: then it stays open whether more tokens do.
     assert found.status is SolveStatus.OPTIMAL or (memory_model, seed) == ("inference", 15)
     assert found.problem.context == most
+    # Of the plans with as many, it is the fastest.
+    fitting = [places for places in listed.plans() if listed.fits(places, most)]
+    assert found.metrics.token_ns == min(listed.latency(places, TOKEN) for places in fitting)
     # One token more does not fit the plan, and no other.
     more = Contexts(serving).at(most + 1)
     broken = [e.violations for e in more.phases.evaluate(found.plan).values()]
@@ -207,6 +222,64 @@ def test_any_context_fits_where_no_cache_grows():
     assert longest.status is SolveStatus.OPTIMAL and longest.gap == 0
     assert longest.value == longest.bound == longest.most_tokens == math.inf
     assert longest.metrics == found.metrics
+
+
+@pytest.mark.parametrize("memory_model", ["weights", "inference"])
+def test_of_any_context_the_fastest_plan_is_found(memory_model):
+    slower_than_any = endless = 0
+    for seed in range(24):
+        serving = with_one_unlimited(random_case(seed, memory_model=memory_model))
+        listed = Listed(serving)
+        # What grows is beyond every capacity with as many positions.
+        fitting = [places for places in listed.plans() if listed.fits(places, 10**4)]
+        found = solve_serving(serving, "context", LIMITS)
+        assert (found.value == math.inf) == bool(fitting)
+        if fitting:
+            endless += 1
+            best = min(listed.latency(places, TOKEN) for places in fitting)
+            assert found.metrics.token_ns == best
+            now = [places for places in listed.plans() if listed.fits(places)]
+            slower_than_any += best > min(listed.latency(places, TOKEN) for places in now)
+    assert endless > 5 and slower_than_any
+
+
+def with_one_unlimited(serving):
+    """The case whose last device holds anything."""
+
+    def unlimited(phases):
+        return Phases({name: each.replace(devices=devices) for name, each in phases.items()})
+
+    *limited, last = serving.phases.problems[TOKEN].devices
+    devices = (*limited, replace(last, memory_bytes=None))
+    others = {context: unlimited(phases.problems) for context, phases in serving.others.items()}
+    return replace(serving, phases=unlimited(serving.phases.problems), others=others)
+
+
+def test_what_is_proven_without_a_limit_is_not_said_of_plans_with_one(monkeypatch):
+    monkeypatch.setattr(solver.serving.search, "LimitedChain", give_up)
+    # Half a nanosecond a byte: three runs take two together and three one after the other.
+    links = Interconnect(links={("a", "b"): Link(2 * 10**9)})
+    operators = Operator("x", 1, value_bytes=1, weights=("w",)), Operator("y", 1, ("x",))
+    both = PartitionProblem(
+        (operators[0], replace(operators[1], weights=("v",), allowed_devices={"b"})),
+        (Device("a", 10), Device("b", 10)),
+        weights={"w": Weight(6), "v": Weight(6)},
+        interconnect=links,
+        memory_model="weights",
+    )
+    serving = ServingProblem(
+        phases=Phases({PROMPT: both, TOKEN: both}),
+        prompt_runs={PROMPT: 3},
+        token_phase=TOKEN,
+        generate=1,
+        batch=1,
+        context=1,
+        cache_bytes_per_token={},
+    )
+    soonest = solve_serving(serving, "token", LIMITS).metrics.first_token_ns
+    found = solve_serving(serving, "token", LIMITS, first_token_limit_ns=soonest - 1)
+    assert (found.status, found.plan, found.value) == (SolveStatus.UNKNOWN, None, None)
+    assert "first token" in found.reason
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -1,0 +1,75 @@
+"""A plan of a step with caches, as a plan of the model that the step was made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from fx_bridge.capture.graph import CapturedGraph
+from fx_bridge.capture.modules import module_calls
+from fx_bridge.serving.phases import same_operators
+from fx_bridge.split.colocation import colocation_groups
+from solver import PartitionPlan
+
+
+def plan_of_model(
+    captured: CapturedGraph, step: CapturedGraph, plan: PartitionPlan
+) -> PartitionPlan:
+    """Return the plan that has the modules of a model where a plan of its step has them.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+        The model, called without caches.
+    step : CapturedGraph
+        A step of it, which `plan` is a plan of.
+
+    Returns
+    -------
+    PartitionPlan
+        Operators that do the same in the same call of a module are on one device in both. Any
+        other one is where the operator before it is, of the innermost module that has one. What
+        reads from a later stage, or must share a stage with what is there, is in that stage.
+    """
+    rank = {device: at for at, device in enumerate(plan.device_order)}
+    known = {
+        own: rank[plan.assignment[name]] for own, name in same_operators(step, captured).items()
+    }
+    stages = _pulled_back(captured, {**_beside_others(captured, known), **known})
+    used = sorted(set(stages.values()))
+    assignment = {name: plan.device_order[stage] for name, stage in stages.items()}
+    return PartitionPlan(assignment, tuple(plan.device_order[stage] for stage in used))
+
+
+def _beside_others(captured: CapturedGraph, known: Mapping[str, int]) -> dict[str, int]:
+    """Return the stage of every operator by that of a known one in the same module.
+
+    That is the innermost module with a known one, and of these the last before the operator, or
+    the first after it.
+    """
+    calls = module_calls(captured)
+    found: dict[str, tuple[int, int]] = {}
+    for names in (list(calls), list(reversed(calls))):
+        last: dict[tuple[object, ...], int] = {}
+        for name in names:
+            around = [calls[name][:outer] for outer in range(len(calls[name]) + 1)]
+            if name in known:
+                last.update(dict.fromkeys(around, known[name]))
+            inner = max((call for call in around if call in last), key=len, default=None)
+            if inner is not None and len(inner) > found.get(name, (-1, 0))[0]:
+                found[name] = len(inner), last[inner]
+    return {name: stage for name, (_, stage) in found.items()}
+
+
+def _pulled_back(captured: CapturedGraph, stages: Mapping[str, int]) -> dict[str, int]:
+    """Return stages that are no earlier, in which nothing reads from a later one."""
+    found = dict(stages)
+    groups: Iterable[tuple[str, ...]] = [g.operators for g in colocation_groups(captured)]
+    before: dict[str, int] = {}
+    while before != found:
+        before = dict(found)
+        for node in captured.operators:
+            reads = (found[read.name] for read in node.all_input_nodes if read.name in found)
+            found[node.name] = max(found[node.name], *reads, 0)
+        for names in groups:
+            found.update(dict.fromkeys(names, max(found[name] for name in names)))
+    return found
