@@ -171,7 +171,7 @@ def _run(
         agreement.gather("end", True)
         dist.destroy_process_group()
     except PartitionError as error:
-        watch.end(f"failed in {watch.doing}: {error}")
+        watch.end(f"failed in {watch.doing}: {error}", always=True)
     except (RuntimeError, OSError) as error:
         watch.end(
             f"broke off in {watch.doing} ({first_line(error)}): another process has ended, or "

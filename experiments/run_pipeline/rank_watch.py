@@ -57,10 +57,16 @@ class RankWatch:
             signal.signal(number, lambda *_: None)
         threading.Thread(target=self._watch, args=(reading,), daemon=True).start()
 
-    def end(self, message: str, code: int = EXIT_LOST) -> NoReturn:
-        """Say `message` unless another process has said why the run ends, and end."""
+    def end(self, message: str, code: int = EXIT_LOST, *, always: bool = False) -> NoReturn:
+        """Say `message` unless another process has said why the run ends, and end.
+
+        Parameters
+        ----------
+        always : bool
+            Say it whatever others have said: it is the reason itself.
+        """
         with self._once:
-            if self._asked():
+            if self._asked() or always:
                 line = f"error: rank {self._rank} {message}"
                 print(printable(" ".join(line.split())), file=sys.stderr, flush=True)
             # Threads of torch may wait for a process that is gone.

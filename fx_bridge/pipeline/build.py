@@ -25,6 +25,7 @@ from fx_bridge.pipeline.checks import (
     checked_interfaces,
     local_device,
 )
+from fx_bridge.pipeline.failures import Failures
 from fx_bridge.pipeline.interfaces import (
     PipelinePosition,
     SharedWeight,
@@ -97,45 +98,47 @@ def build_pipeline_stage(
         In one line: whatever :func:`~fx_bridge.pipeline.checks.check_pipeline` refuses, or there is
         no process group.
     """
-    captured, split = captured_and_split(result)
-    training = loss_fn is not None
-    interfaces = checked_interfaces(
-        captured, split, rank, None, microbatches, schedule, device, training, tied_weights
-    )
-    check_weights(result, split, weights)
-    if loss_fn is not None and not callable(loss_fn):
-        raise PartitionError(
-            f"loss_fn is {shown(loss_fn)}; give a function of the outputs and the target"
+    failures = Failures(group)
+    with failures.telling():
+        captured, split = captured_and_split(result)
+        training = loss_fn is not None
+        interfaces = checked_interfaces(
+            captured, split, rank, None, microbatches, schedule, device, training, tied_weights
         )
-    if not dist.is_available() or not dist.is_initialized():
-        raise PartitionError(
-            "there is no process group; call torch.distributed.init_process_group first, and "
-            "start one process per device, as torchrun does"
-        )
-    check_world(interfaces, dist.get_world_size(group))
-    if dist.get_rank(group) != rank:
-        raise PartitionError(
-            f"rank is {rank}, but this process is number {dist.get_rank(group)} of its group; "
-            "give torch.distributed.get_rank()"
-        )
-    here = local_device(interfaces.devices[rank], device)
-    settings = PipelineSettings(microbatches, schedule, here, loss_fn, scale_grads, group)
-    own = interfaces.of_rank(rank)
-    passing = {name for position in own for name in (*position.receives, *position.sends)}
-    passed = passed_values(captured, passing, training=training)
-    data, last = StepData(), len(interfaces.positions) - 1
-    stages = _stages_on(here, own, split, weights)
-    modules = [
-        StageModule(at, stage, split, passed, data, is_last=at.position == last)
-        for at, stage in zip(own, stages, strict=True)
-    ]
-    for module in modules:
-        # What the graph returns and no stage holds.
-        module.weights.to(here)
-    shared = interfaces.shared_weights if training else ()
-    held = _shared_parameters(captured, modules, shared, rank)
-    gradient_sum = GradientSum(held, rank, group)
-    return PipelineRank(interfaces, modules, captured, data, settings, gradient_sum)
+        check_weights(result, split, weights)
+        if loss_fn is not None and not callable(loss_fn):
+            raise PartitionError(
+                f"loss_fn is {shown(loss_fn)}; give a function of the outputs and the target"
+            )
+        if not dist.is_available() or not dist.is_initialized():
+            raise PartitionError(
+                "there is no process group; call torch.distributed.init_process_group first, and "
+                "start one process per device, as torchrun does"
+            )
+        check_world(interfaces, dist.get_world_size(group))
+        if dist.get_rank(group) != rank:
+            raise PartitionError(
+                f"rank is {rank}, but this process is number {dist.get_rank(group)} of its group; "
+                "give torch.distributed.get_rank()"
+            )
+        here = local_device(interfaces.devices[rank], device)
+        settings = PipelineSettings(microbatches, schedule, here, loss_fn, scale_grads, group)
+        own = interfaces.of_rank(rank)
+        passing = {name for position in own for name in (*position.receives, *position.sends)}
+        passed = passed_values(captured, passing, training=training)
+        data, last = StepData(), len(interfaces.positions) - 1
+        stages = _stages_on(here, own, split, weights)
+        modules = [
+            StageModule(at, stage, split, passed, data, is_last=at.position == last)
+            for at, stage in zip(own, stages, strict=True)
+        ]
+        for module in modules:
+            # What the graph returns and no stage holds.
+            module.weights.to(here)
+        shared = interfaces.shared_weights if training else ()
+        held = _shared_parameters(captured, modules, shared, rank)
+        gradient_sum = GradientSum(held, rank, group)
+        return PipelineRank(interfaces, modules, captured, data, settings, gradient_sum, failures)
 
 
 # -- weights -------------------------------------------------------------------------------

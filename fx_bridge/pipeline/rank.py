@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from fx_bridge.batch.microbatches import pipeline_specs
 from fx_bridge.capture.graph import CapturedGraph
+from fx_bridge.pipeline.failures import Failures
 from fx_bridge.pipeline.interfaces import StageInterfaces
 from fx_bridge.pipeline.stage_module import StageModule, StepData
 from fx_bridge.pipeline.step_inputs import BatchSplitter
@@ -70,6 +71,7 @@ class PipelineRank:
         data: StepData,
         settings: PipelineSettings,
         gradient_sum: GradientSum,
+        failures: Failures,
     ) -> None:
         self.rank = modules[0].position.rank
         self.device = settings.device
@@ -83,6 +85,7 @@ class PipelineRank:
         self._data = data
         self._settings = settings
         self._gradient_sum = gradient_sum
+        self._failures = failures
         microbatches = settings.microbatches
         self._planned_precision = home_precision(captured.module)
         self._specs = pipeline_specs(captured, microbatches) if microbatches > 1 else None
@@ -139,8 +142,18 @@ class PipelineRank:
         ------
         PartitionError
             If the inputs or the target are not such a batch, or autocast is not as at the capture.
-            Nothing was sent then; other ranks wait until the time limit of the process group.
+            Nothing was sent then; other ranks wait until this process ends, or until the time limit
+            of the process group, and raise the same with the number of this rank.
         """
+        self._failures.begin()
+        try:
+            return self._step(args, kwargs, target)
+        except Exception as error:
+            failure = self._failures.to_raise(error)
+        # Outside: what it was raised for, such as a closed connection, is no part of it.
+        raise failure
+
+    def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any], target: Any) -> Any:
         training = self._settings.loss_fn is not None
         self._check_precision()
         data, count = self._data, self._settings.microbatches

@@ -100,6 +100,32 @@ def test_a_problem_of_one_rank_is_said_once_and_ends_all(mlp, tmp_path):
     assert "exitcode  : 2" in done.stderr
 
 
+MODEL = """
+import torch
+
+class Counted(torch.nn.Sequential):
+    def forward(self, x):
+        return super().forward(x).argmax(1)
+
+def counted():
+    model = Counted(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 4))
+    return model, (torch.ones(2, 4),)
+"""
+
+
+def test_every_process_says_why_one_of_them_refuses_to_go_on(tmp_path):
+    (tmp_path / "counted.py").write_text(MODEL)
+    assignment = {"linear": "cpu:0", "tanh": "cpu:0", "linear_1": "cpu:1", "argmax": "cpu:1"}
+    save_plan(PartitionPlan(assignment, ("cpu:0", "cpu:1")), tmp_path / "plan.json")
+    done = run("plan.json", "counted:counted", "--device", "cpu", "--train", cwd=tmp_path)
+    assert done.returncode == 1
+    reason = "no output of the model has a gradient; run it without --train"
+    assert sorted(errors(done.stderr)) == [
+        f"error: rank 0 failed in step 1: rank 1: {reason}",
+        f"error: rank 1 failed in step 1: {reason}",
+    ]
+
+
 def killed(folder, whom, *words):
     """Start a long run, kill one of its processes in mid-step, and return what the others say."""
     launcher = start(*WORDS, "--steps", "100000000", *words, cwd=folder)

@@ -1,0 +1,125 @@
+"""Let every rank of a pipeline say why one of them failed.
+
+A rank that fails ends, and the others see no more of it than that a connection is closed. So it
+leaves its reason in the store of the process group before, where they look for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Iterator
+from multiprocessing.util import Finalize
+from typing import Final
+
+import torch.distributed as dist
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+
+from solver import PartitionError
+
+_REASON: Final = "reason"
+_HEARD: Final = "heard"
+_STAY_S: Final = 2.0
+_POLL_S: Final = 0.02
+_BUILT: Final[Counter[str]] = Counter()
+"""Pipelines that this process has built, by the ranks of their group: all build the same."""
+
+
+class Failures:
+    """The reasons of the ranks of one pipeline.
+
+    Parameters
+    ----------
+    group : torch.distributed.ProcessGroup, optional
+        Of the pipeline. Without process groups, and outside of it, nothing is told.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None) -> None:
+        self._store: PrefixStore | None = None
+        self._at_exit: Finalize | None = None
+        if not dist.is_available() or not dist.is_initialized() or dist.get_rank(group) < 0:
+            return
+        self._rank, self._others = dist.get_rank(group), dist.get_world_size(group) - 1
+        ranks = "-".join(map(str, dist.get_process_group_ranks(group)))
+        store = dist.distributed_c10d._get_default_store()
+        self._store = PrefixStore(f"fxpartition/{ranks}/{_BUILT[ranks]}", store)
+        _BUILT[ranks] += 1
+
+    @contextlib.contextmanager
+    def telling(self) -> Iterator[None]:
+        """Tell the others what is raised within, where they take no part."""
+        try:
+            yield
+        except Exception as error:
+            self._tell(error)
+            raise
+
+    def begin(self) -> None:
+        """Take back what this rank told: whoever called it goes on."""
+        if self._store is not None and self._at_exit is not None:
+            self._at_exit.cancel()
+            self._at_exit = None
+            with contextlib.suppress(RuntimeError):
+                self._store.delete_key(_REASON)
+
+    def to_raise(self, error: Exception) -> Exception:
+        """Return what this rank is to raise for what it caught, and tell the others.
+
+        Returns
+        -------
+        Exception
+            A refusal itself, without what torch says around it; the reason of another rank where
+            there is one; else `error`.
+        """
+        refusal = _refusal_in(error)
+        if refusal is None:
+            reason = self._reason()
+            if reason is not None:
+                return PartitionError(reason)
+        if refusal is not None or not _is_of_connection(error):
+            self._tell(refusal or error)
+        return refusal or error
+
+    def _reason(self) -> str | None:
+        if self._store is not None:
+            # It is gone with the process that kept it.
+            with contextlib.suppress(RuntimeError):
+                if self._store.check([_REASON]):
+                    self._store.add(_HEARD, 1)
+                    return str(self._store.get(_REASON), "utf-8")
+        return None
+
+    def _tell(self, error: Exception) -> None:
+        cause: BaseException = error
+        while cause.__cause__ is not None and not isinstance(cause, PartitionError):
+            # torch's schedules list arguments instead.
+            cause = cause.__cause__
+        kind = "" if isinstance(cause, PartitionError) else f"{type(cause).__name__}: "
+        if self._store is None or self._reason() is not None:
+            return
+        with contextlib.suppress(RuntimeError):
+            self._store.set(_REASON, f"rank {self._rank}: {kind}{' '.join(str(cause).split())}")
+            self._at_exit = Finalize(None, _stay, (self._store, self._others), exitpriority=0)
+
+
+def _stay(store: PrefixStore, others: int) -> None:
+    """Close all connections, so that the others notice, while this process may keep the store."""
+    with contextlib.suppress(RuntimeError):
+        if dist.is_initialized() and dist.get_backend() == "gloo":
+            dist.destroy_process_group()
+            deadline_s = time.monotonic() + _STAY_S
+            while store.add(_HEARD, 0) < others and time.monotonic() < deadline_s:
+                time.sleep(_POLL_S)
+
+
+def _refusal_in(error: BaseException | None) -> PartitionError | None:
+    """Return the refusal that torch's schedules have wrapped in errors of their own."""
+    while error is not None and not isinstance(error, PartitionError):
+        error = error.__cause__
+    return error
+
+
+def _is_of_connection(error: Exception) -> bool:
+    """Return whether an error says no more than that another rank does not answer."""
+    return isinstance(error, dist.DistError) or "/gloo/" in str(error)
