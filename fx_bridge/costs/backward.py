@@ -204,6 +204,7 @@ def backward_passes(
             recomputable=node.name in may,
             must_recompute=node.name in must,
             rng_bytes=state_bytes.get(node.name, 0),
+            number_bytes=sum(s.size_bytes for s in own if s.kind == "number"),
             region=region_of[node.name],
         )
     return passes

@@ -8,6 +8,7 @@ copied.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -30,8 +31,9 @@ class Storage:
 
     Attributes
     ----------
-    kind : {"weight", "input", "operator", "internal"}
-        Who makes it; ``internal`` is one that an operator makes only for its backward pass.
+    kind : {"weight", "input", "operator", "internal", "number"}
+        Who makes it; ``internal`` is one that an operator makes only for its backward pass,
+        ``number`` a Python number that autograd saves as a tensor.
     owner : str
         Key of the weight, or name of the placeholder or operator.
     index : int
@@ -40,7 +42,7 @@ class Storage:
         Of the whole allocation, however little of it a value reads.
     """
 
-    kind: Literal["weight", "input", "operator", "internal"]
+    kind: Literal["weight", "input", "operator", "internal", "number"]
     owner: str
     index: int
     size_bytes: int
@@ -49,7 +51,8 @@ class Storage:
     def key(self) -> str:
         """A name that is unique among the storages that are not weights."""
         suffix = f".{self.index}" if self.index else ""
-        return f"{self.owner}{'.saved' if self.kind == 'internal' else ''}{suffix}"
+        what = {"internal": ".saved", "number": ".number"}.get(self.kind, "")
+        return f"{self.owner}{what}{suffix}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -158,7 +161,8 @@ def saved_storages(captured: GraphWithExamples) -> dict[str, tuple[Storage, ...]
     Notes
     -----
     Autograd itself says it, through saved-tensor hooks, so views that keep their base alive
-    and kernels' own residuals count.
+    and kernels' own residuals count. Python numbers, as in ``x * 0.5``, are tensors of 8 bytes
+    that no hook hears of; they are read from autograd's graph.
     """
     watch = _SavedReplay(captured)
     watch.replay()
@@ -273,6 +277,12 @@ class _StorageReplay(Replay):
         return [key for tensor in tensors for key in self.keys_of.get(id(tensor), ())]
 
 
+@functools.cache
+def _saved_names(function: type) -> tuple[str, ...]:
+    """Return under which names autograd's nodes of a type have what they save, as it was packed."""
+    return tuple(name for name in dir(function) if name.startswith("_raw_saved_"))
+
+
 def _held_by_functions(value: Any) -> list[torch.Tensor]:
     """Return what a ``torch.autograd.Function`` keeps as attributes, which no hook hears of."""
     functions = {id(tensor.grad_fn): tensor.grad_fn for tensor in tensors_in(value)}
@@ -294,6 +304,7 @@ class _SavedReplay(_StorageReplay):
         self.packed: list[torch.Tensor] = []
         self.saved: dict[str, tuple[Storage, ...]] = {}
         self.kept: list[torch.Tensor] = []
+        self.functions: dict[int, torch.autograd.graph.Node] = {}
 
     def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
         yield from super().contexts()
@@ -318,8 +329,27 @@ class _SavedReplay(_StorageReplay):
                 made += 1
             if self.owner[address].kind != "weight":
                 found[self.owner[address]] = None
+        for number, tensor in enumerate(self._numbers(value)):
+            found[Storage("number", node.name, number, tensor.untyped_storage().nbytes())] = None
         # Alive to the end, or another storage could take its address.
         self.kept.extend(self.packed)
         if found:
             self.saved[node.name] = tuple(found)
         return value
+
+    def _numbers(self, value: Any) -> Iterator[torch.Tensor]:
+        """Yield the Python numbers that the nodes of autograd save which have come with a value.
+
+        In a run on fakes they alone are real: autograd makes tensors of them by itself.
+        """
+        functions = [tensor.grad_fn for tensor in tensors_in(value)]
+        while functions:
+            function = functions.pop()
+            if function is None or id(function) in self.functions:
+                continue
+            self.functions[id(function)] = function
+            functions += [before for before, _ in function.next_functions]
+            for name in _saved_names(type(function)):
+                saved = getattr(getattr(function, name), "data", None)
+                if type(saved) is torch.Tensor and not saved.dim():
+                    yield saved

@@ -95,6 +95,7 @@ class RecomputeRows:
         """Return what is held besides the storage."""
         backward = self._operators[index].backward
         held = LinearSum().add(self._choice.again[index][position], backward.rng_bytes)
+        held.add(self._choice.on(index, position), backward.number_bytes)
         return held.add_sum(self._choice.stays(index, position), backward.residual_bytes)
 
     def _sent(self, index: int, position: int) -> LinearSum:
@@ -197,12 +198,14 @@ class RecomputeRows:
         backward, again = self._operators[index].backward, self._choice.again[index][position]
         total = LinearSum()
         # What does not run again is held for the whole region.
-        if backward.kept_bytes or backward.residual_bytes:
+        if backward.saved_bytes:
             total.add_sum(self._choice.stays(index, position), backward.saved_bytes)
         released_bytes = self._operators[index].storage_bytes - backward.kept_bytes
         total.add(self._choice.anchor[index][position], released_bytes)
-        if again is False or index > at:
+        if again is False:
             return total
+        if index > at:
+            return total.add(again, backward.number_bytes)
         total.add(again, backward.saved_bytes)
         if index == at:
             return total.add(again, released_bytes)

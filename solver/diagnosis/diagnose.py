@@ -336,7 +336,7 @@ def _granularity(problem: PartitionProblem, names: tuple[str, ...]) -> int:
         backward = op.backward
         sizes += [op.storage_bytes, op.workspace_bytes, backward.workspace_bytes]
         sizes += [backward.kept_bytes, backward.residual_bytes, backward.rng_bytes]
-        sizes += [backward.gradient_bytes, backward.weight_gradient_bytes]
+        sizes += [backward.gradient_bytes, backward.weight_gradient_bytes, backward.number_bytes]
     rooms = [problem.device_of[name].memory_bytes or 0 for name in names]
     return math.gcd(*sizes, *(room - rooms[0] for room in rooms)) or 1
 

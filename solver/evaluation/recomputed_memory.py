@@ -83,8 +83,9 @@ class RecomputedStage:
         """Return what is kept of an operator from its forward to its backward pass."""
         backward = self._problem.operators[index].backward
         if self._again.again[index]:
-            return backward.rng_bytes
-        return self._kept_storage_bytes(index) + backward.residual_bytes
+            return backward.again_bytes
+        kept_bytes = self._kept_storage_bytes(index)
+        return kept_bytes + backward.residual_bytes + backward.number_bytes
 
     def _kept_storage_bytes(self, index: int) -> int:
         """Return how much of an operator's storage is kept."""
@@ -182,6 +183,7 @@ class RecomputedStage:
                 found.append(Held(index, "saved", first, end, self.kept_bytes(index)))
                 continue
             found.append(Held(index, "workspace", place, place + 1, op.workspace_bytes))
+            found.append(Held(index, "saved", first, place, op.backward.number_bytes))
             found.append(Held(index, "value", place, end, op.backward.saved_bytes))
             readers = [r for r in self._again.readers(index) if r in self._place and again[r]]
             last = min(self._behind(max([index, *readers])), end)

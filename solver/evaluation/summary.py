@@ -202,7 +202,7 @@ def _again(problem: PartitionProblem, result: SolveResult) -> list[str]:
         device = problem.device_of[result.plan.assignment[op.name]]
         if again:
             time_ns += op.latency_on(device.device_class)
-            kept_bytes += op.backward.saved_bytes - op.backward.rng_bytes
+            kept_bytes += op.backward.saved_bytes - op.backward.again_bytes
         elif anchor:
             kept_bytes -= op.storage_bytes - op.backward.kept_bytes
     count = int(recomputation.again.sum())

@@ -199,7 +199,8 @@ def check_totals(problem: PartitionProblem) -> None:
         sizes.append(batches * op.storage_bytes)
         if problem.is_training:
             sizes.append((1 + batches) * (op.storage_bytes + backward.gradient_bytes))
-            sizes.append(batches * backward.residual_bytes + backward.workspace_bytes)
+            own_bytes = backward.residual_bytes + backward.number_bytes
+            sizes.append(batches * own_bytes + backward.workspace_bytes)
             sizes.append(backward.weight_gradient_bytes)
         own_ns = slowest.transfer_ns(op.value_bytes)
         if backward.gradient_bytes:

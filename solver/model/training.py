@@ -54,6 +54,9 @@ class Backward:
     region : int
         What runs again is made anew region by region (:mod:`solver.model.recomputation`); never
         descending in the execution order.
+    number_bytes : int
+        Of Python numbers that its backward pass saves, as that of ``x * 0.5``; kept whether or not
+        it runs again.
 
     Examples
     --------
@@ -73,6 +76,7 @@ class Backward:
     must_recompute: bool = False
     rng_bytes: int = 0
     region: int = 0
+    number_bytes: int = 0
 
     def __post_init__(self) -> None:
         if isinstance(self.latency_ns, Mapping):
@@ -89,6 +93,7 @@ class Backward:
             "weight_gradient_bytes",
             "rng_bytes",
             "region",
+            "number_bytes",
         ):
             check_natural(getattr(self, name), name)
         names = several(self.saves, "saves")
@@ -112,7 +117,12 @@ class Backward:
     @property
     def saved_bytes(self) -> int:
         """What is kept of one microbatch until its backward pass."""
-        return self.kept_bytes + self.residual_bytes
+        return self.kept_bytes + self.residual_bytes + self.number_bytes
+
+    @property
+    def again_bytes(self) -> int:
+        """What is kept of one microbatch if the operator runs again."""
+        return self.rng_bytes + self.number_bytes
 
     def latency_on(self, device_class: str) -> int:
         """Return the time of the backward pass on a device of `device_class`."""

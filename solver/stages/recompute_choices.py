@@ -221,7 +221,7 @@ class RecomputeChoices:
             kept_bytes = op.backward.kept_bytes
             amounts = (
                 self._latency_ns[index] + sum(self._latency_ns[member] for member in writers),
-                op.backward.rng_bytes - op.backward.saved_bytes - self._views_bytes(index, part),
+                op.backward.again_bytes - op.backward.saved_bytes - self._views_bytes(index, part),
                 self._sent_bytes(index, 0, part) - self._sent_bytes(index, kept_bytes, part),
                 0,
             )

@@ -8,7 +8,7 @@ An instance is plain data, as JSON could hold it::
                     "is_backward", "stage", "in_place",
                     "backward": {"latency_ns", "gradient_bytes", "passes_to", "kept_bytes",
                                  "residual_bytes", "workspace_bytes", "weight_gradient_bytes",
-                                 "saves", "recomputable", "rng_bytes", "region"}},
+                                 "saves", "recomputable", "rng_bytes", "region", "number_bytes"}},
                    ...],
      "inputs": {name: bytes}, "weights": {key: {"size_bytes", "training_bytes"}},
      "colocation": [[operator, ...], ...],
@@ -117,10 +117,7 @@ class Oracle:
             else:
                 received += batches * self.instance["inputs"][name]
         if training:
-            saved = sum(
-                self.ops[i]["backward"]["kept_bytes"] + self.ops[i]["backward"]["residual_bytes"]
-                for i in members
-            )
+            saved = sum(self._saved_bytes(i) for i in members)
             return held_weights, received + self._training_peak(members), saved
         live = {}
         peak = 0
@@ -162,6 +159,11 @@ class Oracle:
         while_running = (sum(self._training_need(i, now) for i in members) for now in members)
         return for_others + max(while_running)
 
+    def _saved_bytes(self, i):
+        """What is kept of one microbatch of operator `i` until its backward pass."""
+        names = ("kept_bytes", "residual_bytes", "number_bytes")
+        return sum(self.ops[i]["backward"][name] for name in names)
+
     def _training_need(self, i, now):
         """What operator `i` makes its stage hold while `now` runs, forward or backward."""
         op = self.ops[i]
@@ -169,7 +171,7 @@ class Oracle:
         released = op["storage_bytes"] - backward["kept_bytes"]
         need = 0
         if now >= i:
-            need += backward["kept_bytes"] + backward["residual_bytes"]
+            need += self._saved_bytes(i)
         if now == i:
             in_backward = backward["workspace_bytes"]
             if self.instance["microbatches"] > 1:

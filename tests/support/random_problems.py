@@ -320,6 +320,8 @@ def with_recomputation(
     `saving` is how likely a backward pass needs what its operator reads, or itself.
     """
     rng = random.Random(f"recomputation {seed}")
+    # Draws of their own, so that the rest is what it would be without.
+    numbers = random.Random(f"numbers {seed}")
     region, saved = 0, set[str]()
     drafts: list[tuple[Operator, tuple[str, ...], int]] = []
     for op in problem.operators:
@@ -341,6 +343,7 @@ def with_recomputation(
             residual_bytes=op.backward.residual_bytes if rng.random() < 0.5 else 0,
             recomputable=op.alias_of is None and rng.random() < 0.85,
             rng_bytes=rng.choice((0, 0, 0, 5)),
+            number_bytes=numbers.choice((0, 0, 0, 2)),
         )
         in_place = op.alias_of in problem.index_of and rng.random() < 0.4
         operators.append(dataclasses.replace(op, backward=backward, in_place=in_place))

@@ -39,7 +39,8 @@ def written_problem(seed: int, *, most_devices: int = 3) -> PartitionProblem:
     rng = random.Random(f"writes {seed}")
     shape = _shape(rng)
     device_count = min(rng.choice((1, 2, 2, 3)), most_devices)
-    operators = _with_backward(rng, [_operator(rng, number, shape) for number in range(len(shape))])
+    operators = [_operator(rng, number, shape) for number in range(len(shape))]
+    operators = _with_backward(rng, random.Random(f"numbers {seed}"), operators)
     sizes = {key: rng.randint(0, 20) for op in operators for key in op.weights}
     return PartitionProblem(
         tuple(operators),
@@ -90,7 +91,9 @@ def _operator(rng: random.Random, number: int, shape: _Shape) -> Operator:
     )
 
 
-def _with_backward(rng: random.Random, operators: list[Operator]) -> list[Operator]:
+def _with_backward(
+    rng: random.Random, numbers: random.Random, operators: list[Operator]
+) -> list[Operator]:
     """Return the operators with backward passes, and regions in which most may run again."""
     root_of: dict[str, str] = {}
     for op in operators:
@@ -122,6 +125,7 @@ def _with_backward(rng: random.Random, operators: list[Operator]) -> list[Operat
             must_recompute=recomputable and is_forced and rng.random() < 0.5,
             rng_bytes=rng.choice((0, 0, 0, 2)),
             region=region,
+            number_bytes=numbers.choice((0, 0, 0, 2)),
         )
         found.append(replace(op, backward=backward))
     return found

@@ -206,11 +206,14 @@ class Recomputing:
 
         def held(u):
             if u in again:
-                return self.backward(u)["rng_bytes"]
-            return kept_storage(u) + self.backward(u)["residual_bytes"]
+                return self.backward(u)["rng_bytes"] + number(u)
+            return kept_storage(u) + self.backward(u)["residual_bytes"] + number(u)
 
         def made(u):
-            return self.backward(u)["kept_bytes"] + self.backward(u)["residual_bytes"]
+            return self.backward(u)["kept_bytes"] + self.backward(u)["residual_bytes"] + number(u)
+
+        def number(u):
+            return self.backward(u)["number_bytes"]
 
         def storage(u):
             return ops[u]["storage_bytes"]
@@ -262,7 +265,7 @@ class Recomputing:
             rows.append(
                 earlier
                 + sum(held(u) for u in here if u not in again)
-                + sum(made(u) for u in here if u in again and u <= t)
+                + sum(made(u) if u <= t else number(u) for u in here if u in again)
                 + sum(
                     storage(u) - self.backward(u)["kept_bytes"]
                     for u in here

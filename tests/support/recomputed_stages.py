@@ -149,6 +149,7 @@ def held_bytes(stage, inputs, problem, plan, saved):
             outputs = stage(*inputs)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
         functions = [t.grad_fn for t in outputs]
+        tracker.watch_numbers(outputs)
         kept = []
         for node, value in zip(stage_results(stage), outputs, strict=True):
             root = problem.index_of[problem.root_of[node.name]]

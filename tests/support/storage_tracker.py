@@ -43,6 +43,22 @@ class StorageTracker(TorchDispatchMode):
                 self.storages[reference.cdata] = reference, storage.nbytes()
         return len(self.storages) > before
 
+    def watch_numbers(self, outputs):
+        """Remember the Python numbers that the graphs of `outputs` save, as of ``x * 0.5``.
+
+        Autograd makes tensors of them by itself, and tells no mode and no hook.
+        """
+        functions, seen = [tensor.grad_fn for tensor in outputs], set()
+        while functions:
+            function = functions.pop()
+            if function is None or function in seen:
+                continue
+            seen.add(function)
+            functions += [before for before, _ in function.next_functions]
+            for name in ("_raw_saved_self", "_raw_saved_other"):
+                # As it was packed: to unpack it may run operators again.
+                self.watch(getattr(getattr(function, name, None), "data", None))
+
     def live_bytes(self):
         gone = [key for key, (reference, _) in self.storages.items() if reference.expired()]
         for key in gone:

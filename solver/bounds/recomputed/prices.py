@@ -198,7 +198,7 @@ class GraphFlows:
                 continue
             if roots[index] != index:
                 continue
-            add(index, region, (node, 1, int(forward[index]), backward.rng_bytes))
+            add(index, region, (node, 1, int(forward[index]), backward.again_bytes))
             others = structure.savers[index]
             if any(operators[i].backward.region != region for i in others):
                 self.kept_bytes[index] = min(backward.saved_bytes, op.storage_bytes)

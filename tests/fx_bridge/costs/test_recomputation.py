@@ -277,7 +277,7 @@ def test_layers_run_again_but_for_what_the_next_one_needs(cases, name):
         readers = again.savers(case.problem.index_of[stream.name])
         assert max(case.problem.operators[v].backward.region for v in readers) == region + 1
         kept_bytes = sum(held.kept_bytes(case.problem.index_of[op.name]) for op in members)
-        states_bytes = sum(op.backward.rng_bytes for op in members)
+        states_bytes = sum(op.backward.again_bytes for op in members)
         own_bytes = stream.storage_bytes + stream.backward.residual_bytes
         assert kept_bytes == own_bytes + states_bytes
 

@@ -81,6 +81,19 @@ class Written(nn.Module):
         return x + self.second(torch.tanh(h) * g.sin())
 
 
+class Numbers(nn.Module):
+    """Operators of whose Python numbers autograd makes tensors, which stay whatever runs again."""
+
+    def __init__(self, width=12):
+        super().__init__()
+        self.first, self.second = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x):
+        y = 0.5 * self.first(x)
+        y = 3 / (y.sigmoid() / 2.0 + 1).mul_(0.25)
+        return x + (self.second(y.tanh() * True) * 2).exp()
+
+
 def repeated(layer, count, *shape):
     return lambda: (nn.Sequential(*(layer() for _ in range(count))), (torch.randn(shape),))
 
@@ -117,6 +130,7 @@ SMALL = {
     "dropouts": repeated(Dropouts, 2, 2, 6, 16),
     "mixed": repeated(Mixed, 2, 4, 12),
     "residual": residual,
+    "numbers": repeated(Numbers, 2, 4, 12),
     "written": repeated(Written, 2, 4, 12),
 }
 MODELS = {
