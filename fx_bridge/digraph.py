@@ -100,6 +100,7 @@ def to_digraph(
         raise PartitionError("keep_whole needs the groups that colocation=False leaves out")
     _check_operators(costs, captured)
     captured = costs.with_kernels(captured)
+    captured = captured if training is None else captured.trained
     found = classes_by_kernels(captured, costs.specs, training=training is not None)
     table = found[0].captured.storage_table
 

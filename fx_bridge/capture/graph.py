@@ -82,6 +82,8 @@ class CapturedGraph:
         Paths of the modules of `source` that were in training mode.
     device_type, attention : optional
         What the graph is costed for; see :meth:`with_kernels`.
+    trains : bool
+        It is costed for training: autograd may choose other kernels, whose values live elsewhere.
     """
 
     module: fx.GraphModule
@@ -95,6 +97,7 @@ class CapturedGraph:
     in_training: frozenset[str] = frozenset()
     device_type: str | None = None
     attention: tuple[str, ...] | None = None
+    trains: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "args", tuple(self.args))
@@ -123,6 +126,11 @@ class CapturedGraph:
         if device_type is not None:
             check_choice(device_type, ("cpu", "cuda"), "device_type")
         return replace(self, device_type=device_type, attention=checked_kernels(attention))
+
+    @property
+    def trained(self) -> CapturedGraph:
+        """The same graph, costed for training."""
+        return self if self.trains else replace(self, trains=True)
 
     @property
     def graph(self) -> fx.Graph:

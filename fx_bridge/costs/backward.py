@@ -30,7 +30,7 @@ from fx_bridge.costs.recomputation import (
 from fx_bridge.costs.recompute import ANYTHING, Recompute
 from fx_bridge.storages.device_kernels import DeviceKernels
 from fx_bridge.storages.replay import Replay, value_bytes
-from fx_bridge.storages.table import Storage, saved_storages
+from fx_bridge.storages.table import Storage
 from fx_bridge.storages.tensor_subclasses import tensor_leaves
 from solver import PartitionError
 from solver.model.training import Backward
@@ -178,7 +178,8 @@ def backward_passes(
         If there is nothing to train.
     """
     costs = backward_costs(captured)
-    saved = saved_storages(captured)
+    captured = captured.trained
+    saved = captured.storage_table.saved
     kept: dict[str, set[Storage]] = {}
     for found in saved.values():
         for storage in found:

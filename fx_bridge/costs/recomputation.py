@@ -156,7 +156,7 @@ def recomputable_operators(
     Parameters
     ----------
     saved : mapping of str to sequence of Storage
-        What :func:`~fx_bridge.storages.table.saved_storages` found.
+        What :class:`~fx_bridge.storages.table.StorageTable` of a graph that trains says.
 
     Notes
     -----
@@ -176,7 +176,6 @@ def recomputable_operators(
     Examples
     --------
     >>> from fx_bridge.capture.graph import capture
-    >>> from fx_bridge.storages.table import saved_storages
     >>> class Counts(nn.Module):
     ...     def __init__(self):
     ...         super().__init__()
@@ -186,7 +185,7 @@ def recomputable_operators(
     ...         self.calls += 1
     ...         return x.sin() * self.calls
     >>> captured = capture(Counts(), (torch.ones(4, requires_grad=True),))
-    >>> sorted(recomputable_operators(captured, saved_storages(captured)))
+    >>> sorted(recomputable_operators(captured, captured.trained.storage_table.saved))
     ['sin']
     """
     # A residual is made for one backward pass; one that others need too stays.

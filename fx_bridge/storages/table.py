@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
@@ -76,6 +76,10 @@ class StorageTable:
     made_up : tuple of str
         Operators that do not run on fake tensors, as when a size depends on data: their
         storages are what the captured sizes and the schema say, their FLOPs unknown.
+    saved : mapping of str to tuple of Storage
+        Of a graph that trains, what autograd keeps for the backward pass of each operator. Weights
+        are left out; they are held anyway. Storages that are no value of the graph, such as a
+        dropout mask, have kind ``"internal"``.
     """
 
     storages: Mapping[str, tuple[Storage, ...]]
@@ -84,6 +88,7 @@ class StorageTable:
     weights_read: Mapping[str, tuple[str, ...]]
     value_bytes: Mapping[str, int]
     made_up: tuple[str, ...] = ()
+    saved: Mapping[str, tuple[Storage, ...]] = field(default_factory=dict)
 
     @property
     def keys_by_name(self) -> dict[str, list[str]]:
@@ -128,15 +133,23 @@ class GraphWithExamples(KernelChoice, Protocol):
         """The value of every placeholder in the example call; none where it has none."""
         ...
 
+    @property
+    def trains(self) -> bool:
+        """Whether autograd looks on."""
+        ...
+
 
 def storage_table(captured: GraphWithExamples) -> StorageTable:
     """Find out where every value of `captured` lives.
 
     Notes
     -----
-    One pass over the graph, and no memory for tensors; about 0.1 ms a node.
+    One pass over the graph, and no memory for tensors; about 0.1 ms a node. What is saved autograd
+    itself says, through saved-tensor hooks, so views that keep their base alive and kernels' own
+    residuals count. Python numbers, as in ``x * 0.5``, are tensors of 8 bytes that no hook hears
+    of; they are read from autograd's graph.
     """
-    watch = _StorageReplay(captured)
+    watch = _SavedReplay(captured) if captured.trains else _StorageReplay(captured)
     watch.replay()
     read = {key for keys in watch.weights_read.values() for key in keys}
     return StorageTable(
@@ -146,27 +159,8 @@ def storage_table(captured: GraphWithExamples) -> StorageTable:
         weights_read=MappingProxyType(watch.weights_read),
         value_bytes=MappingProxyType(watch.bytes_of),
         made_up=tuple(watch.made_up),
+        saved=MappingProxyType(watch.saved),
     )
-
-
-def saved_storages(captured: GraphWithExamples) -> dict[str, tuple[Storage, ...]]:
-    """Return what autograd keeps for the backward pass of each operator.
-
-    Returns
-    -------
-    dict of str to tuple of Storage
-        By operator name. Weights are left out; they are held anyway. Storages that are no
-        value of the graph, such as a dropout mask, have kind ``"internal"``.
-
-    Notes
-    -----
-    Autograd itself says it, through saved-tensor hooks, so views that keep their base alive
-    and kernels' own residuals count. Python numbers, as in ``x * 0.5``, are tensors of 8 bytes
-    that no hook hears of; they are read from autograd's graph.
-    """
-    watch = _SavedReplay(captured)
-    watch.replay()
-    return watch.saved
 
 
 class _StorageReplay(Replay):
@@ -178,6 +172,7 @@ class _StorageReplay(Replay):
         self.writes: dict[str, tuple[Storage, ...]] = {}
         self.weights_read: dict[str, tuple[str, ...]] = {}
         self.bytes_of: dict[str, int] = {}
+        self.saved: dict[str, tuple[Storage, ...]] = {}
         self.weights = weight_storages(self.module, self.graph)
         self.keys_of: dict[int, tuple[str, ...]] = {}
         for key, weight in self.weights.items():
@@ -302,7 +297,6 @@ class _SavedReplay(_StorageReplay):
     def __init__(self, captured: GraphWithExamples) -> None:
         super().__init__(captured)
         self.packed: list[torch.Tensor] = []
-        self.saved: dict[str, tuple[Storage, ...]] = {}
         self.kept: list[torch.Tensor] = []
         self.functions: dict[int, torch.autograd.graph.Node] = {}
 

@@ -15,7 +15,6 @@ from fx_bridge.capture.attributes import stage_results
 from fx_bridge.digraph import to_digraph
 from fx_bridge.recomputation.region_run import RegionRun
 from fx_bridge.split.by_plan import split_by_plan
-from fx_bridge.storages.table import saved_storages
 from solver import Device, PartitionPlan, evaluate, problem_from_digraph
 from solver.evaluation.recomputed_memory import RecomputedStage
 from solver.model.recomputation import Recomputation
@@ -168,8 +167,8 @@ def held_bytes(stage, inputs, problem, plan, saved):
 
 def names_saved(captured):
     """The operators with values in storages that some backward pass needs."""
-    table = captured.storage_table
-    saved = {storage for found in saved_storages(captured).values() for storage in found}
+    table = captured.trained.storage_table
+    saved = {storage for found in table.saved.values() for storage in found}
     return {n.name for n in captured.operators if saved.intersection(table.storages[n.name])}
 
 

@@ -6,7 +6,6 @@ from torch import fx, nn
 
 from fx_bridge.capture.graph import capture
 from fx_bridge.costs.recomputation import recomputable_operators
-from fx_bridge.storages.table import saved_storages
 
 
 class Double(torch.autograd.Function):
@@ -106,7 +105,7 @@ def several_storages(self, x, given):
 )
 def test_what_may_run_again(body, may, may_not):
     captured = capture(Stateful(body), (torch.ones(3, 4),))
-    found = recomputable_operators(captured, saved_storages(captured))
+    found = recomputable_operators(captured, captured.trained.storage_table.saved)
     assert (may - found, may_not & found) == (set(), set()), captured.graph
     assert may_not <= {node.name for node in captured.operators}
 
@@ -122,4 +121,4 @@ def test_what_lies_between_switches_of_autocast_may_not():
     model = nn.Module()
     model.scale = nn.Parameter(torch.ones(4))
     captured = capture(fx.GraphModule(model, graph), (torch.ones(4),))
-    assert recomputable_operators(captured, saved_storages(captured)) == {"mul", "cos"}
+    assert recomputable_operators(captured, captured.trained.storage_table.saved) == {"mul", "cos"}

@@ -94,6 +94,23 @@ class Numbers(nn.Module):
         return x + (self.second(y.tanh() * True) * 2).exp()
 
 
+class Biased(nn.Module):
+    """Attention with a bias that has a gradient, so that another kernel runs than without one."""
+
+    def __init__(self, width=16, heads=2, steps=6):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.bias = nn.Parameter(torch.randn(1, heads, steps, steps))
+
+    def forward(self, x):
+        batch, steps, _ = x.shape
+        shape = batch, steps, 3, self.bias.shape[1], -1
+        q, k, v = self.qkv(x).view(shape).permute(2, 0, 3, 1, 4)
+        bias = self.bias.expand(batch, -1, -1, -1)
+        mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        return x + self.out(mixed.transpose(1, 2).reshape(x.shape)).sin()
+
+
 def repeated(layer, count, *shape):
     return lambda: (nn.Sequential(*(layer() for _ in range(count))), (torch.randn(shape),))
 
@@ -130,6 +147,7 @@ SMALL = {
     "dropouts": repeated(Dropouts, 2, 2, 6, 16),
     "mixed": repeated(Mixed, 2, 4, 12),
     "residual": residual,
+    "biased": repeated(Biased, 2, 2, 6, 16),
     "numbers": repeated(Numbers, 2, 4, 12),
     "written": repeated(Written, 2, 4, 12),
 }

@@ -7,7 +7,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fx_bridge.capture.graph import capture
 from fx_bridge.storages.fake_kernels import SizedFakeTensorMode
-from fx_bridge.storages.table import saved_storages
 
 
 class Sizes(TorchDispatchMode):
@@ -81,7 +80,9 @@ def test_recurrent_layers(grad, batch):
 def test_what_a_recurrent_layer_keeps_counts_for_training():
     model = nn.LSTM(6, 10)
     captured = capture(model, (torch.randn(4, 3, 6),))
-    kept_bytes = sum(s.size_bytes for kept in saved_storages(captured).values() for s in kept)
+    kept_bytes = sum(
+        s.size_bytes for kept in captured.trained.storage_table.saved.values() for s in kept
+    )
     real_bytes = {}
 
     def pack(tensor):

@@ -5,7 +5,7 @@ import torch
 from torch import fx, nn
 
 from fx_bridge.capture.graph import capture, placeholder_values
-from fx_bridge.storages.table import saved_storages, storage_table
+from fx_bridge.storages.table import storage_table
 from fx_bridge.storages.tensor_subclasses import tensors_in
 from fx_bridge.storages.weights import weight_storages
 
@@ -214,7 +214,11 @@ def test_saved_storages_are_those_that_autograd_keeps(case):
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         alive = captured.module(*args)
     expected = sum(storage.nbytes() for at, storage in kept.items() if at not in weights)
-    found = {storage for storages in saved_storages(captured).values() for storage in storages}
+    found = {
+        storage
+        for storages in captured.trained.storage_table.saved.values()
+        for storage in storages
+    }
     assert sum(storage.size_bytes for storage in found) == expected > 0
     assert len({storage.key for storage in found}) == len(found)
     del alive
@@ -222,7 +226,7 @@ def test_saved_storages_are_those_that_autograd_keeps(case):
 
 def test_nothing_is_saved_where_nothing_is_trained():
     model = nn.Linear(4, 4).requires_grad_(False)
-    assert saved_storages(capture(model, (torch.ones(2, 4),))) == {}
+    assert capture(model, (torch.ones(2, 4),)).trained.storage_table.saved == {}
 
 
 def test_an_assert_about_a_constant_of_another_device_is_not_made_up():

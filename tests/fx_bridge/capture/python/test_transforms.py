@@ -3,7 +3,6 @@ import torch
 from torch import nn
 
 from fx_bridge.capture.graph import capture
-from fx_bridge.storages.table import saved_storages
 from solver import PartitionError
 from tests.support.split_checks import check_random_plans, check_values
 
@@ -58,7 +57,7 @@ def test_nested_and_repeated_regions():
     assert sum(node.op == "call_module" for node in captured.operators) == 2
     assert [node.name for node in given.graph.nodes] == before
     # What backward needs of a region is found through it: inputs of linear and relu.
-    saved = saved_storages(captured)["transform_1"]
+    saved = captured.trained.storage_table.saved["transform_1"]
     assert {storage.owner for storage in saved} == {"linear", "transform_1"}
     check_random_plans(model, args, captured=captured, plans=4)
 
