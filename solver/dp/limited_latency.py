@@ -26,6 +26,7 @@ from solver.dp.ideal_program import MOST_SETS, why_declined
 from solver.dp.sweep import GaveUp
 from solver.model.arrays import Bools, Floats, Indices
 from solver.model.clock import Clock
+from solver.model.devices import Interconnect
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 from solver.presolve.device_kinds import (
@@ -107,19 +108,41 @@ class _Labels:
         return ordered.of(shifted < best_before)
 
 
-def _check(units: Instance, first: Instance) -> None:
-    declined = why_declined(units.problem.replace(objective="latency"))
+def stage_costs(units: Instance, first: Instance, kinds: Sequence[DeviceKind]) -> StageCosts:
+    """Return what runs of a chain cost, of one problem with the units of another.
+
+    Raises
+    ------
+    GaveUp
+        If the units are no chain, or other rules make a run depend on more than its device; links
+        are left to who asks.
+    """
+    asked = units.problem.replace(objective="latency", interconnect=Interconnect())
+    declined = why_declined(asked)
     if declined is not None:
         raise GaveUp(declined)
     if not units.is_chain:
         raise GaveUp("the units are no chain")
     assert units.members == first.members, "problems of the same units"
-
-
-def _costs(units: Instance, kinds: Sequence[DeviceKind]) -> StageCosts:
     count = len(units)
     blocks = Blocks(count, tuple(range(count)), units.edges, (), frozenset())
     return StageCosts(units, kinds, blocks, [(1 << place) - 1 for place in range(count + 1)])
+
+
+def fitting_runs(held: Sequence[StageCosts], places: Indices) -> list[Bools]:
+    """Return by kind which runs, from a place (row) to one behind it (column), fit."""
+    kinds = held[0].kinds
+    ahead: Bools = places[:-1, None] < places[None, :]
+    rooms = np.array([room_bytes(kind.device) for kind in kinds])
+    fits = [ahead.copy() for _ in kinds]
+    for each in held:
+        extra_ns = each.held.of(places[:-1], places, ahead).extra_ns(rooms, 1)
+        for kind, table in enumerate(fits):
+            table[ahead] &= extra_ns[:, kind] == 0
+            may = each.allowed(kind, places[:-1], places)
+            if may is not None:
+                table &= may
+    return fits
 
 
 class LimitedChain:
@@ -145,12 +168,12 @@ class LimitedChain:
         distinct = {id(problem): problem for problem in problems}
         known = {key: condense(problem) for key, problem in distinct.items()}
         first = known[id(least)]
-        for units in known.values():
-            _check(units, first)
+        if first.transfers.depends_on_pair:
+            raise GaveUp("links differ")
         kinds = interchangeable_kinds(first)
         if math.prod(len(kind.devices) + 1 for kind in kinds) > MOST_SETS:
             raise GaveUp(f"there are more than {MOST_SETS:,} different sets of devices")
-        costs_of = {key: _costs(units, kinds) for key, units in known.items()}
+        costs_of = {key: stage_costs(units, first, kinds) for key, units in known.items()}
         costs = [costs_of[id(problem)] for problem in problems]
         self._costs = costs[0]
         most = most_devices(self._costs.units.problem)
@@ -164,22 +187,7 @@ class LimitedChain:
         self._loads_ns = [
             self._costs.load_ns(kind, places[:-1], places) for kind in range(len(kinds))
         ]
-        self._fits = self._fitting(costs[2:], places)
-
-    def _fitting(self, held: Sequence[StageCosts], places: Indices) -> list[Bools]:
-        """Return by kind which runs, from a place (row) to one behind it (column), fit."""
-        kinds = self._costs.kinds
-        ahead: Bools = places[:-1, None] < places[None, :]
-        rooms = np.array([room_bytes(kind.device) for kind in kinds])
-        fits = [ahead.copy() for _ in kinds]
-        for each in held:
-            extra_ns = each.held.of(places[:-1], places, ahead).extra_ns(rooms, 1)
-            for kind, table in enumerate(fits):
-                table[ahead] &= extra_ns[:, kind] == 0
-                may = each.allowed(kind, places[:-1], places)
-                if may is not None:
-                    table &= may
-        return fits
+        self._fits = fitting_runs(costs[2:], places)
 
     def least_latency(
         self, clock: Clock, *, limit_ns: float = math.inf, most_load_ns: float = math.inf

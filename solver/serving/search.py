@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from solver.dp.limited_latency import LimitedChain
+from solver.dp.linked_latency import LinkedChain
 from solver.dp.sweep import GaveUp
 from solver.evaluation.result import SolveResult, SolveStatus
 from solver.model.clock import Clock
@@ -15,6 +16,7 @@ from solver.model.devices import Device
 from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
+from solver.presolve.transfers import Transfers
 from solver.serving.phases import Phases
 from solver.serving.problem import ServingProblem
 
@@ -102,10 +104,7 @@ class PhaseSearch:
         """
         limited = runs if limited is None else limited
         phases = serving.phases
-        least = phases.merged(runs, serving.token_phase)
-        other = least if limited == runs else phases.merged(limited, serving.token_phase)
-        program = LimitedChain(least, other, self.held(serving, runs, least))
-        found = program.least_latency(self.clock, limit_ns=limit_ns)
+        found = self.program(serving, runs, limited).least_latency(self.clock, limit_ns=limit_ns)
         if found is None:
             return Found(SolveStatus.INFEASIBLE, None, None, "proven: no plan fits")
         own_ns, other_ns = (serving.total_ns(each, found.plan) for each in (runs, limited))
@@ -114,7 +113,27 @@ class PhaseSearch:
             raise GaveUp("values are charged for each of their readers")
         return Found(SolveStatus.OPTIMAL, found.plan, found.latency_ns, "")
 
-    def held(
+    def program(
+        self, serving: ServingProblem, runs: Mapping[str, int], limited: Mapping[str, int]
+    ) -> LimitedChain | LinkedChain:
+        """Return the program of a chain, of which some runs take time and others are limited."""
+        phases = serving.phases
+        least = phases.merged(runs, serving.token_phase)
+        other = least if limited == runs else phases.merged(limited, serving.token_phase)
+        held = self._held(serving, runs, least)
+        if not Transfers(least).depends_on_pair:
+            return LimitedChain(least, other, held)
+        return LinkedChain(
+            least,
+            other,
+            held,
+            *(
+                [(phases.problems[name], count) for name, count in own.items()]
+                for own in (runs, limited)
+            ),
+        )
+
+    def _held(
         self, serving: ServingProblem, runs: Mapping[str, int], merged: PartitionProblem
     ) -> list[PartitionProblem]:
         """Return what devices hold in problems of some runs, of which one is given."""

@@ -21,7 +21,6 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from solver.dp.limited_latency import LimitedChain
 from solver.dp.sweep import GaveUp
 from solver.evaluation.result import SolveStatus
 from solver.model.plan import PartitionPlan
@@ -101,8 +100,7 @@ class Turns:
     def _improve_chain(self, groups: int) -> None:
         """Take the best plan with this number of groups, if it is better than those before."""
         several = self._problem.with_groups(groups)
-        merged = several.phases.merged(self._runs, several.token_phase)
-        program = LimitedChain(merged, merged, self._search.held(several, self._runs, merged))
+        program = self._search.program(several, self._runs, self._runs)
         low = 1
         asked = high = self._most_round_ns(groups)
         while low <= high:

@@ -110,6 +110,47 @@ def with_uneven_prompt(serving, seed):
     return dataclasses.replace(serving, phases=Phases(problems))
 
 
+def with_links(serving, seed):
+    """The case with links of their own between most pairs of devices, each way another one."""
+    rng = random.Random(seed)
+    names = [device.name for device in serving.phases.problems[TOKEN].devices]
+    rates = None, 3 * 10**8, 10**9, 2 * 10**9
+    links = {
+        pair: Link(rng.choice(rates), rng.randint(0, 9))
+        for pair in itertools.permutations(names, 2)
+        if rng.random() < 0.7
+    }
+    interconnect = Interconnect(Link(rng.choice(rates), rng.randint(0, 5)), links)
+    return changed(serving, interconnect=interconnect)
+
+
+def changed(serving, **settings):
+    """The case with other settings in all phases."""
+
+    def of(phases):
+        return Phases({name: each.replace(**settings) for name, each in phases.problems.items()})
+
+    others = {context: of(phases) for context, phases in serving.others.items()}
+    return dataclasses.replace(serving, phases=of(serving.phases), others=others)
+
+
+def reading_twice(serving):
+    """The case in which units also read from the one before the one before."""
+
+    def also(operators):
+        for op in operators:
+            number = int(op.name.removeprefix("op")) if op.name.startswith("op") else 0
+            yield (
+                dataclasses.replace(op, reads=(*op.reads, f"op{number - 2}")) if number > 1 else op
+            )
+
+    problems = {
+        name: each.replace(operators=tuple(also(each.operators)))
+        for name, each in serving.phases.problems.items()
+    }
+    return dataclasses.replace(serving, phases=Phases(problems))
+
+
 class Listed:
     """All plans of a chain: runs of units on devices in any order, each of them used once."""
 
@@ -186,14 +227,15 @@ class Listed:
         """The load of every used device, in the order of the chain."""
         problem = self.problems[phase]
         ops = {op.name: op for op in problem.operators}
-        default = problem.interconnect.default
+        link = problem.interconnect.link
         loads = {}
         for i, device in enumerate(places):
             names = [n for n in (f"extra{i}", f"op{i}") if n in ops]
             time = sum(ops[n].latency_on(device.device_class) for n in names)
             loads[device.name] = loads.get(device.name, 0) + time
             if i and places[i - 1] is not device:
-                hop = default.transfer_ns(ops[f"op{i - 1}"].value_bytes)
+                between = link(places[i - 1].name, device.name)
+                hop = between.transfer_ns(ops[f"op{i - 1}"].value_bytes)
                 loads[device.name] += hop
                 loads[places[i - 1].name] += hop
         return list(loads.values())

@@ -10,8 +10,15 @@ from solver.dp.sweep import GaveUp
 from solver.evaluation.evaluate import evaluate
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.limits import SolveLimits
-from solver.serving.phases import Phases
-from tests.support.serving_cases import PROMPT, TOKEN, Listed, random_case, with_uneven_prompt
+from tests.support.serving_cases import (
+    PROMPT,
+    TOKEN,
+    Listed,
+    changed,
+    random_case,
+    reading_twice,
+    with_uneven_prompt,
+)
 
 FAR_NS = 10**12
 """No latency is as large."""
@@ -27,12 +34,6 @@ def merged(serving):
     )
 
 
-def changed(serving, **settings):
-    """The case with other settings in all phases."""
-    problems = {name: each.replace(**settings) for name, each in serving.phases.problems.items()}
-    return replace(serving, phases=Phases(problems))
-
-
 def latencies(serving):
     """Both latencies and the bottleneck of all plans that fit all phases, by the evaluator."""
     least, limited, held = merged(serving)
@@ -45,21 +46,6 @@ def latencies(serving):
             times = of_token.latency_ns, evaluate(limited, plan).latency_ns
             found.add((*times, of_token.bottleneck_ns))
     return found
-
-
-def reading_twice(serving):
-    """The case in which units also read from the one before the one before."""
-
-    def also(operators):
-        for op in operators:
-            number = int(op.name.removeprefix("op")) if op.name.startswith("op") else 0
-            yield replace(op, reads=(*op.reads, f"op{number - 2}")) if number > 1 else op
-
-    problems = {
-        name: each.replace(operators=tuple(also(each.operators)))
-        for name, each in serving.phases.problems.items()
-    }
-    return replace(serving, phases=Phases(problems))
 
 
 SETTINGS = {

@@ -7,7 +7,6 @@ from fractions import Fraction
 import pytest
 
 import solver.serving.search
-import solver.serving.turns
 from solver import (
     Device,
     Interconnect,
@@ -24,7 +23,15 @@ from solver.serving.contexts import Contexts
 from solver.serving.phases import Phases
 from solver.serving.problem import ServingProblem
 from solver.serving.solve import solve_serving
-from tests.support.serving_cases import PROMPT, TOKEN, Listed, random_case, with_uneven_prompt
+from tests.support.serving_cases import (
+    PROMPT,
+    TOKEN,
+    Listed,
+    changed,
+    random_case,
+    with_links,
+    with_uneven_prompt,
+)
 
 LIMITS = SolveLimits(20, workers=1)
 SEEDS = range(12)
@@ -36,8 +43,10 @@ def least(values):
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("memory_model", ["weights", "inference"])
-def test_request_and_token(seed, memory_model):
+@pytest.mark.parametrize("links", ["alike", "unlike"])
+def test_request_and_token(seed, memory_model, links):
     serving = random_case(seed, memory_model=memory_model)
+    serving = with_links(serving, seed) if links == "unlike" else serving
     listed = Listed(serving)
     plans = [places for places in listed.plans() if listed.fits(places)]
     for objective, time in (
@@ -52,8 +61,10 @@ def test_request_and_token(seed, memory_model):
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("memory_model", ["weights", "inference"])
-def test_the_first_token_has_a_limit(seed, memory_model):
+@pytest.mark.parametrize("links", ["alike", "unlike"])
+def test_the_first_token_has_a_limit(seed, memory_model, links):
     serving = with_uneven_prompt(random_case(seed, memory_model=memory_model), seed)
+    serving = with_links(serving, seed) if links == "unlike" else serving
     listed = Listed(serving)
     plans = [places for places in listed.plans() if listed.fits(places)]
     if not plans:
@@ -76,9 +87,15 @@ def give_up(*_):
     raise GaveUp("the units are no chain")
 
 
+def without_chains(monkeypatch):
+    """Let no program of chains know anything."""
+    for program in ("LimitedChain", "LinkedChain"):
+        monkeypatch.setattr(solver.serving.search, program, give_up)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_without_a_chain_the_limit_has_bounds(seed, monkeypatch):
-    monkeypatch.setattr(solver.serving.search, "LimitedChain", give_up)
+    without_chains(monkeypatch)
     serving = with_uneven_prompt(random_case(seed), seed)
     listed = Listed(serving)
     plans = [places for places in listed.plans() if listed.fits(places)]
@@ -149,14 +166,16 @@ def test_groups_in_turns_take_as_long_as_when_they_are_played():
 
 @pytest.mark.parametrize("seed", range(30))
 @pytest.mark.parametrize("memory_model", ["weights", "inference"])
+@pytest.mark.parametrize("links", ["alike", "unlike"])
 @pytest.mark.parametrize("is_chain", [True, False])
-def test_throughput(seed, memory_model, is_chain, monkeypatch):
+def test_throughput(seed, memory_model, is_chain, links, monkeypatch):
     serving = random_case(seed, memory_model=memory_model)
+    serving = with_links(serving, seed) if links == "unlike" else serving
     listed = Listed(serving)
     times = [least_token_ns(listed, places) for places in listed.plans()]
     best = least(time for time in times if time is not None)
     if not is_chain:
-        monkeypatch.setattr(solver.serving.turns, "LimitedChain", give_up)
+        without_chains(monkeypatch)
     found = solve_serving(serving, "throughput", LIMITS)
     if best is None:
         assert found.status is SolveStatus.INFEASIBLE
@@ -246,17 +265,12 @@ def test_of_any_context_the_fastest_plan_is_found(memory_model):
 def with_one_unlimited(serving):
     """The case whose last device holds anything."""
 
-    def unlimited(phases):
-        return Phases({name: each.replace(devices=devices) for name, each in phases.items()})
-
     *limited, last = serving.phases.problems[TOKEN].devices
-    devices = (*limited, replace(last, memory_bytes=None))
-    others = {context: unlimited(phases.problems) for context, phases in serving.others.items()}
-    return replace(serving, phases=unlimited(serving.phases.problems), others=others)
+    return changed(serving, devices=(*limited, replace(last, memory_bytes=None)))
 
 
 def test_what_is_proven_without_a_limit_is_not_said_of_plans_with_one(monkeypatch):
-    monkeypatch.setattr(solver.serving.search, "LimitedChain", give_up)
+    without_chains(monkeypatch)
     # Half a nanosecond a byte: three runs take two together and three one after the other.
     links = Interconnect(links={("a", "b"): Link(2 * 10**9)})
     operators = Operator("x", 1, value_bytes=1, weights=("w",)), Operator("y", 1, ("x",))

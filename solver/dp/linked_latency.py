@@ -1,0 +1,377 @@
+"""The least latency of chains on devices whose links differ, with the limits of limited_latency.
+
+A transfer takes the time of the link between two devices, so that what a run costs depends on the
+devices of others. It is still a shortest path by labels (:mod:`solver.dp.limited_latency`), from
+the end of the chain to its start: a label also says what it *owes*, the values that its runs read
+from units before it, with the kind of device that reads them. They are paid when the run that makes
+them is put before the label, on a known device. Labels are compared with those of the same place,
+set of devices and debts. In a chain of layers each run reads from the one before, and from the
+first unit: debts follow from the place and the set, but for the device of the first run, so that
+there are few.
+
+Where loads are limited, a debt also has what its device works and sends, unless any device that
+may pay it leaves the load within the limit. Transfers are those of all runs of each phase, each
+rounded up by itself, as the evaluator of phases has them: nothing here is a bound.
+
+Devices are one kind if exchanging them changes no link. Values that are relayed pass each border
+between two runs, and count as one that the unit before it makes and the one after it reads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from solver.dp.ideal_program import MOST_SETS
+from solver.dp.limited_latency import LimitedPlan, fitting_runs, stage_costs
+from solver.dp.sweep import GaveUp
+from solver.model.clock import Clock
+from solver.model.devices import Link
+from solver.model.plan import PartitionPlan
+from solver.model.problem import PartitionProblem
+from solver.presolve.device_kinds import (
+    DeviceKind,
+    DeviceSets,
+    interchangeable_kinds,
+    most_devices,
+)
+from solver.presolve.instance import Instance, condense
+from solver.presolve.transfers import Transfers
+
+Runs = Sequence[tuple[PartitionProblem, int]]
+"""Problems, and how often a plan runs each."""
+
+_MOST_DEVICES: Final = 64
+"""Of which every two are compared with every other one."""
+_MOST_STEPS: Final = 20_000_000
+"""Runs that are put before labels; each takes some microseconds."""
+
+_SAFE: Final = -1.0
+"""In place of a load that is within the limit, whoever pays what its device reads."""
+
+Debt = tuple[int, tuple[int, ...], float]
+"""A kind of device, the values that it reads, and its load so far, or `_SAFE`."""
+Debts = tuple[Debt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Label:
+    """A way to run all from a place on with a set of devices, and what it owes.
+
+    `kind` is that of its first run, before `rest`, which begins at `end`.
+    """
+
+    least_ns: float
+    limited_ns: float
+    kind: int
+    end: int
+    rest: _Label | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Paid:
+    """What a run pays and takes of the debts of a label, and those that are left.
+
+    Attributes
+    ----------
+    starts : range
+        Of the runs for which this holds.
+    """
+
+    starts: range
+    least_ns: float
+    limited_ns: float
+    left: Debts
+
+
+def alike_links(problem: PartitionProblem) -> dict[str, str]:
+    """Return the first device that each may be exchanged with without changing a link.
+
+    Exchanges of two pairs with a device in common make one of the other two, so that this is an
+    equivalence.
+    """
+    names = [device.name for device in problem.devices]
+    link = problem.interconnect.link
+
+    def is_alike(one: str, two: str) -> bool:
+        return link(one, two) == link(two, one) and all(
+            link(one, other) == link(two, other) and link(other, one) == link(other, two)
+            for other in names
+            if other not in (one, two)
+        )
+
+    first: dict[str, str] = {}
+    for name in names:
+        known = dict.fromkeys(first.values())
+        first[name] = next((other for other in known if is_alike(other, name)), name)
+    return first
+
+
+class LinkedChain:
+    """A chain on devices whose links differ, and the plan of it with the least latency.
+
+    Parameters
+    ----------
+    least, limited, held
+        As :class:`solver.dp.limited_latency.LimitedChain` takes them.
+    least_runs, limited_runs : sequence of (PartitionProblem, int)
+        What the first two are sums of, where each transfer is rounded up by itself.
+
+    Raises
+    ------
+    GaveUp
+        If the units are no chain, transfers overlap compute, or there are more sets of devices than
+        are looked at.
+    """
+
+    def __init__(
+        self,
+        least: PartitionProblem,
+        limited: PartitionProblem,
+        held: Sequence[PartitionProblem],
+        least_runs: Runs,
+        limited_runs: Runs,
+    ) -> None:
+        if least.interconnect.overlap:
+            raise GaveUp("transfers between pairs of devices overlap compute")
+        if len(least.devices) > _MOST_DEVICES:
+            raise GaveUp(f"there are more than {_MOST_DEVICES} devices of different links")
+        distinct = {id(problem): problem for problem in (least, limited, *held)}
+        units = {key: condense(problem) for key, problem in distinct.items()}
+        self._units = own = units[id(least)]
+        kinds = interchangeable_kinds(own, alike_links(least))
+        if math.prod(len(kind.devices) + 1 for kind in kinds) > MOST_SETS:
+            raise GaveUp(f"there are more than {MOST_SETS:,} different sets of devices")
+        costs = {key: stage_costs(each, own, kinds) for key, each in units.items()}
+        self._kinds = kinds
+        self._sets = DeviceSets.of([len(kind.devices) for kind in kinds], most_devices(least))
+        places = np.arange(len(own) + 1)
+        self._fits = fitting_runs([costs[id(problem)] for problem in held], places)
+        self._times_ns = [
+            [costs[id(p)].compute_ns(kind, places[:-1], places).tolist() for p in (least, limited)]
+            for kind in range(len(kinds))
+        ]
+        self._before_ns = [
+            costs[id(problem)].ideals.work_ns[:-1].tolist() for problem in (least, limited)
+        ]
+        self._values = list(_values(own))
+        self._moved_ns = [_moved_ns(own, self._values, kinds, least_runs)]
+        if limited is not least:
+            self._moved_ns.append(_moved_ns(own, self._values, kinds, limited_runs))
+        self._read_ns = [
+            (np.min(times, axis=0).tolist(), np.max(times, axis=0).tolist())
+            for times in (
+                [self._moved_ns[0][other][kind] for other in range(len(kinds))]
+                for kind in range(len(kinds))
+            )
+        ]
+        self._crossing = self._crossings()
+
+    def _crossings(self) -> list[list[tuple[int, ...]]]:
+        """Return the values that a run from a place to another one reads from before it."""
+        count = len(self._units)
+        found: list[list[tuple[int, ...]]] = []
+        for start in range(count):
+            found.append([()] * (count + 1))
+            own: list[int] = []
+            first_read: dict[int, list[int]] = {}
+            for number, value in enumerate(self._values):
+                reads = [unit for unit in value.consumers if unit >= start]
+                if value.producer < start and reads:
+                    first_read.setdefault(min(reads), []).append(number)
+            for end in range(start + 1, count + 1):
+                own = sorted([*own, *first_read.get(end - 1, ())])
+                found[start][end] = tuple(own)
+        return found
+
+    def least_latency(
+        self, clock: Clock, *, limit_ns: float = math.inf, most_load_ns: float = math.inf
+    ) -> LimitedPlan | None:
+        """Return the plan with the least latency that keeps the limits, or None if none does.
+
+        As :meth:`solver.dp.limited_latency.LimitedChain.least_latency`, but a load counts every
+        send, and half of the time is left to other searches.
+        """
+        clock = clock.slice(clock.left_s / 2)
+        empty = _Label(0.0, 0.0, -1, len(self._units), None)
+        labels: list[dict[tuple[int, Debts], list[_Label]]] = [{(empty.end, ()): [empty]}]
+        steps = 0
+        best: _Label | None = None
+        for target in range(1, len(self._sets)):
+            if clock.is_over:
+                raise GaveUp("the time limit ran out")
+            most_ns = math.inf if best is None else best.least_ns
+            own: dict[tuple[int, Debts], list[_Label]] = {}
+            for kind, rest in self._sets.smaller[target]:
+                for (place, debts), behind in labels[rest].items():
+                    steps += place * len(behind)
+                    paid = self._paid(kind, place, debts, most_load_ns)
+                    most = most_ns, limit_ns, most_load_ns
+                    self._extend(own, kind, place, behind, paid, *most)
+            if steps > _MOST_STEPS:
+                raise GaveUp(f"there are more than {_MOST_STEPS:,} runs before labels")
+            labels.append(own)
+            for label in own.get((0, ()), ()):
+                if best is None or _times(label) < _times(best):
+                    best = label
+        return None if best is None else self._plan(best)
+
+    def _paid(self, kind: int, place: int, debts: Debts, most_load_ns: float) -> Iterator[_Paid]:
+        """Yield what runs on a kind of device that end at a place pay of some debts."""
+        makers = {self._values[number].producer for _, numbers, _ in debts for number in numbers}
+        borders = sorted(makers | {place - 1}, reverse=True)
+        for last, following in zip(borders, [*borders[1:], -1], strict=True):
+            starts = range(following + 1, last + 1)
+            sums = [0.0] * len(self._moved_ns)
+            left: list[Debt] = []
+            for reader, numbers, load_ns in debts:
+                due = [n for n in numbers if self._values[n].producer >= last]
+                for at, moved_ns in enumerate(self._moved_ns):
+                    received_ns = sum(moved_ns[kind][reader][n] for n in due)
+                    sums[at] += received_ns
+                    if at == 0 and load_ns != _SAFE:
+                        load_ns += received_ns
+                if load_ns > most_load_ns:
+                    return
+                if rest := tuple(n for n in numbers if n not in due):
+                    if load_ns != _SAFE:
+                        load_ns = self._noted(reader, rest, load_ns, most_load_ns)
+                    left.append((reader, rest, load_ns))
+            yield _Paid(starts, sums[0], sums[-1], tuple(sorted(left)))
+
+    def _noted(
+        self, kind: int, numbers: Sequence[int], load_ns: float, most_load_ns: float
+    ) -> float:
+        """Return a load that is to be known when values are paid, or that it is safe."""
+        most_ns = self._read_ns[kind][1]
+        is_safe = load_ns + sum(most_ns[n] for n in numbers) <= most_load_ns
+        return _SAFE if is_safe else load_ns
+
+    def _extend(
+        self,
+        own: dict[tuple[int, Debts], list[_Label]],
+        kind: int,
+        place: int,
+        behind: Sequence[_Label],
+        paid: Iterable[_Paid],
+        most_ns: float,
+        limit_ns: float,
+        most_load_ns: float,
+    ) -> None:
+        """Add the labels that begin with a run on a kind of device before others."""
+        least_ns, limited_ns = self._times_ns[kind]
+        fits, nearest_ns = self._fits[kind], self._read_ns[kind][0]
+        for part in paid:
+            for start in part.starts:
+                if not fits[start, place]:
+                    continue
+                load_ns = least_ns[start][place] + part.least_ns
+                numbers = self._crossing[start][place]
+                if load_ns + sum(nearest_ns[n] for n in numbers) > most_load_ns:
+                    continue
+                debts = part.left
+                if numbers:
+                    noted_ns = self._noted(kind, numbers, load_ns, most_load_ns)
+                    debts = tuple(sorted((*debts, (kind, numbers, noted_ns))))
+                # Who sends and who receives pays.
+                more_ns = least_ns[start][place] + 2 * part.least_ns
+                other_ns = limited_ns[start][place] + 2 * part.limited_ns
+                left_ns, other_left_ns = (before[start] for before in self._before_ns)
+                for label in behind:
+                    new = _Label(
+                        label.least_ns + more_ns, label.limited_ns + other_ns, kind, place, label
+                    )
+                    if (
+                        new.least_ns + left_ns <= most_ns
+                        and new.limited_ns + other_left_ns <= limit_ns
+                    ):
+                        _keep(own.setdefault((start, debts), []), new)
+
+    def _plan(self, label: _Label) -> LimitedPlan:
+        free = [list(kind.names) for kind in self._kinds]
+        devices: list[str] = []
+        order: list[str] = []
+        latency_ns = int(label.least_ns)
+        at: _Label | None = label
+        while at is not None and at.rest is not None:
+            order.append(free[at.kind].pop(0))
+            devices += [order[-1]] * (at.end - len(devices))
+            at = at.rest
+        return LimitedPlan(PartitionPlan(self._units.lift(devices), tuple(order)), latency_ns)
+
+
+def _times(label: _Label) -> tuple[float, float]:
+    return label.least_ns, label.limited_ns
+
+
+def _keep(known: list[_Label], new: _Label) -> None:
+    """Add a label to others with the same debts, unless one of them is as good in both times."""
+    for label in known:
+        if label.least_ns <= new.least_ns and label.limited_ns <= new.limited_ns:
+            return
+    known[:] = [
+        label
+        for label in known
+        if label.least_ns < new.least_ns or label.limited_ns < new.limited_ns
+    ]
+    known.append(new)
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """Operators of a unit, or before a border, whose values the same units read."""
+
+    producer: int
+    consumers: tuple[int, ...]
+    operators: tuple[int, ...]
+
+
+def _values(units: Instance) -> Iterator[_Value]:
+    """Yield what passes between units; relayed, what passes each border."""
+    transfers = units.transfers
+    if not transfers.hops:
+        for net in transfers.nets:
+            yield _Value(net.producer, net.consumers, net.operators)
+        return
+    for border in range(1, len(units)):
+        passed = [
+            number
+            for net in transfers.nets
+            if net.producer < border
+            and (net.is_output or any(unit >= border for unit in net.consumers))
+            for number in net.operators
+        ]
+        yield _Value(border - 1, (border,), tuple(passed))
+
+
+def _moved_ns(
+    units: Instance, values: Sequence[_Value], kinds: Sequence[DeviceKind], runs: Runs
+) -> list[list[list[float]]]:
+    """Return the time of each value in all runs, by the kinds that send and receive it."""
+    operators, links = units.problem.operators, Transfers(runs[0][0])
+    names = [[operators[number].name for number in value.operators] for value in values]
+    known: dict[tuple[Link, Link], list[float]] = {}
+
+    def over(pair: tuple[Link, Link]) -> list[float]:
+        if pair not in known:
+            known[pair] = [_sum_ns(own, runs, pair) for own in names]
+        return known[pair]
+
+    found: list[list[list[float]]] = []
+    for sender in kinds:
+        ends = ((sender.names[0], other.names[-1]) for other in kinds)
+        found.append([over(links.pair(*pair)) for pair in ends])
+    return found
+
+
+def _sum_ns(names: Sequence[str], runs: Runs, pair: tuple[Link, Link]) -> float:
+    total = 0
+    for problem, count in runs:
+        here = [problem.index_of[name] for name in names if name in problem.index_of]
+        forward_ns, _ = problem.arrays.transfer_parts_ns(np.array(here, dtype=np.int64), *pair)
+        total += count * int(forward_ns.sum())
+    return float(total)

@@ -1,0 +1,104 @@
+"""The least latency of chains whose devices have unlike links, against all plans of chains."""
+
+import pytest
+
+from solver import Device, Interconnect, Link
+from solver.dp.linked_latency import LinkedChain, alike_links
+from solver.dp.sweep import GaveUp
+from solver.model.clock import UNLIMITED
+from tests.support.problem_counts import counts
+from tests.support.serving_cases import (
+    PROMPT,
+    TOKEN,
+    Listed,
+    changed,
+    random_case,
+    reading_twice,
+    with_links,
+    with_uneven_prompt,
+)
+
+
+def times_of(serving):
+    """Latency of a token, that of the prompt and bottleneck of all plans that fit all phases."""
+    listed = Listed(serving)
+    for places in listed.plans():
+        found = serving.phases.evaluate(listed.plan(places))
+        if all(each.feasible for each in found.values()):
+            prompt_ns = serving.prompt_runs[PROMPT] * found[PROMPT].latency_ns
+            yield found[TOKEN].latency_ns, prompt_ns, found[TOKEN].bottleneck_ns
+
+
+def chain_of(serving):
+    phases, runs = serving.phases, {TOKEN: 1}
+    return LinkedChain(
+        phases.merged(runs, TOKEN),
+        phases.merged(serving.prompt_runs, TOKEN),
+        [phases.merged(runs, name) for name in (PROMPT, TOKEN)],
+        [(phases.problems[TOKEN], 1)],
+        [(phases.problems[PROMPT], serving.prompt_runs[PROMPT])],
+    )
+
+
+def relayed(serving):
+    links = serving.phases.problems[TOKEN].interconnect
+    own = Interconnect(links.default, links.links, charging="relayed")
+    return changed(serving, interconnect=own)
+
+
+@counts(40, 400)
+@pytest.mark.parametrize(
+    "change", [lambda case: case, reading_twice, relayed], ids=["each reads one", "two", "relayed"]
+)
+def test_it_equals_all_plans_listed(count, change):
+    limits_that_matter = loads_that_matter = 0
+    for seed in range(count):
+        model = "inference" if seed % 2 else "weights"
+        case = with_uneven_prompt(random_case(seed, memory_model=model), seed)
+        serving = change(with_links(case, seed))
+        plans = list(times_of(serving))
+        chain = chain_of(serving)
+        limits = sorted({limited for _, limited, _ in plans})
+        for limit in [*([limits[0] - 1] if limits else []), *limits]:
+            best = min((least for least, own, _ in plans if own <= limit), default=None)
+            found = chain.least_latency(UNLIMITED, limit_ns=limit)
+            assert (None if found is None else found.latency_ns) == best, seed
+            limits_that_matter += best is not None and best > min(plans)[0]
+            if found is not None:
+                own = serving.phases.evaluate(found.plan)
+                assert own[TOKEN].latency_ns == best
+                assert serving.prompt_runs[PROMPT] * own[PROMPT].latency_ns <= limit
+        loads = sorted({load for *_, load in plans})
+        for most in [*([loads[0] - 1] if loads else []), *loads]:
+            best = min((least for least, _, load in plans if load <= most), default=None)
+            found = chain.least_latency(UNLIMITED, most_load_ns=most)
+            assert (None if found is None else found.latency_ns) == best, seed
+            loads_that_matter += best is not None and best > min(plans)[0]
+            if found is not None:
+                assert serving.phases.evaluate(found.plan)[TOKEN].bottleneck_ns <= most
+    assert limits_that_matter > 5 and loads_that_matter > 5
+
+
+def test_devices_are_alike_if_exchanging_them_changes_no_link():
+    near, far = Link(10**11, 1), Link(10**9, 5)
+    names = "abcd"
+    node = {"a": 0, "b": 0, "c": 1, "d": 1}
+    links = {(x, y): near for x in names for y in names if x != y and node[x] == node[y]}
+    problem = random_case(1).phases.problems[TOKEN]
+    problem = problem.replace(
+        operators=[op.__class__(op.name, 1, op.reads) for op in problem.operators],
+        devices=[Device(name) for name in names],
+        interconnect=Interconnect(far, links),
+    )
+    assert alike_links(problem) == {"a": "a", "b": "a", "c": "c", "d": "c"}
+    one_way = {**links, ("b", "c"): near}
+    changed_links = problem.replace(interconnect=Interconnect(far, one_way))
+    assert alike_links(changed_links) == {"a": "a", "b": "b", "c": "c", "d": "d"}
+
+
+def test_what_it_does_not_do():
+    case = with_links(random_case(1), 1)
+    own = case.phases.problems[TOKEN].interconnect
+    overlapping = Interconnect(own.default, own.links, overlap=True)
+    with pytest.raises(GaveUp, match="overlap"):
+        chain_of(changed(case, interconnect=overlapping))
