@@ -25,6 +25,8 @@ from fx_bridge.placement.placing import (
     Streamed,
     TiedWeights,
     check_owners,
+    join_written,
+    place_tensors,
     streamed_tensors,
 )
 from fx_bridge.placement.stage_copies import adopt_copies, copied_stage
@@ -264,10 +266,10 @@ def place_all(
     """Put the stages of several splits of one model on their devices.
 
     Parameters and buffers that two of them read on one device are there once: what one call writes
-    into a buffer, the next one reads, whichever split it calls. They share slots too: `streamed`
-    names stages of any of the splits. With ``tied_weights="sum"`` a parameter is one: the splits
-    must first read it on the same device. All arguments but `splits` are those of :func:`place`,
-    and so are the errors.
+    into a buffer, the next one reads, whichever split it calls, and what one writes no other may
+    read on another device. They share slots too: `streamed` names stages of any of the splits. With
+    ``tied_weights="sum"`` a parameter is one: the splits must first read it on the same device. All
+    arguments but `splits` are those of :func:`place`, and so are the errors.
 
     Parameters
     ----------
@@ -304,6 +306,7 @@ def place_all(
         placed = placings[0].placed if placings else PlacedWeights(home, copy)
         placings.append(Placing(split, stages, device_of, placed, tied_weights, streamed))
     check_owners(placings)
+    join_written(placings)
     check_streamed(streamed, slots, [placing.device_of for placing in placings])
     travels = streamed_tensors(placings) if streamed else NOTHING_STREAMED
     for placing in placings:
@@ -312,7 +315,7 @@ def place_all(
     for placing in placings:
         if weights is not None:
             placing.load(weights, travels)
-        placing.place(travels)
+    place_tensors(placings, travels)
     found = tuple(map(_placed, placings, results_on, [travels] * len(placings)))
     _stream(found, placings, travels, slots)
     return found
@@ -325,7 +328,8 @@ def _placed(
     placing: Placing, output_device: torch.device | None, streamed: Streamed
 ) -> PlacedModel:
     split, home = placing.split, placing.placed.home
-    memos = {device: placing.placed.memo(device) for device in {*placing.device_of.values(), home}}
+    devices = {*placing.device_of.values(), *placing.lodged.values(), home}
+    memos = {device: placing.placed.memo(device) for device in devices}
     result = PlacedModel(nn.Module(), fx.Graph(), "PlacedModel")
     for name, stage in placing.stages.items():
         device = placing.device_of[name]

@@ -21,6 +21,7 @@ from fx_bridge.placement.weights import (
     pieces_of,
     tensors_within,
 )
+from fx_bridge.storages.mutations import memory_of
 from solver import PartitionError
 
 TiedWeights = Literal["sum", "copy"]
@@ -52,6 +53,8 @@ class Placing:
         The stages whose weights are to travel.
     owner : dict
         The stage that first reads a tensor, by the tensor's identity.
+    lodged : dict
+        Where a tensor goes that no stage reads and another split has there, by its identity.
     """
 
     split: fx.GraphModule
@@ -61,6 +64,7 @@ class Placing:
     tied_weights: TiedWeights
     streams: Collection[str] = ()
     owner: dict[int, str] = field(default_factory=dict)
+    lodged: dict[int, torch.device] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, stage in self.stages.items():
@@ -76,31 +80,6 @@ class Placing:
             position = position_of(plan, index)
             self.placed.load(stage, folder, position, device, ids, pin=reads_pinned(device))
 
-    def place(self, streamed: Streamed = NOTHING_STREAMED) -> None:
-        """Put all tensors on their devices, and those that travel into host memory."""
-        held: dict[torch.device, list[torch.Tensor]] = {}
-        at_host: list[tuple[torch.Tensor, torch.device]] = []
-        for name, tensor in self.held():
-            device = self.device_of[name]
-            if id(tensor) in streamed.get(device, ()):
-                at_host.append((tensor, device))
-            else:
-                held.setdefault(device, []).append(tensor)
-        alone = [tensor for tensor in self.returned.values() if id(tensor) not in self.owner]
-        held.setdefault(self.placed.home, []).extend(alone)
-        # One copy serves all devices; if one of them needs it pinned, it is.
-        pin = any(reads_pinned(device) for _, device in at_host)
-        self.placed.add([tensor for tensor, _ in at_host], HOST, pin=pin)
-        for tensor, device in at_host:
-            self.placed.share(tensor, HOST, device)
-        for device, tensors in held.items():
-            self.placed.add(tensors, device)
-        for name, stage in self.stages.items():
-            for tensor in tensors_within(stage):
-                if self._is_lent(name, tensor):
-                    owner = self.device_of[self.owner[id(tensor)]]
-                    self.placed.share(tensor, owner, self.device_of[name])
-
     def held(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the tensors of each stage that its own device holds, or that travel to it."""
         for name, stage in self.stages.items():
@@ -115,16 +94,27 @@ class Placing:
         return {path: attribute_at(self.split, path) for path in dict.fromkeys(paths)}
 
     @property
+    def alone(self) -> list[torch.Tensor]:
+        """The tensors that the graph returns as they are, and no stage reads."""
+        return [tensor for tensor in self.returned.values() if id(tensor) not in self.owner]
+
+    @property
+    def written(self) -> dict[str, torch.Tensor]:
+        """The tensors that a stage writes, by path."""
+        paths = self.split.meta.get("written_weights", ())
+        return {path: attribute_at(self.split, path) for path in paths}
+
+    @property
     def kept(self) -> set[int]:
         """Identities of the tensors that cannot travel: written ones, and returned ones."""
-        written = self.split.meta.get("written_weights", ())
-        tensors = [*self.returned.values(), *(attribute_at(self.split, p) for p in written)]
-        return {id(tensor) for tensor in tensors}
+        return {id(tensor) for tensor in (*self.returned.values(), *self.written.values())}
 
     def device_at(self, tensor: torch.Tensor) -> torch.device:
         """Return where a tensor of the split is owned."""
         owner = self.owner.get(id(tensor))
-        return self.placed.home if owner is None else self.device_of[owner]
+        if owner is None:
+            return self.lodged.get(id(tensor), self.placed.home)
+        return self.device_of[owner]
 
     def elsewhere(self) -> dict[str, dict[str, str]]:
         """Return, by stage, its parameters that another device owns, with their names there."""
@@ -149,6 +139,13 @@ class Placing:
                 found[name] = paths
         return found
 
+    def lent(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the tensors of each stage that come from another device in every call."""
+        for name, stage in self.stages.items():
+            for tensor in tensors_within(stage):
+                if self._is_lent(name, tensor):
+                    yield name, tensor
+
     def _is_lent(self, name: str, tensor: torch.Tensor) -> bool:
         if self.tied_weights == "copy" or not isinstance(tensor, nn.Parameter):
             return False
@@ -171,6 +168,76 @@ def check_owners(placings: Sequence[Placing]) -> None:
                         f"on {device} in another, and with tied_weights='sum' it is on one device; "
                         "plan the splits alike, or write tied_weights='copy' to serve"
                     )
+
+
+def join_written(placings: Sequence[Placing]) -> None:
+    """Let what one split writes be one tensor for all of them.
+
+    What another one returns as it is, and does not read, goes to where the writer has it.
+
+    Raises
+    ------
+    PartitionError
+        If another one reads it on another device, where it would be a copy that stays as it was.
+    """
+    written = {
+        id(piece): (path, piece)
+        for placing in placings
+        for path, tensor in placing.written.items()
+        for piece in pieces_of(tensor).values()
+    }
+    memories = {memory_of(piece) for _, piece in written.values()}
+    pieces: dict[int, torch.Tensor] = {}
+    devices: dict[int, set[torch.device]] = {}
+    lodgers: dict[int, list[tuple[Placing, torch.Tensor]]] = {}
+    for placing in placings:
+        held = [(tensor, placing.device_of[name]) for name, tensor in placing.held()]
+        for tensor, device in (*held, *((tensor, None) for tensor in placing.alone)):
+            for piece in pieces_of(tensor).values():
+                if memory_of(piece) not in memories:
+                    continue
+                pieces[id(piece)] = piece
+                if device is None:
+                    lodgers.setdefault(id(piece), []).append((placing, tensor))
+                elif piece.device == placing.placed.home or placing.placed.copy:
+                    devices.setdefault(id(piece), set()).add(device)
+    for group in overlapping(list(pieces.values())):
+        paths = [written[id(piece)][0] for piece in group if id(piece) in written]
+        found = set().union(*(devices.get(id(piece), ()) for piece in group)) if paths else set()
+        if len(found) > 1:
+            one, other = sorted(map(str, found))[:2]
+            raise PartitionError(
+                f"weight {paths[0]!r} is written in one split and read on {one} and {other}, where "
+                "copies would differ; plan the splits alike, or give both devices one place"
+            )
+        for placing, tensor in (each for piece in group for each in lodgers.get(id(piece), ())):
+            placing.lodged.update((id(tensor), device) for device in found)
+
+
+def place_tensors(placings: Sequence[Placing], streamed: Streamed) -> None:
+    """Put all tensors on their devices, and those that travel into host memory."""
+    placed = placings[0].placed
+    held: dict[torch.device, list[torch.Tensor]] = {}
+    at_host: list[tuple[torch.Tensor, torch.device]] = []
+    for placing in placings:
+        for name, tensor in placing.held():
+            device = placing.device_of[name]
+            if id(tensor) in streamed.get(device, ()):
+                at_host.append((tensor, device))
+            else:
+                held.setdefault(device, []).append(tensor)
+        for tensor in placing.alone:
+            held.setdefault(placing.device_at(tensor), []).append(tensor)
+    # One copy serves all devices; if one of them needs it pinned, it is.
+    pin = any(reads_pinned(device) for _, device in at_host)
+    placed.add([tensor for tensor, _ in at_host], HOST, pin=pin)
+    for tensor, device in at_host:
+        placed.share(tensor, HOST, device)
+    for device, tensors in held.items():
+        placed.add(tensors, device)
+    for placing in placings:
+        for name, tensor in placing.lent():
+            placed.share(tensor, placing.device_at(tensor), placing.device_of[name])
 
 
 def streamed_tensors(placings: Sequence[Placing]) -> Streamed:

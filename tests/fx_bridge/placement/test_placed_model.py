@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 import tests.support.program_checks as program_checks
 from fx_bridge import Training
+from fx_bridge.capture.graph import capture
 from fx_bridge.checkpoint.stages import save_stages
 from fx_bridge.equivalence.check import check_equivalence
 from fx_bridge.partition import partition_module
@@ -196,6 +197,63 @@ def test_splits_that_first_read_a_parameter_on_different_devices_have_no_sum():
     one, two = place_all((split, split), devices, copy=True)
     one(tokens).sum().backward()
     assert all(p.grad is not None for p in two.parameters())  # They are those of the first.
+
+
+class Cached(nn.Module):
+    """Counts calls in a buffer of which another buffer is a part."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("cache", torch.zeros(4))
+        self.register_buffer("part", self.cache[:2])
+
+    def forward(self, x, does):
+        y = self.linear(x)
+        if does == "write":
+            self.cache.add_(1)
+        return {
+            "write": lambda: y + self.cache,
+            "read": lambda: y * self.cache,
+            "read a part": lambda: y[:, :2] * self.part,
+            "return": lambda: (y, self.cache, self.part),
+            "read and return": lambda: (y * self.cache, self.part),
+        }[does]()
+
+
+def cached_split(model, does, device):
+    captured = capture(model, (torch.ones(2, 4), does))
+    names = [node.name for node in captured.operators]
+    return split_by_plan(captured, PartitionPlan(dict.fromkeys(names, device), (device,)))
+
+
+@pytest.mark.parametrize("does", ["write", "read", "read a part", "return", "read and return"])
+def test_what_one_split_writes_is_one_tensor_for_all(does):
+    model, x = Cached(), torch.rand(2, 4)
+    for devices in (("cpu:0", "cpu:0"), ("cpu", "cpu"), ("cpu:0", "cpu:1"), ("cpu", "cpu:1")):
+        splits = [cached_split(model, *each) for each in zip(("write", does), devices, strict=True)]
+        for turned in (False, True):
+            apart = devices[0] != devices[1] and does != "return"
+            given = splits[::-1] if turned else splits
+            if apart:
+                with pytest.raises(PartitionError, match=r"cache' is written in one split"):
+                    place_all(given, tied_weights="copy")
+                continue
+            placed = place_all(given, tied_weights="copy", copy=True)
+            write, other = placed[::-1] if turned else placed
+            expected = copy.deepcopy(model)
+            for _ in range(2):
+                assert torch.equal(write(x, "write"), expected(x, "write"))
+                found = pytree.tree_leaves(other(x, does))
+                wanted = pytree.tree_leaves(expected(x, does))
+                assert all(map(torch.equal, found, wanted))
+
+
+def test_what_splits_only_read_may_be_copied():
+    model, x = Cached(), torch.rand(2, 4)
+    splits = [cached_split(model, "read", device) for device in ("cpu:0", "cpu:1")]
+    for placed in place_all(splits, tied_weights="copy", copy=True):
+        assert torch.equal(placed(x, "read"), model(x, "read"))
 
 
 def test_copies_of_tied_weights_are_not_trained():
