@@ -34,6 +34,7 @@ from fx_bridge.capture.python.custom_backward import (
     with_remedy,
 )
 from fx_bridge.capture.python.surroundings import all_questions, noted_questions
+from fx_bridge.capture.python.weight_casts import casting_weights_once
 from fx_bridge.capture.tracers.dynamic_batch import Exported, export_dynamic
 from fx_bridge.capture.tracers.export import export
 from fx_bridge.capture.tracers.make_fx import trace_operators
@@ -95,6 +96,7 @@ class Attempt:
     causes: list[Exception] = field(default_factory=list)
     prefix: str = ""
 
+    @casting_weights_once()
     def export(self, *, strict: bool = False, aware: bool = True) -> Exported:
         """Export by torch.export."""
         if self.dynamic_batch:
@@ -110,6 +112,7 @@ class Attempt:
         )
         return Exported(module, self.args, self.kwargs, note)
 
+    @casting_weights_once()
     def trace_operators(self) -> Exported:
         """Record what runs, backward passes included."""
         module, note = trace_operators(self.model, self.args, self.kwargs, self.constants)
