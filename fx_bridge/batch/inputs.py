@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from fx_bridge.capture.graph import CapturedGraph, check_captured
-from fx_bridge.capture.model.messages import first_line
+from fx_bridge.equivalence.calls import first_line
 from fx_bridge.storages.replay import hint
 from solver import PartitionError
 from solver.model.text import shown

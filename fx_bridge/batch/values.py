@@ -8,7 +8,7 @@ from typing import Any
 from torch import fx, nn
 
 from fx_bridge.capture.graph import CapturedGraph
-from fx_bridge.capture.model.messages import first_line
+from fx_bridge.equivalence.calls import first_line
 from fx_bridge.storages.replay import Replay
 from solver import PartitionError
 

@@ -7,9 +7,10 @@ not run cannot be captured, and what runs without gradients alone is captured li
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -17,7 +18,6 @@ from torch import nn
 from fx_bridge.capture.model.messages import (
     describe,
     failure,
-    first_line,
     is_data_dependent,
     is_final,
     quiet,
@@ -39,6 +39,8 @@ from fx_bridge.capture.tracers.dynamic_batch import Exported, export_dynamic
 from fx_bridge.capture.tracers.export import export
 from fx_bridge.capture.tracers.make_fx import trace_operators
 from fx_bridge.capture.tracers.values import trace
+from fx_bridge.equivalence.calls import first_line
+from fx_bridge.equivalence.check import check_equivalence
 from solver import PartitionError
 
 Capture = Literal[
@@ -52,6 +54,9 @@ Capture = Literal[
 ]
 """How a graph was captured."""
 
+_SHOWN: Final = 2
+"""Differences that a message names."""
+
 
 class Captured(NamedTuple):
     """A graph of a module, how it was made, and what is not as asked for."""
@@ -61,6 +66,10 @@ class Captured(NamedTuple):
     note: str
     asked: frozenset[str]
     """What forward asked of its surroundings."""
+
+
+class DiffersError(Exception):
+    """A graph computes something else than its model; the message says what."""
 
 
 @dataclass
@@ -77,11 +86,15 @@ class Attempt:
         As ``torch.export.export`` takes them.
     constants : mapping of str to torch.Tensor
         Values of fixed inputs, by path.
+    check : bool
+        Take no graph that computes something else than the model.
     failures : dict of str to str
         What was tried and why it failed, by the first line of the error: the same complaint
         three times over says no more than once.
     causes : list of Exception
         The errors themselves, in the order in which they came.
+    differentiated : list of str
+        The calls that differentiate in forward.
     prefix : str
         What the note begins with.
     """
@@ -92,8 +105,10 @@ class Attempt:
     dynamic_batch: bool
     dynamic_shapes: Any
     constants: Mapping[str, torch.Tensor]
+    check: bool = False
     failures: dict[str, str] = field(default_factory=dict)
     causes: list[Exception] = field(default_factory=list)
+    differentiated: list[str] = field(default_factory=list)
     prefix: str = ""
 
     @casting_weights_once()
@@ -134,13 +149,25 @@ class Attempt:
             watched = unchanged(self.model, watch=watch, watch_inputs=how == "export")
             # Dynamo reads Python, and would take what watches for a part of it.
             questions = noted_questions() if watch else contextlib.nullcontext(all_questions())
-            with quiet(), watched as changes, own_backward(self.model) as lost, questions as asked:
+            with (
+                quiet(),
+                watched as changes,
+                own_backward(self.model) as lost,
+                questions as asked,
+                _differentiations(self.differentiated),
+            ):
                 made = way()
                 to_modules(made.module)
+            if self.check:
+                self._compare(made)
+        except MemoryError:
+            raise
         except Exception as error:
             if refusal := refusal_in(error):
                 raise refusal from None
             text = f"{how} failed {failure(error, self.model)}"
+            if isinstance(error, DiffersError):
+                text = f"{how} computes something else: {error}"
             self.failures.setdefault(first_line(error), text)
             self.causes.append(error)
             return None
@@ -148,6 +175,16 @@ class Attempt:
         mark_lost(made.module, lost.lost or with_remedy(hooks))
         notes = (self.prefix, *self.failures.values(), made.note, hooks, lost.note, changes.note)
         return Captured(made, how, "; ".join(note for note in notes if note), frozenset(asked))
+
+    def _compare(self, made: Exported) -> None:
+        """Raise DiffersError unless a graph computes what the model does."""
+        trained = self.model.training and torch.is_grad_enabled()
+        gradients = trained and any(each.requires_grad for each in self.model.parameters())
+        report = check_equivalence(
+            self.model, made.module, made.args, made.kwargs, gradients=gradients
+        )
+        if not report.equal:
+            raise DiffersError(first_line(Exception("; ".join(report.differences[:_SHOWN]))))
 
     @property
     def explained(self) -> Exception:
@@ -160,10 +197,14 @@ class Attempt:
     def refused(self, advice: str = "") -> PartitionError:
         """Return the error that says in one line why there is no graph, and what to do."""
         explained = self.failures[first_line(self.explained)]
-        others = [text for text in self.failures.values() if text != explained]
-        also = " and ".join(text.split(" failed", 1)[0] for text in others)
+        differing = [str(cause) for cause in self.causes if isinstance(cause, DiffersError)]
+        first = self.failures[differing[0]] if differing else explained
+        told = dict.fromkeys((first, explained))
+        others = [text for text in self.failures.values() if text not in told]
+        also = " and ".join(re.split(" failed| computes", text)[0] for text in others)
         also = f"; {also} fail{'s' if len(others) == 1 else ''} too" if others else ""
-        return PartitionError(f"cannot capture {describe(self.model)}: {explained}{also}; {advice}")
+        why = "; ".join(told)
+        return PartitionError(f"cannot capture {describe(self.model)}: {why}{also}; {advice}")
 
 
 def attempt(task: Attempt) -> Captured:
@@ -174,8 +215,7 @@ def attempt(task: Attempt) -> Captured:
     PartitionError
         In one line: whether the model runs, what stopped the capture, and what to change.
     """
-    with _differentiations() as differentiated:
-        made = task.tried("export", task.export)
+    made = task.tried("export", task.export)
     if made is not None:
         return made
     first = task.causes[0]
@@ -186,13 +226,15 @@ def attempt(task: Attempt) -> Captured:
             return _without_gradients(task, own_error)
         runs = "the model runs on these inputs, so "
     if not is_final(first):
-        for how, way in _ways(task, bool(differentiated)):
+        for how, way in _ways(task, bool(task.differentiated)):
             made = task.tried(how, way)
             if made is not None:
                 return made
     others = [cause for cause in task.causes if cause is not task.explained]
     advice = remedy([task.explained, *others], task.model, runs)
-    if task.dynamic_shapes is not None and not is_final(first):
+    if isinstance(task.explained, DiffersError):
+        advice = "capture it without check=True if that does not matter"
+    elif task.dynamic_shapes is not None and not is_final(first):
         advice = f"{runs}check dynamic_shapes"
     raise task.refused(advice) from task.explained
 
@@ -230,18 +272,17 @@ def _without_gradients(task: Attempt, own_error: Exception) -> Captured:
 
 
 @contextlib.contextmanager
-def _differentiations() -> Iterator[list[str]]:
+def _differentiations(found: list[str]) -> Iterator[None]:
     """Collect the calls that differentiate in the block."""
     from torch._functorch import eager_transforms
 
-    found: list[str] = []
     owners: list[tuple[Any, str]] = [(torch.autograd, "grad"), (torch.autograd, "backward")]
     names = ("grad_and_value_impl", "vjp", "_autograd_grad")
     owners += [(eager_transforms, name) for name in names]
     with contextlib.ExitStack() as stack:
         for owner, name in owners:
             stack.enter_context(_noted(owner, name, found))
-        yield found
+        yield
 
 
 @contextlib.contextmanager

@@ -28,16 +28,17 @@ from fx_bridge.capture.model.inputs import (
     check_constants,
     check_initialised,
     check_scripts,
-    checked_inputs,
     flat_inputs,
     on_device_of,
 )
-from fx_bridge.capture.model.messages import describe
+from fx_bridge.capture.model.messages import describe, refusing
+from fx_bridge.capture.model.trial import can_run
 from fx_bridge.capture.model.written_values import GIVEN, written_down
 from fx_bridge.capture.python.surroundings import answers_now
 from fx_bridge.capture.tracers.dynamic_batch import batch_size_of
 from fx_bridge.capture.tracers.export import load_program, unlift
 from fx_bridge.capture.tracers.values import complete
+from fx_bridge.equivalence.calls import checked_inputs
 from fx_bridge.storages.attention import checked_kernels
 from fx_bridge.storages.autocast import note_precision
 from fx_bridge.storages.table import StorageTable, storage_table
@@ -172,6 +173,7 @@ def capture(
     dynamic_batch: bool = False,
     dynamic_shapes: Any = None,
     constants: Sequence[str] = (),
+    check: bool = False,
 ) -> CapturedGraph:
     """Capture `model` as one FX graph with values.
 
@@ -200,6 +202,11 @@ def capture(
         arguments, or paths of tensors in them, such as ``"batch['sizes']"``. The graph is for
         their values; calls of the split or placed model with others are refused. On the meta
         device these inputs still need values. For modules only.
+    check : bool
+        Run the model and its graph once on the example inputs, and compare what they compute, to
+        the bit; gradients too where the model is in training mode. A graph that differs, as where
+        a library runs other kernels while it is traced, is passed over for that of another way of
+        capturing. For modules with weights only.
 
     Raises
     ------
@@ -215,60 +222,76 @@ def capture(
     """
     keywords = checked_inputs(args, kwargs)
     fixed = check_constants(constants)
-    _check_request(model, dynamic_batch, dynamic_shapes, fixed)
+    request = _Request(dynamic_batch, dynamic_shapes, fixed, check)
+    request.check_model(model)
     if isinstance(model, CapturedGraph):
         if args or keywords:
             raise PartitionError("a captured graph has its inputs; leave out args and kwargs")
         return model
+    with refusing(model):
+        captured = _captured(model, tuple(args), keywords, request)
+        note_precision(captured.module)
+        _check_content(captured, model)
+        return captured
+
+
+def _captured(
+    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], request: _Request
+) -> CapturedGraph:
     register_caches()
-    if isinstance(model, nn.Module):
-        check_scripts(model)
     if isinstance(model, (str, os.PathLike)):
-        captured = _from_exported_program(load_program(model), tuple(args), keywords)
-    elif isinstance(model, ExportedProgram):
-        captured = _from_exported_program(model, tuple(args), keywords)
-    elif isinstance(model, fx.GraphModule):
-        module, inputs, note = complete(model, tuple(args), keywords)
-        captured = CapturedGraph(module, "graph_module", note, *inputs)
-    else:
-        captured = _from_module(model, tuple(args), keywords, dynamic_batch, dynamic_shapes, fixed)
-    note_precision(captured.module)
-    _check_content(captured, model)
-    return captured
+        return _from_exported_program(load_program(model), args, kwargs)
+    if isinstance(model, ExportedProgram):
+        return _from_exported_program(model, args, kwargs)
+    check_scripts(model)
+    if isinstance(model, fx.GraphModule):
+        module, inputs, note = complete(model, args, kwargs)
+        return CapturedGraph(module, "graph_module", note, *inputs)
+    return _from_module(model, args, kwargs, request)
 
 
-def _check_request(
-    model: object, dynamic_batch: object, dynamic_shapes: object, fixed: Sequence[str]
-) -> None:
-    """Refuse what is no model, and ways of capturing that this kind of model does not take."""
-    if not isinstance(dynamic_batch, bool):
-        raise PartitionError(f"dynamic_batch is {shown(dynamic_batch)}; write True or False")
-    if dynamic_batch and dynamic_shapes is not None:
-        raise PartitionError("dynamic_batch and dynamic_shapes exclude each other; give one")
-    if fixed and dynamic_batch:
-        raise PartitionError(
-            "constants fix the sizes that dynamic_batch would leave open; give one of them"
-        )
-    known = (nn.Module, ExportedProgram, str, os.PathLike, CapturedGraph)
-    if not isinstance(model, known):
-        hint = "; give an instance, not the class" if isinstance(model, type) else ""
-        raise PartitionError(
-            f"cannot capture {describe(model)}: give a torch.nn.Module, a torch.fx.GraphModule, "
-            f"a torch.export.ExportedProgram or the path of a .pt2 file{hint}"
-        )
-    if (dynamic_batch or dynamic_shapes is not None) and (
-        isinstance(model, fx.GraphModule) or not isinstance(model, nn.Module)
-    ):
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What a capture is asked for besides the graph, as :func:`capture` takes it."""
+
+    dynamic_batch: bool
+    dynamic_shapes: Any
+    constants: tuple[str, ...]
+    check: bool
+
+    def check_model(self, model: object) -> None:
+        """Refuse what is no model, and requests that this kind of model does not take."""
+        for name in ("dynamic_batch", "check"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise PartitionError(f"{name} is {shown(value)}; write True or False")
+        if self.dynamic_batch and self.dynamic_shapes is not None:
+            raise PartitionError("dynamic_batch and dynamic_shapes exclude each other; give one")
+        if self.constants and self.dynamic_batch:
+            raise PartitionError(
+                "constants fix the sizes that dynamic_batch would leave open; give one of them"
+            )
+        known = (nn.Module, ExportedProgram, str, os.PathLike, CapturedGraph)
+        if not isinstance(model, known):
+            hint = "; give an instance, not the class" if isinstance(model, type) else ""
+            raise PartitionError(
+                f"cannot capture {describe(model)}: give a torch.nn.Module, a "
+                "torch.fx.GraphModule, a torch.export.ExportedProgram or the path of a .pt2 "
+                f"file{hint}"
+            )
+        if isinstance(model, nn.Module) and not isinstance(model, fx.GraphModule):
+            return
         kind = "GraphModule" if isinstance(model, fx.GraphModule) else describe(model)
-        raise PartitionError(
-            f"dynamic sizes need the module itself, not a {kind}, whose sizes are as they are; "
-            "give the module, or export it with dynamic_shapes yourself"
-        )
-    if fixed and (isinstance(model, fx.GraphModule) or not isinstance(model, nn.Module)):
-        raise PartitionError(
-            f"constants need the module itself, not a {describe(model)}, whose graph is as it is; "
-            "give the module"
-        )
+        if self.dynamic_batch or self.dynamic_shapes is not None:
+            raise PartitionError(
+                f"dynamic sizes need the module itself, not a {kind}, whose sizes are as they "
+                "are; give the module, or export it with dynamic_shapes yourself"
+            )
+        for name in ("constants", "check"):
+            if getattr(self, name):
+                raise PartitionError(
+                    f"{name} needs the module itself, not a {kind}, whose graph is as it is; "
+                    "give the module"
+                )
 
 
 def _check_content(captured: CapturedGraph, model: object) -> None:
@@ -323,20 +346,24 @@ def _from_exported_program(
 
 
 def _from_module(
-    model: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    dynamic_batch: bool,
-    dynamic_shapes: Any,
-    constants: Sequence[str],
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], request: _Request
 ) -> CapturedGraph:
     check_call(model, args, kwargs)
     check_initialised(model)
-    fixed = constant_inputs(model, args, kwargs, constants)
+    fixed = constant_inputs(model, args, kwargs, request.constants)
     args, kwargs = as_distinct(*on_device_of(model, args, kwargs))
-    if dynamic_batch:
+    if request.dynamic_batch:
         batch_size_of(args, kwargs)
-    made = attempt(Attempt(model, args, kwargs, dynamic_batch, dynamic_shapes, fixed))
+    if request.check and not can_run(model, args, kwargs):
+        raise PartitionError(
+            f"check=True runs {describe(model)}, which has no values on the meta device; leave it "
+            "out, or give weights and inputs on the cpu"
+        )
+    made = attempt(
+        Attempt(
+            model, args, kwargs, request.dynamic_batch, request.dynamic_shapes, fixed, request.check
+        )
+    )
     mark_constants(made.exported.module, model, args, kwargs, fixed)
     captured = CapturedGraph(
         made.exported.module,
@@ -345,7 +372,7 @@ def _from_module(
         made.exported.args,
         made.exported.kwargs,
         source=model,
-        constants=tuple(constants),
+        constants=request.constants,
     )
     for node, value in zip(
         captured.graph.find_nodes(op="placeholder"), captured.example_values, strict=False

@@ -26,8 +26,9 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
 from fx_bridge.capture.attributes import stage_results
-from fx_bridge.capture.model.messages import first_line, quiet
+from fx_bridge.capture.model.messages import quiet
 from fx_bridge.checkpoint.manifest import check_file, file_sha256
+from fx_bridge.equivalence.calls import first_line
 from fx_bridge.storages.replay import hint
 from solver import PartitionError
 from solver.io.files import load_json, write_text_atomically

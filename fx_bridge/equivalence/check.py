@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fx_bridge.capture.model.inputs import checked_inputs
+from fx_bridge.equivalence.calls import checked_inputs
 from fx_bridge.equivalence.differences import (
     Comparison,
     compare_gradients,

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from fx_bridge.capture.model.messages import first_line
+from fx_bridge.equivalence.calls import first_line
 from fx_bridge.equivalence.containers import named_leaves
 from fx_bridge.storages.mutations import memory_of
 from fx_bridge.storages.tensor_subclasses import (

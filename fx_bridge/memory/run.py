@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from fx_bridge.capture.graph import COMPUTE_OPS, CapturedGraph
-from fx_bridge.capture.model.messages import first_line
+from fx_bridge.equivalence.calls import first_line
 from fx_bridge.memory.ledger import Ledger
 from fx_bridge.memory.optimizer import OptimizerFactory, OptimizerStep
 from fx_bridge.storages.device_kernels import DeviceKernels

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from fx_bridge.capture.model.messages import failure
+from fx_bridge.capture.model.messages import failure, quiet
+from fx_bridge.capture.model.state import unchanged
 from solver import PartitionError
 
 _hf: Any = importlib.import_module("transformers.cache_utils")
@@ -172,9 +173,17 @@ def _probe(model: Any, batch: int, context: int, argument: str) -> Any:
 
 
 def run_faked(model: nn.Module, *args: Any, **kwargs: Any) -> None:
-    """Run a model whose tensors are fake, as are tensors among the arguments."""
+    """Run a model whose tensors are fake, as are tensors among the arguments.
+
+    What it keeps of the run in its attributes is put back.
+    """
     named = dict((*model.named_parameters(), *model.named_buffers()))
-    with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+    with (
+        quiet(),
+        unchanged(model),
+        torch.no_grad(),
+        FakeTensorMode(allow_non_fake_inputs=True) as mode,
+    ):
         # Fake kernels of experts know bfloat16 alone.
         tensors = {
             name: torch.empty(t.shape, dtype=_PROBED if t.is_floating_point() else t.dtype)

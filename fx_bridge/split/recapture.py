@@ -21,13 +21,13 @@ from torch.utils import _pytree as pytree
 from fx_bridge.capture.digest import first_difference
 from fx_bridge.capture.graph import CapturedGraph, capture
 from fx_bridge.capture.model.inputs import described_inputs, described_tensor, in_order, listed
-from fx_bridge.capture.model.messages import first_line
 from fx_bridge.capture.python.surroundings import (
     GRAD_MODE,
     GRADIENTS,
     answering,
     answers_now,
 )
+from fx_bridge.equivalence.calls import first_line
 from fx_bridge.split.captures import (
     CAST_GUARD,
     as_trained,

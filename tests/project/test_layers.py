@@ -27,7 +27,7 @@ LAYERS = {
         < search < diagnosis, serving
     """,
     "fx_bridge": """
-        storages < capture < costs, checkpoint, equivalence, memory, recomputation < batch, split
+        storages < equivalence < capture < costs, checkpoint, memory, recomputation < batch, split
         < options < interop, placement, digraph < partition, serving < pipeline, dynamo
     """,
     "experiments": """

@@ -6,7 +6,7 @@ import copy
 import inspect
 import itertools
 from collections import OrderedDict, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -24,24 +24,6 @@ _SHOWN: Final = 6
 """Inputs that a message names."""
 _LONG: Final = 160
 """Characters of a structure that a message shows."""
-
-
-def checked_inputs(args: object, kwargs: object) -> dict[str, Any]:
-    """Return the keyword inputs; raise PartitionError unless both can be inputs of a call."""
-    if isinstance(args, (torch.Tensor, str)) or not isinstance(args, Sequence):
-        raise PartitionError(
-            f"args is a {type(args).__name__}; give a tuple of inputs, such as (tokens,)"
-        )
-    if kwargs is None:
-        return {}
-    if not isinstance(kwargs, Mapping):
-        raise PartitionError(
-            f"kwargs is a {type(kwargs).__name__}; give a dict of inputs, such as {{'mask': mask}}"
-        )
-    for name in kwargs:
-        if not isinstance(name, str):
-            raise PartitionError(f"kwargs has the key {name!r}; write names, such as 'mask'")
-    return dict(kwargs)
 
 
 def check_constants(names: object) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch._ops import OpOverload
 
+from fx_bridge.equivalence.calls import first_line
 from solver import PartitionError
 
 _TORCH_DIRECTORY: Final = str(Path(torch.__file__).parent)
@@ -27,11 +28,6 @@ _STANDARD_LIBRARY: Final = sysconfig.get_path("stdlib")
 def describe(model: object) -> str:
     """Return the name of a class, or of the class of an instance."""
     return model.__name__ if isinstance(model, type) else type(model).__name__
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message that is not empty, cut to 200 characters."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:200]
 
 
 def failure(error: BaseException, model: nn.Module) -> str:
@@ -180,6 +176,22 @@ def operator_name(frames: Iterable[tuple[FrameType, int]]) -> str:
         if isinstance(function, OpOverload):
             return str(function.overloadpacket)
     return ""
+
+
+@contextlib.contextmanager
+def refusing(model: object) -> Iterator[None]:
+    """Let a capture in the block end with a graph or with PartitionError, and say nothing else."""
+    try:
+        with quiet():
+            yield
+    except (PartitionError, MemoryError):
+        raise
+    except Exception as error:
+        where = failure(error, model if isinstance(model, nn.Module) else nn.Module())
+        raise PartitionError(
+            f"cannot capture {describe(model)}: it fails {where}; capture the part of it that can "
+            "be traced, or give an ExportedProgram of it"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -75,11 +75,11 @@ class FunctionCall(nn.Module):
 class _Recorded(HigherOrderOperator):
     """What a node calls until :func:`to_modules`: torch.export lets only operators through."""
 
-    def __init__(self, call: FunctionCall) -> None:
-        super().__init__("autograd_function_call")  # type: ignore[no-untyped-call]
+    def __init__(self, call: nn.Module, name: str) -> None:
+        super().__init__("module_call")  # type: ignore[no-untyped-call]
         self.call = call
         # Names the node.
-        self.__name__ = call.function.__name__
+        self.__name__ = name
 
     def __call__(self, *passed: Any) -> Any:
         return self.call(*passed)
@@ -108,7 +108,8 @@ def record(function: type[Any], args: tuple[Any, ...], apply: Callable[[], Any])
     methods = (function.forward, function.backward, function.setup_context)
     if any(_holds_tensors(value, set()) for value in (*held, *methods)):
         raise NotKeptError("it is given a module or function, whose tensors the graph cannot pass")
-    target = _Recorded(FunctionCall(function, pytree.tree_unflatten(held, structure)))
+    call = FunctionCall(function, pytree.tree_unflatten(held, structure))
+    target = _Recorded(call, function.__name__)
     proxies = [leaf for leaf in leaves if isinstance(leaf, fx.Proxy)]
     if proxies:
         return proxies[0].tracer.create_proxy("call_function", target, tuple(passed), {})
@@ -116,15 +117,43 @@ def record(function: type[Any], args: tuple[Any, ...], apply: Callable[[], Any])
     assert mode is not None
     tracer = mode.tracer
     value = _run(tracer, passed, apply)
+    _track(tracer, target, passed, value)
+    return value
+
+
+def record_module(call: nn.Module, passed: Sequence[Any]) -> Any:
+    """Record a call of a module as one node of the graph that is being traced.
+
+    Parameters
+    ----------
+    call : torch.nn.Module
+        May write to what it is passed, and read values of it; it runs on fake tensors too.
+    passed : sequence
+        Its arguments.
+
+    Returns
+    -------
+    Any
+        What it returns.
+    """
+    mode = get_proxy_mode()
+    assert mode is not None
+    with disable_proxy_modes_tracing(), torch._C.DisableTorchFunction():
+        value = call(*passed)
+    _track(mode.tracer, _Recorded(call, type(call).__name__), passed, value)
+    return value
+
+
+def _track(tracer: Any, target: _Recorded, passed: Iterable[Any], value: Any) -> None:
+    """Let the results of a call be those of a new node."""
     arguments = tuple(_proxy_of(tracer, leaf) for leaf in passed)
     proxy = tracer.create_proxy("call_function", target, arguments, {})
     set_meta(proxy, value)
     elements = enumerate(value) if isinstance(value, tuple) else [(None, value)]
     for index, element in elements:
         if isinstance(element, torch.Tensor):
-            of_it: Any = proxy if index is None else proxy[index]  # type: ignore[index]
+            of_it: Any = proxy if index is None else proxy[index]
             track_tensor_tree(element, of_it, constant=None, tracer=tracer)
-    return value
 
 
 def is_traced(args: tuple[Any, ...]) -> bool:

@@ -15,6 +15,7 @@ from torch.distributions import Distribution
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from fx_bridge.capture.python.batch_norm import cumulative_batch_norms
 from fx_bridge.capture.python.packed_sequences import padded_by_operators
 
 _FLAGS: Final = ("_is_compiling_flag", "_is_exporting_flag")
@@ -45,7 +46,7 @@ def traceable() -> Iterator[None]:
     Distribution.set_default_validate_args(False)
     patched.to = to
     try:
-        with _Stacking(), padded_by_operators():
+        with _Stacking(), padded_by_operators(), cumulative_batch_norms():
             yield
     finally:
         Distribution.set_default_validate_args(validate)

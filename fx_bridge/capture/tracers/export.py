@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 
 from fx_bridge.capture.model.dataclass_values import with_dataclasses
-from fx_bridge.capture.model.messages import first_line, quiet
+from fx_bridge.capture.model.messages import quiet
 from fx_bridge.capture.python.eager_code import traceable, unaware
 from fx_bridge.capture.python.forward import carried_out
 from fx_bridge.capture.python.held_tensors import check_constants
@@ -28,6 +28,7 @@ from fx_bridge.capture.python.known_values import known_values
 from fx_bridge.capture.python.transforms import fuse_transforms, has_transform
 from fx_bridge.capture.tracers.grad_regions import kept_in_autocast
 from fx_bridge.capture.tracers.values import copy_training
+from fx_bridge.equivalence.calls import first_line
 from solver import PartitionError
 
 

@@ -7,7 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from fx_bridge.capture.model.messages import describe, failure, first_line, quiet, remedy
+from fx_bridge.capture.model.messages import (
+    describe,
+    failure,
+    quiet,
+    remedy,
+)
+from fx_bridge.equivalence.calls import first_line
 
 
 def test_the_first_line_of_a_message():

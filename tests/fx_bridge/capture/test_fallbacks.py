@@ -1,0 +1,129 @@
+"""Ways of capturing in turn: what is compared, what is refused, and that nothing else is said."""
+
+import logging
+import secrets
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from fx_bridge import capture
+from solver import PartitionError
+
+
+class Aware(nn.Module):
+    """Computes something else while it is traced by non-strict export."""
+
+    def forward(self, x):
+        return x.sin() if torch.compiler.is_exporting() else x.cos()
+
+
+def test_a_graph_that_computes_something_else_is_passed_over():
+    x = torch.randn(3)
+    assert not capture(Aware(), (x,)).module(x).equal(x.cos())
+    captured = capture(Aware(), (x,), check=True)
+    assert captured.module(x).equal(x.cos())
+    assert captured.note.startswith("export computes something else: output differs in 3 of 3")
+
+
+def test_a_model_that_no_graph_equals_is_refused():
+    class Drawing(nn.Module):
+        def forward(self, x):
+            return x * secrets.randbelow(1 << 60)
+
+    with pytest.raises(PartitionError, match=r"computes something else: output differs .*check"):
+        capture(Drawing(), (torch.ones(3),), check=True)
+
+
+def test_gradients_are_compared_in_training():
+    class Detached(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(3, 3)
+
+        def forward(self, x):
+            y = self.linear(x)
+            return y + (y.detach() if torch.compiler.is_exporting() else y)
+
+    model, x = Detached(), torch.randn(2, 3)
+    assert "computes something else" not in capture(model.eval(), (x,), check=True).note
+    assert "the gradient of" in capture(model.train(), (x,), check=True).note
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (nn.Linear(3, 3, device="meta"), "which has no values on the meta device; leave it out"),
+        (torch.fx.symbolic_trace(nn.ReLU()), "check needs the module itself, not a GraphModule"),
+    ],
+    ids=["meta", "graph"],
+)
+def test_a_check_needs_a_module_that_runs(model, message):
+    with pytest.raises(PartitionError, match=message):
+        capture(model, (torch.ones(2, 3),), check=True)
+
+
+def test_check_is_true_or_false():
+    with pytest.raises(PartitionError, match="check is 1; write True or False"):
+        capture(nn.ReLU(), (torch.ones(3),), check=1)
+
+
+def test_a_model_that_runs_without_gradients_alone_and_is_not_captured_is_refused():
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(3, 3)
+
+        def forward(self, x):
+            y = self.linear(x).numpy()
+            return x * 2 if y.sum() > 0 else x
+
+    with pytest.raises(PartitionError, match=r"cannot capture Both: .*numpy") as refusal:
+        capture(Both(), (torch.ones(3),))
+    assert "\n" not in str(refusal.value)
+
+
+class Failing(nn.Module):
+    """Raises what it is given where the capture, and nothing before, looks at it."""
+
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    def named_modules(self, *args, **kwargs):
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+        return super().named_modules(*args, **kwargs)
+
+    def forward(self, x):
+        return x * 2
+
+
+def test_whatever_a_capture_meets_is_one_refusal():
+    with pytest.raises(PartitionError, match=r"cannot capture Failing: it fails .*ZeroDivision"):
+        capture(Failing(ZeroDivisionError("by a library\nof another")), (torch.ones(3),))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_what_is_no_fault_of_the_model_passes(error):
+    with pytest.raises(error):
+        capture(Failing(error()), (torch.ones(3),))
+
+
+def test_torch_says_nothing_during_a_capture(capfd, caplog):
+    class Loud(nn.Module):
+        def forward(self, x):
+            logging.getLogger("torch.fx").error("a trace of torch")
+            warnings.warn("a warning of tracing", stacklevel=1)
+            return x.view(5)
+
+    disabled = logging.root.manager.disable
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(PartitionError):
+            capture(Loud(), (torch.ones(3),))
+    assert logging.root.manager.disable == disabled
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert capfd.readouterr() == ("", "")
