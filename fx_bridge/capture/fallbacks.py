@@ -24,8 +24,6 @@ from fx_bridge.capture.model.messages import (
     refusal_in,
     remedy,
 )
-from fx_bridge.capture.model.state import unchanged
-from fx_bridge.capture.model.trial import can_run, trial_error
 from fx_bridge.capture.python.autograd_functions import to_modules
 from fx_bridge.capture.python.custom_backward import (
     lost_hooks,
@@ -35,6 +33,8 @@ from fx_bridge.capture.python.custom_backward import (
 )
 from fx_bridge.capture.python.surroundings import all_questions, noted_questions
 from fx_bridge.capture.python.weight_casts import casting_weights_once
+from fx_bridge.capture.state.restoration import PythonState
+from fx_bridge.capture.state.trial import can_run, kept_tensors, trial_error
 from fx_bridge.capture.tracers.dynamic_batch import Exported, export_dynamic
 from fx_bridge.capture.tracers.export import export
 from fx_bridge.capture.tracers.make_fx import trace_operators
@@ -97,6 +97,8 @@ class Attempt:
         The calls that differentiate in forward.
     prefix : str
         What the note begins with.
+    state : PythonState
+        What the model remembers, which every way puts back.
     """
 
     model: nn.Module
@@ -110,6 +112,10 @@ class Attempt:
     causes: list[Exception] = field(default_factory=list)
     differentiated: list[str] = field(default_factory=list)
     prefix: str = ""
+    state: PythonState = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.state = PythonState(self.model, (self.args, self.kwargs))
 
     @casting_weights_once()
     def export(self, *, strict: bool = False, aware: bool = True) -> Exported:
@@ -146,17 +152,23 @@ class Attempt:
         """Try one way; keep its error if it fails."""
         watch = how != "export-strict"
         try:
-            watched = unchanged(self.model, watch=watch, watch_inputs=how == "export")
+            watched = self.state.during(watch=watch, watch_inputs=how == "export")
             # Dynamo reads Python, and would take what watches for a part of it.
             questions = noted_questions() if watch else contextlib.nullcontext(all_questions())
+            # Other ways trace copies of parameters, or none.
+            real = how in ("make_fx", "symbolic_trace") and can_run(
+                self.model, self.args, self.kwargs
+            )
+            kept = kept_tensors(self.model) if real else contextlib.nullcontext()
             with (
                 quiet(),
                 watched as changes,
                 own_backward(self.model) as lost,
                 questions as asked,
                 _differentiations(self.differentiated),
+                kept,
             ):
-                made = way()
+                made = changes.run(way)
                 to_modules(made.module)
             if self.check:
                 self._compare(made)
@@ -173,7 +185,8 @@ class Attempt:
             return None
         hooks = "" if how == "symbolic_trace" else lost_hooks(self.model)
         mark_lost(made.module, lost.lost or with_remedy(hooks))
-        notes = (self.prefix, *self.failures.values(), made.note, hooks, lost.note, changes.note)
+        notes = (self.prefix, *self.failures.values(), made.note, hooks, lost.note)
+        notes += (changes.note(made.module),)
         return Captured(made, how, "; ".join(note for note in notes if note), frozenset(asked))
 
     def _compare(self, made: Exported) -> None:
@@ -221,7 +234,7 @@ def attempt(task: Attempt) -> Captured:
     first = task.causes[0]
     runs = ""
     if can_run(task.model, task.args, task.kwargs):
-        own_error = trial_error(task.model, task.args, task.kwargs)
+        own_error = trial_error(task.state, task.model, task.args, task.kwargs)
         if own_error is not None:
             return _without_gradients(task, own_error)
         runs = "the model runs on these inputs, so "
@@ -260,7 +273,7 @@ def _without_gradients(task: Attempt, own_error: Exception) -> Captured:
     why = failure(own_error, task.model)
     if torch.is_grad_enabled():
         with torch.no_grad():
-            if trial_error(task.model, task.args, task.kwargs) is None:
+            if trial_error(task.state, task.model, task.args, task.kwargs) is None:
                 task.prefix = f"captured without gradients, with which the model fails {why}"
                 task.failures.clear()
                 task.causes.clear()

@@ -28,13 +28,14 @@ from fx_bridge.capture.model.inputs import (
     check_constants,
     check_initialised,
     check_scripts,
+    check_unsharded,
     flat_inputs,
     on_device_of,
 )
 from fx_bridge.capture.model.messages import describe, refusing
-from fx_bridge.capture.model.trial import can_run
 from fx_bridge.capture.model.written_values import GIVEN, written_down
 from fx_bridge.capture.python.surroundings import answers_now
+from fx_bridge.capture.state.trial import can_run
 from fx_bridge.capture.tracers.dynamic_batch import batch_size_of
 from fx_bridge.capture.tracers.export import load_program, unlift
 from fx_bridge.capture.tracers.values import complete
@@ -244,6 +245,7 @@ def _captured(
     if isinstance(model, ExportedProgram):
         return _from_exported_program(model, args, kwargs)
     check_scripts(model)
+    check_unsharded(model)
     if isinstance(model, fx.GraphModule):
         module, inputs, note = complete(model, args, kwargs)
         return CapturedGraph(module, "graph_module", note, *inputs)

@@ -15,7 +15,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fx_bridge.capture.model.messages import failure, quiet
-from fx_bridge.capture.model.state import unchanged
+from fx_bridge.capture.state.restoration import PythonState
 from solver import PartitionError
 
 _hf: Any = importlib.import_module("transformers.cache_utils")
@@ -180,7 +180,7 @@ def run_faked(model: nn.Module, *args: Any, **kwargs: Any) -> None:
     named = dict((*model.named_parameters(), *model.named_buffers()))
     with (
         quiet(),
-        unchanged(model),
+        PythonState(model, ()).during(),
         torch.no_grad(),
         FakeTensorMode(allow_non_fake_inputs=True) as mode,
     ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import itertools
+import sys
 from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
@@ -22,6 +23,8 @@ from solver.model.text import shown
 _DICTS: Final = (dict, OrderedDict, defaultdict)
 _SHOWN: Final = 6
 """Inputs that a message names."""
+_GATHERING: Final = ("fully_shard", "replicate", "replicate_with_fsdp")
+"""Functions of torch.distributed that add hooks to a module for its weights."""
 _LONG: Final = 160
 """Characters of a structure that a message shows."""
 
@@ -74,6 +77,23 @@ def check_scripts(model: nn.Module) -> None:
                     "such as packed weights, whose bytes cannot be seen; keep weights as "
                     "parameters or buffers, as torchao does"
                 )
+
+
+def check_unsharded(model: nn.Module) -> None:
+    """Raise PartitionError if a library gathers weights of a part of `model` around its runs."""
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")
+    composed: Any = sys.modules.get("torch.distributed._composable.contract")
+    for name, module in model.named_modules():
+        applied = (composed and composed._get_registry(module)) or ()
+        wrapper = next((each for each in _GATHERING if each in applied), "")
+        if fsdp is not None and isinstance(module, fsdp.FullyShardedDataParallel):
+            wrapper = "FullyShardedDataParallel"
+        if wrapper:
+            part = f"its submodule {name!r}" if name else "it"
+            raise PartitionError(
+                f"cannot capture {describe(model)}: {part} is under {wrapper}, whose hooks change "
+                f"weights around each run and are in no graph; capture the model before {wrapper}"
+            )
 
 
 def on_device_of(

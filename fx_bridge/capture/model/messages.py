@@ -164,9 +164,14 @@ def source_place(frames: Iterable[tuple[FrameType, int]], model: nn.Module) -> s
 
 def is_foreign(file: str) -> bool:
     """Return whether a source file is torch's, Python's or this package's, or no file."""
-    if file.startswith(_STANDARD_LIBRARY) and "site-packages" not in file:
-        return True
-    return file.startswith((_TORCH_DIRECTORY, _HERE, "<eval_with_key>", "<frozen"))
+    return is_of_standard_library(file) or file.startswith(
+        (_TORCH_DIRECTORY, _HERE, "<eval_with_key>", "<frozen")
+    )
+
+
+def is_of_standard_library(file: str) -> bool:
+    """Return whether a source file is Python's."""
+    return file.startswith(_STANDARD_LIBRARY) and "site-packages" not in file
 
 
 def operator_name(frames: Iterable[tuple[FrameType, int]]) -> str:

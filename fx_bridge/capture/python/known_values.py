@@ -9,7 +9,7 @@ for the fake ones.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -60,6 +60,12 @@ def known_values(
     """
     buffers = dict(model.named_buffers())
     known = KnownValues(real=real)
+    known.names = {
+        id(value): f"{path}.{name}".lstrip(".")
+        for path, module in model.named_modules()
+        for name, value in vars(module).items()
+        if isinstance(value, torch.Tensor)
+    }
 
     @contextlib.contextmanager
     def inside(*args: Any, **kwargs: Any) -> Iterator[None]:
@@ -100,7 +106,9 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
     asked : frozenset of str
         Of these, those of the value that Python read last and could not.
     decided : set of str
-        The buffers whose values Python read.
+        The buffers, and other tensors to which forward writes, whose values Python read.
+    names : dict of int to str
+        The attributes of modules that are tensors, but neither parameters nor buffers, by identity.
     """
 
     # Asked for by HigherOrderOperator.dispatch.
@@ -111,6 +119,8 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.sources: Any = WeakIdKeyDictionary()
         self.asked: frozenset[str] = frozenset()
         self.decided: set[str] = set()
+        self.names: dict[int, str] = {}
+        self._written: set[str] = set()
         self._real = real
         self._known: Any = WeakIdKeyDictionary()
         self._spoiled: set[int] = set()
@@ -124,9 +134,9 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @property
     def note(self) -> str:
         """What a person has to know of the graph; empty if no value decided anything."""
-        if not self.decided:
+        if not self.decided - self._written:
             return ""
-        first, *others = sorted(self.decided)
+        first, *others = sorted(self.decided - self._written)
         more = f" and {counted(len(others), 'other buffer')}" if others else ""
         return f"the values of the buffer {first!r}{more} decide what is computed, as they are now"
 
@@ -159,6 +169,10 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def check(self) -> None:
         """Raise RuntimeError if a value decided something that the next call would decide anew."""
+        for name in sorted(self.decided & self._written):
+            raise RuntimeError(
+                f"the value of {name} decides what is computed, and forward changes it"
+            )
         for name in sorted(self.decided & self._buffers.keys()):
             raise RuntimeError(
                 f"the value of the buffer {name!r} decides what is computed, and forward changes it"
@@ -180,6 +194,8 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if found is None:
             return self._traced(func, tensors, args, kwargs)
         value, origins = found
+        if func._schema.is_mutable:
+            self._note_writes(written_arguments(func, args, kwargs))
         if not any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(value)):
             self.decided |= origins
             return value
@@ -201,8 +217,9 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(func, OpOverload):
             for tensor in written_arguments(func, args, kwargs):
                 self.sources[tensor] = sources
-                if tensor in self._known:
-                    self._spoiled.add(_memory(self._known[tensor].value))
+                shadow = self._shadow(tensor, func)
+                if shadow is not None:
+                    self._spoiled.add(_memory(shadow.value))
             if any(tag in func.tags for tag in _READ) and not _is_plain_index(func, args):
                 self.asked = sources
                 if self._real:
@@ -275,6 +292,16 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._known[traced] = Known(own, origins)
         return results[0] if is_one else tuple(results)
 
+    def _note_writes(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Tell from now on what is computed from tensors of the model that are no buffers."""
+        for tensor in tensors:
+            if not self._real and not isinstance(tensor, FakeTensor):
+                name = self.names.get(id(tensor))
+                told = f"the attribute {name!r}" if name else "a tensor that is no buffer"
+                self._written.add(told)
+                value, origins = self._known[tensor]
+                self._known[tensor] = Known(value, origins | {told})
+
     def _shadow(self, tensor: torch.Tensor, func: OpOverload) -> Known | None:
         shadow: Known | None = self._known.get(tensor)
         if shadow is not None:
@@ -284,7 +311,12 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # As of torch.tensor([1, 2]): a number that Python wrote down.
         literal = not self._real or func is torch.ops.aten.lift_fresh.default
         if literal and type(tensor) is torch.Tensor and tensor.device.type == "cpu":
-            return Known(tensor, frozenset())
+            if tensor.numel() > _MOST_ELEMENTS:
+                return None if func._schema.is_mutable else Known(tensor, frozenset())
+            # A copy: the model's own must not be written.
+            with _computing():
+                shadow = self._known[tensor] = Known(tensor.detach().clone(), frozenset())
+            return shadow
         return None
 
 

@@ -1,3 +1,4 @@
+import contextlib
 import json
 import math
 import pickle
@@ -116,22 +117,49 @@ def test_a_model_is_called_under_autocast_after_a_capture_outside_and_inside(aut
 
 @pytest.mark.parametrize(
     "name",
-    [name for name, each in SMALL_CONFIGURATIONS.items() if each.package is None],
+    [
+        pytest.param(name, marks=() if each.package is None else pytest.mark.nightly)
+        for name, each in SMALL_CONFIGURATIONS.items()
+    ],
 )
-def test_small_models_of_plain_torch_run_on_their_inputs_and_are_the_same_every_time(name):
+def test_small_models_run_on_their_inputs_and_are_the_same_every_time_and_after_a_capture(name):
     import torch
     from torch.utils import _pytree as pytree
 
+    from fx_bridge import capture
+    from tests.support.model_state import left_as_it_was
+
+    small = SMALL_CONFIGURATIONS[name]
     if name == "packed-int8-mlp" and "x86" not in torch.backends.quantized.supported_engines:
         pytest.skip("torch has no quantised kernels here")
+    if small.package is not None:
+        pytest.importorskip(small.package)
     outputs = []
-    for _ in range(2):
-        model, args, kwargs = SMALL_CONFIGURATIONS[name].build()
+    for is_captured in (False, True):
+        model, args, kwargs = small.build()
         assert not model.training
+        if is_captured:
+            with left_as_it_was(model), contextlib.suppress(PartitionError):
+                capture(model, args, kwargs, constants=small.constants)
         torch.manual_seed(1)
-        with torch.set_grad_enabled(SMALL_CONFIGURATIONS[name].trained):
-            outputs.append([t.detach() for t in pytree.tree_leaves(model(*args, **kwargs))])
+        with torch.set_grad_enabled(small.trained):
+            made = pytree.tree_leaves(model(*args, **kwargs))
+        outputs.append([t.detach() for t in made if isinstance(t, torch.Tensor)])
     assert all(torch.equal(one, other) for one, other in zip(*outputs, strict=True))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_published_models_are_as_before_after_a_capture(name):
+    from fx_bridge import capture
+    from tests.support.model_state import left_as_it_was
+
+    package = CONFIGURATIONS[name].package
+    if package is not None:
+        pytest.importorskip(package)
+    model, args, kwargs = CONFIGURATIONS[name].build()
+    with left_as_it_was(model), contextlib.suppress(PartitionError):
+        capture(model, args, kwargs, constants=CONFIGURATIONS[name].constants)
 
 
 def test_a_model_of_transformers_is_captured_exported_and_split():

@@ -1,0 +1,354 @@
+"""Places in which Python code keeps something: what is there, whether it changed, put back."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, Protocol
+
+import torch
+from torch.utils import _pytree as pytree
+
+from fx_bridge.storages.tensor_subclasses import parts_of
+
+MISSING: Final = object()
+_PLAIN: Final = (bool, int, float, complex, str, bytes)
+
+
+class Holder(Protocol):
+    """A place, and what it held when this was made.
+
+    Attributes
+    ----------
+    label : str
+        As a person would write it: ``"store.calls"``; empty where it is of no interest.
+    """
+
+    label: str
+
+    def changed(self) -> Iterable[str]:
+        """Return the labels of what is another value now."""
+        ...
+
+    def put_back(self) -> None:
+        """Let the place hold what it held."""
+        ...
+
+
+class Entries:
+    """Some or all entries of a dict: attributes of an object, globals of a module, a container.
+
+    Parameters
+    ----------
+    held : dict
+        The dict, whose own methods are not called: some load what they are asked for.
+    label : str
+        Of the whole, or of what has the entries as attributes.
+    prefix : str, optional
+        What stands before the name of an entry in its label. Without it changes are the whole's.
+    names : iterable of str, optional
+        The entries that are meant, those that are not there too; all without it.
+    silent : set of str
+        Entries of no interest.
+    """
+
+    def __init__(
+        self,
+        held: dict[Any, Any],
+        label: str,
+        prefix: str | None = None,
+        names: Iterable[str] | None = None,
+        silent: frozenset[str] = frozenset(),
+    ) -> None:
+        self.held, self.label, self.prefix, self.silent = held, label, prefix, silent
+        self.kind: Any = OrderedDict if isinstance(held, OrderedDict) else dict
+        self.names: set[str] | None = None if names is None else set()
+        self.before = self._now()
+        self.include(names or ())
+
+    def include(self, names: Iterable[str]) -> set[str]:
+        """Mean these entries too; return those of them that are new here and there."""
+        if self.names is None:
+            return set()
+        new = set(names) - self.names
+        self.names |= new
+        there = {name for name in new if name in self.held}
+        self.before |= {name: self.held[name] for name in there}
+        return there
+
+    def replace(self, name: Any, old: Any, new: Any, *, keep: bool = False) -> None:
+        """Put `new` at an entry where `old` is; if asked to, as what was there before."""
+        if keep:
+            self.before[name] = new
+        if dict.get(self.held, name) is old:
+            self.kind.__setitem__(self.held, name, new)
+
+    def _now(self) -> dict[Any, Any]:
+        if type(self.held) is dict and self.names is None:
+            return self.held.copy()
+        names = self.kind.__iter__(self.held) if self.names is None else self.names
+        return {n: dict.__getitem__(self.held, n) for n in names if dict.__contains__(self.held, n)}
+
+    def _is_as_before(self) -> bool:
+        now, before = self.held, self.before
+        return (
+            self.names is None
+            and len(now) == len(before)
+            and all(map(operator.is_, self.kind.__iter__(now), before))
+            and all(dict.__getitem__(now, name) is value for name, value in before.items())
+        )
+
+    def changed(self, assigned: Mapping[str, Any] = MappingProxyType({})) -> list[str]:
+        """Return the labels of the entries that are others now; of a container, its own.
+
+        Parameters
+        ----------
+        assigned : mapping of str
+            What was put there, whatever is there now.
+        """
+        if not assigned and self._is_as_before():
+            return []
+        now, before = {**self._now(), **assigned}, self.before
+        names = [
+            name
+            for name in dict.fromkeys((*before, *now))
+            if name not in self.silent
+            and not is_same(before.get(name, MISSING), now.get(name, MISSING))
+        ]
+        if self.prefix is not None:
+            return [f"{self.prefix}{name}" for name in names]
+        return [self.label] if names or [*map(id, now)] != [*map(id, before)] else []
+
+    def put_back(self) -> None:
+        """Let the entries be what they were, in their order."""
+        if self._is_as_before():
+            return
+        if self.names is None:
+            self.kind.clear(self.held)
+        else:
+            for name in self._now().keys() - self.before.keys():
+                del self.held[name]
+        for name, value in self.before.items():
+            self.kind.__setitem__(self.held, name, value)
+
+
+class Members:
+    """What a list, set or deque holds."""
+
+    def __init__(self, held: Any, label: str) -> None:
+        self.held, self.label = held, label
+        self.kind: Any = next(kind for kind in (list, set, deque) if isinstance(held, kind))
+        self.before = [*self.kind.__iter__(held)]
+
+    def replace(self, name: int, old: Any, new: Any, *, keep: bool = False) -> None:
+        """Put `new` where `old` is; if asked to, as what was there before."""
+        if self.kind is set:
+            return
+        if keep:
+            self.before[name] = new
+        for index, value in enumerate(self.kind.__iter__(self.held)):
+            if value is old:
+                self.kind.__setitem__(self.held, index, new)
+
+    def changed(self) -> list[str]:
+        """Return the label if any member is another."""
+        now = [*self.kind.__iter__(self.held)]
+        same = len(now) == len(self.before) and all(map(is_same, self.before, now))
+        return [] if same else [self.label]
+
+    def put_back(self) -> None:
+        """Let the container hold what it held."""
+        now = [*self.kind.__iter__(self.held)]
+        if len(now) == len(self.before) and all(map(operator.is_, now, self.before)):
+            return
+        self.kind.clear(self.held)
+        (set.update if self.kind is set else self.kind.extend)(self.held, self.before)
+
+
+class Named:
+    """What is read, set and deleted by name: attributes of classes, slots, cells."""
+
+    def __init__(
+        self, owner: Any, names: Iterable[str], label: str, prefix: str, table: Any = None
+    ) -> None:
+        self.owner, self.label, self.prefix, self.table = owner, label, prefix, table
+        self.before = {name: getattr(owner, name, MISSING) for name in names}
+        if table is not None:
+            self.before = dict(table)
+
+    def replace(self, name: str, old: Any, new: Any, *, keep: bool = False) -> None:
+        """Put `new` under a name where `old` is; if asked to, as what was there before."""
+        if keep:
+            self.before[name] = new
+        if self._now().get(name) is old:
+            setattr(self.owner, name, new)
+
+    def _now(self) -> Mapping[str, Any]:
+        if self.table is not None:
+            return dict(self.table)
+        return {name: getattr(self.owner, name, MISSING) for name in self.before}
+
+    def changed(self) -> list[str]:
+        """Return the labels of the names with other values."""
+        now = self._now()
+        names = dict.fromkeys((*self.before, *now))
+        same = ((n, self.before.get(n, MISSING), now.get(n, MISSING)) for n in names)
+        return [f"{self.prefix}{name}" for name, old, new in same if not is_same(old, new)]
+
+    def put_back(self) -> None:
+        """Give every name the value that it had."""
+        now = self._now()
+        for name in dict.fromkeys((*self.before, *now)):
+            old = self.before.get(name, MISSING)
+            if old is now.get(name, MISSING):
+                continue
+            if old is MISSING:
+                delattr(self.owner, name)
+            else:
+                setattr(self.owner, name, old)
+
+
+class Cell:
+    """A variable that a function shares with the function around it."""
+
+    def __init__(self, cell: Any, label: str) -> None:
+        self.cell, self.label = cell, label
+        self.before = self._now()
+
+    def _now(self) -> Any:
+        try:
+            return self.cell.cell_contents
+        except ValueError:
+            return MISSING
+
+    def replace(self, _: str, old: Any, new: Any, *, keep: bool = False) -> None:
+        """Put `new` into it where `old` is; if asked to, as what was there before."""
+        if keep:
+            self.before = new
+        if self._now() is old:
+            self.cell.cell_contents = new
+
+    def changed(self) -> list[str]:
+        """Return the label if the variable has another value."""
+        return [] if is_same(self.before, self._now()) else [self.label]
+
+    def put_back(self) -> None:
+        """Give the variable the value that it had."""
+        if self.before is not MISSING:
+            self.cell.cell_contents = self.before
+        elif self._now() is not MISSING:
+            del self.cell.cell_contents
+
+
+class Status:
+    """A state that one function reads and another one sets.
+
+    Parameters
+    ----------
+    get, put : callable
+        Read the state as a value that does not change with it, and set it.
+    same : callable
+        Whether two such values are equal.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        get: Callable[[], Any],
+        put: Callable[[Any], Any],
+        same: Callable[[Any, Any], bool] = operator.eq,
+    ) -> None:
+        self.label, self.get, self.put, self.same = label, get, put, same
+        self.before = get()
+
+    def changed(self) -> list[str]:
+        """Return the label if the state is another."""
+        return [] if self.same(self.before, self.get()) else [self.label]
+
+    def put_back(self) -> None:
+        """Set the state that was."""
+        if self.changed():
+            self.put(self.before)
+
+
+class Values:
+    """The numbers in a tensor that no module has registered, and whether it is trained."""
+
+    def __init__(self, tensor: torch.Tensor, label: str) -> None:
+        self.tensor, self.label = tensor, label
+        self.parts = [] if tensor.is_meta else [part.detach() for part in parts_of(tensor).values()]
+        self.before = [part.clone() for part in self.parts]
+        self.versions = [_version(part) for part in self.parts]
+        self.requires_grad = tensor.requires_grad
+
+    def changed(self) -> list[str]:
+        """Return the label if any number is another."""
+        same = all(map(_equal, self.parts, self.before))
+        return [] if same else [self.label]
+
+    def put_back(self) -> None:
+        """Write the numbers that were there, as if nothing had been written."""
+        for part, value, version in zip(self.parts, self.before, self.versions, strict=True):
+            # Versions do not tell: batch norm writes its statistics without counting.
+            if not _equal(part, value):
+                with torch.no_grad():
+                    part.copy_(value)
+            if version is not None and _version(part) != version:
+                torch._C._autograd._unsafe_set_version_counter((part,), (version,))
+        if self.tensor.is_leaf and self.tensor.requires_grad != self.requires_grad:
+            self.tensor.requires_grad_(self.requires_grad)
+
+
+def copied_values(value: Any, label: str) -> Status:
+    """Return the state of an array or a bytearray: what its elements are."""
+
+    def put(before: Any) -> None:
+        value[...] = before
+
+    def fill(before: Any) -> None:
+        value[:] = before
+
+    if not hasattr(value, "tobytes") or not hasattr(value, "shape"):
+        return Status(label, lambda: copy.copy(value), fill)
+    same: Any = lambda a, b: a.dtype == b.dtype and a.tobytes() == b.tobytes()  # noqa: E731
+    return Status(label, value.copy, put, same)
+
+
+def same_state(one: Any, other: Any) -> bool:
+    """Return whether two states of a generator of NumPy are equal: numbers, arrays, dicts."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same_state(one[k], other[k]) for k in one)
+    if hasattr(one, "tobytes"):
+        return bool(one.tobytes() == other.tobytes())
+    return bool(one == other)
+
+
+def is_same(old: object, new: object) -> bool:
+    """Return whether two values are one object, or equal numbers or texts of one type.
+
+    Also containers of the same: torch.export puts copies of them back.
+    """
+    if old is new:
+        return True
+    if type(old) is not type(new) or isinstance(old, torch.Tensor):
+        return False
+    if isinstance(old, _PLAIN):
+        return bool(old == new)
+    (left, one), (right, other) = pytree.tree_flatten(old), pytree.tree_flatten(new)
+    is_leaf = len(left) == 1 and left[0] is old
+    return not is_leaf and one == other and all(map(is_same, left, right))
+
+
+def _version(tensor: torch.Tensor) -> int | None:
+    """Return how often a tensor was written, as autograd counts it; None where it does not."""
+    return None if tensor.is_inference() else tensor._version
+
+
+def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if torch.equal(a, b):
+        return True
+    # Where a number is no number, it is not equal to itself.
+    return a.is_floating_point() and bool(((a == b) | ((a != a) & (b != b))).all())

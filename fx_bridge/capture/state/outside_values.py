@@ -1,0 +1,47 @@
+"""What Python code reads of the world outside, which is another in every call: clocks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+from unittest import mock
+
+from fx_bridge.capture.model.messages import is_foreign, is_of_standard_library
+
+_READS: Final = (
+    *((time, name) for name in ("time", "perf_counter", "monotonic", "process_time")),
+    *((time, f"{name}_ns") for name in ("time", "perf_counter", "monotonic", "process_time")),
+    (os, "urandom"),
+)
+OUTSIDE: Final = {getattr(module, name): f"{module.__name__}.{name}" for module, name in _READS}
+"""The functions that read what is outside, and their names."""
+
+
+@contextlib.contextmanager
+def outside_reads(found: set[str]) -> Iterator[None]:
+    """Put the names of the functions of `OUTSIDE` into `found` that a model calls in the block."""
+    with contextlib.ExitStack() as stack:
+        for module, name in _READS:
+            noted = noting(getattr(module, name), found)
+            stack.enter_context(mock.patch.object(module, name, noted))
+        yield
+
+
+def noting(function: Callable[..., Any], found: set[str]) -> Callable[..., Any]:
+    """Return `function`, which puts its name into `found` where a model calls it."""
+
+    def noted(*args: Any) -> Any:
+        frame: types.FrameType = sys._getframe(1)
+        # Python draws random bytes for others (uuid), and reads clocks for its own logs.
+        while function is os.urandom and is_of_standard_library(frame.f_code.co_filename):
+            frame = frame.f_back or frame
+        if not is_foreign(frame.f_code.co_filename):
+            found.add(OUTSIDE[function])
+        return function(*args)
+
+    return noted

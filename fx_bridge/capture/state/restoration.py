@@ -1,0 +1,354 @@
+"""Keep what a model remembers in Python while its forward is traced, and say what that was."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import inspect
+import operator
+import os
+import random
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import torch
+from torch import fx, nn
+from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
+
+from fx_bridge.capture.state.holders import (
+    MISSING,
+    Entries,
+    Members,
+    Status,
+    Values,
+    is_same,
+    same_state,
+)
+from fx_bridge.capture.state.outside_values import OUTSIDE, noting, outside_reads
+from fx_bridge.capture.state.reachable import Reachable, Slot
+from fx_bridge.capture.state.stand_ins import Memo, Replayed, memoised
+from fx_bridge.storages.mutations import memory_of
+from solver.model.quantities import counted
+
+_T = TypeVar("_T")
+_SHOWN: Final = 3
+_SWITCHES: Final[tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...]] = (
+    (torch.is_grad_enabled, torch._C._set_grad_enabled),
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (torch.get_num_threads, torch.set_num_threads),
+    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+)
+
+
+@dataclass(slots=True)
+class Changes:
+    """What forward did that the graph does not, known after the block of `during`.
+
+    Attributes
+    ----------
+    attributes : list of str
+        What it assigned that was another value before, and containers, arrays, iterators and the
+        like whose content it changed. No buffers, which the graph writes.
+    tensors : list of Values
+        Tensors that are no buffers, to which it wrote.
+    inputs : list of str
+        Inputs in whose lists, dicts or sets it put, replaced or removed something.
+    drawn : list of str
+        The generators of Python and NumPy that it drew from.
+    read : set of str
+        The functions by which it read what is another in every call, such as a clock.
+    seeds : bool
+        Whether it set the state of torch's random number generator.
+    context : contextvars.Context
+        What it ran in.
+    """
+
+    attributes: list[str] = field(default_factory=list)
+    tensors: list[Values] = field(default_factory=list)
+    inputs: list[str] = field(default_factory=list)
+    drawn: list[str] = field(default_factory=list)
+    read: set[str] = field(default_factory=set)
+    seeds: bool = False
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
+
+    def run(self, call: Callable[[], _T]) -> _T:
+        """Return what a call returns, which changes no context variable of its caller."""
+        return self.context.run(call)
+
+    def note(self, module: fx.GraphModule) -> str:
+        """Return what a person has to know of a graph; empty if there were no changes."""
+        notes: list[str] = []
+        lost = [each.label for each in self.tensors if not _writes(module, each.tensor)]
+        changed = list(dict.fromkeys(filter(None, (*self.attributes, *lost))))
+        if changed:
+            them = "it a buffer" if len(changed) == 1 else "them buffers"
+            notes.append(
+                f"forward changes {_listed(changed)}, which the graph does not; make {them} if "
+                "later calls read what an earlier one left"
+            )
+        if self.inputs:
+            named = ", ".join(map(repr, self.inputs))
+            notes.append(
+                f"forward changes what the caller's {named} holds, which the graph does not; "
+                "return it instead, and go on with what a call returns"
+            )
+        if self.drawn:
+            notes.append(
+                f"forward draws random numbers from {_listed(list(dict.fromkeys(self.drawn)))}, "
+                "which are in the graph as they were drawn; draw them with torch, or pass them"
+            )
+        if self.read:
+            notes.append(
+                f"forward calls {_listed(sorted(self.read))}, whose result is in the graph as it "
+                "was; pass it as an input"
+            )
+        if self.seeds:
+            notes.append(
+                "forward sets the state of the random number generator, which the graph does "
+                "not, so random numbers differ; set it before the call"
+            )
+        return "; ".join(notes)
+
+
+class PythonState:
+    """What a model's Python code can reach, as it was when this was made.
+
+    Tracing runs forward, which may count its calls, keep a value, or register hooks and remember
+    that it has. All of that is put back: with the hooks kept and the memory of them gone, the next
+    call would register them again, and a table that was made in tracing has no values.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        What forward belongs to.
+    inputs : object
+        Of a call.
+    """
+
+    def __init__(self, model: nn.Module, inputs: object = ()) -> None:
+        self._model = model
+        self._reached = Reachable(model, inputs)
+
+    @contextlib.contextmanager
+    def during(self, *, watch: bool = True, watch_inputs: bool = False) -> Iterator[Changes]:
+        """Put everything back on exit; yield what had changed, to be looked at then.
+
+        Parameters
+        ----------
+        watch : bool
+            Notice assignments, and let no memoised function or iterator remember the run. Not
+            where Python is compiled, which would compile that too.
+        watch_inputs : bool
+            Notice changes of inputs, by hooks on the model. Not where it is traced with its hooks.
+        """
+        changes = Changes()
+        elsewhere = _Elsewhere(self._reached.generators)
+        assigned: dict[int, dict[str, Any]] = {}
+        stand_ins: list[tuple[Slot, Any, Memo | Replayed | None]] = []
+        try:
+            with contextlib.ExitStack() as stack:
+                if watch:
+                    stack.enter_context(_assignments(assigned))
+                    stack.enter_context(outside_reads(changes.read))
+                    stand_ins += (_stood_in(slot, changes.read) for slot in self._reached.slots)
+                if watch_inputs:
+                    stack.enter_context(_kept_inputs(self._model, changes.inputs))
+                yield changes
+        finally:
+            for slot, value, _ in stand_ins:
+                slot.holder.replace(slot.name, value, slot.value)
+            self._compare(changes, assigned)
+            elsewhere.compare(changes)
+            for holder in (*self._reached.holders, *elsewhere.all):
+                holder.put_back()
+            for slot, _, stand_in in stand_ins:
+                if stand_in is not None and stand_in.is_used:
+                    changes.attributes.append(slot.label)
+                if isinstance(stand_in, Replayed):
+                    restored = stand_in.restored(slot.value)
+                    slot.holder.replace(slot.name, slot.value, restored, keep=True)
+
+    def _compare(self, changes: Changes, assigned: dict[int, dict[str, Any]]) -> None:
+        """Write down what is another value now."""
+        modules = {
+            id(holder): {
+                name: value
+                for name, value in assigned.get(id(module), {}).items()
+                if not any(
+                    name in t for t in (module._buffers, module._parameters, module._modules)
+                )
+            }
+            for module, holder in self._reached.modules
+        }
+        for holder in self._reached.holders:
+            if not holder.label:
+                continue
+            if isinstance(holder, Values):
+                changes.tensors += [holder] if holder.changed() else []
+            elif isinstance(holder, Entries):
+                changes.attributes += holder.changed(modules.get(id(holder), {}))
+            else:
+                changes.attributes += holder.changed()
+        for variable, label, before in self._reached.variables:
+            if not is_same(before, changes.context.get(variable, MISSING)):
+                changes.attributes.append(label)
+
+
+class _Elsewhere:
+    """What every Python program can change, wherever it is reached from.
+
+    Parameters
+    ----------
+    generators : list of Status
+        Of random numbers, which were found.
+    """
+
+    def __init__(self, generators: list[Status]) -> None:
+        self.seeds = [*_torch_generators()]
+        self.draws = [*_other_generators(), *generators]
+        self.environment = Status("os.environ", lambda: dict(os.environ), _set_environment)
+        switches = [Status("", get, put) for get, put in _SWITCHES]
+        self.all = [*self.seeds, *self.draws, self.environment, *switches]
+
+    def compare(self, changes: Changes) -> None:
+        """Write down what is another value now."""
+        changes.seeds = any(each.changed() for each in self.seeds)
+        changes.drawn += [label for each in self.draws for label in each.changed()]
+        changes.attributes += self.environment.changed()
+
+
+def _stood_in(slot: Slot, read: set[str]) -> tuple[Slot, Any, Memo | Replayed | None]:
+    """Let something stand for what is in a slot, and return it."""
+    stand_in: Memo | Replayed | None = None
+    if slot.value not in OUTSIDE:
+        is_memo = memoised(slot.value) is not None
+        stand_in = Memo(slot.value) if is_memo else Replayed(slot.value)
+    value: Any = noting(slot.value, read) if stand_in is None else stand_in.value
+    slot.holder.replace(slot.name, slot.value, value)
+    return slot, value, stand_in
+
+
+def _torch_generators() -> Iterator[Status]:
+    yield Status("torch", torch.get_rng_state, torch.set_rng_state, torch.equal)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        for index in range(torch.cuda.device_count()):
+            get: Any = lambda index=index: torch.cuda.get_rng_state(index)  # noqa: E731
+            put: Any = lambda state, index=index: torch.cuda.set_rng_state(state, index)  # noqa: E731
+            yield Status(f"cuda:{index}", get, put, torch.equal)
+
+
+def _other_generators() -> Iterator[Status]:
+    yield Status("random", random.getstate, random.setstate)
+    numpy: Any = sys.modules.get("numpy.random")
+    if numpy is not None:
+        get: Any = lambda: numpy.get_state(legacy=False)  # noqa: E731
+        yield Status("numpy.random", get, numpy.set_state, same_state)
+
+
+def _set_environment(before: dict[str, str]) -> None:
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
+
+
+def _writes(module: fx.GraphModule, tensor: torch.Tensor) -> bool:
+    """Return whether an operator of a graph writes to `tensor`, or to a view of it."""
+    waiting = [
+        node
+        for node in module.graph.find_nodes(op="get_attr")
+        if isinstance(held := operator.attrgetter(str(node.target))(module), torch.Tensor)
+        and memory_of(held) == memory_of(tensor)
+    ]
+    seen = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
+            return True
+        waiting += [user for user in node.users if user not in seen]
+        seen.update(node.users)
+    return False
+
+
+def _listed(names: list[str]) -> str:
+    others = len(names) - _SHOWN
+    named = ", ".join(map(repr, names[:_SHOWN]))
+    return named + (f" and {counted(others, 'other')}" if others > 0 else "")
+
+
+@contextlib.contextmanager
+def _assignments(assigned: dict[int, dict[str, Any]]) -> Iterator[None]:
+    """Collect what is assigned to attributes of modules, by module and name.
+
+    torch.export itself puts back some of them before anyone can look.
+    """
+    original: Any = nn.Module.__setattr__
+
+    def assign(module: nn.Module, name: str, value: Any) -> None:
+        assigned.setdefault(id(module), {})[name] = value
+        original(module, name, value)
+
+    patched: Any = nn.Module
+    patched.__setattr__ = assign
+    try:
+        yield
+    finally:
+        patched.__setattr__ = original
+
+
+@contextlib.contextmanager
+def _kept_inputs(model: nn.Module, changed: list[str]) -> Iterator[None]:
+    """Collect the inputs of calls of `model` whose containers hold something else afterwards.
+
+    torch.export passes copies of the caller's containers, so that these say nothing.
+    """
+    before: dict[str, tuple[Any, list[Entries | Members], list[Any], Any]] = {}
+
+    def note(module: nn.Module, args: Any, kwargs: Any) -> None:
+        names = [*inspect.signature(module.forward).parameters]
+        named = {**dict(zip(names, args, strict=False)), **kwargs}
+        # Caches are containers too: what they hold is what a pytree finds in them.
+        before.update(
+            {
+                name: (value, _containers(value), *pytree.tree_flatten(value))
+                for name, value in named.items()
+            }
+        )
+
+    def compare(*_: Any) -> None:
+        for name, (value, contents, leaves, structure) in before.items():
+            found, given = pytree.tree_flatten(value)
+            same = given == structure and all(a is b for a, b in zip(found, leaves, strict=True))
+            if (not same or any(each.changed() for each in contents)) and name not in changed:
+                changed.append(name)
+
+    handles = [
+        model.register_forward_pre_hook(note, with_kwargs=True),
+        model.register_forward_hook(compare),
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _containers(value: Any) -> list[Entries | Members]:
+    """Return the containers in an input, and those within them, with what they hold."""
+    found: dict[int, Entries | Members] = {}
+    waiting = [value]
+    while waiting:
+        each: Any = waiting.pop()
+        if id(each) in found or not isinstance(each, (dict, list, set, deque)):
+            continue
+        if isinstance(each, dict):
+            found[id(each)] = Entries(each, "input")
+            waiting += each.values()
+        else:
+            found[id(each)] = Members(each, "input")
+            waiting += each
+    return list(found.values())
