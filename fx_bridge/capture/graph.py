@@ -20,6 +20,7 @@ from torch.export import ExportedProgram
 from torch.utils._pytree import tree_leaves
 
 from fx_bridge.capture.fallbacks import Attempt, Capture, attempt
+from fx_bridge.capture.generated_names import keep_names_apart
 from fx_bridge.capture.model.caches import register_caches
 from fx_bridge.capture.model.constants import constant_inputs, mark_constants
 from fx_bridge.capture.model.inputs import (
@@ -232,6 +233,7 @@ def capture(
     with refusing(model):
         captured = _captured(model, tuple(args), keywords, request)
         note_precision(captured.module)
+        keep_names_apart(captured.module)
         _check_content(captured, model)
         return captured
 

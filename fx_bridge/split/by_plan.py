@@ -16,6 +16,7 @@ from torch import fx, nn
 from fx_bridge.capture.attributes import adopt, paths_read_by, stage_results
 from fx_bridge.capture.graph import CapturedGraph, check_captured
 from fx_bridge.capture.mode import of_one_mode
+from fx_bridge.capture.model.inputs import input_names
 from fx_bridge.recomputation.decisions import Decisions, decisions_of
 from fx_bridge.recomputation.stage import recomputing
 from fx_bridge.split.checks import check_splittable
@@ -119,7 +120,7 @@ def split_by_plan(
         )
     check_splittable(captured, plan)
     decisions = decisions_of(captured, plan, problem)
-    names = _stage_names(captured.module, len(plan.stages))
+    names = _stage_names(captured, len(plan.stages))
     scratch = scratch_graph(captured, plan)
     split = CheckedModel(made := run_backend(backend, scratch, names), made.graph, "SplitModel")
     _finish(split, captured.module, plan, scratch, names, decisions)
@@ -144,7 +145,7 @@ def _finish(
     for position, name in enumerate(names):
         stage = split.get_submodule(name)
         assert isinstance(stage, fx.GraphModule)
-        call = next(node for node in split.graph.nodes if node.target == name)
+        (call,) = split.graph.find_nodes(op="call_module", target=name)
         call.args = _restore_stage(stage, call.args, source, scratch)
         if position in decisions:
             stage = recomputing(stage, decisions[position])
@@ -188,10 +189,13 @@ def _written_weights(captured: CapturedGraph, names: NameMap) -> tuple[str, ...]
     return tuple(dict.fromkeys(place for name in within for place in names.tensors[name]))
 
 
-def _stage_names(source: nn.Module, count: int) -> list[str]:
-    """Return names for stages that no attribute of the model has."""
+def _stage_names(captured: CapturedGraph, count: int) -> list[str]:
+    """Return names for stages that no attribute, argument or value of the model has."""
+    taken = {name for node in captured.graph.nodes for name in (node.name, str(node.target))}
+    taken.update(input_names(captured.graph)[0], vars(captured.module), captured.module._modules)
+    taken.update(captured.module._parameters, captured.module._buffers)
     affix = ""
-    while any(hasattr(source, f"submod_{affix}{stage}") for stage in range(count)):
+    while not taken.isdisjoint(f"submod_{affix}{stage}" for stage in range(count)):
         affix = f"stage_{affix}"
     return [f"submod_{affix}{stage}" for stage in range(count)]
 

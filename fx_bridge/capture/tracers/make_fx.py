@@ -112,6 +112,8 @@ def _named_arguments(
         if parameter.kind is parameter.VAR_POSITIONAL:
             names += [f"{parameter.name}_{n}" for n in range(len(args) - len(names))]
         names.append(parameter.name)
+    # What generated code calls the module itself.
+    names = [f"{name}_" if name == "self" else name for name in names]
     return [*zip(names, args, strict=False), *kwargs.items()]
 
 
@@ -128,7 +130,7 @@ def _take_inputs(
     graph = module.graph
     tensors = dict(zip(places, placeholders, strict=True))
     paths = [
-        re.sub(r"\W+", "_", f"{name}{pytree.keystr(path)}").strip("_")
+        name + re.sub(r"\W+", "_", pytree.keystr(path)).rstrip("_")
         for name, value in named
         for path, _ in pytree.tree_flatten_with_path(value)[0]
     ]

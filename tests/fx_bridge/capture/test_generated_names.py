@@ -1,0 +1,110 @@
+"""Arguments that are called like something else that generated code names."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from fx_bridge import capture, split_by_plan
+from fx_bridge.checkpoint.programs import save_stage_programs
+from fx_bridge.checkpoint.stages import save_stages
+from fx_bridge.placement.model import place
+from solver import PartitionPlan
+
+X, Y = torch.randn(4, 6), torch.randn(4, 6)
+NAMES = (
+    *("device", "torch", "inf", "nan", "NoneType", "fx_pytree", "pytree", "self"),
+    *("getattr", "slice", "type", "float", "print", "lambda_", "globals"),
+    *("submod_0", "submod_1", "submod_0_1", "fxp_weight_0", "device_1", "device_argument"),
+    *("linear", "relu", "arange", "output", "layer", "layer_weight", "x_1", "root", "forward"),
+    *("math", "operator", "flatten", "fx_bridge_placement_transfers_move", "args", "kwargs"),
+)
+TENSOR = """
+def forward(this, x, {0}):
+    h = arange(6, device="cpu") * this.layer(x)[:, 0:6]
+    return getattr(this, "0")(masked(h).relu()) + {0}
+"""
+IN_A_DICT = TENSOR.replace("+ {0}", "+ {0}['linear']")
+KEYWORD = """
+def forward(this, x, *, {0}="cpu"):
+    h = this.layer(x.to({0}))
+    return getattr(this, "0")(masked(arange(6, device={0}) * h))
+"""
+
+
+def masked(h):
+    return torch.where(h < 5, h, torch.full_like(h, float("-inf"))).exp()
+
+
+def model_of(code, name):
+    # What the model itself calls is no argument of it.
+    names = {"arange": torch.arange, "masked": masked}
+    code = code.replace("getattr(this", "part(this")
+    if name == "arange":
+        code, names = code.replace("arange(6", "count(6"), {**names, "count": torch.arange}
+    own = {}
+    exec(code.format(name), {**names, "part": getattr}, own)
+
+    class Model(nn.Module):
+        forward = own["forward"]
+
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(6, 6)
+            self.add_module("0", nn.Linear(6, 6))
+
+    return Model()
+
+
+def split_of(captured, backend="split_module"):
+    names = [node.name for node in captured.operators]
+    plan = {name: "cpu:0" if at < len(names) // 2 else "cpu:1" for at, name in enumerate(names)}
+    return split_by_plan(captured, PartitionPlan(plan, ("cpu:0", "cpu:1")), backend=backend)
+
+
+@pytest.mark.parametrize("code", [TENSOR, IN_A_DICT, KEYWORD], ids=["tensor", "dict", "keyword"])
+@pytest.mark.parametrize("name", NAMES)
+def test_an_argument_may_have_any_name(name, code, tmp_path):
+    if name == "self" and code == KEYWORD:
+        pytest.skip("no call of a module can name it")
+    model = model_of(code, name)
+    given = {TENSOR: (X, Y), IN_A_DICT: (X, {"linear": Y}), KEYWORD: (X,)}[code]
+    named = {name: "cpu"} if code == KEYWORD else {}
+    captured = capture(model, given, named)
+    expected = model(*given, **named)
+    torch.testing.assert_close(captured.module(*given, **named), expected)
+    split = split_of(captured)
+    placed = place(split)
+    for module in (split, placed, copy.deepcopy(split), pickle.loads(pickle.dumps(split))):
+        torch.testing.assert_close(module(*given, **named), expected)
+    if name != "self" and not named:
+        torch.testing.assert_close(placed(X, **{name: given[1]}), expected)
+    save_stages(split, captured, tmp_path / "tensors")
+    loaded = place(split, weights=tmp_path / "tensors")
+    torch.testing.assert_close(loaded(*given, **named), expected)
+
+
+@pytest.mark.parametrize("name", ["device", "submod_0", "torch"])
+def test_the_other_splitter_and_programs_take_them_too(name, tmp_path):
+    model = model_of(TENSOR, name)
+    split = split_of(capture(model, (X, Y)), "tags")
+    torch.testing.assert_close(split(X, Y), model(X, Y))
+    assert len(save_stage_programs(split, tmp_path).stages) == 2
+
+
+def test_stages_have_names_that_nothing_else_has():
+    split = split_of(capture(model_of(TENSOR, "submod_0"), (X, Y)))
+    assert list(split.meta["stages"]) == ["submod_stage_0", "submod_stage_1"]
+
+
+def test_a_symbolic_trace_has_arguments_with_defaults():
+    class Traced(nn.Module):
+        def forward(self, x, device="cpu"):
+            return torch.arange(6, device="cpu") * x.to(device)
+
+    captured = capture(torch.fx.symbolic_trace(Traced()), (X, "cpu"))
+    split = split_of(captured)
+    for given in ((X,), (X, "cpu")):
+        assert torch.equal(place(split)(*given), Traced()(X))
