@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import fx, nn
 
 from fx_bridge.capture.graph import CapturedGraph
+from fx_bridge.capture.mode import CALLS
 from fx_bridge.checkpoint.ranks import load_rank_weights
 from fx_bridge.checkpoint.tensors import slots_of
 from fx_bridge.partition import PartitionResult
@@ -138,7 +139,10 @@ def build_pipeline_stage(
         shared = interfaces.shared_weights if training else ()
         held = _shared_parameters(captured, modules, shared, rank)
         gradient_sum = GradientSum(held, rank, group)
-        return PipelineRank(interfaces, modules, captured, data, settings, gradient_sum, failures)
+        calls = split.meta.get(CALLS)
+        return PipelineRank(
+            interfaces, modules, captured, data, settings, gradient_sum, failures, calls
+        )
 
 
 # -- weights -------------------------------------------------------------------------------

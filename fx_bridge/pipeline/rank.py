@@ -19,6 +19,7 @@ from fx_bridge.pipeline.interfaces import StageInterfaces
 from fx_bridge.pipeline.stage_module import StageModule, StepData
 from fx_bridge.pipeline.step_inputs import BatchSplitter
 from fx_bridge.pipeline.tied_weights import GradientSum
+from fx_bridge.split.guards import CapturedCalls
 from fx_bridge.storages.autocast import autocast_dtypes, described, home_precision
 from solver import PartitionError
 from solver.model.training import Schedule
@@ -72,6 +73,7 @@ class PipelineRank:
         settings: PipelineSettings,
         gradient_sum: GradientSum,
         failures: Failures,
+        calls: CapturedCalls | None = None,
     ) -> None:
         self.rank = modules[0].position.rank
         self.device = settings.device
@@ -95,6 +97,7 @@ class PipelineRank:
             self._specs,
             settings.device,
             training=settings.loss_fn is not None,
+            calls=calls,
         )
         self.stages = tuple(_pipeline_stage(module, interfaces, settings) for module in modules)
         self.schedule = _torch_schedule(self.stages, settings, self._loss)
@@ -157,7 +160,8 @@ class PipelineRank:
         training = self._settings.loss_fn is not None
         self._check_precision()
         data, count = self._data, self._settings.microbatches
-        inputs = self._splitter.inputs(args, kwargs)
+        with torch.set_grad_enabled(training):
+            inputs = self._splitter.inputs(args, kwargs)
         data.targets = self._splitter.targets(target) if training and self.is_last else []
         data.inputs, data.outputs = list(inputs), [None] * count
         self.losses = ()

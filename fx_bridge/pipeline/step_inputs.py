@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from fx_bridge.batch.microbatches import ChunkSpecs
 from fx_bridge.capture.graph import CapturedGraph, placeholder_values
+from fx_bridge.split.guards import CapturedCalls
 from fx_bridge.storages.replay import hint
 from solver import PartitionError
 
@@ -30,6 +31,8 @@ class BatchSplitter:
         To which everything goes.
     training : bool
         Gradients are computed, but none of inputs.
+    calls : CapturedCalls, optional
+        Refuses numbers and flags for which the graph was not captured.
     """
 
     def __init__(
@@ -40,8 +43,10 @@ class BatchSplitter:
         device: torch.device,
         *,
         training: bool,
+        calls: CapturedCalls | None = None,
     ) -> None:
         self._captured = captured
+        self._calls = calls
         self._placeholders = tuple(captured.graph.find_nodes(op="placeholder"))
         self._names = frozenset(names)
         self._device = device
@@ -57,12 +62,17 @@ class BatchSplitter:
         Raises
         ------
         PartitionError
-            If they are not shaped like the example, times the number of microbatches.
+            If they are not shaped like the example, times the number of microbatches, or forward
+            would do something else with them.
         """
         found: list[dict[str, Any]] = [{} for _ in range(self._microbatches)]
         if not args and not kwargs and not self._names:
             return found
+        if self._calls is not None:
+            args, kwargs = self._calls.as_captured(args, dict(kwargs))
         values = placeholder_values(self._captured, args, kwargs)
+        if self._calls is not None:
+            self._calls.check_step(values)
         # What *args collects beyond its first value has no placeholder of its own.
         for node, value, spec in zip(self._placeholders, values, self._specs, strict=False):
             if node.name in self._names:

@@ -16,6 +16,7 @@ from fx_bridge.capture.graph import CapturedGraph
 
 CAST_GUARD: Final = torch.ops.aten._assert_tensor_metadata.default
 """What torch.export writes before a cast."""
+_RELAXED: Final = "relaxed_guards"
 _NO_DROPOUT: Final = re.compile(r"(dropout\S*\(.*, 0\.0), (?:True|False)\)")
 
 
@@ -99,3 +100,18 @@ def writes_casts(captured: CapturedGraph) -> bool:
         for node in near
         if isinstance(node, fx.Node)
     )
+
+
+def relax_guards(module: fx.GraphModule) -> None:
+    """Let the checks of dtypes before casts pass other dtypes: casts are the same operators."""
+    if module.meta.get(_RELAXED):
+        return
+    module.meta[_RELAXED] = True
+    for part in module.modules():
+        if not isinstance(part, fx.GraphModule):
+            continue
+        guards = part.graph.find_nodes(op="call_function", target=CAST_GUARD)
+        for node in guards:
+            node.kwargs = {**node.kwargs, "dtype": None}
+        if guards:
+            part.recompile()

@@ -219,10 +219,20 @@ class CapturedCalls:
         """Refuse to run a stage in another mode than that of the capture, if it matters."""
         self._others.check_mode(training)
 
-    def check_constants(self, given: Sequence[Any]) -> None:
-        """Raise PartitionError unless what is no tensor among the inputs is what was captured."""
+    def check_step(self, given: Sequence[Any]) -> None:
+        """Refuse a step of microbatches, given whole, with other numbers, flags or settings."""
+        self.check_constants(given, in_parts=True)
+        self._others.check_settings()
+
+    def check_constants(self, given: Sequence[Any], *, in_parts: bool = False) -> None:
+        """Raise PartitionError unless the inputs that decided the graph are what they were.
+
+        With `in_parts`, tensors are not those of one call, and not compared.
+        """
         for place, constant in self._fixed.items():
             value = given[place]
+            if in_parts and constant.tensor is not None:
+                continue
             if constant.tensor is not None:
                 _check_tensor(constant, value)
             elif isinstance(value, torch.Tensor) or written_down(value) != constant.written:

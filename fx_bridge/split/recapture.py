@@ -29,12 +29,12 @@ from fx_bridge.capture.python.surroundings import (
 )
 from fx_bridge.equivalence.calls import first_line
 from fx_bridge.split.captures import (
-    CAST_GUARD,
     as_trained,
     example_like,
     has_modes,
     in_mode,
     lines_of,
+    relax_guards,
     weights_by_name,
     writes_casts,
 )
@@ -49,8 +49,6 @@ from solver import PartitionError
 from solver.model.text import shown
 
 _GUARD = torch.ops.aten._assert_tensor_metadata.default
-
-_RELAXED: Final = "relaxed_guards"
 
 RECAPTURE: Final = "capture the model with dynamic_shapes (or dynamic_batch=True)"
 """What to do where a model is called with several shapes."""
@@ -128,7 +126,7 @@ class OtherCalls:
                 self._check(module, args, kwargs, shapes, each)
             self._known.add(key)
         if precisions != [self._precision] and self._had_model:
-            _relax_guards(module)
+            relax_guards(module)
         under = " and ".join(described(each) or "no autocast" for each in precisions)
         inputs = listed([f"{name} {shape}" for name, shape in shapes.items()])
         return (
@@ -167,10 +165,25 @@ class OtherCalls:
         self, module: fx.GraphModule, given: Sequence[Any], args: Any, kwargs: Mapping[str, Any]
     ) -> None:
         """Refuse a call in which forward gets other answers, if its graph is another then."""
-        if not self._asked:
-            return
-        weights = weights_by_name(module)
-        now = answers_now(self._asked, given, weights)
+        if self._asked:
+            weights = weights_by_name(module)
+            now = answers_now(self._asked, given, weights)
+            self._check_now(now, self._example_as(given) or (args, kwargs), weights)
+
+    def check_settings(self) -> None:
+        """Refuse to run where forward, if it asked for settings of torch, got other answers.
+
+        Raises
+        ------
+        PartitionError
+            In one line: how the graph differs from the captured one.
+        """
+        asked = [question for question in self._asked if question.startswith("torch.")]
+        self._check_now(answers_now(asked, (), {}), self._call, {})
+
+    def _check_now(
+        self, now: Mapping[str, Any], call: tuple[Any, Any], weights: Mapping[str, torch.Tensor]
+    ) -> None:
         others = {q: answer for q, answer in now.items() if answer != self._asked[q]}
         key = frozenset(others.items())
         if not others or key in self._known:
@@ -178,7 +191,6 @@ class OtherCalls:
         model = None if self._model is None else self._model()
         if model is not None:
             with as_trained(model, weights):
-                call = self._example_as(given) or (args, kwargs)
                 lines = self._lines_of(model, call, self._precision, others)
             reason = first_difference(self._lines_before(model), lines)
         else:
@@ -375,18 +387,3 @@ def _example(
         return None
     sizes = tuple(size if isinstance(size, int) else None for size in value.shape)
     return str(node.target), sizes, value.dtype, value.layout
-
-
-def _relax_guards(module: fx.GraphModule) -> None:
-    """Let the checks of dtypes before casts pass other dtypes: casts are the same operators."""
-    if module.meta.get(_RELAXED):
-        return
-    module.meta[_RELAXED] = True
-    for part in module.modules():
-        if not isinstance(part, fx.GraphModule):
-            continue
-        guards = part.graph.find_nodes(op="call_function", target=CAST_GUARD)
-        for node in guards:
-            node.kwargs = {**node.kwargs, "dtype": None}
-        if guards:
-            part.recompile()

@@ -5,6 +5,7 @@ from torch import nn
 from fx_bridge.batch.microbatches import pipeline_specs
 from fx_bridge.capture.graph import capture
 from fx_bridge.pipeline.step_inputs import BatchSplitter
+from fx_bridge.split.guards import CapturedCalls
 from solver import PartitionError
 
 CPU = torch.device("cpu")
@@ -104,3 +105,23 @@ def test_targets_are_structures_of_tensors(captured):
     for wrong in (torch.arange(3), torch.tensor(1)):
         with pytest.raises(PartitionError, match="has no 2 equal parts"):
             splitter(captured, 2).targets(wrong)
+
+
+def test_numbers_and_settings_that_forward_goes_by_are_those_of_the_capture():
+    class Asking(Model):
+        def forward(self, x, pair, *, table, rows, scale=2.0):
+            y = super().forward(x, pair, table=table, rows=rows, scale=scale)
+            return y if torch.is_grad_enabled() else y * 2
+
+    args, kwargs = inputs(2)
+    captured = capture(model := Asking(), args, kwargs)
+    every = [node.name for node in captured.graph.find_nodes(op="placeholder")]
+    calls = CapturedCalls(captured)
+    splitter = BatchSplitter(captured, every, None, CPU, training=True, calls=calls)
+    (part,) = splitter.inputs(args, {**kwargs, "scale": 0.5})
+    assert part["scale"] == 0.5
+    with pytest.raises(PartitionError, match=r"'scale' was 0\.5 .* but is 2\.0 now"):
+        splitter.inputs(args, {name: kwargs[name] for name in ("table", "rows")})
+    with torch.no_grad(), pytest.raises(PartitionError, match=r"forward asks for torch\.is_grad"):
+        splitter.inputs(args, kwargs)
+    assert captured.source is model
