@@ -29,6 +29,8 @@ from solver import PartitionError
 _PROGRAM: Final = "llama.cpp"
 _PREFIX: Final = "CUDA"
 _NO_DEVICE: Final = "none"
+_ALL_LAYERS: Final = ("all", "auto", "-1")
+"""With ``-fit off``; without it ``auto`` leaves the choice to the program."""
 _KNOWN: Final = {
     **{name: name for name in ("-dev", "-sm", "-ts", "-ngl", "-fit")},
     "--device": "-dev",
@@ -142,7 +144,9 @@ def asked_of_options(found: Mapping[str, str], devices: Sequence[str]) -> Asked:
             f"{_PROGRAM} has the embedding on the host, and it is not among {', '.join(devices)}; "
             "add such as 64GB@cpu"
         )
-    offloaded = read_number(found["-ngl"], f"{_PROGRAM}'s -ngl") if "-ngl" in found else None
+    offloaded = None
+    if found.get("-ngl", "all") not in _ALL_LAYERS:
+        offloaded = read_number(found["-ngl"], f"{_PROGRAM}'s -ngl")
     if offloaded == 0:
         return Asked(host, offloaded=0)
     order = without_host(devices, _PROGRAM)
@@ -215,7 +219,7 @@ def stages_by_shares(
 def _shares(text: str, devices: int) -> list[float]:
     """Return the numbers of ``-ts``."""
     try:
-        shares = np.array([float(word) for word in text.split(",")], np.float32)
+        shares = np.array([float(word) for word in text.replace("/", ",").split(",")], np.float32)
     except ValueError:
         raise PartitionError(
             f"{_PROGRAM}'s -ts is {text!r}; write numbers with commas between them, such as 22,11"

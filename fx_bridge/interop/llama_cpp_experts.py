@@ -10,8 +10,8 @@ after ``common/arg.cpp`` and ``llama-model-loader.cpp`` of 2026. It was not run.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from fx_bridge.interop.llama_cpp import (
@@ -25,6 +25,7 @@ from fx_bridge.interop.llama_cpp import (
     write_split,
 )
 from fx_bridge.interop.stage_layers import LayerNames, StageLayers, is_host
+from fx_bridge.interop.weight_patterns import WeightNames, WeightPattern
 from fx_bridge.interop.words import Words, read_number
 from solver import PartitionError
 
@@ -37,6 +38,22 @@ OP_OFFLOAD_TOKENS: Final = 32
 _HOST: Final = "CPU"
 _SUFFIX: Final[Mapping[Feed, str]] = {"experts": "_exps", "dense": ""}
 _ATTENTION: Final = ("attn_q", "attn_k", "attn_v", "attn_qkv", "attn_output")
+_BESIDE_ATTENTION: Final = (
+    *("attn_norm", "attn_norm_2", "attn_q_norm", "attn_k_norm", "attn_gate", "attn_sinks"),
+    *("attn_q_a", "attn_q_a_norm", "attn_q_b", "attn_kv_a_mqa", "attn_kv_a_norm", "attn_kv_b"),
+    *("attn_k_b", "attn_v_b"),
+    *("ssm_in", "ssm_conv1d", "ssm_x", "ssm_dt", "ssm_a", "ssm_d", "ssm_norm", "ssm_out"),
+    *("attn_q.bias", "attn_k.bias", "attn_v.bias", "attn_output.bias"),
+)
+_BESIDE_BOTH: Final = ("ffn_norm", "post_ffw_norm", "post_attention_norm")
+_BESIDE: Final[Mapping[Feed, tuple[str, ...]]] = {
+    "experts": (
+        *("ffn_gate_inp", "ffn_gate_inp_shexp", "exp_probs_b.bias"),
+        *("ffn_up_shexp", "ffn_down_shexp", "ffn_gate_shexp"),
+    ),
+    "dense": ("ffn_up.bias", "ffn_down.bias"),
+}
+"""Names of ``llama-arch.cpp``, of all architectures together."""
 _EXPERTS_OF: Final = r"blk\.{}\.ffn_(up|down|gate)_exps"
 
 
@@ -87,15 +104,7 @@ def read_experts(
     """
     found = read_options(text)
     stages = stages_of_options(found, names, devices)
-    overrides = _overrides(found, feeds)
-    device_of = [stage.device for stage in stages for _ in range(stage.count)]
-    on_host = {
-        at
-        for at, (feed, device) in enumerate(zip(feeds, device_of, strict=True))
-        if _is_moved(at, feed, device, overrides)
-    }
-    _check_found(overrides, feeds)
-    return stages, frozenset(on_host), NO_OP_OFFLOAD in found
+    return stages, _moved(stages, _overrides(found, feeds), feeds), NO_OP_OFFLOAD in found
 
 
 def check_options(text: str, devices: Sequence[str]) -> None:
@@ -108,25 +117,34 @@ def check_options(text: str, devices: Sequence[str]) -> None:
         _override_all(found[OVERRIDE])
 
 
-Override = tuple[re.Pattern[str], str]
-"""An expression, and the device of what it is found in; of the host, ``CPU``."""
+@dataclass(frozen=True, slots=True)
+class _Override:
+    """An expression, and the device of what it is found in; of the host, ``CPU``.
+
+    `option` is where a person wrote it.
+    """
+
+    pattern: WeightPattern
+    device: str
+    option: str = OVERRIDE
 
 
-def _overrides(found: Mapping[str, str], feeds: Sequence[Feed]) -> list[Override]:
+def _overrides(found: Mapping[str, str], feeds: Sequence[Feed]) -> list[_Override]:
     """Return the expressions of all options, in their order."""
-    made: list[Override] = []
+    made: list[_Override] = []
     for option, value in found.items():
         if option in (FIRST_EXPERTS, ALL_EXPERTS) and "experts" not in feeds:
             raise PartitionError(
                 f"llama.cpp's {option} is about experts, and the model has none; write such as "
                 rf'{OVERRIDE} "blk\.(0|1)\.ffn_(up|down|gate)\.weight={_HOST}"'
             )
-        if option == ALL_EXPERTS:
-            made.append((re.compile(_EXPERTS_OF.format(r"\d+")), _HOST))
-        elif option == FIRST_EXPERTS:
+        layers = r"\d+"
+        if option == FIRST_EXPERTS:
             count = min(_count_of_experts(value), len(feeds))
-            layers = "|".join(map(str, range(count)))
-            made += [(re.compile(_EXPERTS_OF.format(f"({layers})")), _HOST)] if count else []
+            layers = f"({'|'.join(map(str, range(count)))})" if count else "(?!)"
+        if option in (FIRST_EXPERTS, ALL_EXPERTS):
+            pattern = WeightPattern(_EXPERTS_OF.format(layers), f"llama.cpp's {option}")
+            made.append(_Override(pattern, _HOST, option))
         elif option == OVERRIDE:
             made += _override_all(value)
     return made
@@ -136,69 +154,122 @@ def _count_of_experts(text: str) -> int:
     return read_number(text, f"llama.cpp's {FIRST_EXPERTS}")
 
 
-def _override_all(text: str) -> list[Override]:
+def _override_all(text: str) -> list[_Override]:
     return [_override(part) for part in text.split(",")]
 
 
-def _override(text: str) -> Override:
+def _override(text: str) -> _Override:
     expression, equals, place = text.partition("=")
     device = place.replace("CUDA", "cuda:") if place.startswith("CUDA") else place
     if not equals or not (device == _HOST or device.startswith("cuda:")):
         raise PartitionError(
-            f"llama.cpp's {OVERRIDE} has {text!r}; write an expression, = and {_HOST} or such as "
-            "CUDA0"
+            f"llama.cpp's {OVERRIDE} has {text[:100]!r}; write an expression, = and {_HOST} or "
+            "such as CUDA0"
         )
-    try:
-        return re.compile(expression), device
-    except re.error as error:
-        raise PartitionError(
-            f"llama.cpp's {OVERRIDE} has {expression!r}, which is no regular expression ({error});"
-            r" write such as blk\.(3|4)\.ffn_(up|down|gate)_exps\.weight"
-        ) from None
+    return _Override(WeightPattern(expression, f"llama.cpp's {OVERRIDE}"), device)
 
 
-def _names(layer: int, feed: Feed) -> list[str]:
-    """Return what llama.cpp calls the matrices of the second half of a layer."""
+@dataclass(frozen=True, slots=True)
+class _LayerWeights:
+    """What llama.cpp may call the weights of a layer.
+
+    Attributes
+    ----------
+    first : tuple of str
+        Matrices of the half with the cache.
+    rare : tuple of str
+        What that half has in some architectures only.
+    second : tuple of str
+        The matrices of the other half, which say where it is.
+    beside : tuple of str
+        What else belongs to it: a router, shared experts, norms.
+    """
+
+    first: tuple[str, ...]
+    rare: tuple[str, ...]
+    second: tuple[str, ...]
+    beside: tuple[str, ...]
+
+
+def _weights_of(layer: int, feed: Feed) -> _LayerWeights:
+    def named(parts: Iterable[str]) -> tuple[str, ...]:
+        return tuple(
+            f"blk.{layer}.{part}" if "." in part else f"blk.{layer}.{part}.weight" for part in parts
+        )
+
+    first, rare = named(_ATTENTION), named(_BESIDE_ATTENTION)
     if feed == "none":
-        return []
-    return [f"blk.{layer}.ffn_{part}{_SUFFIX[feed]}.weight" for part in ("up", "down", "gate")]
+        return _LayerWeights(first, rare, (), ())
+    second = named(f"ffn_{part}{_SUFFIX[feed]}" for part in ("up", "down", "gate"))
+    return _LayerWeights(first, rare, second, named((*_BESIDE[feed], *_BESIDE_BOTH)))
 
 
-def _place(name: str, overrides: Sequence[Override]) -> str | None:
-    return next((place for pattern, place in overrides if pattern.search(name)), None)
+def _moved(
+    stages: Sequence[StageLayers], overrides: Sequence[_Override], feeds: Sequence[Feed]
+) -> frozenset[int]:
+    """Return the layers whose second half goes to the host while the first does not."""
+    if not overrides:
+        return frozenset()
+    device_of = [stage.device for stage in stages for _ in range(stage.count)]
+    weights = [_weights_of(at, feed) for at, feed in enumerate(feeds)]
+    head = next(stage.device for stage in stages if stage.has_head)
+    others = {
+        "token_embd.weight": stages[0].device,
+        "output.weight": head,
+        "output_norm.weight": head,
+    }
+    rare = frozenset(name for own in weights for name in own.rare)
+    second = frozenset(name for own in weights for name in own.second)
+    more = (name for own in weights for name in (*own.first, *own.beside))
+    names = WeightNames((*more, *rare, *second, *others))
+    places: dict[str, str] = {}
+    for override in overrides:
+        found = names.with_pattern(override.pattern)
+        if not found and override.option == OVERRIDE:
+            last = next((own.second[-1] for own in reversed(weights) if own.second), "none")
+            raise PartitionError(
+                f"llama.cpp's {OVERRIDE} has {override.pattern.text[:100]!r}, which is found in no "
+                f"weight of the model, such as {last}; write it for these names"
+            )
+        # What finds these matrices is hardly meant for weights that few models have.
+        for name in found - rare if found & second else found:
+            places.setdefault(name, override.device)
+    for name, device in others.items():
+        own = _HOST if is_host(device) else device
+        if places.get(name, own) != own:
+            raise PartitionError(
+                f"llama.cpp's {OVERRIDE} moves {name!r} away from {device}, where plans have it; "
+                "write expressions of ffn weights alone"
+            )
+    return frozenset(
+        at
+        for at, (own, device) in enumerate(zip(weights, device_of, strict=True))
+        if _is_moved(own, device, places)
+    )
 
 
-def _is_moved(layer: int, feed: Feed, device: str, overrides: Sequence[Override]) -> bool:
+def _is_moved(weights: _LayerWeights, device: str, places: Mapping[str, str]) -> bool:
     """Return whether the second half of a layer goes to the host and the first does not."""
     own = _HOST if is_host(device) else device
-    attention = [f"blk.{layer}.{part}.weight" for part in _ATTENTION]
-    for name in attention:
-        if (_place(name, overrides) or own) != own:
+    for name in (*weights.first, *weights.rare):
+        if places.get(name, own) != own:
             raise PartitionError(
                 f"llama.cpp's {OVERRIDE} moves {name!r} away from {device}, where its cache "
                 "stays; write expressions of ffn weights alone, or a smaller -ngl"
             )
-    places = {name: _place(name, overrides) or own for name in _names(layer, feed)}
-    if len(set(places.values())) > 1:
-        told = ", ".join(f"{name} on {place}" for name, place in places.items())
+    found = {name: places.get(name, own) for name in weights.second}
+    if len(set(found.values())) > 1:
+        told = ", ".join(f"{name} on {place}" for name, place in found.items())
         raise PartitionError(
             f"llama.cpp's {OVERRIDE} divides a layer: {told}; write ffn_(up|down|gate)"
         )
-    place = next(iter(places.values()), own)
-    if place not in (own, _HOST):
-        raise PartitionError(
-            f"llama.cpp's {OVERRIDE} has the ffn weights of layer {layer} on {place}, and the "
-            f"layer is on {device}; write {_HOST}, or another -ts"
-        )
-    return place != own
-
-
-def _check_found(overrides: Sequence[Override], feeds: Sequence[Feed]) -> None:
-    """Refuse an expression that is found in no name, such as one for another kind of model."""
-    names = [name for at, feed in enumerate(feeds) for name in _names(at, feed)]
-    for pattern, _ in overrides:
-        if not any(map(pattern.search, names)):
+    place = next(iter(found.values()), own)
+    allowed = {own, place} if place == _HOST else {own}
+    for name in (*weights.second, *weights.beside):
+        there = places.get(name, own)
+        if there not in allowed:
             raise PartitionError(
-                f"llama.cpp's {OVERRIDE} has {pattern.pattern!r}, which is found in no weight of "
-                f"the model, such as {names[-1] if names else 'none'}; write it for these names"
+                f"llama.cpp's {OVERRIDE} has {name!r} on {there}, and the layer is on {device}; "
+                f"write {_HOST} for all ffn weights of it, or another -ts"
             )
+    return place != own

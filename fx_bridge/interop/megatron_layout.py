@@ -28,8 +28,8 @@ from solver.model.quantities import counted
 _PROGRAM: Final = "Megatron"
 _SIZE: Final = "--pipeline-model-parallel-size"
 _LAYOUT: Final = "--pipeline-model-parallel-layout"
-_REPEATS: Final = (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)")
-"""Groups first, as Megatron does."""
+_REPEATS: Final = (r"\(([^()]+)\)\*(\d+)", r"(.)\*(\d+)")
+"""Groups first, as Megatron does; a group has none within it."""
 _MOST_LETTERS: Final = 100_000
 
 

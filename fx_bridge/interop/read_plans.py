@@ -8,6 +8,7 @@ in between, so that the plan is the one that would really run. For tags see
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any, Final
 
 import networkx as nx
@@ -212,7 +213,7 @@ def _device(path: object, value: object, names: Sequence[str]) -> str:
     """Return the name of the device that a value in a device map stands for."""
     if not isinstance(path, str):
         raise PartitionError(f"the device map names {path!r}; write the path of a module")
-    if isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, Integral) and not isinstance(value, bool):
         text = f"cuda:{value}"
     elif isinstance(value, (str, torch.device)):
         text = str(value)
@@ -234,13 +235,21 @@ def _device(path: object, value: object, names: Sequence[str]) -> str:
 
 
 def _check_paths(captured: CapturedGraph, device_of: Mapping[str, str]) -> None:
-    """Refuse unknown modules, and weights without a device."""
+    """Refuse unknown modules, and weights without a device.
+
+    As accelerate, it asks for what is in the state dict: another buffer, such as the frequencies of
+    a rotary embedding, is taken to where it is read.
+    """
     tensors = tensor_names(captured)
     modules = module_operators(captured)
     for path in device_of:
         if path and path not in modules and path not in tensors:
             raise unknown_module(path, modules)
+    model = captured.module if captured.source is None else captured.source
+    saved = model.state_dict(keep_vars=True)
     for name in tensors:
+        if name not in saved:
+            continue
         if "" not in device_of and not any(prefix in device_of for prefix in enclosing(name)):
             raise PartitionError(
                 f"the device map has no device for {name!r}; add its module, or a module around it"

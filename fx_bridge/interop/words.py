@@ -15,6 +15,8 @@ Words = list[str] | dict[str, object]
 """What a program takes: arguments of a command line, or settings of a file."""
 
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+_MOST_LETTERS: Final = 1 << 16
+"""Of words. The modules of a thousand layers have half as many."""
 _MOST_LAYERS: Final = 100_000
 """More than any model has: a slip is refused, not written out."""
 
@@ -49,10 +51,13 @@ def read_arguments(
     PartitionError
         If there is another one, one has no value or two, or `main` is missing.
     """
+    _check_length(text, program)
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise PartitionError(f"{program}'s words {text!r}: {error}; close the quotation") from None
+        raise PartitionError(
+            f"{program}'s words {text[:100]!r}: {error}; close the quotation"
+        ) from None
     if len(words) == 1 and words[0].partition("=")[0] not in known:
         return {main: words[0]}
     found: dict[str, str] = {}
@@ -61,7 +66,7 @@ def read_arguments(
         name, equals, value = word.partition("=")
         if name not in known:
             raise PartitionError(
-                f"{program}'s words have {word!r}, which says nothing of layers; write only "
+                f"{program}'s words have {word[:100]!r}, which says nothing of layers; write only "
                 f"{', '.join(dict.fromkeys(known.values()))}"
             )
         option = known[name]
@@ -82,6 +87,7 @@ def read_arguments(
 
 def read_settings(text: str, program: str, main: str, known: Collection[str]) -> dict[str, Any]:
     """Return what settings say, as JSON with their names or as the value of `main` alone."""
+    _check_length(text, program)
     text = text.strip()
     if not text.startswith(("{", "[")):
         text = f"[{text}]"
@@ -99,6 +105,13 @@ def read_settings(text: str, program: str, main: str, known: Collection[str]) ->
     return value
 
 
+def _check_length(text: str, program: str) -> None:
+    if len(text) > _MOST_LETTERS:
+        raise PartitionError(
+            f"{program}'s words have {len(text):,} letters; write at most {_MOST_LETTERS:,}"
+        )
+
+
 def read_number(text: object, what: str, least: int = 0) -> int:
     """Return a number of layers or stages; PartitionError, which begins with `what`, if none."""
     digits = str(text).strip()
@@ -106,7 +119,7 @@ def read_number(text: object, what: str, least: int = 0) -> int:
     is_number = digits.removeprefix("-").isascii() and digits.removeprefix("-").isdecimal()
     if isinstance(text, bool) or not is_number or not least <= int(digits) <= _MOST_LAYERS:
         raise PartitionError(
-            f"{what} is {text!r}; write a whole number from {least} to {_MOST_LAYERS:,}"
+            f"{what} is {str(text)[:100]!r}; write a whole number from {least} to {_MOST_LAYERS:,}"
         )
     return int(digits)
 

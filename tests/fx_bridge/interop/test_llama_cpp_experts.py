@@ -123,6 +123,14 @@ def test_the_shortest_words(feeds, on_host, expected):
         (r"-ot '\.[0-3]\.ffn_.*_exps\.=CPU'", {0, 1, 2, 3}),
         (r"-ot 'blk\.(0|1)\.ffn=CUDA0,exps=CPU'", {2, 3, 4, 5, 6, 7}),
         (r"-ot 'blk\.0\.ffn=CUDA0' -ot exps=CPU", {1, 2, 3, 4, 5, 6, 7}),
+        ("-ngl all -ot shexp=CUDA0,exps=CPU", {0, 1, 2, 3, 4, 5, 6, 7}),
+        ("-ngl 99 -ot attn=CUDA0,exps=CPU", {0, 1, 2, 3, 4, 5, 6, 7}),
+        ("-ngl 99 -ot ffn_gate_inp=CUDA0,exps=CPU", {0, 1, 2, 3, 4, 5, 6, 7}),
+        ("-ot token_embd=CPU,exp_probs_b=CUDA0,norm=CUDA0,exps=CPU", {0, 1, 2, 3, 4, 5, 6, 7}),
+        ("-ot ffn=CPU", {0, 1, 2, 3, 4, 5, 6, 7}),
+        (r"-ot 'blk\.([4-7])\.(?!attn)=CPU'", {4, 5, 6, 7}),
+        ("-ot attn_kv_a_mqa=CUDA0", set()),
+        ("-ot ((exps|x)+)+=CPU", {0, 1, 2, 3, 4, 5, 6, 7}),
         (r"--override-tensor 'blk\.7.*exps=CPU' --n-cpu-moe 2", {0, 1, 7}),
     ],
 )
@@ -143,7 +151,21 @@ def test_words_of_people(words, on_host):
         ("-ot exps=CPU", "dense", "'exps', which is found in no weight of the model, such as blk."),
         ("-ot 'up_exps=CPU'", "experts", "divides a layer: blk.0.ffn_up_exps.weight on CPU, blk"),
         (r"-ot 'blk\.3\.=CPU'", "experts", "moves 'blk.3.attn_q.weight' away from cuda:0, where"),
-        ("-ot exps=CUDA1", "experts", "ffn weights of layer 0 on cuda:1, and the layer is on cuda"),
+        (
+            "-ot exps=CUDA1",
+            "experts",
+            "'blk.0.ffn_up_exps.weight' on cuda:1, and the layer is on cu",
+        ),
+        (
+            "-ot shexp=CPU",
+            "experts",
+            "_shexp.weight' on CPU, and the layer is on cuda:0; write CPU",
+        ),
+        ("-ot attn_kv_a_mqa=CPU", "experts", "moves 'blk.0.attn_kv_a_mqa.weight' away from cud"),
+        ("-ot ffn_gate_inp=CUDA1", "experts", "'blk.0.ffn_gate_inp.weight' on cuda:1, and the"),
+        ("-ot token_embd=CUDA0", "experts", "moves 'token_embd.weight' away from cpu:0, where pl"),
+        (r"-ot '^output\.=CPU'", "experts", "moves 'output.weight' away from cuda:0, where plans"),
+        ("-ot (([a-z0-9_.]+)+)+!=CPU", "dense", "'(([a-z0-9_.]+)+)+!', which is found in no weig"),
         ("--ngl 3", "experts", "words have '--ngl', which says nothing of layers; write only -dev"),
     ],
 )
@@ -152,6 +174,16 @@ def test_words_that_are_no_plan_are_refused(words, feed, message):
         read_experts(words, names_of(8), ["cuda:0", HOST], [feed] * 8)
     assert message in str(error.value)
     assert len(str(error.value).splitlines()) == 1
+
+
+def test_experts_of_dense_layers_are_none():
+    feeds = ["dense"] * 3 + ["experts"] * 5
+    for words, on_host in (
+        ("--n-cpu-moe 3", set()),
+        ("--n-cpu-moe 4", {3}),
+        ("-cmoe", {*range(3, 8)}),
+    ):
+        assert read_experts(words, names_of(8), ["cuda:0", HOST], feeds)[1] == on_host
 
 
 def test_layers_of_two_devices_need_shares():

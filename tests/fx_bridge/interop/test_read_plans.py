@@ -4,6 +4,7 @@ import copy
 import random
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -24,6 +25,7 @@ from tests.support.dispatch_models import TOKENS, Net
 
 CPU_AND_GPUS = [Device("cpu"), Device("cuda:0"), Device("cuda:1")]
 GPUS = CPU_AND_GPUS[1:]
+ROW = (torch.randn(2, 4),)
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +125,47 @@ def test_wrong_device_maps_are_refused(captured, mapping, message):
     assert "\n" not in str(error.value)
 
 
+class WithBuffers(nn.Module):
+    """Two of its buffers are in no state dict, one of them of a module without weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.register_buffer("scale", torch.ones(4), persistent=False)
+        self.mask = nn.Module()
+        self.mask.register_buffer("ones", torch.ones(4), persistent=False)
+        self.register_buffer("kept", torch.ones(4))
+
+    def forward(self, x):
+        return self.down(self.up(x) * self.scale) * self.mask.ones + self.kept
+
+
+@pytest.mark.parametrize(
+    "mapping",
+    [
+        {"up": 0, "down": 1, "kept": 1},
+        {"up.weight": 0, "up.bias": 0, "down": torch.device("cuda:1"), "kept": "cuda:1"},
+        {"": np.int64(0), "down": 1, "kept": 1, "scale": 0, "mask": 1},
+    ],
+)
+def test_buffers_in_no_state_dict_need_no_device(mapping):
+    captured = capture(WithBuffers(), ROW)
+    modeling = pytest.importorskip("accelerate.utils.modeling")
+    modeling.check_device_map(
+        WithBuffers(), {path: str(device) for path, device in mapping.items()}
+    )
+    plan = plan_from_device_map(captured, GPUS, mapping)
+    assert [plan.assignment[name] for name in ("linear", "mul")] == ["cuda:0"] * 2
+    assert [plan.assignment[name] for name in ("linear_1", "mul_1", "add")] == ["cuda:1"] * 3
+
+
+def test_buffers_in_the_state_dict_need_a_device():
+    with pytest.raises(
+        PartitionError, match="the device map has no device for 'kept'; add its mod"
+    ):
+        plan_from_device_map(capture(WithBuffers(), ROW), GPUS, {"up": 0, "down": 1})
+
+
 # -- split specifications ------------------------------------------------------------------
 
 
@@ -137,9 +180,6 @@ class Nested(nn.Module):
         y = self.body(self.start(x) * 2)
         # The last of the inner layers is called once more.
         return self.end(self.body[2](y) + 1)
-
-
-ROW = (torch.randn(2, 4),)
 
 
 def test_cuts_are_where_torch_makes_them():
