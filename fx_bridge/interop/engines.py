@@ -65,8 +65,8 @@ def _counted(program: str, variable: str, size: str) -> Engine:
     return Engine(program, *partition_by_variable(program, variable, size), needs_gpus=True)
 
 
-def _named(program: str, *, rotary_everywhere: bool) -> Engine:
-    words = parts_of_modules(program, rotary_everywhere=rotary_everywhere)
+def _named(program: str, *, children_alone: bool) -> Engine:
+    words = parts_of_modules(program, children_alone=children_alone)
     return Engine(program, *words, bare_ends=True)
 
 
@@ -78,8 +78,8 @@ ENGINES: Final[Mapping[str, Engine]] = MappingProxyType(
             "TensorRT-LLM", write_pp_partition, read_pp_partition, needs_gpus=True
         ),
         "llama.cpp": Engine("llama.cpp", write_split, read_split, has_host=True, bare_ends=True),
-        "torchtitan": _named("torchtitan", rotary_everywhere=False),
-        "nemo": _named("NeMo", rotary_everywhere=True),
+        "torchtitan": _named("torchtitan", children_alone=True),
+        "nemo": _named("NeMo", children_alone=False),
         "mindformers": Engine("MindFormers", write_offset, read_offset),
         "megatron": Engine("Megatron", write_layout, read_layout, bare_ends=True),
     }

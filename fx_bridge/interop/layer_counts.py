@@ -52,8 +52,10 @@ def partition_by_variable(program: str, variable: str, size: str) -> tuple[Write
 
     def read(text: str, names: LayerNames, devices: Sequence[str]) -> list[StageLayers]:
         known = {name: name for name in (VISIBLE, variable, size)}
+        known |= dict.fromkeys(("--pipeline-parallel-size", "--pp-size", "-pp"), size)
         found = read_arguments(text, program, variable, known)
-        counts = [read_number(n, f"{program}'s {variable}", 1) for n in found[variable].split(",")]
+        numbers = found[variable].strip("[](), \"'").split(",")
+        counts = [read_number(number, f"{program}'s {variable}", 1) for number in numbers]
         check_size(found.get(size), len(counts), program, size)
         order = rank_devices(found.get(VISIBLE), without_host(devices, program), program)
         return stages_of_counts(counts, len(names.layers), order, program)
@@ -124,6 +126,10 @@ def read_offset(text: str, names: LayerNames, devices: Sequence[str]) -> list[St
 
 
 def _numbers(value: object, what: str, least: int) -> list[int]:
+    if isinstance(value, int):
+        value = [value]
+    elif isinstance(value, str):
+        value = value.split(",")
     if not isinstance(value, list) or not value:
         raise PartitionError(
             f"{what} is {shown(value)}; write a list of numbers, one for each stage"

@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from fx_bridge.interop.literals import read_literal
 from fx_bridge.interop.stage_layers import LayerNames, StageLayers, check_stages
 from fx_bridge.interop.words import (
     VISIBLE,
@@ -31,6 +32,8 @@ _LAYOUT: Final = "--pipeline-model-parallel-layout"
 _REPEATS: Final = (r"\(([^()]+)\)\*(\d+)", r"(.)\*(\d+)")
 """Groups first, as Megatron does; a group has none within it."""
 _MOST_LETTERS: Final = 100_000
+_LETTERS: Final = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
+"""Of the names of layers in lists, such as those of Megatron-Bridge."""
 
 
 def write_layout(names: LayerNames, stages: Sequence[StageLayers]) -> list[str]:
@@ -54,9 +57,12 @@ def read_layout(text: str, names: LayerNames, devices: Sequence[str]) -> list[St
         If it is no layout, a stage is empty, or it has not the layers of the model.
     """
     known = {name: name for name in (VISIBLE, _SIZE, _LAYOUT)}
-    found = read_arguments(text, _PROGRAM, _LAYOUT, known)
+    known |= {name.lstrip("-").replace("-", "_"): name for name in (_SIZE, _LAYOUT)}
+    found = {_LAYOUT: text}
+    if not text.lstrip().startswith("- "):  # a list of YAML
+        found = read_arguments(text, _PROGRAM, _LAYOUT, known)
     devices = rank_devices(found.get(VISIBLE), devices, _PROGRAM)
-    parts = _unrolled(found[_LAYOUT]).split("|")
+    parts = _unrolled(_as_letters(found[_LAYOUT])).split("|")
     size = len(parts)
     if _SIZE in found:
         size = read_number(found[_SIZE], f"{_PROGRAM}'s {_SIZE}", 1)
@@ -75,38 +81,65 @@ def read_layout(text: str, names: LayerNames, devices: Sequence[str]) -> list[St
     ]
 
 
+def _as_letters(layout: str) -> str:
+    """Return a layout that may be a list of stages, with names of layers, as letters."""
+    layout = layout.strip("\"'\n")
+    if "[" not in layout and "embedding" not in layout.lower():
+        return "".join(layout.split())
+    stages = read_literal(layout, f"{_PROGRAM}'s layout")
+    if not isinstance(stages, list) or not all(isinstance(stage, list) for stage in stages):
+        raise PartitionError(
+            f"{_PROGRAM}'s layout {layout[:100]!r} is no list of stages; write such as "
+            '[["embedding", "decoder"], ["decoder", "loss"]]'
+        )
+    return "|".join("".join(map(_letters_of, stage)) for stage in stages)
+
+
+def _letters_of(layer: object) -> str:
+    """Return the letters of a layer of a list, or of a list that stands for several."""
+    if isinstance(layer, list):
+        return "".join(map(_letters_of, layer))
+    name, star, times = str(layer).strip().lower().partition("*")
+    name = name.strip().rpartition(".")[2]
+    if name not in _LETTERS:
+        raise PartitionError(
+            f"{_PROGRAM}'s layout has {str(layer)[:100]!r}; write {', '.join(_LETTERS)}"
+        )
+    return _LETTERS[name] + (f"*{times.strip()}" if star else "")
+
+
 def _unrolled(layout: str) -> str:
     """Return a layout without repeats; PartitionError unless it begins with E and ends with L."""
     letters = layout.replace(",", "")
     for pattern in _REPEATS:
         longest = sum(
-            len(group) * read_number(number, f"a repeat in {_PROGRAM}'s layout {layout!r}")
+            len(group) * read_number(number, f"a repeat in {_PROGRAM}'s layout {layout[:100]!r}")
             for group, number in re.findall(pattern, letters)
         )
         if longest > _MOST_LETTERS:
             raise PartitionError(
-                f"{_PROGRAM}'s layout {layout!r} has {longest:,} letters; write at most "
+                f"{_PROGRAM}'s layout {layout[:100]!r} has {longest:,} letters; write at most "
                 f"{_MOST_LETTERS:,}"
             )
         letters = re.sub(pattern, lambda match: match[1] * int(match[2]), letters)
     if "m" in letters:
         raise PartitionError(
-            f"{_PROGRAM}'s layout {layout!r} has 'm', a layer of multi-token prediction, and the "
-            "model has none; leave it out"
+            f"{_PROGRAM}'s layout {layout[:100]!r} has 'm', a layer of multi-token prediction, and "
+            "the model has none; leave it out"
         )
     if wrong := sorted(set(letters) - set("EtL|")):
         raise PartitionError(
-            f"{_PROGRAM}'s layout {layout!r} has {wrong[0]!r}; write E, t, L, | and repeats such "
-            "as t*3 and (tt|)*3"
+            f"{_PROGRAM}'s layout {layout[:100]!r} has {wrong[0]!r}; write E, t, L, | and repeats "
+            "such as t*3 and (tt|)*3"
         )
     if not re.fullmatch(r"E[t|]*L", letters):
         raise PartitionError(
-            f"{_PROGRAM}'s layout {layout!r} does not begin with its only E and end with its only "
-            "L; write such as 'Ett|ttL'"
+            f"{_PROGRAM}'s layout {layout[:100]!r} does not begin with its only E and end with its "
+            "only L; write such as 'Ett|ttL'"
         )
     if "||" in letters:
         raise PartitionError(
-            f"{_PROGRAM}'s layout {layout!r} has a stage without a layer; write one into it, or "
-            "fewer stages"
+            f"{_PROGRAM}'s layout {layout[:100]!r} has a stage without a layer; write one into it, "
+            "or fewer stages"
         )
     return letters

@@ -1,8 +1,10 @@
 """The modules of each stage, as ``module_fqns_per_model_part`` of torchtitan and NeMo AutoModel.
 
-The names are those of the captured model. NeMo has the rotary embedding on every stage. Written
-after ``pipeline_parallel.py`` of torchtitan and ``pipelining/functional.py`` of NeMo AutoModel, of
-2025 and 2026. Neither was run.
+NeMo's names are those of the captured model. torchtitan keeps children of the model, and elements
+of their lists, by name: a stage of names that are further inside is empty, and nothing says so. Of
+models of transformers it has ``tok_embeddings``, ``layers.0``, ``norm`` and ``lm_head``. Both have
+the rotary embedding on every stage. Written after ``pipeline_parallel.py`` of torchtitan and
+``pipelining/functional.py`` of NeMo AutoModel, of 2025 and 2026. Neither was run.
 """
 
 from __future__ import annotations
@@ -27,24 +29,27 @@ Read = Callable[[str, LayerNames, Sequence[str]], list[StageLayers]]
 
 _KEY: Final = "module_fqns_per_model_part"
 _ROTARY: Final = "rotary_emb"
+_HEAD: Final = "lm_head"
+_OLDER: Final = {"output": _HEAD}
+"""torchtitan's names of 2025 for those of 2026."""
 
 
-def parts_of_modules(program: str, *, rotary_everywhere: bool) -> tuple[Write, Read]:
+def parts_of_modules(program: str, *, children_alone: bool) -> tuple[Write, Read]:
     """Return what writes and reads the modules of each stage.
 
     Parameters
     ----------
-    rotary_everywhere : bool
-        Whether every stage names the rotary embedding, at its end.
+    children_alone : bool
+        Whether it has no names for modules inside others, but those of torchtitan.
     """
 
     def ends_of(names: LayerNames) -> tuple[list[str], list[str], list[str]]:
         everywhere = [n for n in names.embedding if n.rpartition(".")[2] == _ROTARY]
-        everywhere = everywhere if rotary_everywhere else []
         return [n for n in names.embedding if n not in everywhere], [*names.head], everywhere
 
     def write(names: LayerNames, stages: Sequence[StageLayers]) -> Words:
         check_stages(program, stages, has_chunks=True, bare_ends=True)
+        names = _names_of_children(names, program) if children_alone else names
         embedding, head, everywhere = ends_of(names)
         parts, done = [], 0
         for stage in stages:
@@ -59,6 +64,9 @@ def parts_of_modules(program: str, *, rotary_everywhere: bool) -> tuple[Write, R
         found = read_settings(text, program, _KEY, [VISIBLE])
         devices = rank_devices(found.get(VISIBLE), devices, program)
         parts = _lists(found[_KEY], program)
+        if children_alone and (own_names := _names_of_children(names, program)) != names:
+            names = own_names
+            parts = [[_OLDER.get(name, name) for name in part] for part in parts]
         embedding, head, everywhere = ends_of(names)
         own = [[name for name in part if name not in everywhere] for part in parts]
         listed = [name for part in own for name in part]
@@ -78,6 +86,27 @@ def parts_of_modules(program: str, *, rotary_everywhere: bool) -> tuple[Write, R
         return _stages(own, names, (embedding, head), devices, program)
 
     return write, read
+
+
+def _names_of_children(names: LayerNames, program: str) -> LayerNames:
+    """Return torchtitan's names of modules if some are inside others that hold no list alone."""
+    every = (*names.embedding, *names.head, *(layer.rpartition(".")[0] for layer in names.layers))
+    if not any("." in name for name in every):
+        return names
+    last = [name.rpartition(".")[2] for name in (*names.embedding, *names.head)]
+    embedding = [name for name in last[: len(names.embedding)] if name != _ROTARY]
+    head = last[len(names.embedding) :]
+    if len(embedding) != 1 or len(head) > 2 or (len(head) == 2 and head[1] != _HEAD):
+        raise PartitionError(
+            f"{program} has tok_embeddings, layers, norm and {_HEAD} of a model, and this one has "
+            f"{', '.join((*names.embedding, '...', *names.head))}; hand it over as a split "
+            "specification"
+        )
+    return LayerNames(
+        tuple(f"layers.{layer.rpartition('.')[2]}" for layer in names.layers),
+        ("tok_embeddings", *((_ROTARY,) if _ROTARY in last else ())),
+        tuple(_HEAD if name == _HEAD else "norm" for name in head),
+    )
 
 
 def _stages(

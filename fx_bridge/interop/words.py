@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
+from fx_bridge.interop.literals import read_named
 from fx_bridge.interop.stage_layers import StageLayers, is_host
 from solver import PartitionError
-from solver.io.json_fields import parse_json
 from solver.model.quantities import check_digits, counted
 
 Words = list[str] | dict[str, object]
@@ -58,12 +58,14 @@ def read_arguments(
         raise PartitionError(
             f"{program}'s words {text[:100]!r}: {error}; close the quotation"
         ) from None
-    if len(words) == 1 and words[0].partition("=")[0] not in known:
+    words = _joined(words, has_expressions=bool(lists))
+    if len(words) == 1 and "=" not in words[0] and words[0] not in known:
         return {main: words[0]}
     found: dict[str, str] = {}
     while words:
         word = words.pop(0)
-        name, equals, value = word.partition("=")
+        name, equals, value = _name_of(word)
+        name = name if name in known else name.upper()
         if name not in known:
             raise PartitionError(
                 f"{program}'s words have {word[:100]!r}, which says nothing of layers; write only "
@@ -75,7 +77,7 @@ def read_arguments(
         if option in flags:
             if equals:
                 raise PartitionError(f"{program}'s {name} has no value; write it alone")
-        elif not equals:
+        elif not value and (not equals or words):
             if not words:
                 raise PartitionError(f"{program}'s {name} has no value; write one behind it")
             value = words.pop(0)
@@ -85,15 +87,43 @@ def read_arguments(
     return found
 
 
+def _name_of(word: str) -> tuple[str, str, str]:
+    """Divide a word as ``partition("=")`` does, with ``name:`` of YAML as a name."""
+    name, equals, value = word.partition("=")
+    return name.removesuffix(":"), equals, value
+
+
+def _joined(words: Sequence[str], *, has_expressions: bool) -> list[str]:
+    """Return words in which numbers and lists that have blanks within them are one word each.
+
+    Parameters
+    ----------
+    has_expressions : bool
+        Whether some values are regular expressions, in which brackets and ``|`` say something else.
+    """
+    between = ",=" if has_expressions else ",=+*|"
+    joined: list[str] = []
+    for word in words:
+        if word in ("export", "env", "-", "&&"):  # of shells, and of lists of YAML
+            continue
+        before = joined[-1] if joined else ""
+        is_open = not has_expressions and any(
+            before.count(left) > before.count(right) for left, right in ("[]", "()")
+        )
+        is_part = before.endswith(tuple(between)) or word.startswith(tuple(between))
+        if before and (is_open or (is_part and not word.startswith("-"))):
+            joined[-1] += word
+        else:
+            joined.append(word)
+        if not has_expressions:
+            joined[-1] = joined[-1].removesuffix(";")
+    return joined
+
+
 def read_settings(text: str, program: str, main: str, known: Collection[str]) -> dict[str, Any]:
-    """Return what settings say, as JSON with their names or as the value of `main` alone."""
+    """Return what settings say, with their names or as the value of `main` alone."""
     _check_length(text, program)
-    text = text.strip()
-    if not text.startswith(("{", "[")):
-        text = f"[{text}]"
-    value = parse_json(text, f"{program}'s {main}")
-    if not isinstance(value, dict):
-        return {main: value}
+    value: dict[str, Any] = read_named(text, main, f"{program}'s {main}")
     for name in value:
         if name != main and name not in known:
             raise PartitionError(
