@@ -39,13 +39,17 @@ def solve_all(
     progress: ProgressLine,
     without: Collection[str] = (),
 ) -> list[SolveResult]:
-    """Solve a problem by each of `solvers` in turn; the last, asked for, leaves out steps."""
+    """Solve a problem by each of `solvers` in turn; the last, asked for, leaves out steps.
+
+    The time limit is that of all of them together.
+    """
     results: list[SolveResult] = []
     shown = progress.watched(limits)
     for name in solvers:
         progress.step(f"{model}: {name}")
         left_out = without if name == solvers[-1] else ()
-        search = functools.partial(run_solver, problem, shown, solver=name, without=left_out)
+        left = shown.after(sum(result.wall_time_s for result in results))
+        search = functools.partial(run_solver, problem, left, solver=name, without=left_out)
         results.append(call_within(None, search))
     return results
 
@@ -62,15 +66,16 @@ def finish(
 
     With `with_steps` the steps of its search follow; as JSON they are always there.
 
-    When no plan exists it says why, which may take as long as `limits` allow once more.
+    When no plan exists it says why, in what the searches left of the time limit.
     """
     asked = results[-1]
     # Whoever reads what is printed may stop reading; the file is written by then.
     if out is not None and asked.objective is not None and asked.plan is not None:
         save_plan(asked.plan, out)
         say_written(out)
+    left = limits.after(sum(result.wall_time_s for result in results))
     explain = functools.partial(
-        call_within, None, functools.partial(diagnose, problem, limits, result=asked)
+        call_within, None, functools.partial(diagnose, problem, left, result=asked)
     )
     if as_json:
         answer = result_json(problem, asked)

@@ -106,6 +106,8 @@ def check_writable(path: str | None, *inputs: str | None) -> None:
             raise PartitionError(
                 f"there is no folder {target.parent}; create it or write another path"
             )
+        if target.is_socket() or target.is_block_device():
+            raise PartitionError(f"{path} is a socket or a disk; write the name of a file")
         if target.exists() and not target.is_file():
             return  # such as /dev/null, which is written to as it is
         folder = real_path(target).parent

@@ -120,12 +120,17 @@ def _plans(
     step: Callable[[str], None],
     done: Callable[[str], None],
 ) -> dict[str, PartitionPlan]:
-    """Return the plan of every solver that has one; raise NoPlanError if none has."""
+    """Return the plan of every solver that has one; raise NoPlanError if none has.
+
+    The time limit is that of all of them together.
+    """
+    limits = settings.limits
     plans: dict[str, PartitionPlan] = {}
     statuses: list[SolveStatus] = []
     for name in settings.solvers:
         step(f"{label}: {name}")
-        result = solve(problem, settings.limits, solver=name)
+        result = solve(problem, limits, solver=name)
+        limits = limits.after(result.wall_time_s)
         statuses.append(result.status)
         if result.plan is None or result.objective is None:
             done(f"{label}: {name} has no plan ({result.reason})")

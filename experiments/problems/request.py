@@ -18,6 +18,7 @@ from solver import (
     Pipeline,
 )
 from solver.io.digraph import problem_from_digraph
+from solver.model.problem_checks import check_timed
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -223,7 +224,7 @@ def change_problem(problem: PartitionProblem, request: ProblemRequest) -> Partit
     ------
     PartitionError
         If it has links between its own devices, and other devices come without; if no transfer is
-        timed by the link that is asked for.
+        timed by the link that is asked for, or no operator has a time that the objective counts.
     """
     given = request.devices
     interconnect = None if given is None else given.interconnect
@@ -245,6 +246,7 @@ def change_problem(problem: PartitionProblem, request: ProblemRequest) -> Partit
     if given is not None:
         settings["devices"] = given.devices
     problem = request.recompute.of_saved(problem.replace(**settings))
+    check_timed(problem)
     return _with_hand_made(problem, None, request)
 
 

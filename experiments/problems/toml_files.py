@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from solver import PartitionError
 from solver.io.files import read_text
 from solver.io.json_fields import check_nesting
+
+_MOST_BYTES: Final = 1 << 22
+"""The parser takes about a second for one MiB."""
 
 
 def read_toml(path: Path, wanted: str) -> dict[str, Any]:
@@ -25,7 +28,7 @@ def read_toml(path: Path, wanted: str) -> dict[str, Any]:
     """
     import tomllib
 
-    text = read_text(path, "a TOML file")
+    text = read_text(path, "a TOML file", _MOST_BYTES)
     try:
         table = tomllib.loads(text)
     except RecursionError:

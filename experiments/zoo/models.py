@@ -51,7 +51,7 @@ def resolve_model(text: str) -> ModelSpec | Path:
         return ZOO[text]
     if text.lower().endswith(".json"):
         path = Path(text)
-        if not os.path.isfile(text):  # noqa: PTH113 - false for any name that cannot be
+        if not os.path.exists(text):  # noqa: PTH110 - false for any name that cannot be
             raise PartitionError(f"there is no file {text}; write the path of a saved problem")
         return path
     if text.lower().endswith(".pt2"):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gzip
 import os
 import select
+import stat
 import tempfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Final, TypeVar
 
@@ -19,7 +21,8 @@ from solver.model.text import shown
 
 T = TypeVar("T")
 
-_MOST_UNPACKED_BYTES: Final = 1 << 30
+_MOST_BYTES: Final = 1 << 30
+"""Of a text, more than any problem has."""
 _PIPE_S: Final = 5.0
 """How long the other end of a pipe may take to come."""
 _POLL_S: Final = 0.05
@@ -169,34 +172,77 @@ def load_json(path: str | os.PathLike[str], build: Callable[[Any], T]) -> T:
         raise PartitionError(f"{path}: {error}") from None
 
 
-def read_text(path: str | os.PathLike[str], wanted: str) -> str:
-    """Read a text file; PartitionError says in one line why it is not `wanted`.
+def kind_of_file(path: str | os.PathLike[str]) -> str:
+    """Return what stands at a path: "file", or "folder", "pipe", "socket", "device".
 
-    A file whose name ends in ``.gz`` is unpacked.
+    Raises
+    ------
+    OSError
+        If nothing stands there, or links lead in a circle.
+    ValueError
+        If no path has such characters.
+    """
+    mode = os.stat(path).st_mode  # noqa: PTH116 - of any path
+    kinds = {
+        "file": stat.S_ISREG,
+        "folder": stat.S_ISDIR,
+        "pipe": stat.S_ISFIFO,
+        "socket": stat.S_ISSOCK,
+    }
+    return next((name for name, is_kind in kinds.items() if is_kind(mode)), "device")
+
+
+def check_file(path: str | os.PathLike[str], wanted: str) -> None:
+    """Raise PartitionError unless a file stands at `path`: to read anything else may never end."""
+    try:
+        kind = kind_of_file(path)
+    except (FileNotFoundError, ValueError):  # no file can have such a name
+        raise PartitionError(f"there is no file {os.fspath(path)!r}; give {wanted}") from None
+    except OSError as error:
+        raise _unreadable(path, error, wanted) from None
+    if kind != "file":
+        raise PartitionError(f"{os.fspath(path)!r} is a {kind}, not a file; give {wanted}")
+
+
+def read_text(path: str | os.PathLike[str], wanted: str, most_bytes: int = _MOST_BYTES) -> str:
+    """Read a text file of at most `most_bytes`, or what comes through a pipe.
+
+    A file whose name ends in ``.gz`` is unpacked. PartitionError says in one line why it is not
+    `wanted`.
     """
     _check_path(path)
     source = Path(path)
     try:
-        # Some devices, such as /dev/zero, never end.
-        if source.is_char_device() or source.is_block_device():
-            raise PartitionError(f"{path} is a device, not a file; give {wanted}")
-        if source.is_fifo():
-            return _from_pipe(source, wanted).decode("utf-8")
-        if source.suffix == ".gz":
-            return _unpacked(source).decode("utf-8")
-        return source.read_text(encoding="utf-8")
+        if kind_of_file(source) == "pipe":
+            data = _from_pipe(source, wanted, most_bytes)
+        else:
+            # Some devices, such as /dev/zero, never end.
+            check_file(source, wanted)
+            with _unpacked(source) if source.suffix == ".gz" else source.open("rb") as stream:
+                data = stream.read(most_bytes + 1)
+        if len(data) > most_bytes:
+            raise PartitionError(
+                f"{path} holds more than {most_bytes:,} bytes, more than it can need; give {wanted}"
+            )
+        return data.decode("utf-8")
     except UnicodeDecodeError:
         raise PartitionError(f"{path} is not UTF-8 text; give {wanted}") from None
     except PartitionError:
         raise
     except (OSError, ValueError) as error:
-        raise PartitionError(f"cannot read {path}: {_why(error)}; give {wanted}") from None
+        raise _unreadable(path, error, wanted) from None
 
 
-def _from_pipe(source: Path, wanted: str) -> bytes:
+def _unreadable(
+    path: str | os.PathLike[str], error: OSError | ValueError, wanted: str
+) -> PartitionError:
+    return PartitionError(f"cannot read {path}: {_why(error)}; give {wanted}")
+
+
+def _from_pipe(source: Path, wanted: str, most_bytes: int) -> bytes:
     """Return what comes through a pipe, such as standard input, if a process writes to it."""
     handle = os.open(source, os.O_RDONLY | os.O_NONBLOCK)
-    blocks: list[bytes] = []
+    found = bytearray()
     clock = Clock(_PIPE_S)
     try:
         while True:
@@ -205,32 +251,28 @@ def _from_pipe(source: Path, wanted: str) -> bytes:
             except BlockingIOError:
                 select.select([handle], [], [])  # a writer has it open, and takes its time
                 continue
+            found += block
+            if found and (not block or len(found) > most_bytes):
+                return bytes(found)
             if block:
-                blocks.append(block)
-            elif blocks:
-                return b"".join(blocks)
-            elif clock.is_over:
+                continue
+            if clock.is_over:
                 raise PartitionError(
                     f"{source} is a pipe to which no process has written for {_PIPE_S:g} s; give "
                     f"{wanted}"
                 )
-            else:
-                clock.wait(_POLL_S)
+            clock.wait(_POLL_S)
     finally:
         os.close(handle)
 
 
-def _unpacked(source: Path) -> bytes:
-    """Return what a gzip file holds, unless that is more than any problem is."""
+@contextlib.contextmanager
+def _unpacked(source: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
+    """Open what a gzip file holds."""
     try:
         with gzip.open(source) as stream:
-            data = stream.read(_MOST_UNPACKED_BYTES + 1)
+            yield stream
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise PartitionError(
             f"{source} is not a whole gzip file ({error}); pack it again"
         ) from None
-    if len(data) > _MOST_UNPACKED_BYTES:
-        raise PartitionError(
-            f"{source} unpacks to more than {_MOST_UNPACKED_BYTES} bytes; unpack it, and give that"
-        )
-    return data

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from solver.model.errors import PartitionError
@@ -13,6 +13,8 @@ from solver.model.text import shown
 
 _MAX_WORKERS: Final = 1024
 _MAX_SEED: Final = 2**31 - 1
+_LEAST_S: Final = 0.05
+"""Of a search after others: it says at least that the time is over."""
 
 
 def _check_whole(value: object, what: str, least: int, most: int) -> None:
@@ -86,6 +88,20 @@ class SolveLimits:
             raise PartitionError(
                 f"on_progress is {shown(self.on_progress)}; write a function of one Progress"
             )
+
+    def after(self, spent_s: float) -> SolveLimits:
+        """Return the limits of a further search, where one time counts for all searches together.
+
+        Seconds of work, which a deterministic search counts, are those of each search.
+
+        Examples
+        --------
+        >>> SolveLimits(20.0).after(15.0).time_limit_s, SolveLimits(20.0).after(30.0).time_limit_s
+        (5.0, 0.05)
+        """
+        if self.time_limit_s is None or self.deterministic:
+            return self
+        return replace(self, time_limit_s=max(self.time_limit_s - spent_s, _LEAST_S))
 
     @property
     def worker_count(self) -> int:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 MOST_CHUNKS: Final = 1000
 """Stages of one device."""
+TIMED_OBJECTIVES: Final = ("bottleneck", "latency", "step")
+"""Those whose values are nanoseconds."""
 MAX_TOTAL: Final = 10**15
 """The most bytes (1 PB) or nanoseconds (11 days) that the parts of a problem may add up to.
 
@@ -159,6 +161,21 @@ def check_colocation(problem: PartitionProblem) -> None:
                 )
             allowed = own if allowed is None else allowed & own
             pinned_by = name
+
+
+def check_timed(problem: PartitionProblem) -> None:
+    """Refuse a goal that counts times where no operator has any: every plan would be the best."""
+    goal = problem.objective[0]
+    if goal not in TIMED_OBJECTIVES:
+        return
+    for op in problem.operators:
+        for latency in (op.latency_ns, op.backward.latency_ns if problem.is_training else 0):
+            if any(latency.values()) if isinstance(latency, Mapping) else latency:
+                return
+    raise PartitionError(
+        f"no operator has a time, which the objective {goal!r} counts; give `latency_ns` to each, "
+        "or write another objective, such as transfer"
+    )
 
 
 def check_totals(problem: PartitionProblem) -> None:

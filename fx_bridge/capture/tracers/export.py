@@ -30,6 +30,7 @@ from fx_bridge.capture.tracers.grad_regions import kept_in_autocast
 from fx_bridge.capture.tracers.values import copy_training
 from fx_bridge.equivalence.calls import first_line
 from solver import PartitionError
+from solver.io.files import check_file
 
 
 def export(
@@ -191,13 +192,7 @@ def load_program(path: str | os.PathLike[str]) -> ExportedProgram:
         If there is no such file, or it holds something else or cannot be read.
     """
     file = Path(path)
-    if "\0" in str(file) or not file.exists():
-        raise PartitionError(
-            f"there is no file {str(file)!r}; give the path of a .pt2 file that "
-            "torch.export.save(program, path) wrote"
-        )
-    if file.is_dir():
-        raise PartitionError(f"{str(file)!r} is a folder; give the path of a .pt2 file")
+    check_file(file, "the path of a .pt2 file that torch.export.save(program, path) wrote")
     try:
         with quiet():
             program = torch.export.load(str(file))

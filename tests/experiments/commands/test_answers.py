@@ -16,6 +16,7 @@ from solver import (
     Operator,
     PartitionProblem,
     SolveLimits,
+    diagnose,
     load_plan,
     solve,
 )
@@ -126,3 +127,26 @@ def test_only_the_solver_that_was_asked_for_leaves_out_steps(monkeypatch):
     found = solve_all(problem(100), ("greedy", "ideal-dp"), LIMITS, "m", progress, ("borders",))
     assert told == [("greedy", ()), ("ideal-dp", ("borders",))]
     assert [result.solver for result in found] == ["greedy", "ideal-dp"]
+
+
+def test_one_limit_counts_for_all_searches(monkeypatch):
+    told = []
+
+    def slow(given, limits, **named):
+        told.append(limits.time_limit_s)
+        return replace(solve(given, LIMITS, **named), wall_time_s=2.0)
+
+    def explained(given, limits, **named):
+        told.append(limits.time_limit_s)
+        return diagnose(given, LIMITS, **named)
+
+    monkeypatch.setattr(answers, "run_solver", slow)
+    monkeypatch.setattr(answers, "diagnose", explained)
+    given = problem(1)
+    results = solve_all(given, ("greedy", "auto"), LIMITS, "model", ProgressLine(quiet=True))
+    with pytest.raises(typer.Exit):
+        finish(given, results, LIMITS, None, as_json=True)
+    assert told == [5.0, 3.0, 1.0]
+    assert LIMITS.after(7.0).time_limit_s == 0.05
+    deterministic = replace(LIMITS, deterministic=True)
+    assert deterministic.after(4.0) == deterministic

@@ -2,6 +2,7 @@
 
 import json
 import math
+import socket
 
 import pytest
 
@@ -50,10 +51,13 @@ def test_files_that_can_be_written_are_let_through(tmp_path):
         ("no/such/plan.json", "there is no folder no/such; create it"),
         ("x" * 400, "cannot write x"),
         ("file/plan.json", "there is no folder file"),
+        ("socket", "is a socket or a disk; write the name of a file"),
     ],
 )
 def test_files_that_cannot_be_written_are_refused(tmp_path, monkeypatch, name, says):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind("socket")
     with pytest.raises(PartitionError, match="(?s)" + says.replace(".", r"\.", 0)):
         check_writable(name)

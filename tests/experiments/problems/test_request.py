@@ -227,3 +227,19 @@ def test_a_link_changes_how_fast_transfers_are_and_not_who_pays_for_them(saved):
     workload = Path("published:layer.gnmt_inference")
     with pytest.raises(PartitionError, match=r"--link changes nothing here; every operator says"):
         read_saved_problem(workload, ProblemRequest(interconnect=LINK))
+
+
+def test_a_goal_of_times_needs_a_time(tmp_path):
+    operators = (Operator("a", value_bytes=4, storage_bytes=4), Operator("b", reads=("a",)))
+    path = tmp_path / "graph.json"
+    save_problem(PartitionProblem(operators, (Device("x"), Device("y"))), path)
+    timed = [None, ("latency",), ("step", "transfer")]
+    for goal in timed:
+        with pytest.raises(PartitionError, match=r"no operator has a time.*give `latency_ns`"):
+            read_saved_problem(path, ProblemRequest(objective=goal))
+    for goal in (("transfer",), ("devices", "bottleneck"), ("peak_memory",)):
+        assert read_saved_problem(path, ProblemRequest(objective=goal)).objective == goal
+    one = (operators[0], replace(operators[1], latency_ns={"default": 3}))
+    save_problem(PartitionProblem(one, (Device("x"),)), path)
+    for goal in timed:
+        read_saved_problem(path, ProblemRequest(objective=goal))

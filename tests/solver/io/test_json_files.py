@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -15,7 +16,13 @@ from pathlib import Path
 import pytest
 
 from solver.io import files
-from solver.io.files import check_folder_writable, read_json, write_text_atomically
+from solver.io.files import (
+    check_file,
+    check_folder_writable,
+    read_json,
+    read_text,
+    write_text_atomically,
+)
 from solver.io.json_files import (
     load_plan,
     load_problem,
@@ -270,7 +277,7 @@ def test_a_missing_file_is_named(tmp_path):
 
 
 def test_a_folder_is_not_a_file(tmp_path):
-    with raises("cannot read", str(tmp_path)):
+    with raises(str(tmp_path), "is a folder, not a file; give a JSON file"):
         load_plan(tmp_path)
 
 
@@ -303,17 +310,57 @@ def test_a_packed_file_is_unpacked(tmp_path):
         (gzip.compress(b"{}" * 50)[:-9], ("not a whole gzip file",)),
         (gzip.compress(b"{}")[:10] + b"\xff" * 12, ("not a whole gzip file",)),
         (gzip.compress(b"\xff\xfe"), ("not UTF-8",)),
-        (gzip.compress(b" " * 1001), ("unpacks to more than 1000 bytes",)),
+        (gzip.compress(b" " * 1001), ("holds more than 1,000 bytes", "give a JSON file")),
     ],
     # A packed file begins with the time of packing, which no two processes share.
     ids=["not packed", "cut off", "broken", "no text", "too large"],
 )
-def test_what_cannot_be_unpacked_is_named(content, parts, tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "_MOST_UNPACKED_BYTES", 1000)
+def test_what_cannot_be_unpacked_is_named(content, parts, tmp_path):
     file = tmp_path / "broken.json.gz"
     file.write_bytes(content)
     with raises(str(file), *parts):
-        read_json(file)
+        read_text(file, "a JSON file", 1000)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
+def test_what_never_ends_is_not_read(tmp_path):
+    bound = socket.socket(socket.AF_UNIX)
+    bound.bind(str(tmp_path / "socket"))
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    with (tmp_path / "sparse").open("wb") as stream:
+        stream.truncate(1 << 40)
+    reading, writing = os.pipe()
+    os.write(writing, b"x" * 2000)
+    for name, kind in (("socket", "is a socket, not a file"), ("zero", "is a device, not a file")):
+        with raises(name, kind, "give a JSON file"):
+            read_json(tmp_path / name)
+    for path in (tmp_path / "sparse", f"/dev/fd/{reading}"):
+        with raises(str(path), "holds more than 1,000 bytes", "give a JSON file"):
+            read_text(path, "a JSON file", 1000)
+    bound.close()
+    os.close(reading)
+    os.close(writing)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
+def test_files_alone_are_files(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("file")
+    for name, says in (
+        ("pipe", "is a pipe, not a file"),
+        (".", "is a folder, not a file"),
+        ("missing", "there is no file"),
+        ("null\0", "there is no file"),
+        ("x" * 300, "File name too long"),
+        ("file/file", "Not a directory"),
+        ("loop", "cannot read"),
+        ("/dev/null", "is a device, not a file"),
+    ):
+        with raises(says, "give a model"):
+            check_file(tmp_path / name, "a model")
+    check_file(tmp_path / "link", "a model")
 
 
 def test_writing_replaces_the_file_and_leaves_no_other(tmp_path):

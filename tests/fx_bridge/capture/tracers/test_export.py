@@ -1,5 +1,6 @@
 """Tests of .pt2 files: what they hold, and what is wrong with those that cannot be read."""
 
+import os
 import pathlib
 import re
 import subprocess
@@ -98,6 +99,14 @@ def test_a_file_that_is_no_program_is_one_line(tmp_path, what, message, capfd):
 def test_nonsense_paths(path):
     with pytest.raises(PartitionError, match=r"there is no file|is a folder"):
         capture(path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
+def test_a_pipe_is_no_program(tmp_path):
+    os.mkfifo(tmp_path / "model.pt2")
+    for path in (tmp_path / "model.pt2", "/dev/zero"):
+        with pytest.raises(PartitionError, match=r"is a (pipe|device), not a file; give the path"):
+            capture(path)
 
 
 def test_an_operator_that_is_not_registered_is_named(tmp_path):
