@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from fx_bridge.capture.model.inputs import described_tensor
 from fx_bridge.capture.model.messages import describe, source_place
+from fx_bridge.capture.python.data_reads import mark_read
 from fx_bridge.capture.python.known_values import KnownValues
 from solver import PartitionError
 
@@ -64,6 +65,8 @@ class Assignments(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func == _GET_DATA:
+            return self._get_data(*args)
         if func in SETTERS:
             if func == _SET_DATA:
                 return self._set_data(*args)
@@ -110,6 +113,13 @@ class Assignments(TorchFunctionMode):
             # torch.export does that itself.
             if not isinstance(tensor, FakeTensor):
                 tensor.copy_(found)
+
+    def _get_data(self, tensor: torch.Tensor) -> torch.Tensor:
+        read: torch.Tensor = _GET_DATA(tensor)
+        slot = _slot(read)
+        if slot is not None:
+            mark_read(slot.proxy.node)
+        return read
 
     def _set_data(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
         slot = _slot(tensor)
@@ -241,6 +251,7 @@ def _put(tensor: torch.Tensor, slot: Any) -> None:
 
 
 _SHOWN: Final = 3
+_GET_DATA: Final = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 _SET_DATA: Final = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 _SET_REQUIRES_GRAD: Final = (
     torch.Tensor.requires_grad.__set__,  # type: ignore[attr-defined]

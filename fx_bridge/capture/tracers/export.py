@@ -20,6 +20,7 @@ from torch.export import ExportedProgram
 
 from fx_bridge.capture.model.dataclass_values import with_dataclasses
 from fx_bridge.capture.model.messages import quiet
+from fx_bridge.capture.python.data_reads import restore_reads
 from fx_bridge.capture.python.eager_code import traceable, unaware
 from fx_bridge.capture.python.forward import carried_out
 from fx_bridge.capture.python.held_tensors import check_constants
@@ -88,6 +89,7 @@ def export(
         note = "; ".join(filter(None, (known.note, *notes)))
     module = unlift(program)
     check_constants(module, model)
+    restore_reads(module)
     for node in module.graph.find_nodes(op="get_attr"):
         if isinstance(operator.attrgetter(str(node.target))(module), FakeTensor):
             # As of x.data: strict export takes it for a constant, of which there is no value.

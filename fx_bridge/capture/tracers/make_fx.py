@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fx_bridge.capture.python.assignments import stand_for
 from fx_bridge.capture.python.autograd_functions import to_modules
+from fx_bridge.capture.python.data_reads import restore_reads
 from fx_bridge.capture.python.eager_code import traceable
 from fx_bridge.capture.python.forward import carried_out
 from fx_bridge.capture.python.known_values import known_values
@@ -83,6 +84,7 @@ def trace_operators(
             weights, tensors
         )
     _keep_gradients(traced.graph)
+    restore_reads(traced)
     placeholders = list(traced.graph.find_nodes(op="placeholder"))
     paths = dict(zip(placeholders, state.items(), strict=False))
     inputs_to_weights(traced, paths)

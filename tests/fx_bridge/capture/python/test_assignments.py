@@ -5,11 +5,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fx_bridge import capture
+from fx_bridge import Training, capture, check_equivalence, partition_module
 from fx_bridge.capture.python.assignments import Assignments
 from fx_bridge.capture.tracers.make_fx import trace_operators
 from fx_bridge.capture.tracers.symbolic_trace import faithful_trace
-from solver import PartitionError
+from solver import Device, PartitionError
 from tests.support.two_calls import captured_like_eager
 
 
@@ -35,6 +35,25 @@ def renormed(self, x):
 def clamped_after_use(self, x):
     y = self.last(self.first(x))
     self.last.weight.data = self.last.weight.data.clamp(-0.1, 0.1)
+    return y
+
+
+def clamped_in_place_after_use(self, x):
+    y = self.last(self.first(x))
+    self.last.weight.data.clamp_(-0.1, 0.1)
+    return y
+
+
+def part_set_after_use(self, x):
+    y = self.last(self.first(x))
+    self.last.weight.data[0] = 1
+    return y
+
+
+def decayed_after_use(self, x):
+    y = self.last(self.first(x))
+    with torch.no_grad():
+        self.last.weight.data.mul_(0.5)
     return y
 
 
@@ -135,6 +154,19 @@ def test_a_trace_of_real_tensors_carries_them_out_and_leaves_the_model_alone():
     expected = model.last(x) * 0.1
     torch.testing.assert_close(module(x), expected)
     torch.testing.assert_close(model.mean, torch.full((4,), 0.1))
+
+
+@pytest.mark.parametrize(
+    "run",
+    [clamped_in_place_after_use, part_set_after_use, decayed_after_use],
+    ids=lambda run: run.__name__,
+)
+def test_writes_to_data_pass_autograd_by(run):
+    captured = captured_like_eager(lambda: Layers(run), torch.randn(3, 4))
+    model = captured.source
+    devices = [Device("a", 1 << 20), Device("b", 1 << 20)]
+    split = partition_module(captured, devices=devices, training=Training("sgd")).split()
+    assert check_equivalence(model, split, (torch.randn(3, 4),), gradients=True).equal
 
 
 def replaced(self, x):

@@ -1,0 +1,57 @@
+"""Reads of ``x.data`` in a graph, where what is read is written.
+
+A trace records a detach, which counts writes together with `x`: backward passes that need `x`
+would refuse a write that autograd, of ``x.data``, never sees.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+_MARK: Final = "data"
+_DETACH: Final = torch.ops.aten.detach.default
+
+
+def mark_read(node: fx.Node) -> None:
+    """Note in a node that it reads ``x.data``."""
+    # What exporters keep of a node that they copy.
+    node.meta["custom"] = {**node.meta.get("custom", {}), _MARK: True}
+
+
+def restore_reads(module: fx.GraphModule) -> None:
+    """Let nodes read ``x.data`` again where what they read is written."""
+    for part in module.modules():
+        if not isinstance(part, fx.GraphModule):
+            continue
+        read = part.graph.find_nodes(op="call_function", target=_DETACH)
+        written = [n for n in read if n.meta.get("custom", {}).get(_MARK) and _is_written(n)]
+        for node in written:
+            node.target, node.args = getattr, (node.args[0], "data")
+        if written:
+            part.recompile()
+
+
+def _is_written(node: fx.Node) -> bool:
+    """Return whether an operator writes to a value or to a view of it."""
+    for user in node.users:
+        if not isinstance(user.target, OpOverload):
+            continue
+        alias = _alias(user.target, user, node)
+        if alias is not None and (alias.is_write or _is_written(user)):
+            return True
+    return False
+
+
+def _alias(operator: OpOverload, user: fx.Node, node: fx.Node) -> Any:
+    """Return what a schema says of the argument that is a value: whether it is written, or read.
+
+    None where results share no memory with it.
+    """
+    arguments = operator._schema.arguments
+    given = [*zip(arguments, user.args, strict=False)]
+    given += [(a, user.kwargs[a.name]) for a in arguments if a.name in user.kwargs]
+    return next((a.alias_info for a, value in given if value is node and a.alias_info), None)
