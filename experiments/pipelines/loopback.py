@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import socket
 from typing import Final
@@ -11,19 +12,30 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 HOST: Final = "127.0.0.1"
 
 
-def loopback_store() -> TCPStore:
-    """Return the store of a group of processes, at a free port of this machine.
+def loopback_store(
+    port: int = 0, timeout: datetime.timedelta = datetime.timedelta(minutes=5)
+) -> TCPStore:
+    """Return the store of a group of processes of this machine, which this process keeps.
 
     By itself torch listens on every interface, whatever the host that it is told.
+
+    Parameters
+    ----------
+    port : int
+        Where it listens; 0 takes a free one.
+    timeout : datetime.timedelta
+        Longest wait for what another process writes.
     """
     with socket.socket() as listener:
-        listener.bind((HOST, 0))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((HOST, port))
         port = listener.getsockname()[1]
         return TCPStore(
             HOST,
             port,
             is_master=True,
             wait_for_workers=False,
+            timeout=timeout,
             # The store closes it.
             master_listen_fd=listener.detach(),
         )

@@ -15,6 +15,7 @@ from typing import Any
 
 from torch.distributed.rendezvous import rendezvous
 
+from experiments.pipelines.loopback import HOST, loopback_store
 from experiments.run_pipeline.launch import Launch
 from solver import PartitionError
 
@@ -47,8 +48,7 @@ class Agreement:
     def __init__(self, launch: Launch, timeout: datetime.timedelta) -> None:
         self.launch = launch
         try:
-            found = rendezvous("env://", launch.rank, launch.world_size, timeout=timeout)
-            self.store, _, _ = next(found)
+            self.store = _store(launch, timeout)
         except (OSError, RuntimeError, ValueError) as error:
             raise PartitionError(
                 f"cannot reach torchrun at {os.environ['MASTER_ADDR']}:"
@@ -120,6 +120,16 @@ class Agreement:
             raise PartitionError(
                 f"rank {rank} does not answer ({first_line(error)}); see what it said"
             ) from None
+
+
+def _store(launch: Launch, timeout: datetime.timedelta) -> Any:
+    """Return the store of torchrun, or of the first process where another launcher is."""
+    is_here = launch.is_on_one_host and os.environ["MASTER_ADDR"] in ("localhost", HOST)
+    if is_here and launch.rank == 0 and not launch.has_agent_store:
+        return loopback_store(int(os.environ["MASTER_PORT"]), timeout)
+    found = rendezvous("env://", launch.rank, launch.world_size, timeout=timeout)
+    store, _, _ = next(found)
+    return store
 
 
 def first_line(error: BaseException) -> str:

@@ -127,12 +127,17 @@ class Launch:
         """Return whether all processes are on this host."""
         return self.local_world_size == self.world_size
 
+    @property
+    def has_agent_store(self) -> bool:
+        """Return whether torchrun keeps the store of the run."""
+        return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
     def check_launcher(self) -> None:
         """Raise PartitionError if torchrun, which keeps the store of the run, is gone.
 
         Torch would try to reach it for as long as it waits for other processes.
         """
-        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        if not self.has_agent_store:
             return  # a process of the run keeps it, and may still have to start
         host, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
         deadline_s = time.monotonic() + _LAUNCHER_S

@@ -1,5 +1,8 @@
 import datetime
+import errno
+import os
 import socket
+import sys
 import threading
 
 import pytest
@@ -84,6 +87,20 @@ def test_one_is_the_first_to_say_something(launcher):
         return first
 
     assert sorted(in_parallel(3, asked)) == [False, False, True]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other loopback addresses")
+def test_a_store_that_a_process_keeps_is_for_this_host_alone(launcher):
+    found = []
+
+    def others(agreement):
+        with socket.socket() as other:
+            # An address of the loopback interface at which nothing listens but what listens at all.
+            found.append(other.connect_ex(("127.0.0.2", int(os.environ["MASTER_PORT"]))))
+        agreement.exchange("looked", True)
+
+    in_parallel(2, others)
+    assert found == [errno.ECONNREFUSED] * 2
 
 
 def test_the_environment_of_torchrun_is_read():
