@@ -42,8 +42,9 @@ class Failures:
             return
         self._rank, self._others = dist.get_rank(group), dist.get_world_size(group) - 1
         ranks = "-".join(map(str, dist.get_process_group_ranks(group)))
-        store = dist.distributed_c10d._get_default_store()
-        self._store = PrefixStore(f"fxpartition/{ranks}/{_BUILT[ranks]}", store)
+        # MPI has none.
+        if (store := dist.distributed_c10d._get_default_store()) is not None:
+            self._store = PrefixStore(f"fxpartition/{ranks}/{_BUILT[ranks]}", store)
         _BUILT[ranks] += 1
 
     @contextlib.contextmanager
