@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from fx_bridge.capture.state.restoration import PythonState
 from fx_bridge.equivalence.calls import first_line
 from fx_bridge.equivalence.containers import named_leaves
 from fx_bridge.storages.mutations import memory_of
@@ -255,7 +256,7 @@ def _sharing(module: nn.Module, inputs: Any, outputs: Any) -> set[frozenset[str]
 
 @contextlib.contextmanager
 def _unchanged(module: nn.Module) -> Iterator[dict[int, torch.Tensor]]:
-    """Restore parameters, buffers, other tensors, gradients and the random state on exit.
+    """Restore tensors, gradients, random states and what the module keeps in Python on exit.
 
     Yields the values of the tensors, by identity.
     """
@@ -274,7 +275,8 @@ def _unchanged(module: nn.Module) -> Iterator[dict[int, torch.Tensor]]:
         slots.append((part._buffers, dict(part._buffers)))
         slots.append((part.__dict__, attributes))
     devices = range(torch.cuda.device_count())
-    with torch.random.fork_rng(devices=devices):
+    remembered = PythonState(module).during(watch=False)
+    with remembered, torch.random.fork_rng(devices=devices):
         try:
             yield values
         finally:

@@ -175,15 +175,11 @@ def _probe(model: Any, batch: int, context: int, argument: str) -> Any:
 def run_faked(model: nn.Module, *args: Any, **kwargs: Any) -> None:
     """Run a model whose tensors are fake, as are tensors among the arguments.
 
-    What it keeps of the run in its attributes is put back.
+    It remembers nothing of that; its arguments do.
     """
     named = dict((*model.named_parameters(), *model.named_buffers()))
-    with (
-        quiet(),
-        PythonState(model, ()).during(),
-        torch.no_grad(),
-        FakeTensorMode(allow_non_fake_inputs=True) as mode,
-    ):
+    fakes = FakeTensorMode(allow_non_fake_inputs=True)
+    with quiet(), PythonState(model).during(), torch.no_grad(), fakes as mode:
         # Fake kernels of experts know bfloat16 alone.
         tensors = {
             name: torch.empty(t.shape, dtype=_PROBED if t.is_floating_point() else t.dtype)

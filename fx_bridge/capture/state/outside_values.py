@@ -1,9 +1,10 @@
-"""What Python code reads of the world outside, which is another in every call: clocks."""
+"""What Python reads that is another in every call: clocks, random bytes."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import random
 import sys
 import time
 import types
@@ -13,7 +14,10 @@ from unittest import mock
 
 from fx_bridge.capture.model.messages import is_foreign, is_of_standard_library
 
+_RANDOM_BYTES: Final = os.urandom
 _READS: Final = (
+    # By its own name of os.urandom.
+    (random, "_urandom"),
     *((time, name) for name in ("time", "perf_counter", "monotonic", "process_time")),
     *((time, f"{name}_ns") for name in ("time", "perf_counter", "monotonic", "process_time")),
     (os, "urandom"),
@@ -37,8 +41,8 @@ def noting(function: Callable[..., Any], found: set[str]) -> Callable[..., Any]:
 
     def noted(*args: Any) -> Any:
         frame: types.FrameType = sys._getframe(1)
-        # Python draws random bytes for others (uuid), and reads clocks for its own logs.
-        while function is os.urandom and is_of_standard_library(frame.f_code.co_filename):
+        # Python draws random bytes for others (uuid, seeds), and reads clocks for its own logs.
+        while function is _RANDOM_BYTES and is_of_standard_library(frame.f_code.co_filename):
             frame = frame.f_back or frame
         if not is_foreign(frame.f_code.co_filename):
             found.add(OUTSIDE[function])

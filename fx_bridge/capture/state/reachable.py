@@ -11,6 +11,7 @@ from __future__ import annotations
 import array
 import contextvars
 import functools
+import gc
 import itertools
 import random
 import sys
@@ -23,6 +24,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from fx_bridge.capture.model.messages import is_foreign
 from fx_bridge.capture.state.holders import (
@@ -95,6 +97,8 @@ class Reachable:
         Every place that can be put back, in the order in which they were found.
     modules : list of tuple
         Every module with the holder of its attributes.
+    registered : dict of int to set of str
+        The names of parameters, buffers and submodules of every module, by its identity.
     slots : list of Slot
         Iterators and memoised functions, whose states cannot be set, and functions that read
         clocks.
@@ -107,6 +111,7 @@ class Reachable:
     def __init__(self, model: nn.Module, others: object = ()) -> None:
         self.holders: list[Holder] = []
         self.modules: list[tuple[nn.Module, Entries]] = []
+        self.registered: dict[int, set[str]] = {}
         self.slots: list[Slot] = []
         self.generators: list[Status] = []
         self.variables: list[tuple[contextvars.ContextVar[Any], str, Any]] = []
@@ -146,8 +151,9 @@ class Reachable:
         self._seen[id(value)] = value
         kind = type(value)
         if isinstance(value, torch.Tensor):
-            if id(value) not in self._registered:
+            if id(value) not in self._registered and not isinstance(value, FakeTensor):
                 self.holders.append(Values(value, label))
+            self._attributes(value, label)
         elif kind is types.FunctionType:
             self._function(value)
         elif kind is types.MethodType:
@@ -184,6 +190,8 @@ class Reachable:
         holder = Entries(vars(module), (label or "model") if own else "", prefix, silent=OWN)
         self.holders.append(holder)
         self.modules.append((module, holder))
+        tables = (module._parameters, module._buffers, module._modules)
+        self.registered[id(module)] = {name for table in tables for name in table}
         for name, value in vars(module).items():
             if name == "_modules" and isinstance(value, dict):
                 self.holders.append(Entries(value, ""))
@@ -219,6 +227,8 @@ class Reachable:
             self.holders.append(elements)
         elif isinstance(value, weakref.ref):
             self._put_all([value()], label)
+        elif isinstance(value, types.MappingProxyType):
+            self._put_all(gc.get_referents(value), label)
         elif isinstance(value, contextvars.ContextVar):
             held = value.get(MISSING)
             self.variables.append((value, label, held))
@@ -371,7 +381,7 @@ def _elements(value: Any, label: str) -> Status | None:
 
 def _generator(value: Any, label: str) -> Status | None:
     """Return the state of a generator of random numbers."""
-    if isinstance(value, random.Random):
+    if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
         return Status(label, value.getstate, value.setstate)
     if isinstance(value, torch.Generator):
         return Status(label, value.get_state, value.set_state, torch.equal)

@@ -10,9 +10,10 @@ import os
 import random
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
+from unittest import mock
 
 import torch
 from torch import fx, nn
@@ -153,7 +154,7 @@ class PythonState:
         try:
             with contextlib.ExitStack() as stack:
                 if watch:
-                    stack.enter_context(_assignments(assigned))
+                    stack.enter_context(_assignments(self._reached.registered, assigned))
                     stack.enter_context(outside_reads(changes.read))
                     stand_ins += (_stood_in(slot, changes.read) for slot in self._reached.slots)
                 if watch_inputs:
@@ -179,9 +180,7 @@ class PythonState:
             id(holder): {
                 name: value
                 for name, value in assigned.get(id(module), {}).items()
-                if not any(
-                    name in t for t in (module._buffers, module._parameters, module._modules)
-                )
+                if name not in self._reached.registered[id(module)]
             }
             for module, holder in self._reached.modules
         }
@@ -281,23 +280,38 @@ def _listed(names: list[str]) -> str:
 
 
 @contextlib.contextmanager
-def _assignments(assigned: dict[int, dict[str, Any]]) -> Iterator[None]:
+def _assignments(known: Collection[int], assigned: dict[int, dict[str, Any]]) -> Iterator[None]:
     """Collect what is assigned to attributes of modules, by module and name.
 
-    torch.export itself puts back some of them before anyone can look.
+    torch.export itself puts back some of them before anyone can look. A buffer that forward
+    registers is an attribute meanwhile: torch.export would let the graph write it to an input.
     """
-    original: Any = nn.Module.__setattr__
+    register = nn.Module.register_buffer
 
-    def assign(module: nn.Module, name: str, value: Any) -> None:
-        assigned.setdefault(id(module), {})[name] = value
-        original(module, name, value)
+    def noted(method: Callable[..., None]) -> Callable[..., None]:
+        names = [*inspect.signature(method).parameters][1:]
 
-    patched: Any = nn.Module
-    patched.__setattr__ = assign
-    try:
+        def put(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+            name, value = ({**dict(zip(names, args, strict=False)), **kwargs}[n] for n in names)
+            assigned.setdefault(id(module), {})[name] = value
+            method(module, *args, **kwargs)
+
+        return put
+
+    def register_buffer(
+        module: nn.Module, name: str, tensor: torch.Tensor | None, persistent: bool = True
+    ) -> None:
+        if name in module._buffers or tensor is None or id(module) not in known:
+            register(module, name, tensor, persistent)
+        else:
+            assigned.setdefault(id(module), {})[name] = vars(module)[name] = tensor
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(nn.Module, "register_buffer", register_buffer))
+        for name in ("__setattr__", "register_parameter", "add_module"):
+            method = noted(getattr(nn.Module, name))
+            stack.enter_context(mock.patch.object(nn.Module, name, method))
         yield
-    finally:
-        patched.__setattr__ = original
 
 
 @contextlib.contextmanager

@@ -407,6 +407,23 @@ def test_nothing_is_left_behind(model, split):
     assert model.training
 
 
+def test_what_a_model_counts_in_python_is_left_as_it_was():
+    class Counts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.calls, self.seen, self.table = [0], [], None
+
+        def forward(self, x):
+            self.calls[0] += 1
+            self.seen.append(x)
+            self.table = torch.arange(4.0) if self.table is None else self.table
+            return x[..., :4] * self.table * self.calls[0]
+
+    counts = Counts()
+    assert check_equivalence(counts, Counts(), (X[0],)).equal
+    assert (counts.calls, counts.seen, counts.table) == ([0], [], None)
+
+
 def test_a_buffer_written_with_a_gradient_is_a_leaf_again():
     class Keeps(nn.Module):
         def __init__(self):

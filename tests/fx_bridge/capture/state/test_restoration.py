@@ -8,9 +8,11 @@ import functools
 import itertools
 import os
 import random
+import secrets
 import threading
 import time
 import types
+import uuid
 import weakref
 
 import numpy as np
@@ -190,6 +192,41 @@ def test_a_table_that_is_made_on_first_use_is_no_fake_afterwards(case):
     assert torch.equal(found, expected)
 
 
+class Registers(nn.Module):
+    def __init__(self, register):
+        super().__init__()
+        self.layer, self.register = nn.Linear(6, 6), register
+
+    def forward(self, x):
+        if not hasattr(self, "made"):
+            self.register(self)
+        return self.layer(x) * self.made if torch.is_tensor(self.made) else self.made(x)
+
+
+REGISTERS = {
+    "buffer": lambda model: model.register_buffer("made", table()),
+    "buffer by name": lambda model: setattr(model, "made", nn.Buffer(table())),
+    "parameter": lambda model: setattr(model, "made", nn.Parameter(table())),
+    "parameter by name": lambda model: model.register_parameter("made", nn.Parameter(table())),
+    "module": lambda model: setattr(model, "made", nn.Linear(6, 6)),
+    "module by name": lambda model: model.add_module("made", nn.Linear(6, 6)),
+}
+
+
+@pytest.mark.parametrize("kind", REGISTERS)
+def test_what_forward_registers_on_first_use_is_computed_in_every_call(kind):
+    """Of a buffer torch.export makes a write to an input."""
+    model, x = Registers(REGISTERS[kind]), X.clone()
+    captured = capture(model, (x,))
+    assert "forward changes 'made', which the graph does not" in captured.note
+    assert not hasattr(model, "made")
+    torch.manual_seed(0)
+    found = captured.module(x)
+    torch.manual_seed(0)
+    assert torch.equal(found, model(x))
+    assert torch.equal(x, X)
+
+
 def test_a_memoised_table_that_is_there_is_the_models_own():
     """Also one that is another each time it is made; what was asked is not forgotten."""
     model = Scaled(functools.lru_cache(lambda size, scale=1: torch.rand(size) * scale), None)
@@ -294,11 +331,20 @@ def test_what_forward_draws_outside_of_torch_is_noted_and_drawn_again(case):
     assert torch.equal(captured.module(X), model(X))
 
 
-@pytest.mark.parametrize("read", [time.time, time.perf_counter_ns, lambda: time.monotonic()])
-def test_a_clock_that_forward_reads_is_noted(read):
-    captured = capture(Scaled(None, lambda _: float(read() % 2)), (X,))
-    assert captured.note.startswith("forward calls 'time.")
-    assert "whose result is in the graph as it was" in captured.note
+READS = {
+    "time.time": time.time,
+    "time.perf_counter_ns": time.perf_counter_ns,
+    "time.monotonic": lambda: time.monotonic(),
+    "os.urandom": lambda: uuid.uuid4().int + secrets.randbits(8),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_what_forward_reads_of_the_world_is_noted(name):
+    captured = capture(Scaled(READS[name], lambda held: float(held() % 2)), (X,))
+    assert captured.note == (
+        f"forward calls '{name}', whose result is in the graph as it was; pass it as an input"
+    )
 
 
 def test_a_generator_of_torch_is_in_the_graph():
