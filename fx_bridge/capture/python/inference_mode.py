@@ -24,11 +24,7 @@ def recorded_inference_mode() -> Iterator[list[str]]:
     """Record regions in the block as regions without gradients; yield a list for the note."""
     notes: list[str] = []
     regions = _Regions()
-    guard, around, ask = torch._C._InferenceMode, regions.enabled, torch.is_inference_mode_enabled
-
-    def is_enabled() -> bool:
-        # Outside regions of its own, forward asks for those of its caller.
-        return regions.enabled if regions.enabled != around else ask()
+    guard = torch._C._InferenceMode
 
     def enter(enabled: bool) -> Any:
         caller = sys._getframe(2).f_globals.get("__name__", "")
@@ -41,7 +37,7 @@ def recorded_inference_mode() -> Iterator[list[str]]:
 
     with (
         mock.patch.object(torch._C, "_InferenceMode", enter),
-        mock.patch.object(torch, "is_inference_mode_enabled", is_enabled),
+        mock.patch.object(torch, "is_inference_mode_enabled", lambda: regions.enabled),
     ):
         yield notes
 

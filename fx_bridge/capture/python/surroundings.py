@@ -53,9 +53,8 @@ _OF_STRIDES: Final = (
     *("stride", "is_contiguous", "storage_offset", "dim_order"),
     *("is_conj", "is_neg", "is_inference"),
 )
-_WRAPPERS: Final = (
-    *(str(Path(torch.__file__).parent / name) for name in ("overrides.py", "_tensor.py")),
-    str(Path(__file__).with_name("inference_mode.py")),
+_WRAPPERS: Final = tuple(
+    str(Path(torch.__file__).parent / n) for n in ("overrides.py", "_tensor.py")
 )
 
 
