@@ -35,10 +35,7 @@ def recorded_inference_mode() -> Iterator[list[str]]:
             notes.append(NOTE)
         return regions.region(enabled)
 
-    with (
-        mock.patch.object(torch._C, "_InferenceMode", enter),
-        mock.patch.object(torch, "is_inference_mode_enabled", lambda: regions.enabled),
-    ):
+    with mock.patch.object(torch._C, "_InferenceMode", enter):
         yield notes
 
 
@@ -61,7 +58,7 @@ class _Regions(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.enabled = torch.is_inference_mode_enabled()
+        self.enabled = False
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -74,7 +71,10 @@ class _Regions(TorchFunctionMode):
     def region(self, enabled: bool) -> Iterator[None]:
         """Enter a region, or with False leave those around, as torch does."""
         before = self.enabled, torch.is_grad_enabled()
-        with self if enabled else contextlib.nullcontext():
+        with (
+            self if enabled else contextlib.nullcontext(),
+            mock.patch.object(torch, "is_inference_mode_enabled", lambda: self.enabled),
+        ):
             self._set(enabled, not enabled)
             try:
                 yield
