@@ -6,7 +6,7 @@ import transformers
 from torch import nn
 
 from fx_bridge.capture.graph import capture
-from fx_bridge.serving import serve_step
+from fx_bridge.serving import capture_phases, serve_step
 from solver import PartitionError
 from tests.support.serving_models import model_of
 
@@ -134,3 +134,21 @@ def test_decoders_are_served(kind):
         logits = step(ids[:, 3:], torch.tensor(3))
         expected = model(ids, use_cache=False).logits[:, -1:]
     torch.testing.assert_close(logits, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_model_that_keeps_its_states_in_attributes_is_as_it_was_before():
+    sizes = {"hidden_size": 32, "intermediate_size": 96, "num_hidden_layers": 3, "lru_width": 32}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 1, "attention_window_size": 16}
+    config = transformers.RecurrentGemmaConfig(vocab_size=64, **sizes)
+    model = transformers.RecurrentGemmaForCausalLM(config)
+    graphs = capture_phases(serve_step(model, 1, 16), (8, 1))
+    assert [len(graph.operators) > 0 for graph in graphs.values()] == [True, True]
+    states = [getattr(part, "recurrent_states", None) for part in model.modules()]
+    assert not any(isinstance(state, torch.Tensor) for state in states)
+
+
+def test_torch_says_nothing_of_a_model_that_has_no_such_cache(capfd):
+    config = transformers.MptConfig(d_model=32, n_heads=4, n_layers=2, vocab_size=64)
+    with pytest.raises(PartitionError, match="MptForCausalLM does not run with the StaticCache"):
+        serve_step(transformers.MptForCausalLM(config), 1, 16)
+    assert capfd.readouterr().err == ""
