@@ -24,6 +24,7 @@ from fx_bridge.capture.model.messages import (
     refusal_in,
     remedy,
 )
+from fx_bridge.capture.model.trial import can_run, kept_tensors, trial_error
 from fx_bridge.capture.python.autograd_functions import to_modules
 from fx_bridge.capture.python.custom_backward import (
     lost_hooks,
@@ -33,14 +34,13 @@ from fx_bridge.capture.python.custom_backward import (
 )
 from fx_bridge.capture.python.surroundings import all_questions, noted_questions
 from fx_bridge.capture.python.weight_casts import casting_weights_once
-from fx_bridge.capture.state.restoration import PythonState
-from fx_bridge.capture.state.trial import can_run, kept_tensors, trial_error
 from fx_bridge.capture.tracers.dynamic_batch import Exported, export_dynamic
 from fx_bridge.capture.tracers.export import export
 from fx_bridge.capture.tracers.make_fx import trace_operators
 from fx_bridge.capture.tracers.values import trace
 from fx_bridge.equivalence.calls import first_line
 from fx_bridge.equivalence.check import check_equivalence
+from fx_bridge.python_state.restoration import PythonState
 from solver import PartitionError
 
 Capture = Literal[

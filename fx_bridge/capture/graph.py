@@ -34,9 +34,9 @@ from fx_bridge.capture.model.inputs import (
     on_device_of,
 )
 from fx_bridge.capture.model.messages import describe, refusing
+from fx_bridge.capture.model.trial import can_run
 from fx_bridge.capture.model.written_values import GIVEN, written_down
 from fx_bridge.capture.python.surroundings import answers_now
-from fx_bridge.capture.state.trial import can_run
 from fx_bridge.capture.tracers.dynamic_batch import batch_size_of
 from fx_bridge.capture.tracers.export import load_program, unlift
 from fx_bridge.capture.tracers.values import complete

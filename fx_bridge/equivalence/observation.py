@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from fx_bridge.capture.state.restoration import PythonState
 from fx_bridge.equivalence.calls import first_line
 from fx_bridge.equivalence.containers import named_leaves
+from fx_bridge.python_state.restoration import PythonState
 from fx_bridge.storages.mutations import memory_of
 from fx_bridge.storages.tensor_subclasses import (
     cloned,

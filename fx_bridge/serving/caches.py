@@ -15,7 +15,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fx_bridge.capture.model.messages import failure, quiet
-from fx_bridge.capture.state.restoration import PythonState
+from fx_bridge.python_state.restoration import PythonState
 from solver import PartitionError
 
 _hf: Any = importlib.import_module("transformers.cache_utils")

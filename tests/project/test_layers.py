@@ -27,8 +27,8 @@ LAYERS = {
         < search < diagnosis, serving
     """,
     "fx_bridge": """
-        storages < equivalence < capture < costs, checkpoint, memory, recomputation < batch, split
-        < options < interop, placement, digraph < partition, serving < pipeline, dynamo
+        storages < python_state < equivalence < capture < costs, checkpoint, memory, recomputation
+        < batch, split < options < interop, placement, digraph < partition, serving < pipeline, dynamo
     """,
     "experiments": """
         console < processes < workloads < zoo < problems < planners < comparison < pipelines

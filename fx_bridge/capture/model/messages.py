@@ -5,24 +5,17 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-import sysconfig
 import traceback
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from types import FrameType
-from typing import Final
 
-import torch
 from torch import nn
 from torch._ops import OpOverload
 
 from fx_bridge.equivalence.calls import first_line
+from fx_bridge.python_state.source_files import is_foreign
 from solver import PartitionError
-
-_TORCH_DIRECTORY: Final = str(Path(torch.__file__).parent)
-_HERE: Final = str(Path(__file__).parents[2])
-_STANDARD_LIBRARY: Final = sysconfig.get_path("stdlib")
 
 
 def describe(model: object) -> str:
@@ -160,18 +153,6 @@ def source_place(frames: Iterable[tuple[FrameType, int]], model: nn.Module) -> s
         if summary.line:
             place = f"at {code.co_filename}:{line}, {summary.line!r}"
     return " ".join(part for part in (module, place) if part)
-
-
-def is_foreign(file: str) -> bool:
-    """Return whether a source file is torch's, Python's or this package's, or no file."""
-    return is_of_standard_library(file) or file.startswith(
-        (_TORCH_DIRECTORY, _HERE, "<eval_with_key>", "<frozen")
-    )
-
-
-def is_of_standard_library(file: str) -> bool:
-    """Return whether a source file is Python's."""
-    return file.startswith(_STANDARD_LIBRARY) and "site-packages" not in file
 
 
 def operator_name(frames: Iterable[tuple[FrameType, int]]) -> str:

@@ -20,7 +20,7 @@ from typing import Any, Final
 import torch
 from torch.overrides import TorchFunctionMode
 
-from fx_bridge.capture.model.messages import is_foreign
+from fx_bridge.python_state.source_files import is_foreign
 
 GRADIENTS: Final = "requires_grad of tensors"
 STRIDES: Final = "strides of inputs"

@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from fx_bridge.capture.model.messages import quiet
-from fx_bridge.capture.state.holders import Values
-from fx_bridge.capture.state.restoration import PythonState
+from fx_bridge.python_state.holders import Values
+from fx_bridge.python_state.restoration import PythonState
 from fx_bridge.storages.mutations import memory_of
 from fx_bridge.storages.tensor_subclasses import is_wrapper
 

@@ -20,7 +20,7 @@ from torch import fx, nn
 from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
-from fx_bridge.capture.state.holders import (
+from fx_bridge.python_state.holders import (
     MISSING,
     Entries,
     Members,
@@ -29,9 +29,9 @@ from fx_bridge.capture.state.holders import (
     is_same,
     same_state,
 )
-from fx_bridge.capture.state.outside_values import OUTSIDE, noting, outside_reads
-from fx_bridge.capture.state.reachable import Reachable, Slot
-from fx_bridge.capture.state.stand_ins import Memo, Replayed, memoised
+from fx_bridge.python_state.outside_values import OUTSIDE, noting, outside_reads
+from fx_bridge.python_state.reachable import Reachable, Slot
+from fx_bridge.python_state.stand_ins import Memo, Replayed, memoised
 from fx_bridge.storages.mutations import memory_of
 from solver.model.quantities import counted
 

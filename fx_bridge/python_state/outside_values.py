@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 from unittest import mock
 
-from fx_bridge.capture.model.messages import is_foreign, is_of_standard_library
+from fx_bridge.python_state.source_files import is_foreign, is_of_standard_library
 
 _RANDOM_BYTES: Final = os.urandom
 _READS: Final = (

@@ -26,8 +26,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from fx_bridge.capture.model.messages import is_foreign
-from fx_bridge.capture.state.holders import (
+from fx_bridge.python_state.holders import (
     MISSING,
     Cell,
     Entries,
@@ -39,8 +38,9 @@ from fx_bridge.capture.state.holders import (
     copied_values,
     same_state,
 )
-from fx_bridge.capture.state.outside_values import OUTSIDE
-from fx_bridge.capture.state.stand_ins import LRU_CACHE, memoised
+from fx_bridge.python_state.outside_values import OUTSIDE
+from fx_bridge.python_state.source_files import is_foreign
+from fx_bridge.python_state.stand_ins import LRU_CACHE, memoised
 from fx_bridge.storages.tensor_subclasses import tensor_leaves
 
 _MOST: Final = 500_000
