@@ -344,12 +344,7 @@ WithoutOption = Annotated[
 class LimitOptions:
     """How long and by what each plan is searched for."""
 
-    time_limit: Annotated[
-        float,
-        _option(
-            _SEARCH, "SECONDS", "For all searches together; for each planner that is compared."
-        ),
-    ] = 60.0
+    time_limit: Annotated[float, _option(_SEARCH, "SECONDS", "For all searches together.")] = 60.0
     workers: Annotated[
         int | None,
         _option(_SEARCH, "COUNT", "Search threads; one per core, but at least three, if left out."),

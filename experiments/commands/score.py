@@ -22,7 +22,7 @@ from solver.model.plan import check_assignment
 from solver.model.problem import ObjectiveName
 from solver.model.quantities import format_value
 from solver.model.recomputation import with_regions
-from solver.model.text import printable
+from solver.model.text import printable, shortened
 
 _SHOWN: tuple[ObjectiveName, ...] = ("transfer", "bottleneck", "latency", "peak_memory")
 _GIVEN = "given"
@@ -113,7 +113,7 @@ def score(
 def _check_file(path: str) -> None:
     """Refuse a file that is not there before a model is built."""
     if not os.path.exists(path):  # noqa: PTH110 - false for any name that cannot be
-        raise PartitionError(f"there is no file {path}; write the path of a plan")
+        raise PartitionError(f"there is no file {shortened(path)}; write the path of a plan")
 
 
 @dataclass(frozen=True, slots=True)

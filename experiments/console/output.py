@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from solver import PartitionError
 from solver.io.files import check_folder_writable, real_path
-from solver.model.text import printable
+from solver.model.text import printable, shortened
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -97,28 +97,34 @@ def check_writable(path: str | None, *inputs: str | None) -> None:
     if not path:
         raise PartitionError("--out is empty; write the name of a file, such as plan.json")
     if "\0" in path:
-        raise PartitionError(f"cannot write {path}: a null character; write another path")
+        raise PartitionError(
+            f"cannot write {shortened(path)}: a null character; write another path"
+        )
     target = Path(path)
     try:
         if target.is_dir():
-            raise PartitionError(f"{path} is a folder; write the name of a file")
+            raise PartitionError(f"{shortened(path)} is a folder; write the name of a file")
         if not target.parent.is_dir():
             raise PartitionError(
                 f"there is no folder {target.parent}; create it or write another path"
             )
         if target.is_socket() or target.is_block_device():
-            raise PartitionError(f"{path} is a socket or a disk; write the name of a file")
+            raise PartitionError(
+                f"{shortened(path)} is a socket or a disk; write the name of a file"
+            )
         if target.exists() and not target.is_file():
             return  # such as /dev/null, which is written to as it is
         folder = real_path(target).parent
         for read in inputs:
             if read and target.exists() and os.path.realpath(read) == os.path.realpath(target):
                 raise PartitionError(
-                    f"--out {path} is the file that is read, which would be lost; write "
+                    f"--out {shortened(path)} is the file that is read, which would be lost; write "
                     "another name"
                 )
     except OSError as error:
-        raise PartitionError(f"cannot write {path}: {error.strerror}; write another path") from None
+        raise PartitionError(
+            f"cannot write {shortened(path)}: {error.strerror}; write another path"
+        ) from None
     check_folder_writable(folder)
 
 

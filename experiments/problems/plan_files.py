@@ -15,6 +15,7 @@ from solver import Device, PartitionError, PartitionPlan
 from solver.io.files import read_json, read_text
 from solver.io.json_files import plan_from_json
 from solver.model.quantities import counted
+from solver.model.text import shortened
 
 if TYPE_CHECKING:
     from fx_bridge.capture.graph import CapturedGraph
@@ -83,23 +84,23 @@ def read_foreign_plan(
         try:
             return ForeignPlan(form, plan_from_json(data))
         except PartitionError as error:
-            raise PartitionError(f"{path}: {error}") from None
+            raise PartitionError(f"{shortened(path)}: {error}") from None
     if captured is None:
         raise PartitionError(
-            f"{path} is read as {form}, which names parts of a model; give the model in the place "
-            "of a saved problem"
+            f"{shortened(path)} is read as {form}, which names parts of a model; give the model "
+            "in the place of a saved problem"
         )
     if not isinstance(data, dict):
-        raise PartitionError(f"{path} is no {form}: it holds no object; {_EXAMPLES}")
+        raise PartitionError(f"{shortened(path)} is no {form}: it holds no object; {_EXAMPLES}")
     try:
         return _READERS[form](captured, devices, data)
     except PartitionError as error:
-        raise PartitionError(f"{path}: {error}") from None
+        raise PartitionError(f"{shortened(path)}: {error}") from None
 
 
 def _recognised(path: str, data: object, captured: CapturedGraph | None) -> PlanFormat:
     if not isinstance(data, dict) or not data:
-        raise PartitionError(f"{path} holds no plan; {_EXAMPLES}")
+        raise PartitionError(f"{shortened(path)} holds no plan; {_EXAMPLES}")
     if "schema" in data or captured is None:
         return "plan"
     points = data["split_spec"] if isinstance(data.get("split_spec"), dict) else data
@@ -117,7 +118,7 @@ def _recognised(path: str, data: object, captured: CapturedGraph | None) -> Plan
     if named[0] == named[1]:
         what = "operators and of modules" if named[0] else "neither operators nor modules"
         raise PartitionError(
-            f"{path} has names of {what} of the model; say what it is: --format "
+            f"{shortened(path)} has names of {what} of the model; say what it is: --format "
             f"{', '.join(FORMATS)}"
         )
     return "tags" if named[0] > named[1] else "device-map"

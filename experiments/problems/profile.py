@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from solver import Interconnect, Link, PartitionError
 from solver.io.files import read_json, write_text_atomically
 from solver.io.json_fields import check_schema, read_as
+from solver.model.text import shortened
 
 if TYPE_CHECKING:
     from fx_bridge.capture.graph import CapturedGraph
@@ -119,6 +120,6 @@ class Profile:
             profile: Profile = read_as(cls, fields, "")
         except PartitionError as error:
             raise PartitionError(
-                f"{path}: {error}; write it again with: fxpartition profile"
+                f"{shortened(path)}: {error}; write it again with: fxpartition profile"
             ) from None
         return profile

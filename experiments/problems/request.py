@@ -19,6 +19,7 @@ from solver import (
 )
 from solver.io.digraph import problem_from_digraph
 from solver.model.problem_checks import check_timed
+from solver.model.text import shortened
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -197,7 +198,9 @@ def read_saved_problem(path: Path, request: ProblemRequest) -> PartitionProblem:
         ("--attention", request.attention, "has its costs"),
     ):
         if value or value == "":
-            raise PartitionError(f"{path} is a saved problem, which {why}; {option} needs a model")
+            raise PartitionError(
+                f"{shortened(path)} is a saved problem, which {why}; {option} needs a model"
+            )
     if request.devices is not None and request.device_memory_bytes is not None:
         raise PartitionError(
             "--devices says how much memory devices have, and so does --device-memory; leave one "
@@ -214,7 +217,7 @@ def read_saved_problem(path: Path, request: ProblemRequest) -> PartitionProblem:
     try:
         return change_problem(problem, request)
     except PartitionError as error:
-        raise PartitionError(f"{path}: {error}") from None
+        raise PartitionError(f"{shortened(path)}: {error}") from None
 
 
 def change_problem(problem: PartitionProblem, request: ProblemRequest) -> PartitionProblem:

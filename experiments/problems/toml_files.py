@@ -8,6 +8,7 @@ from typing import Any, Final
 from solver import PartitionError
 from solver.io.files import read_text
 from solver.io.json_fields import check_nesting
+from solver.model.text import shortened
 
 _MOST_BYTES: Final = 1 << 22
 """The parser takes about a second for one MiB."""
@@ -32,9 +33,11 @@ def read_toml(path: Path, wanted: str) -> dict[str, Any]:
     try:
         table = tomllib.loads(text)
     except RecursionError:
-        raise PartitionError(f"{path} is nested too deeply to be {wanted}") from None
+        raise PartitionError(
+            f"{shortened(path)} is nested too deeply to be {wanted}; correct it"
+        ) from None
     except ValueError as error:  # not TOML, or a number of thousands of digits
-        raise PartitionError(f"{path}: not valid TOML ({error}); correct it") from None
+        raise PartitionError(f"{shortened(path)}: not valid TOML ({error}); correct it") from None
     # Dotted names nest without a level of the parser.
     check_nesting(table, str(path))
     return table

@@ -14,6 +14,7 @@ from typing import Final
 
 from experiments.console.output import check_writable
 from solver import PartitionError
+from solver.model.text import shortened
 
 APPLICATION_ID: Final = 0x66787077
 """``fxpw`` in ASCII: in the header, it says whose file it is."""
@@ -111,11 +112,13 @@ def told(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise PartitionError(
-            f"{path}: {error}; free the file and its disk, or give another"
+            f"{shortened(path)}: {error}; free the file and its disk, or give another"
         ) from None
     except UnicodeDecodeError:
         # Names in the file, which SQLite quotes in what it says is wrong.
-        raise PartitionError(f"{path} is damaged: it holds no text; give another") from None
+        raise PartitionError(
+            f"{shortened(path)} is damaged: it holds no text; give another"
+        ) from None
 
 
 @contextlib.contextmanager
@@ -147,13 +150,16 @@ def one_writer(path: Path) -> Iterator[None]:
     try:
         stream = path.open("ab")
     except OSError as error:
-        raise PartitionError(f"cannot write {path}: {error.strerror}; write another path") from None
+        raise PartitionError(
+            f"cannot write {shortened(path)}: {error.strerror}; write another path"
+        ) from None
     with stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise PartitionError(
-                f"another sweep is writing to {path}; wait for its end, or give another --out"
+                f"another sweep is writing to {shortened(path)}; wait for its end, or give "
+                "another --out"
             ) from None
         yield
 
@@ -167,21 +173,23 @@ def check_file(path: Path, *, create: bool) -> bool:
         check_writable(str(path))
     try:
         if path.is_dir():
-            raise PartitionError(f"{path} is a folder; give {wanted}")
+            raise PartitionError(f"{shortened(path)} is a folder; give {wanted}")
         if not path.exists():
             if not create:
-                raise PartitionError(f"there is no file {path}; give {wanted}")
+                raise PartitionError(f"there is no file {shortened(path)}; give {wanted}")
             return True
         if not path.is_file():
-            raise PartitionError(f"{path} is not a file; give {wanted}")
+            raise PartitionError(f"{shortened(path)} is not a file; give {wanted}")
         with path.open("rb") as stream:
             start = stream.read(len(_MAGIC))
     except OSError as error:
-        raise PartitionError(f"cannot read {path}: {error.strerror}; give {wanted}") from None
+        raise PartitionError(
+            f"cannot read {shortened(path)}: {error.strerror}; give {wanted}"
+        ) from None
     if start not in (b"", _MAGIC):
-        raise PartitionError(f"{path} is not an SQLite file; give {wanted}")
+        raise PartitionError(f"{shortened(path)} is not an SQLite file; give {wanted}")
     if not start and not create:
-        raise PartitionError(f"{path} is empty; give {wanted}")
+        raise PartitionError(f"{shortened(path)} is empty; give {wanted}")
     return not start
 
 
@@ -194,13 +202,13 @@ def _is_empty(connection: sqlite3.Connection) -> bool:
 def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
     if _pragma(connection, "application_id") != APPLICATION_ID:
         raise PartitionError(
-            f"{path} is another program's SQLite file; give the --out file of a sweep"
+            f"{shortened(path)} is another program's SQLite file; give the --out file of a sweep"
         )
     version = _pragma(connection, "user_version")
     if version != SCHEMA_VERSION:
         raise PartitionError(
-            f"{path} has schema {version}, and this release reads {SCHEMA_VERSION}; read it with "
-            "the release that wrote it, or sweep to another file"
+            f"{shortened(path)} has schema {version}, and this release reads {SCHEMA_VERSION}; "
+            "read it with the release that wrote it, or sweep to another file"
         )
 
 

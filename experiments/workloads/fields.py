@@ -138,7 +138,9 @@ def read_edges(
         for field in ("sourceId", "destId"):
             ends.append(str(read_integer(read_field(entry, field, where), f"{where}: {field}")))
             if ends[-1] not in node_of:
-                raise PartitionError(f"{where}: {field} is {ends[-1]}, which is no node's id")
+                raise PartitionError(
+                    f"{where}: {field} is {ends[-1]}, which is no node's id; write one"
+                )
         source, target = ends
         where = f"{where} ({source} -> {target})"
         cost = read_number(read_field(entry, "cost", where), f"{where}: cost", _MAX_MS)
@@ -168,7 +170,7 @@ def read_edges(
 def read_field(entry: Mapping[str, Any], field: str, where: str) -> Any:
     """Return a field that must be there."""
     if field not in entry:
-        raise PartitionError(f"{where}: {field} is missing" if where else f"{field} is missing")
+        raise PartitionError(f"{where}{': ' if where else ''}{field} is missing; write it")
     return entry[field]
 
 
@@ -176,7 +178,7 @@ def read_list(data: Mapping[str, Any], field: str) -> list[object]:
     """Return a field that is a list."""
     value = read_field(data, field, "")
     if not isinstance(value, list):
-        raise PartitionError(f"{field} is not a list")
+        raise PartitionError(f"{field} is not a list; write one in brackets")
     return value
 
 

@@ -22,6 +22,7 @@ from experiments.zoo.building import ModelSpec, build_model, capture_model, firs
 from experiments.zoo.configurations import CONFIGURATIONS
 from solver import PartitionError
 from solver.model.checks import did_you_mean
+from solver.model.text import shortened
 
 if TYPE_CHECKING:
     from fx_bridge.capture.graph import CapturedGraph
@@ -52,7 +53,9 @@ def resolve_model(text: str) -> ModelSpec | Path:
     if text.lower().endswith(".json"):
         path = Path(text)
         if not os.path.exists(text):  # noqa: PTH110 - false for any name that cannot be
-            raise PartitionError(f"there is no file {text}; write the path of a saved problem")
+            raise PartitionError(
+                f"there is no file {shortened(text)}; write the path of a saved problem"
+            )
         return path
     if text.lower().endswith(".pt2"):
         return ModelSpec(text, "from a file of torch.export.save", functools.partial(_saved, text))
@@ -75,7 +78,9 @@ def resolve_built(text: str) -> ModelSpec:
     """Return what :func:`resolve_model` does; PartitionError if it is a saved problem."""
     spec = resolve_model(text)
     if isinstance(spec, Path):
-        raise PartitionError(f"{text} is a saved problem; name a model that can be built")
+        raise PartitionError(
+            f"{shortened(text)} is a saved problem; name a model that can be built"
+        )
     return spec
 
 
@@ -116,7 +121,7 @@ def _import_spec(text: str) -> ModelSpec:
     except Exception as error:
         raise PartitionError(
             f"model {text!r}: cannot import {module_name}: "
-            f"{type(error).__name__}: {first_line(error)}"
+            f"{type(error).__name__}: {first_line(error)}; write package.module:factory"
         ) from error
     for part in attribute.split("."):
         try:

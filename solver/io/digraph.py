@@ -235,7 +235,8 @@ def _execution_order(graph: nx.DiGraph) -> list[str]:
     for earlier, later in itertools.pairwise(ordered):
         if orders[earlier] == orders[later]:
             raise PartitionError(
-                f"nodes {earlier!r} and {later!r} have the same order {orders[later]}"
+                f"nodes {earlier!r} and {later!r} have the same order {orders[later]}; number them "
+                "apart"
             )
     return inputs + ordered
 

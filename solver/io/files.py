@@ -17,7 +17,7 @@ from typing import IO, Any, Final, TypeVar
 from solver.io.json_fields import parse_json
 from solver.model.clock import Clock
 from solver.model.errors import PartitionError
-from solver.model.text import shown
+from solver.model.text import shortened, shown
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ def write_texts_atomically(texts: Mapping[str | os.PathLike[str], str]) -> None:
             try:
                 _write_beside(Path(path), text, made)
             except (OSError, ValueError) as error:
-                raise PartitionError(f"cannot write {path}: {_why(error)}") from None
+                raise PartitionError(f"cannot write {shortened(path)}: {_why(error)}") from None
         try:
             _put_in_place(made)
         except KeyboardInterrupt:
@@ -149,7 +149,7 @@ def check_folder_writable(folder: str | os.PathLike[str]) -> None:
             pass
     except (OSError, ValueError) as error:
         raise PartitionError(
-            f"cannot write to the folder {folder}: {_why(error)}; write another path"
+            f"cannot write to the folder {shortened(folder)}: {_why(error)}; write another path"
         ) from None
 
 
@@ -169,7 +169,7 @@ def load_json(path: str | os.PathLike[str], build: Callable[[Any], T]) -> T:
     try:
         return build(data)
     except PartitionError as error:
-        raise PartitionError(f"{path}: {error}") from None
+        raise PartitionError(f"{shortened(path)}: {error}") from None
 
 
 def kind_of_file(path: str | os.PathLike[str]) -> str:
@@ -212,6 +212,7 @@ def read_text(path: str | os.PathLike[str], wanted: str, most_bytes: int = _MOST
     """
     _check_path(path)
     source = Path(path)
+    is_large = False
     try:
         if kind_of_file(source) == "pipe":
             data = _from_pipe(source, wanted, most_bytes)
@@ -219,14 +220,17 @@ def read_text(path: str | os.PathLike[str], wanted: str, most_bytes: int = _MOST
             # Some devices, such as /dev/zero, never end.
             check_file(source, wanted)
             with _unpacked(source) if source.suffix == ".gz" else source.open("rb") as stream:
-                data = stream.read(most_bytes + 1)
-        if len(data) > most_bytes:
+                # A file may be larger than the memory.
+                is_large = source.stat().st_size > most_bytes
+                data = b"" if is_large else stream.read(most_bytes + 1)
+        if is_large or len(data) > most_bytes:
             raise PartitionError(
-                f"{path} holds more than {most_bytes:,} bytes, more than it can need; give {wanted}"
+                f"{shortened(path)} holds more than {most_bytes:,} bytes, more than it can need; "
+                f"give {wanted}"
             )
         return data.decode("utf-8")
     except UnicodeDecodeError:
-        raise PartitionError(f"{path} is not UTF-8 text; give {wanted}") from None
+        raise PartitionError(f"{shortened(path)} is not UTF-8 text; give {wanted}") from None
     except PartitionError:
         raise
     except (OSError, ValueError) as error:
@@ -236,7 +240,7 @@ def read_text(path: str | os.PathLike[str], wanted: str, most_bytes: int = _MOST
 def _unreadable(
     path: str | os.PathLike[str], error: OSError | ValueError, wanted: str
 ) -> PartitionError:
-    return PartitionError(f"cannot read {path}: {_why(error)}; give {wanted}")
+    return PartitionError(f"cannot read {shortened(path)}: {_why(error)}; give {wanted}")
 
 
 def _from_pipe(source: Path, wanted: str, most_bytes: int) -> bytes:
@@ -258,8 +262,8 @@ def _from_pipe(source: Path, wanted: str, most_bytes: int) -> bytes:
                 continue
             if clock.is_over:
                 raise PartitionError(
-                    f"{source} is a pipe to which no process has written for {_PIPE_S:g} s; give "
-                    f"{wanted}"
+                    f"{shortened(source)} is a pipe to which no process has written for "
+                    f"{_PIPE_S:g} s; give {wanted}"
                 )
             clock.wait(_POLL_S)
     finally:
@@ -274,5 +278,5 @@ def _unpacked(source: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
             yield stream
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise PartitionError(
-            f"{source} is not a whole gzip file ({error}); pack it again"
+            f"{shortened(source)} is not a whole gzip file ({error}); pack it again"
         ) from None

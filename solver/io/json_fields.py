@@ -208,7 +208,7 @@ def _record(kind: Any, value: object, where: str, readers: Mapping[Any, Reader] 
             raise PartitionError(f"{prefix}{name!r} is unknown; {hint}")
     for name, (_, _, may_be_left_out) in fields.items():
         if name not in given and not may_be_left_out:
-            raise PartitionError(f"{prefix}{name} is missing")
+            raise PartitionError(f"{prefix}{name} is missing; write it")
     found: dict[str, Any] = {}
     for name, item in given.items():
         attribute, wanted, _ = fields[name]

@@ -227,7 +227,8 @@ def _digraph(graph: _Graph) -> nx.DiGraph:
         for end, name in dataclasses.asdict(edge).items():
             if name not in seen:
                 raise PartitionError(
-                    f"graph: edges[{index}]: {end} is {shown(name)}, which is not a node"
+                    f"graph: edges[{index}]: {end} is {shown(name)}, which is not a node; "
+                    "write the id of one"
                 )
     import networkx as nx
 

@@ -181,7 +181,7 @@ def check_assignment(problem: PartitionProblem, assignment: Mapping[str, str]) -
         return
     for op in problem.operators:
         if op.name not in assignment:
-            raise PartitionError(f"the plan has no device for operator {op.name!r}")
+            raise PartitionError(f"the plan has no device for operator {op.name!r}; write one")
         if assignment[op.name] not in problem.device_of:
             raise PartitionError(
                 f"the plan puts operator {op.name!r} on {assignment[op.name]!r}; the devices "
@@ -189,7 +189,9 @@ def check_assignment(problem: PartitionProblem, assignment: Mapping[str, str]) -
             )
     for name in assignment:
         if name not in problem.index_of:
-            raise PartitionError(f"the plan places {name!r}, which is not an operator")
+            raise PartitionError(
+                f"the plan places {name!r}, which is not an operator; leave it out"
+            )
 
 
 def quotient_arcs(

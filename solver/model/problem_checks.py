@@ -80,13 +80,15 @@ def check_graph(problem: PartitionProblem) -> None:
                     "list operators in a topological order"
                 )
             raise PartitionError(
-                f"{where}reads {source!r}, which is neither an operator nor a graph input"
+                f"{where}reads {source!r}, which is neither an operator nor a graph input; add it"
             )
         _check_recomputation(op, where, seen, region)
         region = op.backward.region
         for key in op.weights:
             if key not in problem.weights:
-                raise PartitionError(f"{where}weight {key!r} is not in the table of weights")
+                raise PartitionError(
+                    f"{where}weight {key!r} is not in the table of weights; write its size there"
+                )
         if op.allowed_devices is not None and not op.allowed_devices <= device_names:
             unknown = min(op.allowed_devices - device_names)
             raise PartitionError(
@@ -97,7 +99,7 @@ def check_graph(problem: PartitionProblem) -> None:
             if isinstance(latency, Mapping) and not device_classes <= set(latency):
                 missing = min(device_classes - set(latency))
                 raise PartitionError(
-                    f"{where}{what}latency_ns has no entry for device class {missing!r}"
+                    f"{where}{what}latency_ns has no entry for device class {missing!r}; write one"
                 )
         if op.is_backward and "step" in problem.objective:
             raise PartitionError(
@@ -143,7 +145,7 @@ def check_colocation(problem: PartitionProblem) -> None:
         for name in group.operators:
             if name not in problem.index_of:
                 raise PartitionError(
-                    f"colocation group ({group.reason}): {name!r} is not an operator"
+                    f"colocation group ({group.reason}): {name!r} is not an operator; leave it out"
                 )
     for unit in problem.units:
         allowed: frozenset[str] | None = None

@@ -27,14 +27,15 @@ def printable(text: str) -> str:
     )
 
 
-def shortened(text: str, most: int = _MOST_SHOWN) -> str:
-    """Return a text of at most `most` characters: long ones without their middle.
+def shortened(text: object, most: int = _MOST_SHOWN) -> str:
+    """Return a text, such as a path, in at most `most` characters, without the middle of long ones.
 
     Examples
     --------
     >>> shortened("abcdefghijklmnop", 11)
     'abcd...mnop'
     """
+    text = str(text)
     kept = (most - 3) // 2
     return text if len(text) <= most else f"{text[:kept]}...{text[-kept:]}"
 

@@ -17,6 +17,7 @@ from experiments.reports.formats.trace import pipeline_trace
 from solver import PartitionError
 from solver.io.files import check_folder_writable, write_texts_atomically
 from solver.io.json_files import plan_to_json, problem_to_json
+from solver.model.text import shortened
 
 
 def prepare_folder(path: str | os.PathLike[str]) -> Path:
@@ -36,11 +37,13 @@ def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
-        raise PartitionError(f"{folder} is a file; give --out a folder") from None
+        raise PartitionError(f"{shortened(folder)} is a file; give --out a folder") from None
     except OSError as error:
-        raise PartitionError(f"cannot create the folder {folder}: {error.strerror}") from None
+        raise PartitionError(
+            f"cannot create the folder {shortened(folder)}: {error.strerror}"
+        ) from None
     except ValueError as error:  # a null character in the name
-        raise PartitionError(f"cannot create the folder {folder}: {error}") from None
+        raise PartitionError(f"cannot create the folder {shortened(folder)}: {error}") from None
 
 
 def write_report(study: Study, path: str | os.PathLike[str]) -> tuple[Path, ...]:

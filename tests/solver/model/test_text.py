@@ -5,6 +5,7 @@ import pickle
 import pytest
 
 from solver import Device, PartitionError
+from solver.io.files import read_json
 from solver.model.text import one_line, shown
 
 LONG = "x" * 5000
@@ -60,6 +61,14 @@ def test_checks_show_little_of_what_is_wrong():
         with pytest.raises(PartitionError) as caught:
             Device("d", value)
         assert len(str(caught.value)) < 220
+
+
+@pytest.mark.parametrize("name", [LONG, "many words " * 500, "\x1b[2J" * 50])
+def test_a_path_is_shown_short(tmp_path, name):
+    for path in (f"{name}.json", tmp_path / f"{name}.json"):
+        with pytest.raises(PartitionError, match=r"^cannot read .*; give a JSON file$") as caught:
+            read_json(path)
+        assert len(str(caught.value)) < 200
 
 
 def test_errors_survive_processes():
