@@ -12,7 +12,7 @@ import torch
 from fx_bridge.storages.attention import CUDA_KERNELS, checked_kernels
 from fx_bridge.storages.device_kernels import DEVICE_TYPES
 from solver import DEFAULT_DEVICE_CLASS, PartitionError
-from solver.model.checks import check_choice, did_you_mean, remake
+from solver.model.checks import check_choice, check_natural, did_you_mean, remake
 from solver.model.text import shown
 
 _TERA: Final = 10**12
@@ -85,7 +85,6 @@ class DeviceSpec:
         object.__setattr__(self, "attention", checked_kernels(self.attention))
         rates: dict[str, Any] = {
             "memory_bandwidth_bytes_per_s": self.memory_bandwidth_bytes_per_s,
-            "launch_overhead_ns": self.launch_overhead_ns + 1,
         }
         if isinstance(self.flops_per_s, Mapping):
             check_dtypes(self.flops_per_s, f"device spec {self.name!r}: flops_per_s")
@@ -94,6 +93,7 @@ class DeviceSpec:
             rates["the number of entries in flops_per_s"] = len(self.flops_per_s)
         else:
             rates["flops_per_s"] = self.flops_per_s
+        check_natural(self.launch_overhead_ns, f"device spec {self.name!r}: launch_overhead_ns")
         for what, rate in rates.items():
             if isinstance(rate, bool) or not isinstance(rate, int) or rate <= 0:
                 raise PartitionError(

@@ -44,6 +44,7 @@ from solver.model.clock import Clock
 from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
+from solver.model.problem_checks import check_problem
 from solver.presolve.shortfalls import find_shortfalls
 from solver.search.solve import check_limits, solve
 
@@ -96,6 +97,7 @@ def diagnose(
     >>> diagnosis.remedies[0].change.text
     '2 B more on gpu (one byte less is not enough)'
     """
+    check_problem(problem)
     check_limits(limits)
     return _Search(problem, SolveLimits() if limits is None else limits).run(result)
 

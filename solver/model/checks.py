@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
 from difflib import get_close_matches
 from types import MappingProxyType
@@ -67,14 +67,41 @@ def check_name(value: object, what: str) -> None:
         raise PartitionError(f"{what} is {shown(value)}; write a non-empty string")
 
 
-def several(value: Iterable[str], what: str) -> tuple[str, ...]:
-    """Return names as a tuple; a bare string is refused."""
+def several(value: object, what: str) -> tuple[Any, ...]:
+    """Return names as a tuple; a bare string, and what is no list, is refused."""
+    if not isinstance(value, Iterable) or isinstance(value, (bytes, Mapping)):
+        raise PartitionError(f"{what} is {shown(value)}; write a list of names")
     # A string would pass as a sequence of names of one letter each.
     if isinstance(value, str):
         raise PartitionError(
             f"{what} is {shown(value)}; write a list of names, such as [{value!r}]"
         )
     return tuple(value)
+
+
+def instances(value: object, kind: type[Any], what: str) -> tuple[Any, ...]:
+    """Return objects of a class as a tuple; whatever else is given is refused."""
+    is_list = isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping))
+    items = tuple(value) if is_list else (value,)  # type: ignore[arg-type]
+    for item in items:
+        if not isinstance(item, kind):
+            raise PartitionError(
+                f"{what}: {shown(item)} is not a {kind.__name__}; write a list of "
+                f"{kind.__name__}(...)"
+            )
+    return items
+
+
+def as_mapping(value: object, what: str, kind: type[Any] = object) -> dict[Any, Any]:
+    """Return a copy of a mapping whose values are of a class; whatever else is refused."""
+    if not isinstance(value, Mapping):
+        raise PartitionError(f"{what} is {shown(value)}; write a mapping")
+    for key, item in value.items():
+        if not isinstance(item, kind):
+            raise PartitionError(
+                f"{what}[{shown(key)}] is {shown(item)}; write a {kind.__name__}(...)"
+            )
+    return dict(value)
 
 
 def check_choice(value: object, allowed: tuple[str, ...], what: str) -> None:

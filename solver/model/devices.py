@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from solver.model.checks import (
+    as_mapping,
     check_choice,
     check_name,
     check_natural,
@@ -134,7 +135,18 @@ class Interconnect:
 
     def __post_init__(self) -> None:
         check_choice(self.charging, CHARGINGS, "interconnect charging")
-        object.__setattr__(self, "links", MappingProxyType(dict(self.links)))
+        if not isinstance(self.default, Link):
+            raise PartitionError(
+                f"interconnect default is {shown(self.default)}; write a Link(...), such as Link()"
+            )
+        links = as_mapping(self.links, "interconnect links", Link)
+        for pair in links:
+            if not isinstance(pair, tuple) or len(pair) != 2:
+                raise PartitionError(
+                    f"interconnect links has the key {shown(pair)}; write two names of devices, "
+                    "such as ('cuda:0', 'cuda:1')"
+                )
+        object.__setattr__(self, "links", MappingProxyType(links))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return remake(self)

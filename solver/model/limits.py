@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -70,8 +70,7 @@ class SolveLimits:
         if limit is not None and (
             isinstance(limit, bool)
             or not isinstance(limit, (int, float))
-            or not limit > 0
-            or math.isinf(limit)
+            or not 0 < limit <= sys.float_info.max
         ):
             raise PartitionError(
                 f"time_limit_s is {shown(limit)}; write a positive number of seconds, "

@@ -61,7 +61,8 @@ class Pipeline:
             check_positive(self.chunks_per_device, "chunks_per_device")
             if self.chunks_per_device > MOST_CHUNKS:
                 raise PartitionError(
-                    f"chunks_per_device is {self.chunks_per_device}; write at most {MOST_CHUNKS}"
+                    f"chunks_per_device is {shown(self.chunks_per_device)}; write at most "
+                    f"{MOST_CHUNKS}"
                 )
         check_positive_or_none(self.max_devices, "max_devices", "no limit")
 

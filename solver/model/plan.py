@@ -8,9 +8,10 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from solver.model.checks import check_natural, remake
+from solver.model.checks import as_mapping, check_name, check_natural, remake, several
 from solver.model.errors import PartitionError
 from solver.model.problem import PartitionProblem
+from solver.model.text import shown
 
 Group = TypeVar("Group", bound=Hashable)
 
@@ -67,18 +68,24 @@ class PartitionPlan:
     region_starts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "assignment", MappingProxyType(dict(self.assignment)))
-        object.__setattr__(self, "device_order", tuple(self.device_order))
-        used = set(self.assignment.values())
+        assignment = as_mapping(self.assignment, "assignment", str)
+        object.__setattr__(self, "assignment", MappingProxyType(assignment))
+        order = several(self.device_order, "device_order")
+        for name in order:
+            check_name(name, "an entry of device_order")
+        object.__setattr__(self, "device_order", order)
+        used = set(assignment.values())
         if len(set(self.device_order)) != len(self.device_order) or set(self.device_order) != used:
             raise PartitionError(
-                f"device_order is {list(self.device_order)} but the operators use "
-                f"{sorted(used)}; list every used device exactly once"
+                f"device_order is {shown(list(self.device_order))} but the operators use "
+                f"{shown(sorted(used))}; list every used device exactly once"
             )
-        for name, chunk in self.chunks.items():
-            if name not in self.assignment:
-                raise PartitionError(f"chunks names {name!r}, which has no device; assign it one")
-            check_natural(chunk, f"chunks[{name!r}]")
+        for operator, chunk in as_mapping(self.chunks, "chunks").items():
+            if operator not in self.assignment:
+                raise PartitionError(
+                    f"chunks names {shown(operator)}, which has no device; assign it one"
+                )
+            check_natural(chunk, f"chunks[{operator!r}]")
         object.__setattr__(self, "recomputed", frozenset(self.recomputed))
         starts = tuple(self.region_starts) if self.recomputed else ()
         object.__setattr__(self, "region_starts", starts)

@@ -14,11 +14,13 @@ from typing import Any, Final, Literal
 
 from solver.model.arrays import ProblemArrays
 from solver.model.checks import (
+    as_mapping,
     check_choice,
     check_name,
     check_natural,
     check_positive,
     check_positive_or_none,
+    instances,
     remake,
     several,
 )
@@ -168,9 +170,16 @@ class PartitionProblem:
     recompute: RecomputeRule = "none"
 
     def __post_init__(self) -> None:
-        for attribute in ("operators", "devices", "inputs", "colocation"):
-            object.__setattr__(self, attribute, tuple(getattr(self, attribute)))
-        object.__setattr__(self, "weights", MappingProxyType(dict(self.weights)))
+        for attribute, kind in (
+            ("operators", Operator),
+            ("devices", Device),
+            ("inputs", GraphInput),
+            ("colocation", ColocationGroup),
+        ):
+            items = instances(getattr(self, attribute), kind, attribute)
+            object.__setattr__(self, attribute, items)
+        weights = as_mapping(self.weights, "weights", Weight)
+        object.__setattr__(self, "weights", MappingProxyType(weights))
         objective: Any = self.objective
         if isinstance(objective, str) or not isinstance(objective, Iterable):
             objective = (objective,)

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from solver.model.checks import check_unique
-from solver.model.devices import STAGING_HOST, Device, Link, check_interconnect
+from solver.model.devices import STAGING_HOST, Link, check_interconnect
 from solver.model.errors import PartitionError
+from solver.model.text import shown
 from solver.model.training import NO_BACKWARD
 
 if TYPE_CHECKING:
@@ -26,19 +27,22 @@ exact.
 """
 
 
+def check_problem(problem: object) -> None:
+    """Raise PartitionError unless it is a :class:`~solver.model.problem.PartitionProblem`."""
+    from solver.model.problem import PartitionProblem
+
+    if not isinstance(problem, PartitionProblem):
+        raise PartitionError(f"problem is {shown(problem)}; write a PartitionProblem(...)")
+
+
 def check_devices(problem: PartitionProblem) -> None:
     """Refuse what are no devices, and links of others."""
     if not problem.devices:
         raise PartitionError("there are no devices; give at least one")
-    for device in problem.devices:
-        if not isinstance(device, Device):
-            raise PartitionError(
-                f"{device!r} is not a Device; write Device('cuda:0', memory_bytes=24 * GiB)"
-            )
     check_unique((device.name for device in problem.devices), "device")
     if problem.chunks_per_device > MOST_CHUNKS:
         raise PartitionError(
-            f"chunks_per_device is {problem.chunks_per_device}; write at most {MOST_CHUNKS}"
+            f"chunks_per_device is {shown(problem.chunks_per_device)}; write at most {MOST_CHUNKS}"
         )
     check_interconnect(problem.interconnect)
     known = {device.name for device in problem.devices} | {STAGING_HOST}

@@ -10,6 +10,7 @@ from solver.model.clock import Clock
 from solver.model.errors import PartitionError
 from solver.model.limits import SolveLimits
 from solver.model.problem import PartitionProblem
+from solver.model.problem_checks import check_problem
 from solver.model.text import shown
 
 SOLVERS: Final = ("auto", "greedy", "chain", "ideal-dp", "coarse", "cp-sat")
@@ -19,7 +20,7 @@ SOLVERS: Final = ("auto", "greedy", "chain", "ideal-dp", "coarse", "cp-sat")
 def check_solver(name: str) -> None:
     """Raise PartitionError unless there is a solver of that name."""
     if not isinstance(name, str) or name not in SOLVERS:
-        raise PartitionError(f"solver {name!r} is unknown; write one of {', '.join(SOLVERS)}")
+        raise PartitionError(f"solver {shown(name)} is unknown; write one of {', '.join(SOLVERS)}")
 
 
 def check_limits(limits: SolveLimits | None) -> None:
@@ -37,7 +38,7 @@ def step_names() -> tuple[str, ...]:
 
 def check_without(names: Collection[str]) -> None:
     """Raise PartitionError unless all `names` are names of steps."""
-    if isinstance(names, str):
+    if isinstance(names, str) or not isinstance(names, Collection):
         raise PartitionError(
             f"without is {shown(names)}; write a collection of names: ({names!r},)"
         )
@@ -92,6 +93,7 @@ def solve(
     >>> solve(problem).objective
     5
     """
+    check_problem(problem)
     check_solver(solver)
     check_limits(limits)
     limits = SolveLimits() if limits is None else limits

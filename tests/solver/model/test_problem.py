@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solver import SOLVERS, SolveLimits, solve
+from solver import SOLVERS, PartitionPlan, SolveLimits, diagnose, solve
 from solver.model.devices import Device, Interconnect, Link
 from solver.model.errors import PartitionError
 from solver.model.operators import Operator
@@ -372,3 +372,42 @@ def test_the_greatest_numbers_are_solved_exactly():
             assert result.objective is not None
             assert result.objective >= value
         assert result.objective == value
+
+
+@pytest.mark.parametrize(
+    "field", ["operators", "devices", "inputs", "colocation", "weights", "cuts", "interconnect"]
+)
+def test_what_is_no_list_of_its_kind_is_refused(field):
+    for value in (None, 3, "gpu0", {"a": 1}, [None], object(), [[]], b"x"):
+        given = {"operators": (Operator("a"),), "devices": (Device("gpu0"),), field: value}
+        with pytest.raises(PartitionError, match=r"write "):
+            PartitionProblem(**given)
+
+
+def test_links_that_are_none_are_refused():
+    for value in (None, 3, "gpu0", [], [None], object(), {("a", "b"): 3}, {"ab": Link()}):
+        with pytest.raises(PartitionError, match=r"^interconnect links"):
+            Interconnect(links=value)
+        with pytest.raises(PartitionError, match=r"^interconnect default is"):
+            Interconnect(default=value)
+
+
+def test_a_plan_that_is_none_is_refused():
+    for value in (None, 3, "gpu0", [None], object(), {"a": 1}, [[]]):
+        for parts in (
+            (value, ("gpu0",)),
+            ({"a": "gpu0"}, value),
+            ({"a": "gpu0"}, ("gpu0",), value),
+        ):
+            if parts != ({"a": "gpu0"}, ("gpu0",), {"a": 1}):
+                with pytest.raises(PartitionError):
+                    PartitionPlan(*parts)
+
+
+def test_a_search_is_of_a_problem():
+    for value in (None, 3, Operator("a")):
+        for call in (solve, diagnose):
+            with pytest.raises(PartitionError, match=r"^problem is .*; write a PartitionProblem"):
+                call(value)
+    with pytest.raises(PartitionError, match=r"^time_limit_s is an int that cannot be shown"):
+        SolveLimits(10**5000)
