@@ -368,7 +368,7 @@ BAD_INPUT = [
     (["plan"], "Missing argument"),
     (["plan", "mlp", "--device", "1GiB"], "No such option"),
     (["solve", "no.json"], "cannot read no.json"),
-    (["solve", "."], "cannot read ."),
+    (["solve", "."], "is a folder, not a file"),
     (["solve", "broken.json"], "not valid JSON"),
     (["solve", "list.json"], "not an object"),
     (["solve", "none.json"], "no operators"),
