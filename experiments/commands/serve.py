@@ -207,11 +207,11 @@ def serve(
     first_ns = None if options.first_token is None else _time_ns(options.first_token)
     spec = resolve_built(model)
     request = _request(options)
-    check_host_options(options.host, options.host_link, _left_out(options, out))
+    check_host_options(options.host, options.host_link, _left_out(options, out, limits))
     check_words_options(options.host, options.for_, options.words, devices.devices)
     host = None
     if options.host is not None:
-        host = HostRequest.read(options.host, options.host_link, devices.spec_of)
+        host = HostRequest.read(options.host, options.host_link, devices)
     objectives = _objectives(options, out)
 
     from experiments.zoo.building import build_model, capture_model
@@ -284,6 +284,10 @@ def _plans(
 
 def _objectives(options: ServeOptions, out: str | None) -> tuple[ServingObjective, ...]:
     """Return what plans are asked for."""
+    if options.first_token is not None and options.objective not in ("token", "all"):
+        raise PartitionError(
+            "--first-token is a limit of --objective token; write that, or leave it out"
+        )
     if options.objective != "all":
         return (options.objective,)
     for name, is_given in (("--out", out is not None), ("--rules", options.rules)):
@@ -301,7 +305,7 @@ def _request(options: ServeOptions) -> Request:
     return Request(options.batch, options.context, options.prompt, options.generate, options.chunk)
 
 
-def _left_out(options: ServeOptions, out: str | None) -> str | None:
+def _left_out(options: ServeOptions, out: str | None, limits: LimitOptions) -> str | None:
     """Return an option that says nothing of plans with a host."""
     given = {
         "--out": out is not None,
@@ -311,6 +315,8 @@ def _left_out(options: ServeOptions, out: str | None) -> str | None:
         "--keep-whole": bool(options.keep_whole),
         "--pin": bool(options.pin),
         "--memory-model": options.memory_model == "inference",
+        # One thread searches there.
+        "--workers": (limits.workers or 1) > 1,
     }
     return next((name for name, is_given in given.items() if is_given), None)
 

@@ -14,13 +14,14 @@ from experiments.commands.serve_rules import StreamedRulesTable
 from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
 from experiments.console.output import print_json
 from solver import Device, PartitionError, SolveLimits, SolveStatus
-from solver.model.devices import DEFAULT_DEVICE_CLASS, PCIE, Link
+from solver.model.devices import DEFAULT_DEVICE_CLASS, PCIE, STAGING_HOST, Link
 from solver.model.quantities import aligned, format_bytes, format_ns
 from solver.model.text import printable
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from experiments.problems.devices import DeviceSet
     from fx_bridge.costs.device_specs import DeviceSpec
     from fx_bridge.options import Costs
     from fx_bridge.serving.offload import StreamedObjective, StreamedServingPlan
@@ -31,16 +32,16 @@ _EXAMPLE: Final = "write one memory, such as 64GB@cpu"
 
 @dataclass(frozen=True, slots=True)
 class HostRequest:
-    """The host: its memory, its speed, and the link from it to each device."""
+    """The host: its memory, its speed, and the links from it to devices, by their names."""
 
     memory_bytes: int | None
     device_class: str
     specs: Mapping[str, DeviceSpec]
-    link: Link
+    links: Mapping[str, Link]
 
     @classmethod
-    def read(cls, host: str, link: str | None, specs: Mapping[str, DeviceSpec]) -> HostRequest:
-        """Read ``MEMORY[@CLASS]`` and a link.
+    def read(cls, host: str, link: str | None, devices: DeviceSet) -> HostRequest:
+        """Read ``MEMORY[@CLASS]`` and a link, or those that a file of devices names.
 
         Raises
         ------
@@ -61,9 +62,22 @@ class HostRequest:
         return cls(
             device.memory_bytes,
             device.device_class,
-            {**specs, **found.spec_of},
-            PCIE.default if link is None else parse_link(link, "--host-link"),
+            {**devices.spec_of, **found.spec_of},
+            _links(devices, None if link is None else parse_link(link, "--host-link")),
         )
+
+
+def _links(devices: DeviceSet, given: Link | None) -> dict[str, Link]:
+    """Return the link from the host to each device."""
+    pairs = {} if devices.interconnect is None else devices.interconnect.links
+    named = {pair for pair in pairs if STAGING_HOST in pair}
+    if named and given is not None:
+        raise PartitionError(
+            "--host-link and [[links]] of the devices' file both say how the host is linked; "
+            "leave one of them out"
+        )
+    default = PCIE.default if given is None else given
+    return {d.name: pairs.get((STAGING_HOST, d.name), default) for d in devices.devices}
 
 
 def check_host_options(host: str | None, link: str | None, other: str | None) -> None:
@@ -136,7 +150,7 @@ def answer_with_host(
     found = plan_streamed_serving(
         model,
         request,
-        devices=[OffloadDevice(device, host.link) for device in devices],
+        devices=[OffloadDevice(device, host.links[device.name]) for device in devices],
         host=OffloadHost(host.memory_bytes),
         host_class=host.device_class,
         objective=objective,

@@ -19,13 +19,14 @@ from fx_bridge.placement.model import place_all
 from fx_bridge.placement.slots import padding_bytes
 from fx_bridge.serving.graphs import cache_growth
 from fx_bridge.serving.halves import half_layers
+from fx_bridge.serving.hops import check_links, crossing_bytes, host_hop_ns, stage_hop_ns
 from fx_bridge.serving.host_words import HostWordsModel
 from fx_bridge.serving.phases import capture_phases, check_prompt, forgotten_states
 from fx_bridge.serving.placed import PlacedStep
 from fx_bridge.serving.request import Request
 from fx_bridge.serving.step import ServeStep, serve_step
 from fx_bridge.split.by_plan import split_by_plan
-from solver import Device, PartitionError, PartitionPlan, PartitionProblem, problem_from_digraph
+from solver import Device, PartitionError, PartitionPlan, problem_from_digraph
 from solver.model.checks import check_choice
 from solver.offload.evaluate import evaluate_offload
 from solver.offload.model import (
@@ -244,7 +245,7 @@ def plan_streamed_serving(
     engine : str, optional
         Plan what this engine has words for: ``"llama.cpp"``.
     costs : Costs
-        Links between devices, and speeds.
+        The link between devices, those from them to ``"host"`` where they are others, and speeds.
     search : Search
         Its limits count.
 
@@ -267,6 +268,7 @@ def plan_streamed_serving(
     request = Request() if request is None else request
     check_choice(objective, STREAMED_OBJECTIVES, "objective")
     places = tuple(devices)
+    check_links(costs.interconnect, places)
     costs = _known_costs(places, host_class, costs)
     step = serve_step(model, request.batch, request.context, max(request.calls))
     runs = _runs(request, objective)
@@ -332,13 +334,13 @@ def _problem_of(
     units = _operators_of_units(captured)
     growth = cache_growth(step, asked.weights)
     padding = {key: padding_bytes(w) for key, w in captured.storage_table.weights.items()}
-    crossing_bytes = _crossing_bytes(asked, units)
+    size_bytes = crossing_bytes(asked, units)
     return OffloadProblem(
         units_of(asked, units, host_class, caches=growth, padding_bytes=padding),
         tuple(places),
         host,
-        stage_hop_ns=costs.interconnect.default.transfer_ns(crossing_bytes),
-        host_hop_ns=max(place.link.transfer_ns(crossing_bytes) for place in places),
+        stage_hop_ns=stage_hop_ns(costs.interconnect, places, size_bytes),
+        host_hop_ns=host_hop_ns(costs.interconnect, places, size_bytes),
     )
 
 
@@ -387,14 +389,3 @@ def _staged(units: Mapping[str, Sequence[str]], stages: Sequence[_Stage]) -> Par
         tuple(order),
         {name: stage.chunk for name, stage in of.items()},
     )
-
-
-def _crossing_bytes(problem: PartitionProblem, units: dict[str, tuple[str, ...]]) -> int:
-    """Return the most bytes that one unit passes on to others."""
-    unit_of = {name: unit for unit, names in units.items() for name in names}
-    passed: dict[str, int] = {}
-    for op in problem.operators:
-        if any(unit_of[reader] != unit_of[op.name] for reader in problem.readers_of[op.name]):
-            unit = unit_of[op.name]
-            passed[unit] = passed.get(unit, 0) + op.value_bytes
-    return max(passed.values(), default=0)

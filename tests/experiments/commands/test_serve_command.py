@@ -45,12 +45,37 @@ def test_the_most_tokens_that_fit(capsys, tmp_path):
     # One position more takes 3 sequences x 2 heads x 8 numbers x 4 bytes, of keys and of values.
     free = {d: 0.9 * c - found["memory_bytes"][d] for d, c in (("cuda:0", 1e5), ("cuda:1", 8e4))}
     assert min(free.values()) < 2 * 3 * 2 * 8 * 4
-    assert load_plan(out).assignment == found["assignment"]
+    # The file is a plan of the model itself, which other commands read.
+    assert load_plan(out).device_order == tuple(found["device_order"])
     assert main(words) == 0
     told = capsys.readouterr().out
     assert f"tokens that fit: {found['tokens']}\n" in told
     assert "context: proven optimal in" in told
     assert "VLLM_PP_LAYER_PARTITION=1,1" in told
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--objective", "token", "--whole-layers"],
+        ["--objective", "request", "--chunk", "3"],
+        ["--objective", "context", "--memory-model", "inference"],
+        ["--objective", "context", "--devices", "60KB,unlimited"],
+    ],
+)
+def test_other_commands_read_the_plan(options, capsys, tmp_path):
+    out, words = str(tmp_path / "plan.json"), str(tmp_path / "words")
+    found = answer([*SERVE, *options, "--out", out], capsys)
+    split = answer(["split", MODEL, "--plan", out], capsys)
+    assert [stage["device"] for stage in split["stages"]] == found["device_order"]
+    assert split["equal"]
+    devices = ["--devices", "100KB,unlimited", "--memory-model", "weights"]
+    score = answer(["score", out, MODEL, *devices], capsys)
+    assert score["format"] == "plan" and score["device_order"] == found["device_order"]
+    if "--whole-layers" in options:
+        assert main(["hand-over", out, MODEL, "--to", "vllm", "--out", words]) == 0
+        counts = ",".join(str(len(layers)) for layers in found["layers"].values())
+        assert f"VLLM_PP_LAYER_PARTITION={counts}" in (tmp_path / "words").read_text()
 
 
 def test_each_objective_is_best_in_its_own(capsys):
@@ -222,7 +247,7 @@ def test_no_plan(capsys):
         ([*SERVE, "--first-token", "soon"], "'soon' is not a time; write for example 500ms"),
         (
             [*SERVE, "--first-token", "5ms"],
-            "first_token_limit_ns is for the objective 'token', not 'request'",
+            "--first-token is a limit of --objective token; write that",
         ),
         (
             [*SERVE, "--objective", "token", "--first-token", "0ms"],
@@ -244,6 +269,14 @@ def test_no_plan(capsys):
             "with --host the time of a request or of a token is planned; write --objective request",
         ),
         ([*SERVE, "--objective", "all", "--out", "plan.json"], "--out is for one plan, and"),
+        (
+            [*SERVE, "--host", "1GB", "--objective", "token", "--out", "plan.json"],
+            "with --host a plan also says what is streamed and what the host computes, which split",
+        ),
+        (
+            [*SERVE, "--host", "1GB", "--objective", "token", "--workers", "2"],
+            "with --host --workers has no meaning; leave it out",
+        ),
         ([*SERVE, "--objective", "all", "--rules"], "--rules is for one plan, and --objective all"),
         (
             [*SERVE, "--host", "1GB", "--objective", "token", "--for", "vllm"],
@@ -319,3 +352,53 @@ def test_without_a_plan_rules_say_why_theirs_fit_neither(capsys):
         assert rule["tokens"] is None and rule["times_better"] is None and rule["reason"]
     assert main([*words[:-2], "--json"]) == EXIT_NO_PLAN
     assert "rules" not in json.loads(capsys.readouterr().out)
+
+
+def devices_file(folder, *links, **interconnect):
+    """A file of three devices, with links and settings of the interconnect."""
+    lines = [
+        f'[[devices]]\nname = "cuda:{i}"\nmemory = "60KB"\nclass = "rtx-4090"' for i in range(3)
+    ]
+    for source, target, rate in links:
+        lines.append(f'[[links]]\nsource = "{source}"\ntarget = "{target}"\nbandwidth = "{rate}"')
+    if interconnect:
+        lines += ["[interconnect]", *(f"{key} = {value}" for key, value in interconnect.items())]
+    path = folder / "devices.toml"
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def test_a_host_is_linked_as_the_file_says(capsys, tmp_path):
+    options = ["--host", "1GB", "--objective", "token", "--usable", "0.4", "--deterministic"]
+
+    def token_ns(file):
+        words = ["serve", MODEL, "--devices", file, *REQUEST, *options, "--time-limit", "1"]
+        return answer(words, capsys)["bound"]
+
+    names = [f"cuda:{i}" for i in range(3)]
+    slow = token_ns(devices_file(tmp_path, *(("host", name, "1MB/s") for name in names)))
+    fast = token_ns(devices_file(tmp_path, *(("host", name, "1TB/s") for name in names)))
+    assert fast < slow
+
+
+@pytest.mark.parametrize(
+    ("links", "interconnect", "options", "message"),
+    [
+        (
+            [("cuda:0", "cuda:1", "1GB/s")],
+            {},
+            [],
+            "'cuda:0' to 'cuda:1' is another one than 'cuda:0' to 'cuda:2'; leave out [[links]]",
+        ),
+        ([("host", "cuda:0", "1GB/s")], {}, ["--host-link", "1GB/s"], "--host-link and [[links]]"),
+        ([], {"charging": '"host_staged"'}, [], "leave charging of the interconnect out"),
+        ([], {"overlap": "true"}, [], "leave overlap of the interconnect out"),
+    ],
+)
+def test_links_that_plans_with_a_host_do_not_know(
+    links, interconnect, options, message, capsys, tmp_path
+):
+    file = devices_file(tmp_path, *links, **interconnect)
+    words = ["serve", MODEL, "--devices", file, *REQUEST, "--host", "1GB", *options]
+    assert main([*words, "--objective", "token"]) == EXIT_BAD_INPUT
+    assert message in capsys.readouterr().err.strip().splitlines()[-1]
