@@ -6,10 +6,12 @@ import shlex
 import pytest
 
 from experiments.cli import main
+from experiments.commands.serve_streamed import HostRequest
 from experiments.console.exit_codes import EXIT_BAD_INPUT, EXIT_NO_PLAN
 from experiments.planners.offload_rules import OFFLOAD_RULES
 from experiments.planners.serving_rules import SERVING_RULES
-from solver import load_plan
+from experiments.problems.devices import parse_devices
+from solver import PCIE, Link, load_plan
 from solver.model.quantities import format_ns
 from solver.serving.problem import SERVING_OBJECTIVES
 from tests.support.documents import told_keys
@@ -368,17 +370,13 @@ def devices_file(folder, *links, **interconnect):
     return str(path)
 
 
-def test_a_host_is_linked_as_the_file_says(capsys, tmp_path):
-    options = ["--host", "1GB", "--objective", "token", "--usable", "0.4", "--deterministic"]
-
-    def token_ns(file):
-        words = ["serve", MODEL, "--devices", file, *REQUEST, *options, "--time-limit", "1"]
-        return answer(words, capsys)["bound"]
-
-    names = [f"cuda:{i}" for i in range(3)]
-    slow = token_ns(devices_file(tmp_path, *(("host", name, "1MB/s") for name in names)))
-    fast = token_ns(devices_file(tmp_path, *(("host", name, "1TB/s") for name in names)))
-    assert fast < slow
+def test_a_host_is_linked_as_the_file_says(tmp_path):
+    file = parse_devices(devices_file(tmp_path, ("host", "cuda:1", "1GB/s")))
+    links = HostRequest.read("1GB", None, file).links
+    assert links == {"cuda:0": PCIE.default, "cuda:1": Link(10**9), "cuda:2": PCIE.default}
+    alike = parse_devices(devices_file(tmp_path))
+    links = HostRequest.read("1GB", "2GB/s,3us", alike).links
+    assert set(links.values()) == {Link(2 * 10**9, 3000)} and len(links) == 3
 
 
 @pytest.mark.parametrize(
