@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Final
 
 from torch import fx, nn
@@ -38,10 +38,15 @@ def repeated_modules(captured: CapturedGraph) -> tuple[str, ...]:
 
     Notes
     -----
-    Modules repeat that are members of one list (``ModuleList``, ``Sequential``), the only one of it
-    too if it is called several times. So do those of one class under one parent, unless they have
-    no modules of their own, as the embeddings of tokens and of positions, or have a ``ModuleList``,
-    as the stacks of an encoder and of a decoder: then the layers are in it.
+    Modules repeat that are members of one ``ModuleList`` with modules of their own, the only one of
+    it too if it is called several times. So do those of a ``Sequential``, if two of them with
+    modules of their own are of one class, or are lists of the same classes: unlike ones, as the
+    parts of a stem, follow one another only. So do those of one class under one parent, unless they
+    have no modules of their own, as the embeddings of tokens and of positions, or have such a
+    ``ModuleList``, as the stacks of an encoder and of a decoder: then the layers are in it.
+
+    Modules without modules of their own, such as ``Linear``, repeat if they are all of a list, of
+    one class, and nothing else of the model repeats: beside layers they are projections.
 
     Examples
     --------
@@ -51,7 +56,8 @@ def repeated_modules(captured: CapturedGraph) -> tuple[str, ...]:
     >>> repeated_modules(capture(model, (torch.ones(2, 4),)))
     ('0', '1', '2')
     """
-    return tuple(_Modules(captured).repeated(""))
+    modules = _Modules(captured)
+    return tuple(modules.repeated("") or modules.repeated("", alone=True))
 
 
 def layer_calls(
@@ -95,20 +101,48 @@ class _Modules:
             if operators and path not in also:
                 self.children[path.rpartition(".")[0]].append(path)
         self.classes = called_classes(captured) | _classes_of_modules(captured)
+        # Graphs of modules that are shared have some of what they run under other paths.
+        self.around = {path.rpartition(".")[0] for path in self.classes} | set(self.children)
         calls = {call for running in module_calls(captured).values() for call in running}
         self.calls = Counter(call.path for call in calls)
 
-    def repeated(self, parent: str) -> list[str]:
-        """Return the outermost modules below `parent` that repeat."""
+    def repeated(self, parent: str, *, alone: bool = False) -> list[str]:
+        """Return the outermost modules below `parent` that repeat.
+
+        Parameters
+        ----------
+        alone : bool
+            Whether those of lists whose members have no modules of their own.
+        """
         children = self.children.get(parent, [])
-        if self._is_list(parent) and sum(max(1, self.calls[path]) for path in children) > 1:
+        if self._is_list_of_layers(parent, alone=alone):
             return list(children)
         alike = Counter(self.classes.get(path) for path in children if self._may_be_layer(path))
         found: list[str] = []
         for path in children:
             is_layer = self._may_be_layer(path) and alike[self.classes.get(path)] > 1
-            found += [path] if is_layer else self.repeated(path)
+            found += [path] if is_layer else self.repeated(path, alone=alone)
         return found
+
+    def _is_list_of_layers(self, path: str, *, alone: bool = False) -> bool:
+        members = self.children.get(path, [])
+        if not self._is_list(path) or sum(max(1, self.calls[member]) for member in members) < 2:
+            return False
+        blocks = [member for member in members if member in self.around]
+        if alone:
+            return not blocks and len({self.classes.get(member) for member in members}) == 1
+        if self.classes.get(path) != _SEQUENTIAL:
+            return bool(blocks)
+        kinds = Counter[Hashable]()
+        for block in blocks:
+            kinds[self._kind(block)] += max(1, self.calls[block])
+        return max(kinds.values(), default=0) > 1
+
+    def _kind(self, path: str) -> Hashable:
+        """Return the class of a module; of a list the different kinds of its members."""
+        if not self._is_list(path):
+            return self.classes.get(path)
+        return tuple(dict.fromkeys(map(self._kind, self.children.get(path, ()))))
 
     def _may_be_layer(self, path: str) -> bool:
         own = self.classes.get(path, "")
@@ -118,7 +152,7 @@ class _Modules:
 
     def _has_module_list(self, path: str) -> bool:
         return any(
-            (self._is_list(child) and self.classes.get(child) != _SEQUENTIAL)
+            (self._is_list_of_layers(child) and self.classes.get(child) != _SEQUENTIAL)
             or self._has_module_list(child)
             for child in self.children.get(path, ())
         )

@@ -74,7 +74,59 @@ class Plain(nn.Module):
         return self.second(self.first(x))
 
 
+class WithStem(nn.Module):
+    """Layers beside a stem of unlike modules, and projections in a list."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.ReLU())
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.projections = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+        self.head = nn.Sequential(
+            nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Sequential(nn.Tanh())
+        )
+
+    def forward(self, x):
+        x = self.stem(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(sum(projection(x) for projection in self.projections))
+
+
+class WithNorms(nn.Module):
+    """Blocks in no list that have lists of norms."""
+
+    def __init__(self):
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(4) for _ in range(2))
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return x + self.norms[1](self.linear(self.norms[0](x)))
+
+
+class Chain(Stack):
+    def __init__(self, *blocks):
+        super().__init__(0)
+        self.blocks.extend(blocks)
+
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = WithNorms(), WithNorms()
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
 X = torch.ones(2, 4)
+
+
+def pairs(count):
+    return nn.Sequential(*(m for _ in range(count) for m in (nn.Linear(4, 4), nn.ReLU())))
+
+
 CASES = {
     "list": (Stack(3), (X,), ["blocks.0", "blocks.1", "blocks.2"]),
     "sequential": (nn.Sequential(Block(), Block(), nn.Linear(4, 2)), (X,), ["0", "1", "2"]),
@@ -86,6 +138,14 @@ CASES = {
     "attributes": (Attributes(), (torch.zeros(2, dtype=torch.long),), ["first", "second"]),
     "looped": (Looped(), (X,), ["blocks.0"]),
     "plain": (Plain(), (X,), []),
+    "stem": (WithStem(), (X,), ["blocks.0", "blocks.1"]),
+    "unlike blocks": (Chain(Block(), WithNorms()), (X,), ["blocks.0", "blocks.1"]),
+    "norms in no list": (Two(), (X,), ["first", "second"]),
+    "unlike in sequence": (nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.ReLU()), (X,), []),
+    "in turn": (nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), (X,), []),
+    "alike alone": (nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), (X,), ["0", "1"]),
+    "pairs": (nn.Sequential(pairs(1), pairs(2)), (X,), ["0", "1"]),
+    "with norms": (nn.Sequential(WithNorms(), nn.ReLU(), WithNorms()), (X,), ["0", "1", "2"]),
     "one operator": (nn.Linear(4, 4), (X,), []),
 }
 
@@ -100,7 +160,7 @@ def test_the_outermost_modules_that_repeat(name):
         assert ([] if call is None else [call.path]) == around
 
 
-@pytest.mark.parametrize("name", ["list", "stacks", "attributes", "plain"])
+@pytest.mark.parametrize("name", ["list", "stacks", "attributes", "plain", "stem"])
 def test_a_graph_without_its_model_has_the_same_layers(name):
     model, args, expected = CASES[name]
     saved = capture(torch.export.export(model, args))
