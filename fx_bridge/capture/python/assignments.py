@@ -65,6 +65,9 @@ class Assignments(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if torch.compiler.is_dynamo_compiling():
+            # It refuses them itself.
+            return func(*args, **kwargs)
         if func == _GET_DATA:
             return self._get_data(*args)
         if func in SETTERS:

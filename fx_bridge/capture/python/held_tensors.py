@@ -50,6 +50,9 @@ class HeldTensors(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        if torch.compiler.is_dynamo_compiling():
+            # As bodies of conditions are, from which dynamo itself takes what they read.
+            return func(*args, **(kwargs or {}))
         args = tuple(self.traced(arg) for arg in args)
         kwargs = {name: self.traced(value) for name, value in kwargs.items()} if kwargs else {}
         return func(*args, **kwargs)

@@ -63,6 +63,9 @@ class _Regions(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        if torch.compiler.is_dynamo_compiling():
+            # The body of a condition, which sets no grad mode.
+            return func(*args, **(kwargs or {}))
         if func is torch._C._set_grad_enabled and self.enabled:
             return None
         return func(*args, **(kwargs or {}))

@@ -115,6 +115,22 @@ def test_the_graph_reads_a_parameter_under_its_name():
     assert not any("lifted" in name for name in names)
 
 
+def conditional(self, x):
+    return torch.cond(x.sum() > 0, lambda y: y @ self.weight, torch.sin, (x,))
+
+
+def conditional_without_gradients(self, x):
+    with torch.inference_mode():
+        y = torch.cond(x.sum() > 0, torch.cos, torch.sin, (x,))
+    return x @ self.weight + y
+
+
+@pytest.mark.parametrize("read", [conditional, conditional_without_gradients])
+def test_conditions_are_exported_as_before(read):
+    captured = captured_like_eager(lambda: Holding(lambda m: None, read), torch.randn(3, 4))
+    assert captured.how == "export"
+
+
 def test_a_parameter_that_is_not_registered_is_noted():
     model = Holding(lambda m: [nn.Linear(4, 4)], lambda m, x: m.held[0](x))
     captured = capture(model, (torch.randn(3, 4),))
