@@ -69,7 +69,9 @@ class HeldTensors(TorchFunctionMode):
 
     def _stand_in(self, tensor: torch.Tensor) -> Any:
         mode = get_proxy_mode()
-        if mode is not None and get_proxy_slot(tensor, mode.tracer, None) is not None:
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor) or (
+            mode is not None and get_proxy_slot(tensor, mode.tracer, None) is not None
+        ):
             # Made in a trace of real tensors.
             return tensor
         pairs = self._by_memory.get(memory_of(tensor), [])

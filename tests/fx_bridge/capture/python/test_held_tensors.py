@@ -139,6 +139,15 @@ def test_a_parameter_that_is_not_registered_is_noted():
     torch.testing.assert_close(captured.module(x), model(x))
 
 
+def test_what_a_transform_makes_is_no_parameter():
+    def energy(self, x):
+        return torch.func.grad(lambda y: (y @ self.weight).square().sum())(x)
+
+    captured = capture(Holding(lambda m: None, energy), (torch.randn(3, 4),))
+    assert captured.how == "make_fx"
+    assert "requires a gradient" not in captured.note
+
+
 def test_strict_export_refuses_a_view_that_would_be_a_constant():
     model = Holding(*HOLDERS["transposed"])
     with pytest.raises(RuntimeError, match="of 'weight' elsewhere would be a constant"):
