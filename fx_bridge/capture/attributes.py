@@ -12,6 +12,8 @@ from typing import Any
 
 from torch import fx, nn
 
+from fx_bridge.capture.model.held_names import own_attribute
+
 
 def attribute_at(module: nn.Module, path: str) -> Any:
     """Return the attribute of `module` at a dotted path.
@@ -23,7 +25,7 @@ def attribute_at(module: nn.Module, path: str) -> Any:
     """
     value: Any = module
     for atom in path.split("."):
-        value = getattr(value, atom)
+        value = own_attribute(value, atom)
     return value
 
 
@@ -64,7 +66,7 @@ def adopt(destination: nn.Module, source: nn.Module, paths: Iterable[str]) -> No
         owner: nn.Module | None = destination
         counterpart = source
         for atom in prefix.split(".") if prefix else ():
-            counterpart = getattr(counterpart, atom)
+            counterpart = own_attribute(counterpart, atom)
             assert owner is not None
             child = owner._modules.get(atom)
             if child is None:
@@ -80,12 +82,15 @@ def adopt(destination: nn.Module, source: nn.Module, paths: Iterable[str]) -> No
 
 
 def _register(owner: nn.Module, counterpart: nn.Module, name: str) -> None:
-    value = getattr(counterpart, name)
+    value = own_attribute(counterpart, name)
+    # No register_parameter, which refuses the names of a GraphModule's own attributes.
     if name in counterpart._parameters:
-        owner.register_parameter(name, value)
+        owner._parameters[name] = value
     elif name in counterpart._buffers:
-        persistent = name not in counterpart._non_persistent_buffers_set
-        owner.register_buffer(name, value, persistent=persistent)
+        owner._buffers[name] = value
+        owner._non_persistent_buffers_set.discard(name)
+        if name in counterpart._non_persistent_buffers_set:
+            owner._non_persistent_buffers_set.add(name)
     elif isinstance(value, nn.Module):
         owner._modules[name] = value
     else:

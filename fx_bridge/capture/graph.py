@@ -20,9 +20,9 @@ from torch.export import ExportedProgram
 from torch.utils._pytree import tree_leaves
 
 from fx_bridge.capture.fallbacks import Attempt, Capture, attempt
-from fx_bridge.capture.generated_names import keep_names_apart
 from fx_bridge.capture.model.caches import register_caches
 from fx_bridge.capture.model.constants import constant_inputs, mark_constants
+from fx_bridge.capture.model.generated_names import keep_names_apart
 from fx_bridge.capture.model.inputs import (
     as_distinct,
     check_call,

@@ -25,7 +25,8 @@ from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
-from fx_bridge.capture.attributes import stage_results
+from fx_bridge.capture.attributes import paths_read_by, stage_results
+from fx_bridge.capture.model.held_names import is_of_torch
 from fx_bridge.capture.model.messages import quiet
 from fx_bridge.checkpoint.manifest import check_file, file_sha256
 from fx_bridge.equivalence.calls import first_line
@@ -298,6 +299,12 @@ def _save(
     stage = _stage(split, call)
     examples = tuple(_example(node) for node in stage.graph.find_nodes(op="placeholder"))
     position = stage.meta["stage"]
+    if hidden := [path for path in paths_read_by(stage.graph) if is_of_torch(path)]:
+        raise PartitionError(
+            f"stage {position} ({call.target}) reads {hidden[0]!r}, and the module that "
+            "torch.export.load makes has an attribute of its own called so; rename that part of "
+            "the model, or use save_stages"
+        )
     for node in stage.graph.find_nodes(op="placeholder"):
         leaves = pytree.tree_leaves(node.meta["val"])
         if any(isinstance(x, _SIZED) and free_unbacked_symbols(x) for x in leaves):

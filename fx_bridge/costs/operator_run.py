@@ -17,6 +17,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from fx_bridge.capture.attributes import attribute_at
 from fx_bridge.capture.graph import COMPUTE_OPS, CapturedGraph, check_captured, placeholder_values
 from fx_bridge.equivalence.calls import checked_inputs
 from fx_bridge.storages.autocast import captured_precision, precision
@@ -35,6 +36,10 @@ class OperatorRun(fx.Interpreter):
         self._training = training
         # Functions of autograd, kept alive so that each is one object for as long as this is.
         self._functions: dict[Any, str] = {}
+
+    def fetch_attr(self, target: str) -> Any:
+        """Return the part of the model at a path."""
+        return attribute_at(self.module, target)
 
     def before_call(self, name: str) -> None:
         """Hear that the operator `name` is about to run."""

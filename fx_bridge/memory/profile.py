@@ -216,7 +216,7 @@ def stage_profiles(split: fx.GraphModule, **settings: Any) -> dict[str, MemoryPr
     PartitionError
         If `split` is not a split, or as :func:`memory_profile` does.
     """
-    stages = getattr(split, "meta", {}).get("stages")
+    stages = split.meta.get("stages") if isinstance(split, fx.GraphModule) else None
     if not isinstance(split, fx.GraphModule) or not isinstance(stages, Mapping):
         raise PartitionError(
             f"a {type(split).__name__} has no stages; give what split_by_plan returns"

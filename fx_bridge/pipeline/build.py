@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import fx, nn
 
 from fx_bridge.capture.graph import CapturedGraph
-from fx_bridge.capture.mode import CALLS
+from fx_bridge.capture.model.mode import CALLS
 from fx_bridge.checkpoint.ranks import load_rank_weights
 from fx_bridge.checkpoint.tensors import slots_of
 from fx_bridge.partition import PartitionResult

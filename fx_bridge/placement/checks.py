@@ -26,7 +26,7 @@ _NOT_HERE: Final = (RuntimeError, AssertionError, ImportError, NotImplementedErr
 
 def checked_stages(split: object) -> dict[str, fx.GraphModule]:
     """Return the stages of a split by name, in order."""
-    names = getattr(split, "meta", {}).get("stages")
+    names = split.meta.get("stages") if isinstance(split, fx.GraphModule) else None
     if not isinstance(split, fx.GraphModule) or not isinstance(names, Mapping):
         raise PartitionError(
             f"{describe(split)} has no stages to place; give what split_by_plan or "

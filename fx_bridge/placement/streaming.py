@@ -222,7 +222,7 @@ def stream_stages(device: torch.device, cycles: Sequence[Cycle], count: int) -> 
 def wait_for_loads(stages: Iterable[nn.Module]) -> None:
     """Wait until no load reads the weights of some stages in host memory."""
     for stage in stages:
-        streamed = getattr(stage, "meta", {}).get(_KEY)
+        streamed = stage.meta.get(_KEY) if isinstance(stage, fx.GraphModule) else None
         if streamed is not None:
             streamed.stream.wait()
 

@@ -12,7 +12,7 @@ from torch import fx
 from torch.fx.graph import PythonCode
 from torch.fx.node import map_arg
 
-from fx_bridge.capture.mode import GraphOfOneMode
+from fx_bridge.capture.model.mode import GraphOfOneMode
 from fx_bridge.recomputation.decisions import Decisions
 from fx_bridge.recomputation.region_run import Made, Recording, RegionRun
 from fx_bridge.recomputation.steps import Segment, Step, segments_of

@@ -15,8 +15,9 @@ from torch import fx, nn
 
 from fx_bridge.capture.attributes import adopt, paths_read_by, stage_results
 from fx_bridge.capture.graph import CapturedGraph, check_captured
-from fx_bridge.capture.mode import of_one_mode
+from fx_bridge.capture.model.generated_names import keep_names_apart
 from fx_bridge.capture.model.inputs import input_names
+from fx_bridge.capture.model.mode import of_one_mode
 from fx_bridge.recomputation.decisions import Decisions, decisions_of
 from fx_bridge.recomputation.stage import recomputing
 from fx_bridge.split.checks import check_splittable
@@ -143,14 +144,14 @@ def _finish(
 ) -> None:
     stages: list[fx.GraphModule] = []
     for position, name in enumerate(names):
-        stage = split.get_submodule(name)
-        assert isinstance(stage, fx.GraphModule)
+        made = split.get_submodule(name)
+        assert isinstance(made, fx.GraphModule)
+        stage = of_one_mode(made)
         (call,) = split.graph.find_nodes(op="call_module", target=name)
         call.args = _restore_stage(stage, call.args, source, scratch)
+        keep_names_apart(stage)
         if position in decisions:
             stage = recomputing(stage, decisions[position])
-        else:
-            stage = of_one_mode(stage)
         split._modules[name] = stage
         stages.append(stage)
         call.meta["val"] = _output_value(stage)

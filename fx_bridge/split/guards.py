@@ -17,8 +17,8 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from fx_bridge.capture.graph import CapturedGraph
-from fx_bridge.capture.mode import CALLS, GraphOfOneMode
 from fx_bridge.capture.model.inputs import flat_inputs, in_order, input_names
+from fx_bridge.capture.model.mode import CALLS, GraphOfOneMode
 from fx_bridge.capture.model.written_values import GIVEN, written_down
 from fx_bridge.equivalence.calls import first_line
 from fx_bridge.split.recapture import RECAPTURE, OtherCalls

@@ -215,7 +215,11 @@ def _by_split_module(scratch: Scratch, names: Sequence[str]) -> fx.GraphModule:
     split._modules = {renamed[k]: child for k, child in split._modules.items() if k in renamed}
     for node in list(split.graph.nodes):
         if node.op == "call_module":
-            node.target = renamed[node.target]
+            before, node.target = node.name, renamed[node.target]
+            if node.target != before:
+                node._rename(node.target)
+                # A weight of the model may be called so.
+                split.graph._graph_namespace._used_names.discard(before)
         elif node.op == "get_attr":
             # The body of a region, of which the stages have their own.
             split.graph.erase_node(node)

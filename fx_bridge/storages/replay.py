@@ -88,6 +88,15 @@ class Replay(fx.Interpreter):
                 # The interpreter looks its arguments up here.
                 self.env[node] = self.values[node] = self.observe(node)
 
+    def fetch_attr(self, target: str) -> Any:
+        """Return the part of the model at a path, also one that is called ``graph``."""
+        prefix, _, name = target.rpartition(".")
+        owner = self.module.get_submodule(prefix)
+        for table in (owner._parameters, owner._buffers, owner._modules):
+            if name in table:
+                return table[name]
+        return getattr(owner, name)
+
     def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
         """Yield what is entered around the run, outermost first."""
         yield torch.no_grad()

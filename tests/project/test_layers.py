@@ -28,7 +28,8 @@ LAYERS = {
     """,
     "fx_bridge": """
         storages < python_state < equivalence < capture < costs, checkpoint, memory, recomputation
-        < batch, split < options < interop, placement, digraph < partition, serving < pipeline, dynamo
+        < batch, split < options < interop, placement, digraph < partition, serving
+        < pipeline, dynamo
     """,
     "experiments": """
         console < processes < workloads < zoo < problems < planners < comparison < pipelines

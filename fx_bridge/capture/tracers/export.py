@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import operator
+import copy
 import os
 import re
 import warnings
@@ -19,7 +19,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 
 from fx_bridge.capture.model.dataclass_values import with_dataclasses
+from fx_bridge.capture.model.generated_names import held_name, with_own_names
+from fx_bridge.capture.model.held_names import own_attribute
 from fx_bridge.capture.model.messages import quiet
+from fx_bridge.capture.model.mode import of_one_mode
 from fx_bridge.capture.python.data_reads import restore_reads
 from fx_bridge.capture.python.eager_code import traceable, unaware
 from fx_bridge.capture.python.forward import carried_out
@@ -91,7 +94,8 @@ def export(
     check_constants(module, model)
     restore_reads(module)
     for node in module.graph.find_nodes(op="get_attr"):
-        if isinstance(operator.attrgetter(str(node.target))(module), FakeTensor):
+        prefix, _, name = str(node.target).rpartition(".")
+        if isinstance(own_attribute(module.get_submodule(prefix), name), FakeTensor):
             # As of x.data: strict export takes it for a constant, of which there is no value.
             raise RuntimeError(f"a value was lost: {node.target!r} depends on no input any more")
     copy_training(model, module)
@@ -106,14 +110,34 @@ def unlift(program: ExportedProgram) -> fx.GraphModule:
             # torch's own deprecations, met while it copies the structure of the inputs.
             warnings.simplefilter("ignore", FutureWarning)
             program = program.run_decompositions({})
+    held = _as_held(program)
     # A guards function would be a call_module node that cannot be pickled.
-    module = program.module(check_guards=False)
+    module = held.module(check_guards=False)
     assert isinstance(module, fx.GraphModule)
+    if held is not program:
+        module = of_one_mode(module)
+        with_own_names(module)
     if has_transform(module.graph):
         fuse_transforms(module)
     _drop_copies_to_itself(module)
     _unwrap_where_read(module)
     return module
+
+
+def _as_held(program: ExportedProgram) -> ExportedProgram:
+    """Return a program whose weights have names that a GraphModule can hold."""
+    names = [*program.state_dict, *program.constants]
+    if all(held_name(name) == name for name in names):
+        return program
+    signature = copy.deepcopy(program.graph_signature)
+    for spec in (*signature.input_specs, *signature.output_specs):
+        if spec.target in names:
+            spec.target = held_name(spec.target)
+    made = copy.copy(program)
+    made._graph_signature = signature
+    made._state_dict = {held_name(name): each for name, each in program.state_dict.items()}
+    made._constants = {held_name(name): each for name, each in program.constants.items()}
+    return made
 
 
 def _unwrap_where_read(module: fx.GraphModule) -> None:

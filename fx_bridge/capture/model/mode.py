@@ -7,11 +7,13 @@ from typing import Any, Final
 import torch
 from torch import fx
 
+from fx_bridge.capture.model.generated_names import ModuleOfAnyNames
+
 CALLS: Final = "calls"
 """Key of a module's metadata: what knows which calls it was captured for."""
 
 
-class GraphOfOneMode(fx.GraphModule):
+class GraphOfOneMode(ModuleOfAnyNames):
     """A module that does not run in another mode than that of its capture, if that matters.
 
     Libraries and modules around it may call ``train()`` and ``eval()`` as they like, and only a

@@ -1,4 +1,4 @@
-"""Arguments that are called like something else that generated code names."""
+"""Arguments and parts of a model that are called like something else in generated code."""
 
 import copy
 import pickle
@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from fx_bridge import capture, split_by_plan
+from fx_bridge import Training, capture, check_equivalence, partition_module, split_by_plan
 from fx_bridge.checkpoint.programs import save_stage_programs
 from fx_bridge.checkpoint.stages import save_stages
 from fx_bridge.placement.model import place
-from solver import PartitionPlan
+from solver import Device, PartitionError, PartitionPlan
 
 X, Y = torch.randn(4, 6), torch.randn(4, 6)
 NAMES = (
@@ -58,9 +58,10 @@ def model_of(code, name):
     return Model()
 
 
-def split_of(captured, backend="split_module"):
+def split_of(captured, backend="split_module", cut=None):
     names = [node.name for node in captured.operators]
-    plan = {name: "cpu:0" if at < len(names) // 2 else "cpu:1" for at, name in enumerate(names)}
+    cut = len(names) // 2 if cut is None else cut
+    plan = {name: "cpu:0" if at < cut else "cpu:1" for at, name in enumerate(names)}
     return split_by_plan(captured, PartitionPlan(plan, ("cpu:0", "cpu:1")), backend=backend)
 
 
@@ -108,3 +109,66 @@ def test_a_symbolic_trace_has_arguments_with_defaults():
     split = split_of(captured)
     for given in ((X,), (X, "cpu")):
         assert torch.equal(place(split)(*given), Traced()(X))
+
+
+# -- parts of the model --------------------------------------------------------------------
+
+
+class Named(nn.Module):
+    """A linear layer, and a part of some kind under any name."""
+
+    def __init__(self, name, kind):
+        super().__init__()
+        self.layer, self.name, self.kind = nn.Linear(6, 6), name, kind
+        if kind == "module":
+            self.add_module(name, nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6)))
+        elif kind == "buffer":
+            self.register_buffer(name, torch.zeros(6))
+        else:
+            self.register_parameter(name, nn.Parameter(torch.randn(6)))
+
+    def forward(self, x):
+        h = self.layer(x)
+        if self.kind == "module":
+            return self._modules[self.name](h)
+        if self.kind == "buffer":
+            return (h + self._buffers[self.name].add_(1)).relu()
+        weight = self._parameters[self.name]
+        return ((h * weight).relu(), weight) if self.kind == "returned" else (h * weight).relu()
+
+
+@pytest.mark.parametrize("kind", ["module", "buffer", "parameter", "returned"])
+@pytest.mark.parametrize(
+    "name",
+    ["graph", "meta", "code", "recompile", "delete_submodule", "_code", "devices", "submod_0"],
+)
+def test_parts_of_a_model_keep_their_names(name, kind, tmp_path):
+    model = Named(name, kind)
+    captured = capture(model, (X,))
+    assert captured.how == "export"
+    names = set(model.state_dict())
+    assert set(captured.module.state_dict()) == names
+    split = split_of(captured, cut=1)
+    held = {key for stage in split.children() for key in stage.state_dict()}
+    assert held == names
+    placed = place(split, copy=True)
+    assert set(placed.model_state_dict()) == names
+    placed.load_model_state_dict(model.state_dict())
+    again = copy.deepcopy(split)
+    assert set(again.state_dict()) == set(split.state_dict())
+    for module in (split, placed, again):
+        assert check_equivalence(model, module, (X,), gradients=True).equal
+    if kind != "returned":
+        assert save_stages(split, captured, tmp_path / "tensors").plan == split.meta["plan"]
+        loaded = place(split, weights=tmp_path / "tensors")
+        assert check_equivalence(model, loaded, (X,)).equal
+    result = partition_module(captured, devices=[Device("cpu")], training=Training("sgd"))
+    assert check_equivalence(model, result.split(), (X,), gradients=True).equal
+
+
+def test_what_a_graph_module_cannot_hold_is_refused_in_one_line(tmp_path):
+    split = split_of(capture(Named("graph", "module"), (X,)))
+    with pytest.raises(PartitionError, match=r"reads 'graph\.0\.weight', .* rename that part"):
+        save_stage_programs(split, tmp_path)
+    with pytest.raises(PartitionError, match="a part called 'graph' cannot be pickled"):
+        pickle.dumps(split)
