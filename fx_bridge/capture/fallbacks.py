@@ -7,6 +7,7 @@ not run cannot be captured, and what runs without gradients alone is captured li
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ from fx_bridge.capture.python.custom_backward import (
     own_backward,
     with_remedy,
 )
+from fx_bridge.capture.python.held_tensors import writes_to
 from fx_bridge.capture.python.surroundings import all_questions, noted_questions
 from fx_bridge.capture.python.weight_casts import casting_weights_once
 from fx_bridge.capture.tracers.dynamic_batch import Exported, export_dynamic
@@ -186,7 +188,7 @@ class Attempt:
         hooks = "" if how == "symbolic_trace" else lost_hooks(self.model)
         mark_lost(made.module, lost.lost or with_remedy(hooks))
         notes = (self.prefix, *self.failures.values(), made.note, hooks, lost.note)
-        notes += (changes.note(made.module),)
+        notes += (changes.note(functools.partial(writes_to, made.module)),)
         return Captured(made, how, "; ".join(note for note in notes if note), frozenset(asked))
 
     def _compare(self, made: Exported) -> None:

@@ -13,6 +13,7 @@ from torch import fx, nn
 from torch._ops import OpOverload
 from torch.utils.flop_counter import FlopCounterMode
 
+from fx_bridge.capture.attributes import attribute_at
 from fx_bridge.capture.graph import CapturedGraph, check_captured
 from fx_bridge.storages.device_kernels import DeviceKernels
 from fx_bridge.storages.replay import Replay, hint, without_fast_path
@@ -250,7 +251,7 @@ def average_read_bytes(size_bytes: int, experts: int, chosen: int, tokens: int) 
 
 def _is_lookup(module: fx.GraphModule, node: fx.Node) -> bool:
     return node.op == "call_module" and isinstance(
-        module.get_submodule(str(node.target)), (nn.Embedding, nn.EmbeddingBag)
+        attribute_at(module, str(node.target)), (nn.Embedding, nn.EmbeddingBag)
     )
 
 

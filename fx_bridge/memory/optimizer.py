@@ -9,6 +9,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
+from fx_bridge.capture.attributes import attribute_at
 from solver import PartitionError
 from solver.model.text import shown
 
@@ -122,7 +123,7 @@ def check_sparse_gradients(module: fx.GraphModule, optimizer: object) -> None:
 
 def _is_sparse(module: fx.GraphModule, node: fx.Node) -> bool:
     if node.op == "call_module":
-        return bool(getattr(module.get_submodule(str(node.target)), "sparse", False))
+        return bool(getattr(attribute_at(module, str(node.target)), "sparse", False))
     if not isinstance(node.target, OpOverload) or "embedding" not in str(node.target):
         return False
     names = [argument.name for argument in node.target._schema.arguments]

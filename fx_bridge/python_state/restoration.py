@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import inspect
-import operator
 import os
 import random
 import sys
@@ -16,8 +15,7 @@ from typing import Any, Final, TypeVar
 from unittest import mock
 
 import torch
-from torch import fx, nn
-from torch._ops import OpOverload
+from torch import nn
 from torch.utils import _pytree as pytree
 
 from fx_bridge.python_state.holders import (
@@ -32,7 +30,6 @@ from fx_bridge.python_state.holders import (
 from fx_bridge.python_state.outside_values import OUTSIDE, noting, outside_reads
 from fx_bridge.python_state.reachable import Reachable, Slot
 from fx_bridge.python_state.stand_ins import Memo, Replayed, memoised
-from fx_bridge.storages.mutations import memory_of
 from solver.model.quantities import counted
 
 _T = TypeVar("_T")
@@ -81,10 +78,16 @@ class Changes:
         """Return what a call returns, which changes no context variable of its caller."""
         return self.context.run(call)
 
-    def note(self, module: fx.GraphModule) -> str:
-        """Return what a person has to know of a graph; empty if there were no changes."""
+    def note(self, writes: Callable[[torch.Tensor], bool]) -> str:
+        """Return what a person has to know of a graph; empty if there were no changes.
+
+        Parameters
+        ----------
+        writes : callable
+            Whether the graph writes to a tensor.
+        """
         notes: list[str] = []
-        lost = [each.label for each in self.tensors if not _writes(module, each.tensor)]
+        lost = [each.label for each in self.tensors if not writes(each.tensor)]
         changed = list(dict.fromkeys(filter(None, (*self.attributes, *lost))))
         if changed:
             them = "it a buffer" if len(changed) == 1 else "them buffers"
@@ -253,24 +256,6 @@ def _set_environment(before: dict[str, str]) -> None:
     for name in os.environ.keys() - before.keys():
         del os.environ[name]
     os.environ.update(before)
-
-
-def _writes(module: fx.GraphModule, tensor: torch.Tensor) -> bool:
-    """Return whether an operator of a graph writes to `tensor`, or to a view of it."""
-    waiting = [
-        node
-        for node in module.graph.find_nodes(op="get_attr")
-        if isinstance(held := operator.attrgetter(str(node.target))(module), torch.Tensor)
-        and memory_of(held) == memory_of(tensor)
-    ]
-    seen = set(waiting)
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
-            return True
-        waiting += [user for user in node.users if user not in seen]
-        seen.update(node.users)
-    return False
 
 
 def _listed(names: list[str]) -> str:

@@ -7,16 +7,17 @@ of the graph, which nothing trains.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import fx, nn
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
+from fx_bridge.capture.attributes import attribute_at
 from fx_bridge.storages.mutations import memory_of
 
 
@@ -104,10 +105,28 @@ def check_constants(module: fx.GraphModule, model: nn.Module) -> None:
     names = {memory_of(t): n for n, t in (*model.named_parameters(), *model.named_buffers())}
     own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
     for node in module.graph.find_nodes(op="get_attr"):
-        value = operator.attrgetter(str(node.target))(module)
+        value = attribute_at(module, str(node.target))
         if isinstance(value, torch.Tensor) and id(value) not in own and memory_of(value) in names:
             name = names[memory_of(value)]
             raise RuntimeError(f"what forward reads of {name!r} elsewhere would be a constant")
+
+
+def writes_to(module: fx.GraphModule, tensor: torch.Tensor) -> bool:
+    """Return whether an operator of a graph writes to `tensor`, or to a view of it."""
+    waiting = [
+        node
+        for node in module.graph.find_nodes(op="get_attr")
+        if isinstance(held := attribute_at(module, str(node.target)), torch.Tensor)
+        and memory_of(held) == memory_of(tensor)
+    ]
+    seen = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
+            return True
+        waiting += [user for user in node.users if user not in seen]
+        seen.update(node.users)
+    return False
 
 
 def view_like(held: torch.Tensor, registered: torch.Tensor, traced: Any) -> Any:
