@@ -46,7 +46,8 @@ def units_of(
     """
     given = {"caches": caches, "written": written, "padding_bytes": padding_bytes}
     for what, keys in given.items():
-        for key in several(keys, what):
+        # Sizes by key name their keys as well.
+        for key in several([*keys] if isinstance(keys, Mapping) else keys, what):
             if key not in problem.weights:
                 hint = did_you_mean(key, problem.weights, "write keys of the problem's weights")
                 raise PartitionError(f"{what} names {key!r}, which is no weight; {hint}")
