@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
-from torch import fx, nn
+from torch import nn
 from torch.utils import _pytree as pytree
 
 from fx_bridge.equivalence.calls import first_line
@@ -298,7 +298,9 @@ def _unchanged(module: nn.Module) -> Iterator[dict[int, torch.Tensor]]:
 def original_name(module: nn.Module, name: str) -> str:
     """Return `name` without the stage that holds it, or the stages of stages."""
     stage, _, rest = name.partition(".")
-    if not isinstance(module, fx.GraphModule) or stage not in module.meta.get("stages", {}):
+    # Not of a part of the model that is called so.
+    meta = vars(module).get("meta")
+    if not isinstance(meta, dict) or stage not in meta.get("stages", {}):
         return name
     return original_name(module.get_submodule(stage), rest)
 

@@ -84,7 +84,7 @@ def inside(folder, monkeypatch):
     return folder
 
 
-NOT_OF_MAPS = {"programs", "arguments", "settings"}
+NOT_OF_MAPS = {"programs", "arguments", "settings", "devices"}
 NOT_OF_PROGRAMS = {"modules", "arguments", "settings"}
 
 

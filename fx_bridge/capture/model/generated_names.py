@@ -8,6 +8,7 @@ argument called ``device`` hides what is meant.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -195,12 +196,21 @@ class _ApartInTrees(_Apart, _PyTreeCodeGen):
 _KINDS: Final[dict[type[Any], type[Any]]] = {CodeGen: _Apart, _PyTreeCodeGen: _ApartInTrees}
 
 
+def _is_named(name: str, body: Sequence[str]) -> bool:
+    """Return whether lines name something, other than where they take an argument."""
+    taken = re.compile(rf"\w+ = {re.escape(name)}\n")
+    named = re.compile(rf"(?<![\w.]){re.escape(name)}(?!\w)")
+    return any(named.search(line) and not taken.fullmatch(line) for line in body)
+
+
 def _with_names_back(
     body: list[str], nodes: Sequence[fx.Node], hidden: dict[str, str]
 ) -> list[str]:
     """Return generated lines that first keep arguments under other names."""
     body = list(body)
     targets = {str(n.target).lstrip("*") for n in nodes if n.op == "placeholder"}
+    # Most names of builtins, such as input, are of no use to generated code.
+    hidden = {name: other for name, other in hidden.items() if _is_named(name, body)}
     for number, node in enumerate(nodes):
         name = str(node.target).lstrip("*")
         if node.op == "placeholder" and name in hidden:
