@@ -14,8 +14,8 @@ import torch
 from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
 
-from fx_bridge.capture.attributes import attribute_at
 from fx_bridge.capture.graph import CapturedGraph, check_captured
+from fx_bridge.capture.model.attributes import attribute_at
 from fx_bridge.storages.replay import hint
 from fx_bridge.storages.tensor_subclasses import is_wrapper, parts_of, settings_of
 

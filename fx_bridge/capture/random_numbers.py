@@ -9,8 +9,8 @@ import torch
 from torch import fx, nn
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
-from fx_bridge.capture.attributes import attribute_at
 from fx_bridge.capture.graph import CapturedGraph
+from fx_bridge.capture.model.attributes import attribute_at
 
 _PYTHON_RANDOM: Final = frozenset({"gumbel_softmax", "multi_head_attention_forward"})
 """Random functions that bear no name of an ATen operator."""

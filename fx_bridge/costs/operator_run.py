@@ -17,8 +17,8 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from fx_bridge.capture.attributes import attribute_at
 from fx_bridge.capture.graph import COMPUTE_OPS, CapturedGraph, check_captured, placeholder_values
+from fx_bridge.capture.model.attributes import attribute_at
 from fx_bridge.equivalence.calls import checked_inputs
 from fx_bridge.storages.autocast import captured_precision, precision
 from fx_bridge.storages.tensor_subclasses import tensor_leaves

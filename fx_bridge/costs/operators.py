@@ -13,8 +13,8 @@ from torch import fx, nn
 from torch._ops import OpOverload
 from torch.utils.flop_counter import FlopCounterMode
 
-from fx_bridge.capture.attributes import attribute_at
 from fx_bridge.capture.graph import CapturedGraph, check_captured
+from fx_bridge.capture.model.attributes import attribute_at
 from fx_bridge.storages.device_kernels import DeviceKernels
 from fx_bridge.storages.replay import Replay, hint, without_fast_path
 from fx_bridge.storages.table import StorageTable

@@ -17,9 +17,9 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.fx.node import _get_qualified_name
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fx_bridge.capture.attributes import attribute_at
 from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.capture.layers import layer_calls
+from fx_bridge.capture.model.attributes import attribute_at
 from fx_bridge.capture.random_numbers import random_operators
 from fx_bridge.storages.table import Storage
 from fx_bridge.storages.tensor_subclasses import is_wrapper, tensor_leaves

@@ -23,8 +23,8 @@ from torch.fx.node import map_arg
 from torch.fx.passes.shape_prop import TensorMetadata
 from torch.utils._pytree import tree_leaves
 
-from fx_bridge.capture.attributes import attribute_at
 from fx_bridge.capture.graph import CapturedGraph, check_captured
+from fx_bridge.capture.model.attributes import attribute_at
 from fx_bridge.storages.replay import hint
 from solver import PartitionError
 

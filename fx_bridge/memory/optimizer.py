@@ -9,7 +9,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from fx_bridge.capture.attributes import attribute_at
+from fx_bridge.capture.model.attributes import attribute_at
 from solver import PartitionError
 from solver.model.text import shown
 

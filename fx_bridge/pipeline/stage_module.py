@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from fx_bridge.capture.attributes import adopt, attribute_at
+from fx_bridge.capture.model.attributes import adopt, attribute_at
 from fx_bridge.pipeline.interfaces import PipelinePosition
 from fx_bridge.pipeline.p2p import PassedValue
 from fx_bridge.split.reader import returned_values

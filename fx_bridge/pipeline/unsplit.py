@@ -8,8 +8,8 @@ from typing import Any
 from torch import fx
 from torch.fx.node import map_arg
 
-from fx_bridge.capture.attributes import attribute_at, stage_results
 from fx_bridge.capture.graph import CapturedGraph
+from fx_bridge.capture.model.attributes import attribute_at, stage_results
 from fx_bridge.capture.python.custom_backward import lost_backward, mark_lost
 from fx_bridge.storages.autocast import copy_precision
 from solver import PartitionError

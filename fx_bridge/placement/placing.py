@@ -10,7 +10,7 @@ from typing import Final, Literal
 import torch
 from torch import fx, nn
 
-from fx_bridge.capture.attributes import attribute_at
+from fx_bridge.capture.model.attributes import attribute_at
 from fx_bridge.checkpoint.manifest import position_of
 from fx_bridge.checkpoint.tensors import slots_of
 from fx_bridge.placement.links import reads_pinned

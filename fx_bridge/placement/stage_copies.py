@@ -15,7 +15,7 @@ import torch
 from torch import fx, nn
 from torch.fx.node import map_aggregate
 
-from fx_bridge.capture.attributes import adopt, attribute_at, paths_read_by
+from fx_bridge.capture.model.attributes import adopt, attribute_at, paths_read_by
 from fx_bridge.capture.model.mode import GraphOfOneMode
 from fx_bridge.recomputation.stage import RecomputingStage
 

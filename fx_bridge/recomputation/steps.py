@@ -10,7 +10,7 @@ from typing import Any
 from torch import fx, nn
 from torch.fx.node import map_arg
 
-from fx_bridge.capture.attributes import attribute_at
+from fx_bridge.capture.model.attributes import attribute_at
 from fx_bridge.recomputation.decisions import Decisions
 
 

@@ -13,8 +13,8 @@ from typing import Any, get_args
 
 from torch import fx, nn
 
-from fx_bridge.capture.attributes import adopt, paths_read_by, stage_results
 from fx_bridge.capture.graph import CapturedGraph, check_captured
+from fx_bridge.capture.model.attributes import adopt, paths_read_by, stage_results
 from fx_bridge.capture.model.generated_names import keep_names_apart
 from fx_bridge.capture.model.inputs import input_names
 from fx_bridge.capture.model.mode import of_one_mode

@@ -16,8 +16,8 @@ import networkx as nx
 import torch
 from torch import fx
 
-from fx_bridge.capture.attributes import attribute_at
 from fx_bridge.capture.graph import CapturedGraph, check_captured
+from fx_bridge.capture.model.attributes import attribute_at
 from fx_bridge.capture.random_numbers import random_operators
 from fx_bridge.split.keep_whole import whole_modules
 from fx_bridge.storages.table import Storage, StorageTable

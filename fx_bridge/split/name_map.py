@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx, nn
 
-from fx_bridge.capture.attributes import attribute_at
+from fx_bridge.capture.model.attributes import attribute_at
 
 
 @dataclass(frozen=True, slots=True)

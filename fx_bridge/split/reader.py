@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import fx, nn
 
-from fx_bridge.capture.attributes import stage_results
 from fx_bridge.capture.graph import COMPUTE_OPS, CapturedGraph
+from fx_bridge.capture.model.attributes import stage_results
 from fx_bridge.costs.operators import dtype_name
 from fx_bridge.split.graph import StageGraph, StageNode, StageValue, StageWeight
 from fx_bridge.split.name_map import tensors_of

@@ -18,8 +18,8 @@ from torch.fx.node import map_arg
 from torch.fx.passes.split_module import split_module
 from torch.fx.passes.split_utils import split_by_tags
 
-from fx_bridge.capture.attributes import attribute_at
 from fx_bridge.capture.graph import CapturedGraph
+from fx_bridge.capture.model.attributes import attribute_at
 from solver import PartitionPlan
 
 Backend = Literal["split_module", "tags"]

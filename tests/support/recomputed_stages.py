@@ -11,7 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from fx_bridge import Costs, Training
-from fx_bridge.capture.attributes import stage_results
+from fx_bridge.capture.model.attributes import stage_results
 from fx_bridge.digraph import to_digraph
 from fx_bridge.recomputation.region_run import RegionRun
 from fx_bridge.split.by_plan import split_by_plan

@@ -65,7 +65,7 @@ class ModuleOfAnyNames(fx.GraphModule):
     """A module whose parts may be called like attributes of a ``GraphModule``, such as ``graph``.
 
     They are where the parts of any module are, under their own names, and
-    :func:`~fx_bridge.capture.attributes.attribute_at` finds them. It cannot be pickled then.
+    :func:`~fx_bridge.capture.model.attributes.attribute_at` finds them. It cannot be pickled then.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
-from fx_bridge.capture.attributes import attribute_at
+from fx_bridge.capture.model.attributes import attribute_at
 from fx_bridge.storages.mutations import memory_of
 
 
