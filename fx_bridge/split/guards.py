@@ -59,15 +59,19 @@ def check_calls(module: CheckedModel, captured: CapturedGraph) -> None:
     """Let `module`, which takes what `captured` does, refuse calls that were not captured.
 
     Graphs of dynamo are left alone, whose guards do that, and so are graphs that take any number
-    of inputs, which they read one by one.
+    of inputs without a name, which they read one by one.
     """
     names = [str(node.target) for node in captured.graph.find_nodes(op="placeholder")]
     module.meta.pop(CALLS, None)
-    if captured.how != "dynamo" and not any(name.startswith("*") for name in names):
+    if captured.how != "dynamo" and not any(_collects(name) for name in names):
         calls = CapturedCalls(captured)
         for part in (module, *map(module.get_submodule, module.meta["stages"])):
             assert isinstance(part, fx.GraphModule)
             part.meta[CALLS] = calls
+
+
+def _collects(name: str) -> bool:
+    return name.startswith("*") and not name.startswith("**")
 
 
 class _Constant(NamedTuple):

@@ -41,7 +41,13 @@ def check_constants(names: object) -> tuple[str, ...]:
 
 
 def check_call(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raise PartitionError unless `model` takes as many inputs, under such names."""
+    """Raise PartitionError unless `model` takes as many inputs, under such names, none a module."""
+    for leaf in pytree.tree_leaves((args, kwargs)):
+        if isinstance(leaf, nn.Module):
+            raise PartitionError(
+                f"an input of {describe(model)} is a module ({type(leaf).__name__}), whose weights "
+                "would be no part of the model; make it an attribute of the model"
+            )
     try:
         inspect.signature(model.forward).bind(*args, **kwargs)
     except TypeError as error:

@@ -12,6 +12,7 @@ import functools
 import inspect
 import types
 from collections.abc import Mapping, Set
+from pathlib import PurePath
 from typing import Any, Final
 
 import torch
@@ -77,6 +78,16 @@ def written_down(value: object) -> Any:
         return _Itself(value)
 
 
+def holds_tensors(value: object) -> bool:
+    """Return whether an object holds tensors, or so much that nobody looks for them."""
+    writer = _Writer()
+    try:
+        writer.write(value)
+    except _TooManyPartsError:
+        return True
+    return writer.has_tensors
+
+
 class _TooManyPartsError(Exception):
     """An object holds too much to compare it in every call."""
 
@@ -84,6 +95,7 @@ class _TooManyPartsError(Exception):
 class _Writer:
     def __init__(self) -> None:
         self.parts = 0
+        self.has_tensors = False
         self.seen: dict[int, int] = {}
 
     def write(self, value: Any) -> Any:
@@ -107,9 +119,13 @@ class _Writer:
 
     def _content(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
+            self.has_tensors = True
             return _Tensor(value)
         if isinstance(value, enum.Enum):
             return self.write(value.value)
+        if isinstance(value, PurePath):
+            # It keeps its text once somebody has asked for it.
+            return str(value)
         if isinstance(value, (tuple, list)):
             return (*map(self.write, value), *self._attributes(value))
         if isinstance(value, Set):

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from fx_bridge.capture.model.inputs import flat_inputs, needs_inputs, on_device_of
 from fx_bridge.capture.model.messages import failure, quiet
+from fx_bridge.capture.model.written_values import holds_tensors
 from fx_bridge.capture.python.autograd_functions import to_modules
 from fx_bridge.capture.python.transforms import fuse_transforms, has_transform
 from fx_bridge.capture.tracers.lifted_weights import inputs_to_weights, is_weight
@@ -44,10 +45,14 @@ def trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx
     """
     parameters = inspect.signature(model.forward).parameters
     given = inspect.signature(model.forward).bind(*args, **kwargs).arguments
+    collects = any(each.kind is each.VAR_POSITIONAL for each in parameters.values())
     plain = {
         name: value
         for name, value in given.items()
-        if value is None or type(value) in (bool, int, float, str)
+        if value is None
+        or type(value) in (bool, int, float, str)
+        # No call checks what a graph with *args was traced with.
+        or (not collects and _is_leaf(value) and not holds_tensors(value))
     }
     defaults = {
         name: parameter.default
@@ -71,6 +76,10 @@ def trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx
     note_precision(traced)
     fill_values(traced, args, kwargs, replay=_StrictReplay(traced, model))
     return traced
+
+
+def _is_leaf(value: object) -> bool:
+    return bool(pytree.tree_structure(value).is_leaf())
 
 
 def complete(

@@ -4,6 +4,7 @@ import copy
 import enum
 from collections import OrderedDict, defaultdict
 from fractions import Fraction
+from pathlib import PurePath
 
 import numpy as np
 import pytest
@@ -184,6 +185,9 @@ class Mode(enum.Enum):
         (lambda h, o: h[o], slice(1, 3), slice(1, 4)),
         (lambda h, o: o(h), torch.relu, torch.tanh),
         (lambda h, o: h * float(o), Fraction(1, 2), Fraction(1, 3)),
+        (lambda h, o: h * (2 if o is int else 3), int, float),
+        (lambda h, o: h * (2 if isinstance(o, bytes) else 3), b"a", "a"),
+        (lambda h, o: h * len(str(o)), PurePath("ab"), PurePath("abc")),
     ],
 )
 def test_the_captured_object_is_taken_and_another_refused(use, captured, other):

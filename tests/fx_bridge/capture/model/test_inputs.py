@@ -56,3 +56,12 @@ def test_a_part_whose_weights_are_gathered_is_named(mesh):
     with pytest.raises(PartitionError, match="its submodule '0' is under fully_shard"):
         capture(model, (X,))
     assert torch.isfinite(model(X)).all()
+
+
+def test_a_module_among_the_inputs_is_refused():
+    class Applies(nn.Module):
+        def forward(self, x, part):
+            return part(x)
+
+    with pytest.raises(PartitionError, match=r"is a module \(Linear\).* make it an attribute"):
+        capture(Applies(), (torch.ones(2, 3), nn.Linear(3, 3)))
