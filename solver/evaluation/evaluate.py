@@ -30,8 +30,10 @@ from solver.evaluation.usage import (
     stage_usage,
 )
 from solver.evaluation.violations import violations
+from solver.model.errors import PartitionError
 from solver.model.plan import PartitionPlan
 from solver.model.problem import ObjectiveName, PartitionProblem
+from solver.model.problem_checks import check_problem
 from solver.model.recomputation import Recomputation, recomputation_of
 
 
@@ -116,6 +118,12 @@ def evaluate(problem: PartitionProblem, plan: PartitionPlan) -> Evaluation:
     step that of all microbatches one after another.
     Runs in near-linear time, a few tens of milliseconds per 100,000 operators.
     """
+    check_problem(problem)
+    if not isinstance(plan, PartitionPlan):
+        raise PartitionError(
+            f"the plan is a {type(plan).__name__}; give a PartitionPlan, such as result.plan of a "
+            "result that has one"
+        )
     layout = Layout(problem, plan)
     recomputation = recomputation_of(problem, plan)
     passes, moves = stage_passes(problem, layout, recomputation), stage_moves(problem, layout)

@@ -653,3 +653,12 @@ def test_overlap_never_costs_more_and_at_most_a_third_less(seed, plan_seed):
         for overlap in (False, True)
     )
     assert summed / 3 <= overlapped <= summed
+
+
+@pytest.mark.parametrize("plan", [None, {"a": "p"}, "plan.json"])
+def test_what_is_no_plan_is_refused_in_one_line(plan):
+    problem = PartitionProblem((Operator("a", 1),), PQ)
+    with pytest.raises(PartitionError, match=r"^the plan is a \w+; give a PartitionPlan"):
+        evaluate(problem, plan)
+    with pytest.raises(PartitionError, match="^problem is None; write a PartitionProblem"):
+        evaluate(None, plan)
