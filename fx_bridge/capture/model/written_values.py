@@ -79,7 +79,7 @@ def written_down(value: object) -> Any:
 
 
 def holds_tensors(value: object) -> bool:
-    """Return whether an object holds tensors, or so much that nobody looks for them."""
+    """Return whether an object holds tensors, or more parts than are looked through."""
     writer = _Writer()
     try:
         writer.write(value)
@@ -124,7 +124,7 @@ class _Writer:
         if isinstance(value, enum.Enum):
             return self.write(value.value)
         if isinstance(value, PurePath):
-            # It keeps its text once somebody has asked for it.
+            # It keeps its text from the first call that asks for it.
             return str(value)
         if isinstance(value, (tuple, list)):
             return (*map(self.write, value), *self._attributes(value))

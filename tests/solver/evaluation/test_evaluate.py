@@ -660,5 +660,5 @@ def test_what_is_no_plan_is_refused_in_one_line(plan):
     problem = PartitionProblem((Operator("a", 1),), PQ)
     with pytest.raises(PartitionError, match=r"^the plan is a \w+; give a PartitionPlan"):
         evaluate(problem, plan)
-    with pytest.raises(PartitionError, match="^problem is None; write a PartitionProblem"):
+    with pytest.raises(PartitionError, match=r"^problem is None; write a PartitionProblem"):
         evaluate(None, plan)
