@@ -49,7 +49,7 @@ def known_values(
     Parameters
     ----------
     constants : mapping of str to torch.Tensor
-        Values of fixed inputs, by path (:func:`named_leaves`).
+        Values of fixed inputs, by path (:func:`~fx_bridge.capture.model.constants.named_leaves`).
     real : bool
         The trace is of real tensors, of which only those may be read that are known.
 
