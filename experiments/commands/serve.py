@@ -31,7 +31,7 @@ from experiments.commands.serve_streamed import (
     check_words_options,
 )
 from experiments.console.output import check_writable, say_written
-from solver import Interconnect, PartitionError, save_plan
+from solver import Interconnect, PartitionError, SolveLimits, save_plan
 from solver.model.devices import PCIE, Device
 from solver.model.quantities import parse_duration
 from solver.serving.problem import ServingObjective
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from experiments.problems.devices import DeviceSet
-    from fx_bridge.options import Costs, Placement, Search
+    from fx_bridge.options import Costs, Placement
     from fx_bridge.serving.plan import ServingPlan
     from fx_bridge.serving.request import Request
 
@@ -215,7 +215,6 @@ def serve(
     objectives = _objectives(options, out)
 
     from experiments.zoo.building import build_model, capture_model
-    from fx_bridge.options import Search
 
     if host is not None:
         answer_with_host(
@@ -236,7 +235,7 @@ def serve(
     module = loaded.module
     # What the commands that read the plan capture; what cannot be is told before the search.
     whole = None if out is None else capture_model(loaded)
-    plans = _plans(module, request, options, devices, objectives, first_ns, Search(searched))
+    plans = _plans(module, request, options, devices, objectives, first_ns, searched)
     if options.objective == "all":
         tell_plans(plans, options.for_, as_json=as_json)
         return
@@ -255,9 +254,10 @@ def _plans(
     devices: DeviceSet,
     objectives: Sequence[ServingObjective],
     first_ns: int | None,
-    search: Search,
+    limits: SolveLimits,
 ) -> list[ServingPlan]:
     """Return the best plan for each objective, of one capture."""
+    from fx_bridge.options import Search
     from fx_bridge.serving.plan import ServingPlanner
 
     planner = ServingPlanner(
@@ -269,17 +269,23 @@ def _plans(
         placement=_placement(options),
         costs=_costs(options, devices),
     )
-    return [
-        planner.plan(
-            objective,
-            # Of several objectives, the limit is one of token alone.
-            first_token_limit_ns=first_ns if objective in ("token", options.objective) else None,
-            # Of all objectives, context captures how values grow.
-            any_context=options.rules or options.objective == "all",
-            search=search,
+    found: list[ServingPlan] = []
+    for number, objective in enumerate(objectives):
+        spent_s = sum(plan.solved.wall_time_s for plan in found)
+        share = limits.after(spent_s, searches=len(objectives) - number)
+        found.append(
+            planner.plan(
+                objective,
+                # Of several objectives, the limit is one of token alone.
+                first_token_limit_ns=first_ns
+                if objective in ("token", options.objective)
+                else None,
+                # Of all objectives, context captures how values grow.
+                any_context=options.rules or options.objective == "all",
+                search=Search(share),
+            )
         )
-        for objective in objectives
-    ]
+    return found
 
 
 def _objectives(options: ServeOptions, out: str | None) -> tuple[ServingObjective, ...]:

@@ -88,10 +88,17 @@ class SolveLimits:
                 f"on_progress is {shown(self.on_progress)}; write a function of one Progress"
             )
 
-    def after(self, spent_s: float) -> SolveLimits:
+    def after(self, spent_s: float, searches: int = 1) -> SolveLimits:
         """Return the limits of a further search, where one time counts for all searches together.
 
         Seconds of work, which a deterministic search counts, are those of each search.
+
+        Parameters
+        ----------
+        spent_s : float
+            Seconds that earlier searches took.
+        searches : int
+            The number of searches that share the rest, this one included.
 
         Examples
         --------
@@ -100,7 +107,8 @@ class SolveLimits:
         """
         if self.time_limit_s is None or self.deterministic:
             return self
-        return replace(self, time_limit_s=max(self.time_limit_s - spent_s, _LEAST_S))
+        left_s = (self.time_limit_s - spent_s) / searches
+        return replace(self, time_limit_s=max(left_s, _LEAST_S))
 
     @property
     def worker_count(self) -> int:

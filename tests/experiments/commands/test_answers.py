@@ -148,5 +148,7 @@ def test_one_limit_counts_for_all_searches(monkeypatch):
         finish(given, results, LIMITS, None, as_json=True)
     assert told == [5.0, 3.0, 1.0]
     assert LIMITS.after(7.0).time_limit_s == 0.05
+    # Searches to come share the rest.
+    assert SolveLimits(20.0).after(8.0, searches=3).time_limit_s == 4.0
     deterministic = replace(LIMITS, deterministic=True)
     assert deterministic.after(4.0) == deterministic
