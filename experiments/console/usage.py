@@ -27,7 +27,7 @@ _OPTIONS: Final[Mapping[str, str]] = {
     "(maxCPUs, with_host)": "(maxCPUs, without --no-host)",
     "leave schedule out, or give charging='relayed'": "leave --schedule out",
 }
-"""What messages of the library advise, and the options that say so."""
+"""Advice in messages of the library, in the words of the options of the shell."""
 
 
 def in_options(message: str) -> str:

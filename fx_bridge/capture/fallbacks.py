@@ -67,7 +67,7 @@ class Captured(NamedTuple):
     how: Capture
     note: str
     asked: frozenset[str]
-    """What forward asked of its surroundings."""
+    """The questions that forward asked of its surroundings."""
 
 
 class DiffersError(Exception):

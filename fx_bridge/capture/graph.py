@@ -256,7 +256,7 @@ def _captured(
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What a capture is asked for besides the graph, as :func:`capture` takes it."""
+    """The options of a capture, as :func:`capture` takes them."""
 
     dynamic_batch: bool
     dynamic_shapes: Any

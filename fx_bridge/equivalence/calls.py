@@ -1,4 +1,4 @@
-"""What a call of a module is given, and the line in which it fails."""
+"""Inputs of a call of a module, and the first line of its error."""
 
 from __future__ import annotations
 

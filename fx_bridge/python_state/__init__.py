@@ -1,1 +1,1 @@
-"""What a model remembers in Python: found, put back after each run of it, told."""
+"""Python state of a model: found, restored after each run, reported."""

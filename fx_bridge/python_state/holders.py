@@ -136,7 +136,7 @@ class Entries:
 
 
 class Members:
-    """What a list, set or deque holds."""
+    """The members of a list, set or deque."""
 
     def __init__(self, held: Any, label: str) -> None:
         self.held, self.label = held, label
@@ -169,7 +169,7 @@ class Members:
 
 
 class Named:
-    """What is read, set and deleted by name: attributes of classes, slots, cells."""
+    """Values that are read, set and deleted by name: attributes of classes, slots."""
 
     def __init__(
         self, owner: Any, names: Iterable[str], label: str, prefix: str, table: Any = None

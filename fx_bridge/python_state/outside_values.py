@@ -1,4 +1,4 @@
-"""What Python reads that is another in every call: clocks, random bytes."""
+"""Functions whose result differs between calls: clocks, random bytes."""
 
 from __future__ import annotations
 

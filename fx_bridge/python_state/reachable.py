@@ -73,7 +73,7 @@ _LIBRARIES: Final = frozenset({"numpy", "scipy", "sympy", "triton", "torch", "fx
 
 
 class Slot(NamedTuple):
-    """Where a value is that only another object can stand for during a run."""
+    """The place of a value that a stand-in replaces during a run."""
 
     holder: Any
     name: Any
@@ -82,7 +82,7 @@ class Slot(NamedTuple):
 
 
 class Reachable:
-    """What can be reached from a model, and what is in it now.
+    """The Python state that a model can reach, and its present values.
 
     Parameters
     ----------

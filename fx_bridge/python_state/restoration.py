@@ -45,7 +45,7 @@ _SWITCHES: Final[tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...]] = (
 
 @dataclass(slots=True)
 class Changes:
-    """What forward did that the graph does not, known after the block of `during`.
+    """Effects of forward that the graph lacks, known after the block of `during`.
 
     Attributes
     ----------
@@ -120,7 +120,7 @@ class Changes:
 
 
 class PythonState:
-    """What a model's Python code can reach, as it was when this was made.
+    """A snapshot of the state that a model's Python code can reach.
 
     Tracing runs forward, which may count its calls, keep a value, or register hooks and remember
     that it has. All of that is put back: with the hooks kept and the memory of them gone, the next
@@ -202,7 +202,7 @@ class PythonState:
 
 
 class _Elsewhere:
-    """What every Python program can change, wherever it is reached from.
+    """State of the process: random generators, environment, switches of torch.
 
     Parameters
     ----------

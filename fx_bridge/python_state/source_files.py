@@ -1,4 +1,4 @@
-"""Whose a source file is: the model's own, or one of torch, Python or this package."""
+"""Tell source files of a model from those of torch, Python and this package."""
 
 from __future__ import annotations
 

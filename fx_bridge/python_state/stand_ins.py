@@ -1,4 +1,4 @@
-"""What stands for memoised functions and iterators during a trace: their states cannot be set."""
+"""Stand-ins, during a trace, for memoised functions and iterators, whose state cannot be set."""
 
 from __future__ import annotations
 

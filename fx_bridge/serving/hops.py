@@ -1,4 +1,4 @@
-"""How long values travel between devices, and between a device and the host that serves with it."""
+"""Links between devices, and between a device and the host that serves with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What captures of one model are compared by, and the model as it was or is for one of them."""
+"""Captures of one model compared, each in the mode and with the weights that it was made for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fx_bridge.capture.digest import operator_lines
 from fx_bridge.capture.graph import CapturedGraph
 
 CAST_GUARD: Final = torch.ops.aten._assert_tensor_metadata.default
-"""What torch.export writes before a cast."""
+"""The operator that torch.export writes before a cast."""
 _RELAXED: Final = "relaxed_guards"
 _NO_DROPOUT: Final = re.compile(r"(dropout\S*\(.*, 0\.0), (?:True|False)\)")
 

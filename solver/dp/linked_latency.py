@@ -74,7 +74,7 @@ class _Label:
 
 @dataclass(frozen=True, slots=True)
 class _Paid:
-    """What a run pays and takes of the debts of a label, and those that are left.
+    """The least costs of a run after a label, and the debts that are left to later ones.
 
     Attributes
     ----------

@@ -121,7 +121,7 @@ class Backward:
 
     @property
     def again_bytes(self) -> int:
-        """What is kept of one microbatch if the operator runs again."""
+        """Bytes kept of one microbatch if the operator runs again."""
         return self.rng_bytes + self.number_bytes
 
     def latency_on(self, device_class: str) -> int:

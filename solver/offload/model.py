@@ -36,7 +36,7 @@ OFFLOAD_OBJECTIVES: Final[tuple[str, ...]] = ("latency", "bottleneck")
 PREFETCHES: Final[tuple[str, ...]] = ("buffer", "next", "none")
 """When loads begin; see ``docs/offload.md``."""
 ALIGNMENT_BYTES: Final = 256
-"""Where a tensor is loaded, it begins at a multiple of them; kernels expect it."""
+"""Alignment in bytes of a loaded tensor, as kernels expect it."""
 
 
 def aligned_bytes(size_bytes: int) -> int:
@@ -112,7 +112,7 @@ class Unit:
 
     @property
     def loaded_bytes(self) -> int:
-        """What it takes of the room for loads if it is streamed."""
+        """Bytes of the room for loads that a streamed unit takes."""
         return self.weight_bytes + self.padding_bytes
 
     def compute_on(self, device_class: str) -> int:

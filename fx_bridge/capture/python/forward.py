@@ -1,4 +1,4 @@
-"""What forward does in Python that no operator tells of, carried out in the graph of it."""
+"""Effects of forward that run no operator, carried out in its graph."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 NOTE = "forward uses torch.inference_mode(), which is torch.no_grad() in the graph"
-"""What a person has to know of a graph with such regions."""
+"""The note of a graph with such regions."""
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What forward asks of its surroundings: the answer decides in Python what is captured.
+"""Questions of forward to its surroundings, whose answers decide which branch is captured.
 
 ``if torch.is_grad_enabled()``, ``x.requires_grad`` or ``x.is_contiguous()`` leaves no operator.
 What forward does not ask may be another in every call, and often is: a model is captured with
