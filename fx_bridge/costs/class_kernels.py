@@ -156,7 +156,7 @@ def merged(costs: Sequence[tuple[Sequence[str], Mapping[str, Any]]]) -> dict[str
     ``by_device_class``.
     """
     first = costs[0][1]
-    result = _timed_by_class([attributes for _, attributes in costs])
+    result = _timed_by_class(costs)
     by_class: dict[str, dict[str, Any]] = {}
     for classes, attributes in costs[1:]:
         changed = _changed(first, attributes)
@@ -167,16 +167,17 @@ def merged(costs: Sequence[tuple[Sequence[str], Mapping[str, Any]]]) -> dict[str
     return result
 
 
-def _timed_by_class(costs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    result = dict(costs[0])
-    times = [cost.get("latency_ns", 0) for cost in costs]
-    if all(isinstance(time, Mapping) for time in times):
-        result["latency_ns"] = {cls: ns for time in times for cls, ns in time.items()}
-    elif any(isinstance(time, Mapping) for time in times):
-        # A backward pass that takes time on some classes alone.
-        result["latency_ns"] = next(time for time in times if isinstance(time, Mapping))
+def _timed_by_class(costs: Sequence[tuple[Sequence[str], Mapping[str, Any]]]) -> dict[str, Any]:
+    result = dict(costs[0][1])
+    times = [(classes, attributes.get("latency_ns", 0)) for classes, attributes in costs]
+    if any(isinstance(time, Mapping) for _, time in times):
+        by_class: dict[str, int] = {}
+        for classes, time in times:
+            # A backward pass may take time on some classes alone.
+            by_class.update(time if isinstance(time, Mapping) else dict.fromkeys(classes, time))
+        result["latency_ns"] = by_class
     if "backward" in result:
-        result["backward"] = _timed_by_class([cost["backward"] for cost in costs])
+        result["backward"] = _timed_by_class([(own, cost["backward"]) for own, cost in costs])
     return result
 
 
