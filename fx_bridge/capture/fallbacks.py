@@ -39,6 +39,7 @@ from fx_bridge.capture.python.weight_casts import casting_weights_once
 from fx_bridge.capture.tracers.dynamic_batch import Exported, export_dynamic
 from fx_bridge.capture.tracers.export import export
 from fx_bridge.capture.tracers.make_fx import trace_operators
+from fx_bridge.capture.tracers.repeated_functions import RepeatedFunctions
 from fx_bridge.capture.tracers.values import trace
 from fx_bridge.equivalence.calls import first_line
 from fx_bridge.equivalence.check import check_equivalence
@@ -120,7 +121,9 @@ class Attempt:
         self.state = PythonState(self.model, (self.args, self.kwargs))
 
     @casting_weights_once()
-    def export(self, *, strict: bool = False, aware: bool = True) -> Exported:
+    def export(
+        self, *, strict: bool = False, aware: bool = True, repeats: RepeatedFunctions | None = None
+    ) -> Exported:
         """Export by torch.export."""
         if self.dynamic_batch:
             return export_dynamic(self.model, self.args, self.kwargs, strict=strict, aware=aware)
@@ -132,6 +135,7 @@ class Attempt:
             strict=strict,
             constants=self.constants,
             aware=aware,
+            repeats=repeats,
         )
         return Exported(module, self.args, self.kwargs, note)
 
@@ -171,6 +175,8 @@ class Attempt:
                 kept,
             ):
                 made = changes.run(way)
+                # A graph whose code does not compile is none.
+                assert made.module.code
                 to_modules(made.module)
             if self.check:
                 self._compare(made)
@@ -190,6 +196,12 @@ class Attempt:
         notes = (self.prefix, *self.failures.values(), made.note, hooks, lost.note)
         notes += (changes.note(functools.partial(writes_to, made.module)),)
         return Captured(made, how, "; ".join(note for note in notes if note), frozenset(asked))
+
+    def forget(self) -> None:
+        """Forget what was tried."""
+        self.failures.clear()
+        self.causes.clear()
+        self.differentiated.clear()
 
     def _compare(self, made: Exported) -> None:
         """Raise DiffersError unless a graph computes what the model does."""
@@ -230,7 +242,12 @@ def attempt(task: Attempt) -> Captured:
     PartitionError
         In one line: whether the model runs, what stopped the capture, and what to change.
     """
-    made = task.tried("export", task.export)
+    repeats = RepeatedFunctions()
+    made = task.tried("export", functools.partial(task.export, repeats=repeats))
+    if made is None and repeats.copies:
+        # Its error may be about what was copied.
+        task.forget()
+        made = task.tried("export", task.export)
     if made is not None:
         return made
     first = task.causes[0]
@@ -277,8 +294,7 @@ def _without_gradients(task: Attempt, own_error: Exception) -> Captured:
         with torch.no_grad():
             if trial_error(task.state, task.model, task.args, task.kwargs) is None:
                 task.prefix = f"captured without gradients, with which the model fails {why}"
-                task.failures.clear()
-                task.causes.clear()
+                task.forget()
                 return attempt(task)
     raise PartitionError(
         f"cannot capture {describe(task.model)}: it does not run on these inputs: it fails {why}; "

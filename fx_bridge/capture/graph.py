@@ -39,6 +39,7 @@ from fx_bridge.capture.model.written_values import GIVEN, written_down
 from fx_bridge.capture.python.surroundings import answers_now
 from fx_bridge.capture.tracers.dynamic_batch import batch_size_of
 from fx_bridge.capture.tracers.export import load_program, unlift
+from fx_bridge.capture.tracers.lean import lean
 from fx_bridge.capture.tracers.values import complete
 from fx_bridge.equivalence.calls import checked_inputs
 from fx_bridge.storages.attention import checked_kernels
@@ -230,7 +231,7 @@ def capture(
         if args or keywords:
             raise PartitionError("a captured graph has its inputs; leave out args and kwargs")
         return model
-    with refusing(model):
+    with refusing(model), lean():
         captured = _captured(model, tuple(args), keywords, request)
         note_precision(captured.module)
         keep_names_apart(captured.module)

@@ -151,6 +151,10 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if origin:
                 self._buffers[origin] = (traced, traced._version)
 
+    def knows(self, tensor: torch.Tensor) -> bool:
+        """Return whether the value of a traced tensor is known."""
+        return tensor in self._known
+
     def becomes(self, tensor: torch.Tensor, other: torch.Tensor) -> None:
         """Know of a tensor from now on what is known of another."""
         for table in (self._known, self.sources):

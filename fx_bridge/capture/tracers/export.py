@@ -31,6 +31,7 @@ from fx_bridge.capture.python.inference_mode import no_inference_mode
 from fx_bridge.capture.python.known_values import known_values
 from fx_bridge.capture.python.transforms import fuse_transforms, has_transform
 from fx_bridge.capture.tracers.grad_regions import kept_in_autocast
+from fx_bridge.capture.tracers.repeated_functions import RepeatedFunctions
 from fx_bridge.capture.tracers.values import copy_training
 from fx_bridge.equivalence.calls import first_line
 from solver import PartitionError
@@ -46,6 +47,7 @@ def export(
     strict: bool,
     constants: Mapping[str, torch.Tensor] = MappingProxyType({}),
     aware: bool = True,
+    repeats: RepeatedFunctions | None = None,
 ) -> tuple[fx.GraphModule, str]:
     """Export `model`.
 
@@ -61,6 +63,8 @@ def export(
         Values of fixed inputs, by path. Not in strict mode, where nothing can watch forward.
     aware : bool
         Whether forward may see, by ``torch.compiler.is_exporting()``, that it is exported.
+    repeats : RepeatedFunctions, optional
+        Traces functions that are called again once. Not in strict mode.
 
     Returns
     -------
@@ -86,6 +90,8 @@ def export(
             stack.enter_context(traceable())
             if not aware:
                 stack.enter_context(unaware(model))
+            if repeats is not None:
+                stack.enter_context(repeats.around(model))
             notes = stack.enter_context(carried_out(model))
             known = stack.enter_context(known_values(model, constants))
             program = with_dataclasses(exported, model, args, kwargs)

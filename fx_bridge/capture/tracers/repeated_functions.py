@@ -1,0 +1,329 @@
+"""Functions of torch that forward calls with arguments like earlier ones: traced once.
+
+A model of many layers calls the same functions on the same sizes in each. A trace takes
+milliseconds for a call; here all Python of the model runs, and the nodes that a call adds to the
+graph are copied from those of an earlier call with the same key. A key has all that decides what
+a function of torch does to fake tensors: itself, numbers, sizes, strides, types and sharing of
+tensors, and the switches of torch. What has effects besides new values is never copied: writes,
+assignments, calls without any node, nodes of conditions and regions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any, Final
+
+import torch
+from torch import fx, nn
+from torch._C._functorch import peek_interpreter_stack
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.proxy_tensor import _ProxyTensor, get_proxy_mode, set_proxy_slot
+from torch.fx.node import map_arg
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from fx_bridge.capture.python.eager_code import around_forward
+from fx_bridge.capture.python.known_values import KnownValues
+from fx_bridge.capture.tracers.lean import stack_trace
+from fx_bridge.storages.fakes import (
+    PLAIN,
+    Fake,
+    NotRepeatableError,
+    checked,
+    keys,
+    new_storage,
+    untouched,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Argument:
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Recording:
+    """What a call adds to a graph, and what it returns.
+
+    Attributes
+    ----------
+    nodes : tuple of (torch.fx.Node, str or None)
+        Those that were added, and the names that they ask for.
+    places : dict of torch.fx.Node to (bool, int)
+        For what these read: whether it is an argument, and the index among arguments or nodes.
+    new_bytes : tuple of int
+        Of the storages that the call makes.
+    tracked : tuple of (int, int)
+        Arguments that are values of nodes that were added, and these: ``x.to(x.device)`` is `x`.
+    results : tuple
+        An :class:`_Argument`, a plain value, or a :class:`~fx_bridge.storages.fakes.Fake` with
+        the index of its node.
+    """
+
+    nodes: tuple[tuple[fx.Node, str | None], ...]
+    places: dict[fx.Node, tuple[bool, int]]
+    new_bytes: tuple[int, ...]
+    tracked: tuple[tuple[int, int], ...]
+    results: tuple[Any, ...]
+    spec: pytree.TreeSpec
+
+
+class RepeatedFunctions(TorchFunctionMode):
+    """Adds to the graph of a trace what earlier calls like this one added.
+
+    Attributes
+    ----------
+    copies : int
+        Calls whose nodes were copied.
+    known : KnownValues or None
+        What is computed beside the trace, which has to see all that is computed from known values.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copies = 0
+        self.known: KnownValues | None = None
+        self._recordings: dict[Hashable, _Recording | None] = {}
+        self._viewed: dict[int, torch.UntypedStorage] = {}
+        """Storages in which results lie that autograd does not take for views."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if torch.compiler.is_dynamo_compiling():
+            return func(*args, **kwargs)
+        if func in _SIZES:
+            with torch._C.DisableTorchFunction():
+                return func(*args, **kwargs)
+        mode = get_proxy_mode()
+        if mode is None:
+            return func(*args, **kwargs)
+        tracer: Any = mode.tracer
+        tensors: list[FakeTensor] = []
+        key: Hashable = None
+        nodes: list[fx.Node] = []
+        with contextlib.suppress(NotRepeatableError), untouched():
+            parts = self._key(func, args, kwargs, tensors)
+            self._check_known(tensors)
+            nodes = [self._node(tracer, tensor) for tensor in tensors]
+            key = parts
+        recording = self._recordings.get(key)
+        if recording is not None:
+            self.copies += 1
+            with untouched():
+                return self._copy(recording, tracer, tensors, nodes)
+        last = tracer.graph._root.prev
+        value = func(*args, **kwargs)
+        added = _after(last, tracer.graph)
+        with untouched():
+            if any(map(_is_write, added)):
+                self._check_writes(pytree.tree_leaves((args, kwargs)))
+            elif key is not None and key not in self._recordings:
+                self._recordings[key] = None
+                with contextlib.suppress(NotRepeatableError):
+                    self._recordings[key] = _recorded(added, tracer, tensors, nodes, value)
+        return value
+
+    @contextlib.contextmanager
+    def around(self, model: nn.Module) -> Iterator[None]:
+        """Trace functions once in calls of `model` that are traced within the block.
+
+        To be entered before all else that is around forward, so that it sees calls first, and
+        what is copied is what all others made of them.
+        """
+
+        @contextlib.contextmanager
+        def inside(*_: Any, **__: Any) -> Iterator[None]:
+            modes = _get_current_dispatch_mode_stack()
+            self.known = next(mode for mode in modes if isinstance(mode, KnownValues))
+            with self:
+                yield
+
+        with around_forward(model, inside):
+            yield
+
+    # -- keys ------------------------------------------------------------------------------
+
+    def _key(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]
+    ) -> Hashable:
+        if isinstance(func, FunctionType) and not func.__module__.startswith("torch."):
+            # A function of a library, which may depend on anything.
+            raise NotRepeatableError
+        if any(map(torch.is_autocast_enabled, _AUTOCAST)) or peek_interpreter_stack() is not None:
+            # Autocast keeps what it made of a weight.
+            raise NotRepeatableError
+        return (func, *_switches(), *keys((*args, *kwargs.items()), tensors, {}))
+
+    @staticmethod
+    def _node(tracer: Any, tensor: FakeTensor) -> fx.Node:
+        slot = tracer.tensor_tracker.get(tensor)
+        if slot is None or slot.constant is not None:
+            raise NotRepeatableError
+        node: fx.Node = slot.proxy.node
+        return node
+
+    def _check_known(self, tensors: Sequence[FakeTensor]) -> None:
+        """Raise NotRepeatableError where all is known, and where there is nothing to know."""
+        assert self.known is not None
+        if all(map(self.known.knows, tensors)):
+            raise NotRepeatableError
+
+    def _check_writes(self, leaves: Iterable[Any]) -> None:
+        """Raise NotRepeatableError if a write may reach what autograd does not know to be there."""
+        for leaf in leaves:
+            if isinstance(leaf, FakeTensor) and leaf.untyped_storage()._cdata in self._viewed:
+                raise NotRepeatableError("a tensor is written of which a view was copied")
+
+    # -- copies ----------------------------------------------------------------------------
+
+    def _copy(
+        self,
+        recording: _Recording,
+        tracer: Any,
+        tensors: Sequence[FakeTensor],
+        nodes: Sequence[fx.Node],
+    ) -> Any:
+        made: list[fx.Node] = []
+
+        def own(read: fx.Node) -> fx.Node:
+            is_argument, index = recording.places[read]
+            return nodes[index] if is_argument else made[index]
+
+        modules = {
+            key: (path, kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}")
+            for key, (path, kind) in tracer.module_stack.items()
+        }
+        trace = stack_trace(tracer)
+        for node, name in recording.nodes:
+            args, kwargs = map_arg(node.args, own), map_arg(node.kwargs, own)
+            copied = tracer.graph.create_node("call_function", node.target, args, kwargs, name)
+            copied.meta = {name: node.meta[name] for name in node.meta if name not in _OWN}
+            copied.meta["nn_module_stack"] = dict(modules)
+            if trace:
+                copied.meta["stack_trace"] = trace
+            made.append(copied)
+        for argument, index in recording.tracked:
+            _track(tensors[argument], tracer, made[index])
+        given = [tensor.untyped_storage() for tensor in tensors]
+        storages = [*given, *map(new_storage, recording.new_bytes)]
+        results: list[Any] = []
+        twice: dict[int, torch.Tensor] = {}
+        for result in recording.results:
+            if isinstance(result, _Argument):
+                results.append(tensors[result.index])
+            elif isinstance(result, tuple):
+                tensor, index = result
+                if index not in twice:
+                    twice[index] = tensor.made(storages, tensors[0].fake_mode)
+                    _track(twice[index], tracer, made[index])
+                    if tensor.storage < len(given):
+                        self._viewed[given[tensor.storage]._cdata] = given[tensor.storage]
+                results.append(twice[index])
+            else:
+                results.append(result)
+        return pytree.tree_unflatten(results, recording.spec)
+
+
+def _switches() -> tuple[Hashable, ...]:
+    return (
+        _gradients_are_on(),
+        _inference_is_on(),
+        _default_dtype(),
+        torch._C._len_torch_function_stack(),
+        torch._C._len_torch_dispatch_stack(),
+        torch._C._get_deterministic_algorithms(),
+        torch._C._get_flash_sdp_enabled(),
+        torch._C._get_math_sdp_enabled(),
+        torch._C._get_mem_efficient_sdp_enabled(),
+        torch._C._get_cudnn_sdp_enabled(),
+    )
+
+
+def _track(tensor: torch.Tensor, tracer: Any, node: fx.Node) -> None:
+    set_proxy_slot(tensor, tracer, _ProxyTensor(tracer.proxy(node), None))
+
+
+def _after(last: fx.Node, graph: fx.Graph) -> list[fx.Node]:
+    """Return the nodes of a graph after `last`."""
+    nodes = []
+    node = last.next
+    while node is not graph._root:
+        nodes.append(node)
+        node = node.next
+    return nodes
+
+
+def _is_write(node: fx.Node) -> bool:
+    return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
+
+
+def _recorded(
+    added: Sequence[fx.Node],
+    tracer: Any,
+    tensors: Sequence[FakeTensor],
+    nodes: Sequence[fx.Node],
+    value: Any,
+) -> _Recording:
+    """Return what a call without effects did, or raise NotRepeatableError."""
+    places = {node: (True, index) for index, node in reversed([*enumerate(nodes)])}
+    named: list[tuple[fx.Node, str | None]] = []
+    for node in added:
+        is_operator = isinstance(node.target, OpOverload) and node.target.namespace == "aten"
+        if node.op != "call_function" or not (is_operator or node.target is operator.getitem):
+            raise NotRepeatableError
+        if any(read not in places for read in node.all_input_nodes):
+            raise NotRepeatableError
+        places[node] = False, len(named)
+        packet = getattr(node.target, "overloadpacket", None)
+        # As torch names them.
+        named.append((node, packet and tracer.graph._target_to_str(packet.__name__)))
+    if not named:
+        raise NotRepeatableError
+    tracked = []
+    for argument, (tensor, before) in enumerate(zip(tensors, nodes, strict=True)):
+        node = RepeatedFunctions._node(tracer, tensor)
+        if node is not before:
+            tracked.append((argument, places[node][1]))
+    storages = {t.untyped_storage()._cdata: i for i, t in reversed([*enumerate(tensors)])}
+    new_bytes: list[int] = []
+    leaves, spec = pytree.tree_flatten(value)
+    results: list[Any] = []
+    for leaf in leaves:
+        if not isinstance(leaf, torch.Tensor):
+            if type(leaf) not in PLAIN:
+                raise NotRepeatableError
+            results.append(leaf)
+            continue
+        same = next((index for index, each in enumerate(tensors) if each is leaf), None)
+        if same is not None:
+            results.append(_Argument(same))
+            continue
+        fake = checked(leaf)
+        is_argument, index = places.get(RepeatedFunctions._node(tracer, fake), (True, 0))
+        if is_argument:
+            raise NotRepeatableError
+        results.append((Fake.like(fake, storages, len(tensors), new_bytes), index))
+    return _Recording(tuple(named), places, tuple(new_bytes), tuple(tracked), tuple(results), spec)
+
+
+_OWN: Final = ("nn_module_stack", "stack_trace", "torch_fn")
+# What stands in the place of these while questions of forward are noted looks for who asks.
+_gradients_are_on, _inference_is_on = torch.is_grad_enabled, torch.is_inference_mode_enabled
+_default_dtype = torch.get_default_dtype
+_AUTOCAST: Final = ("cpu", "cuda")
+_ATTRIBUTES: Final = ("shape", "dtype", "ndim", "layout", "is_cuda", "is_meta", "itemsize")
+_METHODS: Final = ("size", "dim", "numel", "nelement", "element_size", "__len__")
+_SIZES: Final = frozenset(
+    [getattr(torch.Tensor, name).__get__ for name in _ATTRIBUTES]
+    + [getattr(torch.Tensor, name) for name in (*_METHODS, "is_floating_point", "is_complex")]
+    + [torch.is_floating_point, torch.is_complex, torch.numel]
+)
+"""Questions about a tensor whose answers are the same however it is traced."""

@@ -1,0 +1,177 @@
+"""Fake tensors that are no more than sizes: keys by which they are alike, and others like them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from types import EllipsisType
+from typing import Any, Final, Self
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.autograd.function import _SingleLevelFunction
+
+PLAIN: Final = (
+    *(bool, int, float, complex, str, type(None), EllipsisType),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+)
+"""Types of arguments that are equal if and only if their keys are."""
+_TYPES: Final = (FakeTensor, nn.Parameter, nn.Buffer)
+
+
+class NotRepeatableError(Exception):
+    """A tensor that is more than its sizes, or a value of a type of its own."""
+
+
+@contextlib.contextmanager
+def untouched() -> Iterator[None]:
+    """Look at tensors and make them, unseen by modes."""
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class Fake:
+    """A fake tensor that can be made.
+
+    Attributes
+    ----------
+    storage : int
+        Its index among some storages.
+    layout : tuple
+        Sizes, strides and offset.
+    requires_grad : bool
+        As what an operator returns: no leaf, which could not be written in place.
+    """
+
+    storage: int
+    layout: tuple[tuple[int, ...], tuple[int, ...], int]
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool = False
+
+    @classmethod
+    def like(
+        cls, fake: FakeTensor, storages: dict[int, int], given: int, new_bytes: list[int]
+    ) -> Self:
+        """Return one like another.
+
+        Parameters
+        ----------
+        storages : dict of int to int
+            The indices of storages by their addresses; one that is missing is added.
+        given : int
+            The index of the first storage that is not given.
+        new_bytes : list of int
+            Sizes of those that are not; that of one that is added is appended.
+        """
+        storage = fake.untyped_storage()
+        if storage._cdata not in storages:
+            storages[storage._cdata] = given + len(new_bytes)
+            new_bytes.append(storage.nbytes())
+        place = storages[storage._cdata]
+        return cls(place, _layout(fake), fake.dtype, fake.fake_device, fake.requires_grad)
+
+    def made(self, storages: Sequence[torch.UntypedStorage], mode: FakeTensorMode) -> torch.Tensor:
+        """Return a tensor of a mode on one of `storages`; to be called :func:`untouched`."""
+
+        def make() -> FakeTensor:
+            sizes, strides, offset = self.layout
+            made = torch.empty(0, dtype=self.dtype, device="meta")
+            made.set_(storages[self.storage], offset, sizes, strides)
+            return FakeTensor(mode, made, self.device)
+
+        if not self.requires_grad:
+            return make()
+        # Not by _Made.apply, in whose place another stands while functions are recorded.
+        applied: Any = super(_SingleLevelFunction, _Made)
+        result: torch.Tensor = applied.apply(_SEED, make)
+        return result
+
+
+class _Made(torch.autograd.Function):
+    """Makes a tensor that requires a gradient and knows no way back."""
+
+    @staticmethod
+    def forward(ctx: Any, seed: torch.Tensor, make: Any) -> Any:
+        return make()
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise NotRepeatableError("there is no way back from a tensor that was made")
+
+
+_SEED: Final = torch.empty(0, device="meta", requires_grad=True)
+
+
+def new_storage(size_bytes: int) -> torch.UntypedStorage:
+    """Return a storage without memory."""
+    return torch.UntypedStorage(size_bytes, device="meta")  # type: ignore[no-untyped-call]
+
+
+def keys(
+    values: Iterable[Any], tensors: list[FakeTensor], storages: dict[int, int]
+) -> Iterator[Hashable]:
+    """Yield the parts of a key of arguments, which are equal for arguments that are alike.
+
+    Parameters
+    ----------
+    tensors : list of FakeTensor
+        Filled with the tensors among the arguments, each once.
+    storages : dict of int to int
+        Filled with the order of their storages, by address.
+
+    Raises
+    ------
+    NotRepeatableError
+        If there is more to an argument than its key says.
+    """
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            same = next((index for index, each in enumerate(tensors) if each is value), None)
+            if same is not None:
+                yield "same", same
+            else:
+                fake = checked(value)
+                yield _key(fake, storages)
+                tensors.append(fake)
+        elif type(value) in (tuple, list, torch.Size):
+            yield type(value), len(value)
+            yield from keys(value, tensors, storages)
+        elif type(value) is slice:
+            yield slice
+            yield from keys((value.start, value.stop, value.step), tensors, storages)
+        elif type(value) in (float, complex):
+            # 0.0 equals -0.0.
+            yield type(value), repr(value)
+        elif type(value) in PLAIN:
+            # 1 equals True.
+            yield type(value), value
+        else:
+            raise NotRepeatableError
+
+
+def _key(fake: FakeTensor, storages: dict[int, int]) -> tuple[Hashable, ...]:
+    storage = fake.untyped_storage()
+    place = storages.setdefault(storage._cdata, len(storages))
+    own = fake.dtype, fake.fake_device, fake.requires_grad
+    return (*_layout(fake), *own, place, storage.nbytes())
+
+
+def checked(tensor: object) -> FakeTensor:
+    """Return a fake tensor of which sizes, strides, type and place are all that there is."""
+    if not isinstance(tensor, FakeTensor) or type(tensor) not in _TYPES:
+        raise NotRepeatableError
+    if tensor.constant is not None or any(type(size) is not int for size in tensor.shape):
+        raise NotRepeatableError
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        raise NotRepeatableError
+    if tensor.is_conj() or tensor.is_neg() or tensor.is_inference():
+        raise NotRepeatableError
+    return tensor
+
+
+def _layout(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    return tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
