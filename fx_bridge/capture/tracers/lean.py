@@ -65,7 +65,7 @@ def _recompile_when_read(module: fx.GraphModule) -> None:
 
 
 _RECOMPILE: Final = fx.GraphModule.recompile
-_MADE: Final = ("forward", "code")
+_MADE: Final = ("forward", "code", "__reduce__")
 
 
 # -- source lines --------------------------------------------------------------------------

@@ -1,0 +1,279 @@
+"""Functions that are traced once: the graph is that of a trace of every call."""
+
+import contextlib
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function
+
+from experiments.zoo.configurations import CONFIGURATIONS
+from experiments.zoo.models import ZOO, build_model, resolve_built
+from experiments.zoo.small.configurations import SMALL_CONFIGURATIONS
+from fx_bridge import capture
+from fx_bridge.capture.tracers.repeated_functions import RepeatedFunctions
+from solver import PartitionError
+from tests.support.traced_graphs import node_lines
+
+X = torch.arange(12.0).reshape(3, 4) / 10
+
+
+def both_ways(model, args, kwargs=None, **options):
+    """Return the lines of two captures, without and with copies, and how many there were."""
+    found, copies = [], []
+    copied = RepeatedFunctions._copy
+
+    def counted(self, *given):
+        copies.append(0)
+        return copied(self, *given)
+
+    for around in (lambda *_: contextlib.nullcontext(), RepeatedFunctions.around):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(RepeatedFunctions, "_copy", counted)
+            patch.setattr(RepeatedFunctions, "around", around)
+            try:
+                torch.manual_seed(0)
+                found.append(node_lines(capture(model, args, kwargs, **options)))
+            except PartitionError as error:
+                found.append([str(error)])
+    return *found, len(copies)
+
+
+class Forward(nn.Module):
+    """Two layers and what is called of them."""
+
+    def __init__(self, forward):
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.register_buffer("count", torch.zeros(2))
+        self.call = forward
+
+    def forward(self, *args):
+        return self.call(self, *args)
+
+
+def layers(model, x):
+    for layer in (model.one, model.two, model.one):
+        x = functional.gelu(layer(x)).to(x.dtype) + x
+    return x.chunk(2, -1)
+
+
+def unlike_numbers(_, x):
+    made = [x * 1, x * 1.0, x * True, x * 0.0, x * -0.0, torch.div(x, -0.0), torch.div(x, 0.0)]
+    return *made, x.sum(0), x[0], x[0:1], x[0:1, None], x[(0,)], x[[0]]
+
+
+def grad_modes(model, x):
+    y = functional.gelu(model.one(x))
+    with torch.no_grad():
+        z = functional.gelu(model.one(x))
+    with torch.inference_mode():
+        w = functional.gelu(model.one(x))
+    return y, z, w.detach()
+
+
+def shared_and_same(_, x):
+    y = x.clone()
+    return torch.cat([x, x]), torch.cat([x, y]), torch.stack([x, x[:]]), torch.stack([y, y[:]])
+
+
+def writes_through_a_view(model, x):
+    for layer in (model.one, model.two):
+        y = x.clone()
+        y.view(-1)[:2].copy_(layer(x).view(-1)[:2])
+        x = x + y * y.requires_grad
+    return x
+
+
+def writes_in_place(model, x):
+    for layer in (model.one, model.two):
+        x = functional.relu_(layer(x)).add_(1).mul_(x)
+        x[0] = 1
+    return x
+
+
+def casts(model, x):
+    for layer in (model.one, model.two, model.one):
+        with torch.autocast("cpu", torch.bfloat16):
+            x = layer(x) + layer(x)
+    return x
+
+
+def known_values(model, x):
+    index = torch.arange(3)
+    for _ in range(3):
+        index = index + 1
+        if index.sum() > 8:
+            x = x + model.one(x)
+    return x
+
+
+def written_buffers(model, x):
+    for _ in range(2):
+        model.count.add_(1)
+        x = x + model.count.sum() + model.count[0]
+    return x
+
+
+class Doubling(TorchFunctionMode):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        return found * self.factor if func is functional.gelu else found
+
+
+def modes_of_its_own(_, x):
+    with Doubling(2):
+        x = functional.gelu(x)
+    with Doubling(3):
+        x = functional.gelu(x)
+    return functional.gelu(x)
+
+
+CALLS = []
+
+
+def counting(x):
+    if has_torch_function((x,)):
+        return handle_torch_function(counting, (x,), x)
+    CALLS.append(0)
+    return x + len(CALLS) % 3
+
+
+def functions_of_a_library(_, x):
+    CALLS.clear()
+    return counting(x), counting(x), counting(x)
+
+
+def transforms(model, x):
+    for layer in (model.one, model.two):
+        x = torch.vmap(layer)(x) + torch.vmap(layer)(x)
+    return x
+
+
+def conditions(model, x):
+    for layer in (model.one, model.two):
+        x = torch.cond(x.sum() > 0, lambda y, layer=layer: layer(y), lambda y: y.clone(), (x,))
+    return x
+
+
+def data(model, x):
+    for layer in (model.one, model.two):
+        y = layer(x)
+        y.data.mul_(2)
+        x = x + y.data
+    return x
+
+
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * gradient
+
+
+def functions_of_autograd(model, x):
+    for layer in (model.one, model.two):
+        x = Twice.apply(layer(x)) + Twice.apply(layer(x))
+    return x
+
+
+def random_numbers(model, x):
+    for layer in (model.one, model.two):
+        x = functional.dropout(layer(x), 0.5, training=True) + torch.rand_like(x)
+    return x
+
+
+@pytest.mark.parametrize(
+    ("forward", "is_copied"),
+    [
+        (layers, True),
+        (unlike_numbers, False),
+        (grad_modes, True),
+        (shared_and_same, True),
+        (writes_through_a_view, True),
+        (writes_in_place, False),
+        (casts, False),
+        (known_values, False),
+        (written_buffers, True),
+        (modes_of_its_own, True),
+        (functions_of_a_library, False),
+        (transforms, True),
+        (conditions, False),
+        (data, True),
+        (functions_of_autograd, True),
+        (random_numbers, True),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_graph_is_that_of_a_trace_of_every_call(forward, is_copied):
+    without, found, copies = both_ways(Forward(forward), (X,))
+    assert found == without
+    assert len(without) > 4
+    assert bool(copies) == is_copied
+
+
+def test_models_that_differentiate_are_traced_without_copies():
+    def forces(model, x):
+        energy = functional.silu(model.two(functional.silu(model.one(x)))).sum()
+        return torch.autograd.grad(energy, x, create_graph=True)[0]
+
+    x = X.clone().requires_grad_()
+    model = Forward(forces)
+    without, found, _ = both_ways(model, (x,))
+    assert found == without
+    assert found[0] == "make_fx"
+    torch.testing.assert_close(capture(model, (x,)).module(x), model(x))
+
+
+def test_an_error_is_that_of_a_capture_without_copies():
+    def decides(model, x):
+        x = functional.gelu(functional.gelu(model.two(functional.gelu(model.one(x)))))
+        return x if x.sum() > 0 else -x
+
+    without, found, copies = both_ways(Forward(decides), (X,))
+    assert copies
+    assert found == without
+
+
+def test_a_batch_that_stays_symbolic_is_traced_without_copies():
+    without, found, copies = both_ways(Forward(layers), (X,), dynamic_batch=True)
+    assert found == without
+    assert not copies
+
+
+FEW = ("gpt2-small", "mobilenet-v2", "cache-in-buffers", "static-cache-llama", "informer")
+MANY = (
+    *("albert-xxlarge", "bart-large", "beit-base", "bert-base", "blip-base", "clip-vit-b32"),
+    *("convnext-tiny", "deberta-v2-xlarge", "deit-base", "densenet-121", "detr-resnet-50"),
+    *("distilbert-base", "encodec-24khz", "gemma2-27b", "gemma3-27b-text", "gpt-neo-1.3b"),
+    *("gpt-oss-120b", "lstm-large", "mamba2-2.7b", "mistral-7b", "mixtral-8x7b", "modernbert-base"),
+    *("olmoe-7b", "phi-3-mini", "qwen3-8b", "recurrentgemma-2b", "resnet-50", "rwkv-4-169m"),
+    *("sam-vit-b", "segformer-b0", "swin-tiny", "t5-base", "unet-2015", "videomae-base"),
+    *("vit-b16", "wav2vec2-base", "whisper-small", "xlnet-large", "autocast-block-inside"),
+    *("decode-gpt2", "forces-functional", "packed-sequence", "qwen2-vl", "state-mamba"),
+)
+
+
+def built(name):
+    if name in ZOO:
+        made = build_model(resolve_built(name))
+        return made.module, made.args, made.kwargs, ()
+    configuration = {**CONFIGURATIONS, **SMALL_CONFIGURATIONS}[name]
+    return *configuration.build(), configuration.constants
+
+
+@pytest.mark.parametrize(
+    "name", [*FEW, *(pytest.param(n, marks=pytest.mark.nightly) for n in (*ZOO, *MANY))]
+)
+def test_graphs_of_models(name):
+    *given, constants = built(name)
+    without, found, _ = both_ways(*given, constants=constants)
+    assert found == without

@@ -1,0 +1,40 @@
+"""Everything that a captured graph says, node by node."""
+
+import re
+
+import torch
+
+from fx_bridge.capture.model.attributes import attribute_at
+
+
+def node_lines(captured):
+    """Return a line for every node: names, arguments, values, modules, source, weights."""
+    model = captured.source
+    tensors = [
+        *model.named_parameters(remove_duplicate=False),
+        *model.named_buffers(remove_duplicate=False),
+    ]
+    names = {id(tensor): name for name, tensor in tensors}
+    return [captured.how, captured.note, *_lines(captured.module, names)]
+
+
+def _lines(module, names, prefix=""):
+    for node in module.graph.nodes:
+        meta = {key: node.meta.get(key) for key in ("nn_module_stack", "custom", "stack_trace")}
+        words = [node.name, node.op, node.target, node.args, node.kwargs, meta]
+        if node.op == "get_attr":
+            value = attribute_at(module, node.target)
+            if isinstance(value, torch.fx.GraphModule):
+                yield from _lines(value, names, f"{prefix}{node.name}/")
+            else:
+                words.append(names.get(id(value), _shown(value)))
+        words.append(torch.utils._pytree.tree_map(_shown, node.meta.get("val")))
+        # torch counts the code that it makes.
+        yield re.sub(r"<eval_with_key>\.\d+", "code", prefix + " ".join(map(str, words)))
+
+
+def _shown(value):
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return str(value)
+    layout = tuple(value.shape), value.stride(), value.storage_offset()
+    return (*layout, value.dtype, str(value.device), value.requires_grad)
