@@ -16,6 +16,10 @@ _NAMES: Final = re.compile(
 _REPEATED: Final[Mapping[str, str]] = {"keep_whole": "--keep-whole", "constants": "--constant"}
 """Lists of names, and the options that are repeated for them."""
 _OPTIONS: Final[Mapping[str, str]] = {
+    "check=True": "--check",
+    "(constants, check)": "(--constant, --check)",
+    "constants needs": "--constant needs",
+    "constants names": "--constant names",
     "recompute='layers'": "--recompute layers",
     "solver='chain'": "--solver chain",
     "schedule='gpipe'": "--schedule gpipe",

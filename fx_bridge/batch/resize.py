@@ -191,7 +191,11 @@ def _trace(captured: CapturedGraph, inputs: BatchInputs, batch_size: int) -> Cap
         try:
             with precision(captured_precision(captured.module)):
                 traces[batch_size] = capture(
-                    captured.source, args, kwargs, constants=captured.constants
+                    captured.source,
+                    args,
+                    kwargs,
+                    constants=captured.constants,
+                    check=captured.check,
                 )
         except PartitionError as error:
             raise PartitionError(f"the model takes no batch of {batch_size}: {error}") from error

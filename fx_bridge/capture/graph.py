@@ -79,6 +79,8 @@ class CapturedGraph:
         another batch size to see what depends on the batch.
     constants : tuple of str
         The inputs whose values are fixed, as they were given to :func:`capture`.
+    check : bool
+        It was compared with the model; so is whatever is captured of that again.
     asked : mapping of str to object
         What forward asked of its surroundings, such as ``"torch.is_grad_enabled()"``, and the
         answer (:mod:`fx_bridge.capture.python.surroundings`).
@@ -97,6 +99,7 @@ class CapturedGraph:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     source: nn.Module | None = field(default=None, repr=False, compare=False)
     constants: tuple[str, ...] = ()
+    check: bool = False
     asked: Mapping[str, Any] = field(default_factory=dict, compare=False)
     in_training: frozenset[str] = frozenset()
     device_type: str | None = None
@@ -291,11 +294,11 @@ class _Request:
                 f"dynamic sizes need the module itself, not a {kind}, whose sizes are as they "
                 "are; give the module, or export it with dynamic_shapes yourself"
             )
-        for name in ("constants", "check"):
-            if getattr(self, name):
+        for name, is_given in (("constants", self.constants), ("check=True", self.check)):
+            if is_given:
                 raise PartitionError(
                     f"{name} needs the module itself, not a {kind}, whose graph is as it is; "
-                    "give the module"
+                    "give the module, or leave it out"
                 )
 
 
@@ -378,6 +381,7 @@ def _from_module(
         made.exported.kwargs,
         source=model,
         constants=request.constants,
+        check=request.check,
     )
     for node, value in zip(
         captured.graph.find_nodes(op="placeholder"), captured.example_values, strict=False

@@ -78,7 +78,7 @@ class OtherCalls:
         self._had_model = captured.source is not None
         self._model = None if captured.source is None else weakref.ref(captured.source)
         self._call = (captured.args, dict(captured.kwargs))
-        self._constants = captured.constants
+        self._options: Any = {"constants": captured.constants, "check": captured.check}
         self._asked = captured.asked
         # Where nothing could watch forward, only the model itself tells whether it asks.
         self._is_watched = captured.how != "export-strict"
@@ -351,7 +351,7 @@ class OtherCalls:
             answering(answers),
             in_mode(model, in_training),
         ):
-            return lines_of(capture(model, args, kwargs, constants=self._constants))
+            return lines_of(capture(model, args, kwargs, **self._options))
 
     def _refusal(self, shapes: Mapping[str, str], dtypes: Precision, reason: str) -> PartitionError:
         if dtypes != self._precision and not shapes:

@@ -15,6 +15,7 @@ from fx_bridge.partition import partition_module
 from fx_bridge.split.by_plan import split_by_plan
 from solver import Device, PartitionError, evaluate, problem_from_digraph, solve
 from tests.support.batch_models import build, captured_model
+from tests.support.run_models import traced_apart
 
 
 def at(tree, before, after):
@@ -278,3 +279,10 @@ def test_symbolic_sizes_of_a_form_are_refused_where_they_do_not_fit():
     assert rescale(captured, 6).operators[-1].meta["val"].shape[-1] == 10
     with pytest.raises(PartitionError, match="no batch of 5"):
         rescale(captured, 5)
+
+
+def test_a_graph_that_was_checked_is_checked_at_other_sizes():
+    model, args = traced_apart()
+    small = rescale(capture(model, args, check=True), 6)
+    x = torch.randn(6, 16)
+    assert torch.equal(small.module(x), model(x))

@@ -218,3 +218,17 @@ def test_symbolic_sizes_take_other_shapes_and_another_precision():
 def test_lines_of_operators_tell_constants_apart():
     lines = [operator_lines(capture(Averaged(True), (X[:size],))) for size in (3, 3, 4)]
     assert lines[0] == lines[1] != lines[2]
+
+
+def test_a_graph_that_was_checked_is_checked_again_in_other_sizes():
+    class Counted(nn.Module):
+        """Hides while it is exported that the batch is a number in it."""
+
+        def forward(self, x):
+            return x.sin() if torch.compiler.is_exporting() else x.sin() * x.shape[0]
+
+    model = Counted()
+    split = split_of(capture(model, (X,), check=True))
+    assert torch.equal(split(X), model(X))
+    with pytest.raises(PartitionError, match=r"'mul' is .*, 4.* there but .*, 6"):
+        split(torch.randn(6, 8))
