@@ -28,6 +28,14 @@ DEVICE_CLASSES: Final = (
 )
 """The keys of ``fx_bridge.costs.device_specs.DEVICE_SPECS``: to import that loads torch, which
 takes seconds."""
+SOLVER_DESCRIPTIONS: Final = {
+    "auto": "picks one that proves, and the answer names it",
+    "greedy": "the size-based heuristic, the baseline",
+    "chain": "the best cut of a fixed order",
+    "ideal-dp": "exact, for graphs with few ideals",
+    "coarse": "a plan and a bound of graphs too large for cp-sat",
+    "cp-sat": "exact, by constraint programming",
+}
 
 
 def complete_from(

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, cast
 
 import typer
 
-from experiments.commands.option_reading import check_given, read_devices
+from experiments.commands.option_groups import with_option_groups
+from experiments.commands.option_reading import check_given, read_capture, read_devices
 from experiments.commands.options import (
     PLAN_FILE,
     BuiltModelArgument,
-    ConstantOption,
+    CaptureOptions,
     DevicesOption,
     JsonOption,
     out_option,
@@ -56,15 +57,16 @@ _MicrobatchesOption = Annotated[
 ]
 
 
+@with_option_groups
 def hand_over(
     plan_file: Annotated[str, typer.Argument(**PLAN_FILE)],
     model: BuiltModelArgument,
     to: Annotated[Form, typer.Option(help="What to write the plan as.")],
     out: Annotated[str, out_option("FILE", "What to write; a folder for programs.")],
+    capture: CaptureOptions,
     tied_first: _TiedFirstOption = False,
     microbatches: _MicrobatchesOption = None,
     devices: DevicesOption = None,
-    constant: ConstantOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write a plan as a file that accelerate, torch, or a program that serves or trains takes.
@@ -99,13 +101,13 @@ def hand_over(
     from fx_bridge.checkpoint.programs import save_stage_programs
     from fx_bridge.split.by_plan import split_by_plan
 
-    problem = None
+    problem, asked = None, read_capture(capture)
     if devices:
-        request = ProblemRequest(devices=read_devices(devices), constants=tuple(constant or ()))
+        request = ProblemRequest(devices=read_devices(devices), capture=asked)
         captured, problem = read_problem(model, request, lambda _: None)
         assert captured is not None
     else:
-        captured = capture_model(build_model(spec), constant or ())
+        captured = capture_model(build_model(spec), asked)
         if to in _WITH_PROBLEM:
             problem = problem_of_plan(captured, plan)
     say_note(captured)

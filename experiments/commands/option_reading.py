@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from experiments.commands.options import LimitOptions, ProblemOptions
+from experiments.commands.options import CaptureOptions, LimitOptions, ProblemOptions
 from experiments.planners.steps import read_names, read_steps
 from experiments.problems.recompute_request import RecomputeRequest
 from experiments.problems.request import ProblemRequest, parse_objective
 from experiments.workloads.fields import read_number
+from experiments.zoo.building import CaptureRequest
 from solver import (
     Interconnect,
     PartitionError,
@@ -60,7 +61,7 @@ def read_request(options: ProblemOptions) -> ProblemRequest:
         with_host=not options.no_host,
         with_replicas=not options.no_replicas,
         device_memory_bytes=_read_device_memory(options.device_memory),
-        constants=tuple(options.constant or ()),
+        capture=read_capture(options),
     )
     if options.profile is None:
         return request
@@ -68,6 +69,11 @@ def read_request(options: ProblemOptions) -> ProblemRequest:
     from experiments.problems.profile import Profile
 
     return replace(request, profile=Profile.load(options.profile))
+
+
+def read_capture(options: CaptureOptions) -> CaptureRequest:
+    """Return how a model is to be captured."""
+    return CaptureRequest(tuple(options.constant or ()), options.check)
 
 
 def _read_scale(scale: float | None) -> float | None:

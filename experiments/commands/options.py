@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from experiments.commands.completions import (
+    SOLVER_DESCRIPTIONS,
     complete_built_models,
     complete_devices,
     complete_from,
@@ -26,7 +27,8 @@ from solver.model.problem_checks import MOST_CHUNKS
 from solver.model.training import Schedule
 
 OUTPUT_PANEL: Final = "Output"
-_PROBLEM, _PIPELINE, _PLACEMENT, _SEARCH = "Problem", "Pipeline", "Placement", "Search"
+SEARCH: Final = "Search"
+_PROBLEM, _PIPELINE, _PLACEMENT, _CAPTURE = "Problem", "Pipeline", "Placement", "Capture"
 _COSTS: Final = "Costs"
 
 MOST_DEVICES: Final = 1024
@@ -36,14 +38,6 @@ _MOST_MICROBATCHES: Final = 10**9
 Optimizer = Literal["sgd", "momentum", "adam", "adamw"]
 TiedReaders = Literal["colocate", "sum"]
 """As of ``fx_bridge``, whose import loads torch."""
-SOLVER_DESCRIPTIONS: Final = {
-    "auto": "picks one that proves, and the answer names it",
-    "greedy": "the size-based heuristic, the baseline",
-    "chain": "the best cut of a fixed order",
-    "ideal-dp": "exact, for graphs with few ideals",
-    "coarse": "a plan and a bound of graphs too large for cp-sat",
-    "cp-sat": "exact, by constraint programming",
-}
 
 
 def out_option(metavar: str, text: str, **settings: Any) -> Any:
@@ -97,15 +91,6 @@ PLAN_FILE: Final[dict[str, Any]] = {
     "metavar": "PLAN.json",
     "help": "A plan that plan or solve wrote.",
 }
-ConstantOption = Annotated[
-    list[str] | None,
-    _option(
-        _PROBLEM,
-        "INPUT",
-        "An input tensor that the model reads as numbers, such as image_grid_thw; the plan is "
-        "for its values. May be repeated.",
-    ),
-]
 PinOption = Annotated[
     list[str] | None,
     _option(
@@ -160,7 +145,30 @@ DevicesOption = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class ProblemOptions:
+class CaptureOptions:
+    """How a model is captured; a plan is split as it was made."""
+
+    constant: Annotated[
+        list[str] | None,
+        _option(
+            _CAPTURE,
+            "INPUT",
+            "An input tensor that the model reads as numbers, such as image_grid_thw; the plan is "
+            "for its values. May be repeated.",
+        ),
+    ] = None
+    check: Annotated[
+        bool,
+        _named(
+            _CAPTURE,
+            "--check",
+            "Run the model and its graph once, and capture it another way if their results differ.",
+        ),
+    ] = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemOptions(CaptureOptions):
     """What is planned, for which devices, what it costs, and what is best."""
 
     devices: DevicesOption = None
@@ -174,7 +182,6 @@ class ProblemOptions:
             autocompletion=complete_from(OBJECTIVES, several=True),
         ),
     ] = None
-    constant: ConstantOption = None
     optimizer: Annotated[
         Optimizer | None,
         _option("Training", None, "Of training, whose state needs memory; adamw if left out."),
@@ -308,21 +315,10 @@ class ComparedOptions(ProblemOptions):
 # -- how it is searched -------------------------------------------------------------------
 
 SeedOption = Annotated[int, typer.Option(metavar="NUMBER", help="Of every random choice.")]
-SolversOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--solver",
-        metavar="NAME",
-        help=f"Some of {', '.join(SOLVERS)}, with commas or repeated; greedy, chain and auto if "
-        "left out.",
-        autocompletion=complete_from(SOLVER_DESCRIPTIONS),
-        rich_help_panel=_SEARCH,
-    ),
-]
 PlannersOption = Annotated[
     list[str] | None,
     _option(
-        _SEARCH,
+        SEARCH,
         "NAME",
         "Some of those that fxpartition planners lists, with commas or repeated; if left out, "
         "greedy, chain, auto and every peer that answers within seconds.",
@@ -332,7 +328,7 @@ PlannersOption = Annotated[
 WithoutOption = Annotated[
     list[str] | None,
     _option(
-        _SEARCH,
+        SEARCH,
         "STEP",
         "A step, as --steps names it, that the search leaves out. May be repeated.",
         autocompletion=complete_steps,
@@ -344,16 +340,16 @@ WithoutOption = Annotated[
 class LimitOptions:
     """How long and by what each plan is searched for."""
 
-    time_limit: Annotated[float, _option(_SEARCH, "SECONDS", "For all searches together.")] = 60.0
+    time_limit: Annotated[float, _option(SEARCH, "SECONDS", "For all searches together.")] = 60.0
     workers: Annotated[
         int | None,
-        _option(_SEARCH, "COUNT", "Search threads; one per core, but at least three, if left out."),
+        _option(SEARCH, "COUNT", "Search threads; one per core, but at least three, if left out."),
     ] = None
-    seed: Annotated[int, _option(_SEARCH, "NUMBER", "Of every random choice.")] = 0
+    seed: Annotated[int, _option(SEARCH, "NUMBER", "Of every random choice.")] = 0
     deterministic: Annotated[
         bool,
         _named(
-            _SEARCH,
+            SEARCH,
             "--deterministic",
             "The same plan in every run on any number of workers; the time limit then counts "
             "seconds of work, which may take longer.",
@@ -368,7 +364,7 @@ class SearchOptions(LimitOptions):
     solver: Annotated[
         str,
         _option(
-            _SEARCH,
+            SEARCH,
             "NAME",
             f"One of {', '.join(SOLVERS)}; auto picks one that proves, and the answer names it.",
             autocompletion=complete_from(SOLVER_DESCRIPTIONS),

@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from experiments.commands.option_groups import with_option_groups
+from experiments.commands.option_reading import read_capture
 from experiments.commands.options import (
     MOST_DEVICES,
     BuiltModelArgument,
+    CaptureOptions,
     JsonOption,
     ThreadsOption,
     out_option,
@@ -41,8 +44,10 @@ _ProcessesOption = Annotated[
 _OutOption = Annotated[str | None, out_option("FILE", "Save the profile, for --profile.")]
 
 
+@with_option_groups
 def profile(
     model: BuiltModelArgument,
+    capture: CaptureOptions,
     training: _TrainingOption = False,
     threads: ThreadsOption = 1,
     processes: _ProcessesOption = 1,
@@ -64,10 +69,11 @@ def profile(
     from experiments.zoo.models import resolve_built
 
     resolve_built(model)
+    asked = read_capture(capture)
     check_writable(out)
     with ProgressLine(quiet=True) as progress:
         progress.step(f"{model}: starting processes")
-        with PipelineGroup(processes, threads=threads) as group:
+        with PipelineGroup(processes, threads=threads, capture=asked) as group:
             progress.step(f"{model}: measuring")
             found = measure_profile(model, group, training=training, processes=processes)
     if out is not None:

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from experiments.commands.completions import SOLVER_DESCRIPTIONS, complete_from
 from experiments.commands.option_groups import with_option_groups
 from experiments.commands.option_reading import read_limits, read_request, read_solvers
 from experiments.commands.options import (
+    SEARCH,
     BuiltModelArgument,
     JsonOption,
     LimitOptions,
     ProblemOptions,
-    SolversOption,
     ThreadsOption,
 )
 from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
 from experiments.console.output import make_console, print_json, say, say_note
 from experiments.problems.request import ProblemRequest, check_model_request
-from solver import PartitionError
+from solver import SOLVERS, PartitionError
 from solver.model.quantities import counted
 from solver.model.text import printable, shown
 
@@ -32,6 +33,17 @@ if TYPE_CHECKING:
 _PIPELINE: Final = ProblemOptions(schedule="1f1b", microbatches=4)
 _QUICK: Final = LimitOptions(time_limit=30.0)
 _SOLVERS: Final = ("greedy", "chain", "auto")
+_SolversOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--solver",
+        metavar="NAME",
+        help=f"Some of {', '.join(SOLVERS)}, with commas or repeated; greedy, chain and auto if "
+        "left out.",
+        autocompletion=complete_from(SOLVER_DESCRIPTIONS),
+        rich_help_panel=SEARCH,
+    ),
+]
 
 
 @with_option_groups
@@ -39,7 +51,7 @@ def run(
     model: BuiltModelArgument,
     problem: ProblemOptions = _PIPELINE,
     search: LimitOptions = _QUICK,
-    solver: SolversOption = None,
+    solver: _SolversOption = None,
     threads: ThreadsOption = 1,
     as_json: JsonOption = False,
 ) -> None:
@@ -67,7 +79,7 @@ def run(
 
     request = read_request(problem)
     check_model_request(model, request)
-    if request.constants:
+    if request.capture.constants:
         raise PartitionError(
             "--constant is not for run, whose processes get microbatches of every input; leave it "
             "out, or use plan and split"
@@ -87,12 +99,12 @@ def run(
     count = len(settings.shares if given is None else given.devices)
     with ProgressLine() as progress:
         progress.step(f"{model}: capturing")
-        captured = captured_model(model)
+        captured = captured_model(model, request.capture)
         say_note(captured)
         if profile is not None or request.placement is not None or request.engine:
             measured_problem(captured, profile, settings)
         progress.step(f"{model}: starting {counted(count, 'process', 'processes')}")
-        with PipelineGroup(count, threads=threads) as group:
+        with PipelineGroup(count, threads=threads, capture=request.capture) as group:
             if profile is None:
                 progress.step(f"{model}: measuring")
                 profile = measure_profile(

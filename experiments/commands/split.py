@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from experiments.commands.option_reading import check_given
+from experiments.commands.option_groups import with_option_groups
+from experiments.commands.option_reading import check_given, read_capture
 from experiments.commands.options import (
     PLAN_FILE,
     BuiltModelArgument,
-    ConstantOption,
+    CaptureOptions,
     JsonOption,
     out_option,
 )
@@ -41,11 +42,12 @@ _OutOption = Annotated[
 ]
 
 
+@with_option_groups
 def split(
     model: BuiltModelArgument,
     plan_file: _PlanOption,
+    capture: CaptureOptions,
     out: _OutOption = None,
-    constant: ConstantOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Split a model by a plan, check that it computes the same, show and save the stages.
@@ -78,7 +80,7 @@ def split(
         )
     if out is not None:
         check_folder(out)
-    captured = capture_model(loaded, constant or ())
+    captured = capture_model(loaded, read_capture(capture))
     say_note(captured)
     parts = split_by_plan(captured, chosen, problem=problem_of_plan(captured, chosen))
     report = None
@@ -95,7 +97,8 @@ def split(
         _show(stages, report, written)
     if report is not None and not report.equal:
         reasons = "; ".join(_checked(report)["differences"][:3])
-        say(f"error: the split computes something else: {reasons}")
+        advice = "" if capture.check else "; plan and split it with --check"
+        say(f"error: the split computes something else: {reasons}{advice}")
         raise typer.Exit(EXIT_NOT_EQUAL)
 
 

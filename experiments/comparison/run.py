@@ -25,6 +25,7 @@ from experiments.comparison.records import (
     best_row,
 )
 from experiments.console.progress import ProgressLine
+from experiments.console.usage import in_options
 from experiments.planners.registry import PLANNERS, check_planner
 from experiments.planners.steps import check_step
 from experiments.planners.task import PlanningTask
@@ -137,7 +138,8 @@ def run_comparison(
                     answer = _compare_model(source, settings, progress)
         except Exception as error:
             # A model is other people's code; one that fails must not end the run.
-            answer = _Found(ModelRecord(model=name, reason=describe_error(error)))
+            reason = in_options(describe_error(error))
+            answer = _Found(ModelRecord(model=name, reason=reason))
         if answer.record.reason:
             reason = answer.record.reason
             # What is wrong with a file begins with its path.
@@ -186,7 +188,7 @@ def _compare_model(spec: ModelSpec, settings: CompareSettings, progress: Progres
     loaded = build_model(spec)
     build_s = clock.lap_s()
     progress.step(f"{spec.name}: capturing")
-    captured = capture_model(loaded, request.constants)
+    captured = capture_model(loaded, request.capture)
     capture_s = clock.lap_s()
     progress.step(f"{spec.name}: operator graph")
     graph = requested_graph(captured, [*settings.device_sets.values()], request)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
 
 from experiments.processes.environment import available_memory_bytes
 from experiments.processes.workers import WorkerGroup
+from experiments.zoo.building import DEFAULT_CAPTURE, CaptureRequest
 from solver import MiB, PartitionError, PartitionPlan
 from solver.io.json_files import plan_to_json
 from solver.model.checks import check_positive
@@ -48,6 +49,8 @@ class PipelineGroup(WorkerGroup):
         At least 2.
     time_limit_s : float
         Of the clock, for everything that the group does.
+    capture : CaptureRequest
+        How all of them capture models.
 
     Raises
     ------
@@ -55,7 +58,14 @@ class PipelineGroup(WorkerGroup):
         When it is entered, if the memory of this machine cannot hold all processes.
     """
 
-    def __init__(self, count: int = 2, *, threads: int = 1, time_limit_s: float = math.inf) -> None:
+    def __init__(
+        self,
+        count: int = 2,
+        *,
+        threads: int = 1,
+        time_limit_s: float = math.inf,
+        capture: CaptureRequest = DEFAULT_CAPTURE,
+    ) -> None:
         check_positive(threads, "threads")
         super().__init__(
             "experiments.pipelines.worker",
@@ -64,6 +74,7 @@ class PipelineGroup(WorkerGroup):
             threads=threads,
         )
         self.machine: Mapping[str, str] = {}
+        self._capture = capture
 
     def __enter__(self) -> Self:
         _check_memory(self.count)
@@ -76,6 +87,7 @@ class PipelineGroup(WorkerGroup):
                 "world": self.count,
                 "threads": self.threads,
                 "port": opened[0]["port"],
+                "capture": asdict(self._capture),
             }
             answers = self.ask([{**job, "rank": rank} for rank in range(self.count)])
         except BaseException:

@@ -18,6 +18,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from experiments.pipelines.link_timing import ping_pong
 from experiments.pipelines.loopback import HOST, keep_gloo_on_loopback, loopback_store
 from experiments.processes.workers import serve
+from experiments.zoo.building import DEFAULT_CAPTURE, CaptureRequest
 from experiments.zoo.models import captured_model
 from fx_bridge.capture.digest import graph_digest
 from fx_bridge.capture.graph import CapturedGraph
@@ -31,6 +32,7 @@ class Worker:
 
     def __init__(self) -> None:
         self._rank = 0
+        self._capture = DEFAULT_CAPTURE
         self._captured: dict[str, CapturedGraph] = {}
         self._groups: dict[int, distributed.ProcessGroup] = {}
         self._store: TCPStore | None = None
@@ -52,10 +54,13 @@ class Worker:
         self._store = loopback_store()
         return {"port": self._store.port}
 
-    def join(self, *, rank: int, world: int, port: int, threads: int) -> dict[str, Any]:
+    def join(
+        self, *, rank: int, world: int, port: int, threads: int, capture: dict[str, Any]
+    ) -> dict[str, Any]:
         """Join the process group."""
         torch.set_num_threads(threads)
         self._rank = rank
+        self._capture = CaptureRequest(**capture)
         keep_gloo_on_loopback()
         store = self._store or TCPStore(HOST, port, is_master=False)
         distributed.init_process_group("gloo", store=store, rank=rank, world_size=world)
@@ -118,7 +123,7 @@ class Worker:
             # One at a time: the next model may need the memory.
             self._captured.clear()
             gc.collect()
-            self._captured[name] = captured_model(name)
+            self._captured[name] = captured_model(name, self._capture)
         return self._captured[name]
 
 

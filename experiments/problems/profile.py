@@ -100,7 +100,7 @@ class Profile:
         if graph_digest(captured) != self.graph_digest:
             raise PartitionError(
                 f"the profile is one of another graph ({self.model}); measure this model, with "
-                "inputs of this size, by: fxpartition profile"
+                "inputs of this size and the same --constant and --check, by: fxpartition profile"
             )
 
     def to_dict(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.problems.recompute_request import RecomputeRequest
+from experiments.zoo.building import DEFAULT_CAPTURE, CaptureRequest
 from solver import (
     DEFAULT_DEVICE_CLASS,
     OBJECTIVES,
@@ -67,8 +68,8 @@ class ProblemRequest:
         Let several devices share a stage's work, in a workload of Piper.
     device_memory_bytes : int or None
         Of each of the devices of a workload of Piper.
-    constants : tuple of str
-        Input tensors that the model reads as numbers.
+    capture : CaptureRequest
+        How a model is captured.
     """
 
     devices: DeviceSet | None = None
@@ -86,7 +87,7 @@ class ProblemRequest:
     with_host: bool = True
     with_replicas: bool = True
     device_memory_bytes: int | None = None
-    constants: tuple[str, ...] = ()
+    capture: CaptureRequest = DEFAULT_CAPTURE
 
     @property
     def keep_whole(self) -> Sequence[str]:
@@ -192,7 +193,8 @@ def read_saved_problem(path: Path, request: ProblemRequest) -> PartitionProblem:
     for option, value, why in (
         ("--keep-whole", request.keep_whole, "knows no modules"),
         ("--for", request.engine, "knows no layers"),
-        ("--constant", request.constants, "has no inputs"),
+        ("--constant", request.capture.constants, "has no inputs"),
+        ("--check", request.capture.check, "is not captured"),
         ("--profile", request.profile, "has its times"),
         ("--optimizer or --tied-weights", request.training, "has its weights and their state"),
         ("--attention", request.attention, "has its costs"),
@@ -266,7 +268,7 @@ def _read_model(
     step(f"{spec.name}: building")
     loaded = build_model(spec)
     step(f"{spec.name}: capturing")
-    captured = capture_model(loaded, request.constants)
+    captured = capture_model(loaded, request.capture)
     step(f"{spec.name}: operator graph")
     graph = requested_graph(captured, [request.devices], request)
     return captured, problem_of_graph(graph, captured, request.devices, request)

@@ -12,7 +12,13 @@ from experiments.pipelines.inputs import Inputs, microbatch_inputs
 from experiments.problems.recomputed_plans import problem_of_plan
 from experiments.run_pipeline.launch import JobOptions, Launch
 from experiments.run_pipeline.weightless import build_weightless
-from experiments.zoo.building import ModelSpec, build_model, capture_model
+from experiments.zoo.building import (
+    DEFAULT_CAPTURE,
+    CaptureRequest,
+    ModelSpec,
+    build_model,
+    capture_model,
+)
 from experiments.zoo.models import resolve_built
 from fx_bridge.batch.microbatches import ChunkSpecs, pipeline_specs
 from fx_bridge.capture.graph import CapturedGraph
@@ -161,12 +167,16 @@ def _captured(
     spec: ModelSpec, manifest: Manifest | None, folder: str | None
 ) -> tuple[CapturedGraph, str]:
     """Capture the model, without weights in memory if it can be; say why where it cannot."""
-    note = ""
+    note, asked = "", DEFAULT_CAPTURE
+    if manifest is not None:
+        asked = CaptureRequest(manifest.constants, manifest.check)
     inputs = load_inputs(folder) if folder is not None else None
-    if manifest is not None and inputs is not None:
+    if asked.check:
+        note = "the model was built with all of its weights, for it was split with --check"
+    elif manifest is not None and inputs is not None:
         try:
             loaded = build_weightless(spec)
-            captured = capture_model(replace(loaded, args=inputs[0], kwargs=inputs[1]))
+            captured = capture_model(replace(loaded, args=inputs[0], kwargs=inputs[1]), asked)
             check_manifest(manifest, captured)
             return captured, ""
         except PartitionError as error:
@@ -175,7 +185,7 @@ def _captured(
     loaded = build_model(spec)
     args, kwargs = inputs or (loaded.args, loaded.kwargs)
     try:
-        captured = capture_model(replace(loaded, args=args, kwargs=kwargs))
+        captured = capture_model(replace(loaded, args=args, kwargs=kwargs), asked)
     except PartitionError as error:
         if manifest is None or inputs is None:
             raise

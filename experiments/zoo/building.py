@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -70,6 +70,17 @@ class ModelSpec:
     slack_permille: int = 1150
 
 
+@dataclass(frozen=True, slots=True)
+class CaptureRequest:
+    """How a model is captured, in the words of :func:`fx_bridge.capture.graph.capture`."""
+
+    constants: tuple[str, ...] = ()
+    check: bool = False
+
+
+DEFAULT_CAPTURE: Final = CaptureRequest()
+
+
 @contextlib.contextmanager
 def others_code(what: str) -> Iterator[None]:
     """Run code of a model: its prints go to stderr, and it cannot end the program.
@@ -125,8 +136,8 @@ def build_model(spec: ModelSpec) -> LoadedModel:
         ) from error
 
 
-def capture_model(loaded: LoadedModel, constants: Sequence[str] = ()) -> CapturedGraph:
-    """Capture a model with its example inputs, of which the named ones are fixed.
+def capture_model(loaded: LoadedModel, asked: CaptureRequest = DEFAULT_CAPTURE) -> CapturedGraph:
+    """Capture a model with its example inputs, as it is asked for.
 
     Raises
     ------
@@ -136,7 +147,13 @@ def capture_model(loaded: LoadedModel, constants: Sequence[str] = ()) -> Capture
     from fx_bridge.capture.graph import capture
 
     with others_code(f"model {loaded.name!r}"):
-        return capture(loaded.module, loaded.args, loaded.kwargs, constants=constants)
+        return capture(
+            loaded.module,
+            loaded.args,
+            loaded.kwargs,
+            constants=asked.constants,
+            check=asked.check,
+        )
 
 
 def first_line(error: BaseException) -> str:

@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from experiments.workloads.catalogue import PREFIX, workload_path
 from experiments.zoo.builders import TEXT, TEXT_PAIR, Inputs, from_transformers, image
-from experiments.zoo.building import ModelSpec, build_model, capture_model, first_line, others_code
+from experiments.zoo.building import (
+    DEFAULT_CAPTURE,
+    CaptureRequest,
+    ModelSpec,
+    build_model,
+    capture_model,
+    first_line,
+    others_code,
+)
 from experiments.zoo.configurations import CONFIGURATIONS
 from solver import PartitionError
 from solver.model.checks import did_you_mean
@@ -84,9 +92,9 @@ def resolve_built(text: str) -> ModelSpec:
     return spec
 
 
-def captured_model(text: str) -> CapturedGraph:
+def captured_model(text: str, asked: CaptureRequest = DEFAULT_CAPTURE) -> CapturedGraph:
     """Build the model that `text` names, and capture it; PartitionError if it cannot be."""
-    return capture_model(build_model(resolve_built(text)))
+    return capture_model(build_model(resolve_built(text)), asked)
 
 
 def _configuration_spec(text: str) -> ModelSpec:

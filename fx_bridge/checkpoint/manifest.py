@@ -142,6 +142,8 @@ class Manifest:
         Those with operators, in the order in which they run.
     inputs : InputsFile or None
         None where no example inputs were written.
+    constants, check
+        With which the model was captured; see :func:`fx_bridge.capture.graph.capture`.
     """
 
     torch_version: str
@@ -151,6 +153,8 @@ class Manifest:
     nodes: Mapping[str, str]
     stages: tuple[StageFile, ...]
     inputs: InputsFile | None
+    constants: tuple[str, ...] = ()
+    check: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data; :meth:`from_dict` inverts it."""
@@ -164,6 +168,8 @@ class Manifest:
             "nodes": dict(self.nodes),
             "stages": [dataclasses.asdict(stage) for stage in self.stages],
             "inputs": None if self.inputs is None else dataclasses.asdict(self.inputs),
+            "constants": list(self.constants),
+            "check": self.check,
         }
 
     @classmethod

@@ -304,6 +304,8 @@ def _write(
         nodes=lines,
         stages=tuple(stages),
         inputs=inputs,
+        constants=captured.constants,
+        check=captured.check,
     )
 
 

@@ -77,7 +77,10 @@ def check_total(captured: CapturedGraph, plan: PartitionPlan) -> None:
     names = [node.name for node in captured.operators]
     missing = [name for name in names if name not in plan.assignment]
     unknown = sorted(plan.assignment.keys() - set(names))
-    remedy = "it is a plan of another graph; make one of this model, with these inputs"
+    remedy = (
+        "it is a plan of another graph; make one of this model, with these inputs, and capture "
+        "it as for the plan (constants, check)"
+    )
     if missing:
         others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise PartitionError(

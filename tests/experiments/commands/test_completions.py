@@ -6,6 +6,7 @@ import sys
 
 from experiments.commands.completions import (
     DEVICE_CLASSES,
+    SOLVER_DESCRIPTIONS,
     complete_built_models,
     complete_devices,
     complete_from,
@@ -13,7 +14,7 @@ from experiments.commands.completions import (
     complete_published,
     complete_steps,
 )
-from experiments.commands.options import SOLVER_DESCRIPTIONS, Optimizer, TiedReaders
+from experiments.commands.options import Optimizer, TiedReaders
 from experiments.commands.problem_files import KINDS
 from experiments.workloads.catalogue import published_names
 from experiments.zoo.configurations import CONFIGURATIONS

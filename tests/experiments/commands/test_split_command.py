@@ -135,3 +135,24 @@ def test_commands_that_capture_say_what_the_graph_lacks(in_folder, capsys):
             found = [line for line in output.err.splitlines() if line.startswith("note: ")]
             assert len(found) == noted, words
             assert all("the graph has the forward pass alone of" in line for line in found)
+
+
+def test_a_graph_that_computes_something_else_is_captured_another_way(in_folder, capsys):
+    model = "tests.support.run_models:traced_apart"
+    plan = ["plan", model, "--devices", "2x2kB", "--out", "plan.json"]
+    split = ["split", model, "--plan", "plan.json"]
+    assert main(plan) == 0 and "mul" in load_plan("plan.json").assignment
+    assert main(split) == 4
+    assert capsys.readouterr().err.endswith("; plan and split it with --check\n")
+    assert main([*plan, "--check"]) == 0 and "div" in load_plan("plan.json").assignment
+    for words in (
+        split,
+        ["score", "plan.json", model, "--devices", "2x2kB"],
+        ["hand-over", "plan.json", model, "--to", "split-spec", "--out", "spec.json"],
+    ):
+        assert main([*words, "--check"]) == 0
+        assert "note: export computes something else" in capsys.readouterr().err
+        assert main(words) == 2
+        assert "'mul'" in capsys.readouterr().err
+    assert main(["split", "some_models:on_meta", "--plan", "plan.json", "--check"]) == 2
+    assert "error: --check runs Linear, which has no values" in capsys.readouterr().err

@@ -60,6 +60,8 @@ def test_fields_of_the_library_are_options_of_the_command_line():
         in_options(told)
         == "fix it by --constant 'grid' --constant 'sizes'; otherwise pass arguments"
     )
+    told = "check=True runs it; capture it as for the plan (constants, check)"
+    assert in_options(told) == "--check runs it; capture it as for the plan (--constant, --check)"
     told = "which may not be whole layers; plan with solver='chain'"
     assert in_options(told) == "which may not be whole layers; plan with --solver chain"
 

@@ -15,6 +15,7 @@ from experiments.pipelines.profiling import measure_profile
 from experiments.problems.devices import DeviceSet
 from experiments.problems.profile import Profile
 from experiments.problems.request import ProblemRequest
+from experiments.zoo.building import CaptureRequest
 from experiments.zoo.models import captured_model
 from fx_bridge.capture.digest import graph_digest
 from solver import Device, Link, PartitionError, PartitionPlan, Pipeline
@@ -79,6 +80,15 @@ def test_a_model_is_measured_planned_and_run(tmp_path):
         # Beside the model's own sizes: numbers of a few bytes that schedules make. In training a
         # value that is sent may be counted once too often.
         assert all(-0.001 < error < 0.06 for error in row.memory_errors)
+
+
+def test_every_process_captures_as_it_is_asked_for():
+    model, asked = "tests.support.run_models:traced_apart", CaptureRequest(check=True)
+    with PipelineGroup(2, time_limit_s=120, capture=asked) as group:
+        profile = measure_profile(model, group, repeats=1)
+    profile.check(captured_model(model, asked))
+    with pytest.raises(PartitionError, match=r"another graph .* the same --constant and --check"):
+        profile.check(captured_model(model))
 
 
 def test_devices_are_derived_or_given():

@@ -13,6 +13,7 @@ from experiments.problems.request import (
     read_problem,
     read_saved_problem,
 )
+from experiments.zoo.building import CaptureRequest
 from fx_bridge import Placement, Training
 from solver import (
     PCIE,
@@ -183,6 +184,10 @@ def test_readers_of_a_tied_weight_are_apart_where_its_gradients_are_summed(tied_
         (
             ProblemRequest(training=Training("sgd")),
             "which has its weights and their state; --optimizer or --tied-weights needs a model",
+        ),
+        (
+            ProblemRequest(capture=CaptureRequest(check=True)),
+            "which is not captured; --check needs a model",
         ),
         (ProblemRequest(attention="math"), "which has its costs; --attention needs a model"),
         (

@@ -216,3 +216,16 @@ def test_numbers_that_are_no_batch_are_the_same_for_all(tmp_path):
     inputs, (args, _) = microbatch_inputs(captured, pipeline_specs(captured, 2), 2)
     assert args[0].shape == (4, 3) and args[1].shape == ()
     assert inputs[1][0][0].flatten().tolist() == [5, 0, 1, 2, 3, 4]
+
+
+def test_a_folder_says_how_its_model_was_captured(tmp_path):
+    model, plan = "tests.support.run_models:traced_apart", str(tmp_path / "plan.json")
+    words = ["--check", "--out", plan]
+    assert main(["plan", model, "--devices", "2x2kB", *words]) == 0
+    words = ["--check", "--plan", plan, "--out", str(tmp_path / "stages")]
+    assert main(["split", model, *words]) == 0
+    job = prepare(options(tmp_path, model=model, device="cpu"), RANKS[0])
+    assert job.captured.check and "split with --check" in job.note
+    assert "div" in [node.name for node in job.captured.operators]
+    text = refused(options(tmp_path, model=model, device="cpu", weights=None))
+    assert "capture it as for the plan" in text
