@@ -245,7 +245,7 @@ def _plain(backward: Backward) -> dict[str, Any]:
     fields = {e.name: getattr(backward, e.name) for e in dataclasses.fields(backward)}
     if isinstance(backward.latency_ns, Mapping):
         fields["latency_ns"] = dict(backward.latency_ns)
-    fields["saves"] = list(backward.saves)
+    fields |= {"saves": list(backward.saves), "slices": list(backward.slices)}
     return {name: value for name, value in fields.items() if value}
 
 

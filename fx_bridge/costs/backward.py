@@ -49,6 +49,8 @@ class BackwardCost:
         Of the gradient of the operator's value; 0 if it needs none.
     passes_to : str, optional
         An operator whose gradient that one becomes, as it is.
+    slices : tuple of str
+        Operators whose gradients are slices of it, or of one other buffer.
     workspace_bytes : int
         What the operator allocates, forward or backward, besides gradients, its value, and what
         it keeps.
@@ -59,6 +61,7 @@ class BackwardCost:
     kernels: tuple[Kernel, ...] = ()
     gradient_bytes: int = 0
     passes_to: str | None = None
+    slices: tuple[str, ...] = ()
     workspace_bytes: int = 0
     weight_gradient_bytes: int = 0
 
@@ -197,6 +200,7 @@ def backward_passes(
             latency_ns=latency if any(latency.values()) else 0,
             gradient_bytes=cost.gradient_bytes,
             passes_to=cost.passes_to,
+            slices=cost.slices,
             kept_bytes=min(kept_bytes, storage_bytes[node.name]),
             residual_bytes=sum(s.size_bytes for s in own if s.kind == "internal"),
             workspace_bytes=cost.workspace_bytes,
@@ -315,13 +319,17 @@ class _BackwardReplay(Replay):
         kernels = list(count.kernels)
         workspace_bytes = max(peak_bytes - sum(new.values()), 0)
         takers: list[fx.Node] = []
+        slices: list[fx.Node] = []
         for (read, leaf), gradient in zip(value_leaves, gradients, strict=False):
             if gradient is None:
                 continue
             size_bytes = value_bytes(leaf)
             same = gradient.untyped_storage()._cdata in passed
-            if same and size_bytes >= gradient_bytes and read.op in COMPUTE_OPS:
-                takers.append(read)
+            if read.op in COMPUTE_OPS:
+                if same and size_bytes >= gradient_bytes:
+                    takers.append(read)
+                elif storage_nbytes(gradient) > size_bytes:
+                    slices.append(read)
             if self._last_reader[read] is not node:
                 # Added to what later readers gave: two are read, one is written.
                 kernels.append(Kernel(0, 3 * size_bytes, dtype_name(leaf.dtype)))
@@ -337,6 +345,7 @@ class _BackwardReplay(Replay):
             gradient_bytes=gradient_bytes,
             # Of several terms the oldest: its gradient is there for longest anyway.
             passes_to=min(takers, key=self._order.__getitem__).name if takers else None,
+            slices=tuple(dict.fromkeys(read.name for read in slices)),
             workspace_bytes=max(workspace_bytes, forward_bytes),
             weight_gradient_bytes=weight_gradient_bytes,
         )

@@ -55,6 +55,7 @@ _ABSENT: Final[Mapping[str, Any]] = {
     "alias_of": None,
     "in_place": False,
     "passes_to": None,
+    "slices": (),
     "saves": (),
     "recomputable": False,
     "must_recompute": False,

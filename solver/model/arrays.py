@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from solver.model.devices import Link
+from solver.model.holdings import sliced_gradients
 
 if TYPE_CHECKING:
     from solver.model.problem import PartitionProblem
@@ -80,7 +81,7 @@ class ProblemArrays:
         What travels and, in training, what travels back, by operator.
     held_bytes : Ints
         What a stage elsewhere holds that reads it, by operator and graph input: the values of all
-        microbatches and, in training, one gradient.
+        microbatches and, in training, one gradient, or two of one that may be a slice.
     returned_bytes : Ints
         What whoever sends it holds for gradients to come back, those of all microbatches, by
         operator.
@@ -117,6 +118,8 @@ class ProblemArrays:
             self.gradient_bytes = _array([op.backward.gradient_bytes for op in operators])
             self.saved_bytes = _array([op.backward.saved_bytes for op in operators])
             self.held_bytes[: len(operators)] += self.gradient_bytes
+            # A copy of a slice, which is there as long as the stage; the buffer may be, too.
+            self.held_bytes[: len(operators)] += self.gradient_bytes * sliced_gradients(problem)
         self.returned_bytes = problem.microbatches * self.gradient_bytes
         self.is_output = np.array([op.is_output for op in operators], dtype=np.bool_)
         self.is_backward = np.array([op.is_backward for op in operators], dtype=np.bool_)

@@ -5,13 +5,16 @@ The rows of ``docs/definition.md``, section 3, are sums of these.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from solver.model.operators import Operator
     from solver.model.problem import PartitionProblem
+    from solver.model.training import Backward
 
 ALWAYS: Final = -1
 """A position before all operators: what starts there is held from the beginning of the stage."""
@@ -60,6 +63,7 @@ def holdings_of(problem: PartitionProblem) -> tuple[Holding, ...]:
     operators = problem.operators
     families = _families(problem)
     gradients = _gradient_families(problem) if problem.is_training else []
+    slices = _slice_spans(problem) if problem.is_training else []
     relayed = problem.interconnect.charging == "relayed"
     found: list[Holding] = []
     for index, op in enumerate(operators):
@@ -88,6 +92,10 @@ def holdings_of(problem: PartitionProblem) -> tuple[Holding, ...]:
                     size_bytes, kind = released_bytes, "value"
                 released_bytes = 0
             found.append(Holding(index, index, end, (), stays, size_bytes, kind))
+        found += [
+            Holding(span.operator, span.operator, span.last, (), False, span.size_bytes, "gradient")
+            for span in slices[index]
+        ]
         found.append(Holding(index, index, last, (), False, released_bytes, "value"))
         found.append(Holding(index, index, index, (), True, backward.saved_bytes, "saved"))
         workspace_bytes = backward.workspace_bytes
@@ -123,13 +131,15 @@ class GradientSpan:
 
 
 def gradient_spans(problem: PartitionProblem) -> tuple[GradientSpan, ...]:
-    """Return the spans of all gradients that have a place of their own, by operator."""
+    """Return spans by operator: of gradients with a place of their own, and of what slices keep."""
     operators = problem.operators
-    return tuple(
+    found = [
         GradientSpan(index, *_gradient_span(problem, index, passed), size_bytes)
         for index, passed in enumerate(_gradient_families(problem))
         if passed and (size_bytes := operators[index].backward.gradient_bytes)
-    )
+    ]
+    found += itertools.chain.from_iterable(_slice_spans(problem))
+    return tuple(sorted(found, key=attrgetter("operator")))
 
 
 class StorageGraph:
@@ -243,6 +253,76 @@ def _gradient_span(
     takers = _readers(problem, passed)
     stays = any(problem.operators[member].is_output for member in passed)
     return (takers[-1] if takers else index), stays
+
+
+def sliced_gradients(problem: PartitionProblem) -> list[bool]:
+    """Return by operator whether its gradient may be a slice of a buffer."""
+    found = [False] * len(problem.operators)
+    for index, op in reversed(list(enumerate(problem.operators))):
+        names = _passed(op.backward) if found[index] else op.backward.slices
+        for taker in _takers(problem, names):
+            found[taker] = True
+    return found
+
+
+def _slice_spans(problem: PartitionProblem) -> list[list[GradientSpan]]:
+    """Return by operator what slices that end there keep of their buffers.
+
+    A buffer is there until the oldest of its slices ends. From the end of a slice to that of the
+    next one, what is there besides is the gradients of which the slices have ended.
+    """
+    operators = problem.operators
+    found: list[list[GradientSpan]] = [[] for _ in operators]
+    if not any(op.backward.slices for op in operators):
+        return found
+    ends: list[_SliceEnd] = []
+    for index, op in enumerate(operators):
+        ends.append(_slice_end(problem, index, ends))
+        rest_bytes = op.backward.gradient_bytes
+        ended: dict[int, int] = {}
+        for part in _takers(problem, op.backward.slices):
+            size_bytes, (end, is_used) = operators[part].backward.gradient_bytes, ends[part]
+            rest_bytes -= size_bytes
+            if _readers(problem, (part,))[-1] == index:
+                ended[end] = ended.get(end, 0) + size_bytes
+                if not is_used:
+                    found[end].append(GradientSpan(end, end, False, size_bytes))
+        gone_bytes, behind = max(rest_bytes, 0), index
+        for end in sorted(ended, reverse=True):
+            found[end].append(GradientSpan(end, behind - 1, False, gone_bytes))
+            gone_bytes, behind = gone_bytes + ended[end], end
+    return [[span for span in own if span.size_bytes] for own in found]
+
+
+class _SliceEnd(NamedTuple):
+    """Where a slice ends that is the gradient of an operator.
+
+    In the backward pass of the operator at `place`: there it is used or, if not `is_used`, the sum
+    of it and of what another reader gives takes its place.
+    """
+
+    place: int
+    is_used: bool
+
+
+def _slice_end(problem: PartitionProblem, index: int, ends: Sequence[_SliceEnd]) -> _SliceEnd:
+    """Return where a slice ends; what its operator passes on is the same slice."""
+    operators = problem.operators
+    *others, _ = _readers(problem, (index,)) or (index,)
+    if others:
+        given = _takers(problem, _passed(operators[others[-1]].backward))
+        return _SliceEnd(others[-1], is_used=index in given)
+    takers = _takers(problem, _passed(operators[index].backward))
+    passed = [ends[taker] for taker in takers if _readers(problem, (taker,))[-1] == index]
+    return min([_SliceEnd(index, is_used=True), *passed])
+
+
+def _passed(backward: Backward) -> tuple[str, ...]:
+    return backward.slices if backward.passes_to is None else (backward.passes_to, *backward.slices)
+
+
+def _takers(problem: PartitionProblem, names: Sequence[str]) -> list[int]:
+    return [problem.index_of[name] for name in names if name in problem.index_of]
 
 
 def _readers(problem: PartitionProblem, members: Sequence[int]) -> tuple[int, ...]:

@@ -116,11 +116,12 @@ class Operator:
             raise PartitionError(
                 f"{where}backward is {shown(self.backward)}; write Backward(...), or leave it out"
             )
-        if self.backward.passes_to is not None and self.backward.passes_to not in self.reads:
-            raise PartitionError(
-                f"{where}backward passes its gradient to {self.backward.passes_to!r}, which the "
-                "operator does not read; name one of reads, or leave passes_to out"
-            )
+        for name in (self.backward.passes_to, *self.backward.slices):
+            if name is not None and name not in self.reads:
+                raise PartitionError(
+                    f"{where}backward passes its gradient to {name!r}, which the operator does not "
+                    "read; name some of reads in passes_to and slices, or leave them out"
+                )
         if self.backward.kept_bytes > self.storage_bytes:
             raise PartitionError(
                 f"{where}backward passes keep {self.backward.kept_bytes} bytes of a storage of "

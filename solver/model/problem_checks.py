@@ -212,7 +212,7 @@ def check_totals(problem: PartitionProblem) -> None:
         readers = len(problem.readers_of[op.name])
         moves = min(readers, len(problem.devices) - 1)
         # Every other stage that reads it may hold it.
-        held_bytes = batches * op.held_value_bytes + backward.gradient_bytes
+        held_bytes = batches * op.held_value_bytes + 2 * backward.gradient_bytes
         holders = max(1, min(readers, chunks * len(problem.devices) - 1))
         if relayed:
             moves = borders if readers or op.is_output else 0

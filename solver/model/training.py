@@ -33,6 +33,9 @@ class Backward:
     passes_to : str, optional
         An operator, one of those read, whose gradient that one becomes as it is: of a view what
         it views, of a sum one of its terms.
+    slices : tuple of str
+        Operators, some of those read, whose gradients are slices of that one, as of what is
+        concatenated or stacked.
     kept_bytes : int
         What backward passes, its own or those of its readers, keep of its storage.
     residual_bytes : int
@@ -67,6 +70,7 @@ class Backward:
     latency_ns: int | Mapping[str, int] = 0
     gradient_bytes: int = 0
     passes_to: str | None = None
+    slices: tuple[str, ...] = ()
     kept_bytes: int = 0
     residual_bytes: int = 0
     workspace_bytes: int = 0
@@ -96,10 +100,11 @@ class Backward:
             "number_bytes",
         ):
             check_natural(getattr(self, name), name)
-        names = several(self.saves, "saves")
-        for item in names:
-            check_name(item, "an entry of saves")
-        object.__setattr__(self, "saves", tuple(dict.fromkeys(names)))
+        for field in ("saves", "slices"):
+            names = several(getattr(self, field), field)
+            for item in names:
+                check_name(item, f"an entry of {field}")
+            object.__setattr__(self, field, tuple(dict.fromkeys(names)))
         for name in ("recomputable", "must_recompute"):
             value = getattr(self, name)
             if not isinstance(value, bool):

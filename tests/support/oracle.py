@@ -6,9 +6,10 @@ An instance is plain data, as JSON could hold it::
                     "workspace_bytes", "value_bytes", "alias_of", "weights", "is_output",
                     "allowed_devices" (list or None), "transfer_ns", "received_bytes" (or None),
                     "is_backward", "stage", "in_place",
-                    "backward": {"latency_ns", "gradient_bytes", "passes_to", "kept_bytes",
-                                 "residual_bytes", "workspace_bytes", "weight_gradient_bytes",
-                                 "saves", "recomputable", "rng_bytes", "region", "number_bytes"}},
+                    "backward": {"latency_ns", "gradient_bytes", "passes_to", "slices",
+                                 "kept_bytes", "residual_bytes", "workspace_bytes",
+                                 "weight_gradient_bytes", "saves", "recomputable", "rng_bytes",
+                                 "region", "number_bytes"}},
                    ...],
      "inputs": {name: bytes}, "weights": {key: {"size_bytes", "training_bytes"}},
      "colocation": [[operator, ...], ...],
@@ -113,7 +114,7 @@ class Oracle:
             elif name in self.number:
                 received += batches * self._held_value_bytes(self.number[name])
                 if training:
-                    received += self.ops[self.number[name]]["backward"]["gradient_bytes"]
+                    received += self._received_gradient_bytes(self.number[name])
             else:
                 received += batches * self.instance["inputs"][name]
         if training:
@@ -192,7 +193,60 @@ class Oracle:
                 need += there
         if i <= now <= last:
             need += released
-        return need
+        return need + self.sliced_bytes(i, now)
+
+    def sliced_bytes(self, i, now):
+        """What is there while `now` runs of buffers of which a slice ends at `i`."""
+        total = 0
+        for u, op in enumerate(self.ops):
+            given = [self.number[s] for s in op["backward"]["slices"] if s in self.number]
+            size = {j: self.ops[j]["backward"]["gradient_bytes"] for j in given}
+            # The gradient of what a later reader reads is no slice of this.
+            end = {j: self._slice_end(j) for j in given if max(self.readers[j]) == u}
+            if i not in end.values():
+                continue
+            if now == i:
+                total += sum(size[j] for j in end if end[j] == i and self._adds(i, j))
+            if i <= now < min([u, *(e for e in end.values() if e > i)]):
+                total += sum(size[j] for j in end if end[j] > i)
+                total += max(0, op["backward"]["gradient_bytes"] - sum(size.values()))
+        return total
+
+    def _given(self, i):
+        """To what `i` gives its gradient, or slices of it."""
+        backward = self.ops[i]["backward"]
+        names = {backward["passes_to"], *backward["slices"]}
+        return {self.number[name] for name in names if name in self.number}
+
+    def _slice_end(self, i):
+        """The operator in whose backward pass the slice is last there that `i` was given."""
+        readers = sorted(self.readers[i])
+        if len(readers) > 1:
+            return readers[-2]
+        # What it gives to others before all their other readers lives in the same buffer.
+        onward = (j for j in self._given(i) if max(self.readers[j]) == i)
+        return min([i, *(self._slice_end(j) for j in onward)])
+
+    def _adds(self, i, j):
+        """Whether a slice that `j` was given ends at `i` as a sum with something new."""
+        readers = sorted(self.readers[j])
+        if len(readers) > 1:
+            return readers[-2] == i and j not in self._given(i)
+        onward = [k for k in self._given(j) if max(self.readers[k]) == j]
+        ending = [k for k in onward if self._slice_end(k) == i]
+        return i != j and any(self._adds(i, k) for k in ending)
+
+    def _received_gradient_bytes(self, i):
+        """What a stage holds for the gradient of what it reads of another: a slice, and a copy."""
+        return self._gradient_bytes(self.ops[i]) * (1 + self._is_sliced(i))
+
+    def _is_sliced(self, i):
+        name = self.names[i]
+        return any(
+            name in op["backward"]["slices"]
+            or (name == op["backward"]["passes_to"] and self._is_sliced(j))
+            for j, op in enumerate(self.ops)
+        )
 
     def _gradient_place(self, i):
         while self.ops[i]["backward"]["passes_to"] in self.number:
@@ -336,7 +390,8 @@ class Oracle:
         for i, giver, taker in self.carried(masks, device_order):
             value, gradient = self._held_value_bytes(i), self._gradient_bytes(self.ops[i])
             if self.instance["memory_model"] == "training":
-                held[taker] = held.get(taker, 0) + batches * value + gradient
+                here = self._received_gradient_bytes(i)
+                held[taker] = held.get(taker, 0) + batches * value + here
                 held[giver] = held.get(giver, 0) + batches * gradient
             else:
                 held[taker] = held.get(taker, 0) + batches * value

@@ -165,6 +165,7 @@ def _backward(
     some_bytes: Callable[[int], int],
     time_scale: int,
 ) -> Backward:
+    parts = random.Random(f"slices {reads} {storage_bytes}")
     latency: int | Mapping[str, int] = rng.randint(0, 20) * time_scale
     if len(classes) == 2 and rng.random() < 0.5:
         latency = {kind: rng.randint(0, 20) * time_scale for kind in classes}
@@ -172,6 +173,7 @@ def _backward(
         latency_ns=latency if rng.random() < 0.8 else 0,
         gradient_bytes=rng.choice((0, storage_bytes, some_bytes(9))),
         passes_to=rng.choice(reads) if reads and rng.random() < 0.4 else None,
+        slices=tuple(read for read in reads if parts.random() < 0.5) * (parts.random() < 0.3),
         kept_bytes=rng.choice((0, storage_bytes, rng.randint(0, storage_bytes))),
         residual_bytes=some_bytes(5) if rng.random() < 0.3 else 0,
         workspace_bytes=some_bytes(9) if rng.random() < 0.3 else 0,

@@ -228,9 +228,10 @@ class Recomputing:
                 gradients[u] = len(ops) if returned else end
 
         def gradient(t):
-            return sum(
+            held = (
                 self.backward(u)["gradient_bytes"] for u, end in gradients.items() if u <= t <= end
             )
+            return sum(held) + sum(self.oracle.sliced_bytes(u, t) for u in members)
 
         rows = []
         for t in members:
@@ -292,7 +293,8 @@ class Recomputing:
                 total += batches * oracle.instance["inputs"][name]
             elif not oracle.relays:
                 other = self.ops[oracle.number[name]]
-                total += batches * other["value_bytes"] + other["backward"]["gradient_bytes"]
+                total += batches * other["value_bytes"]
+                total += oracle._received_gradient_bytes(oracle.number[name])
         for i in members:
             op = self.ops[i]
             family = [j for j in self.numbers if self.root[j] == i]

@@ -88,7 +88,11 @@ def problem_with_blocks(seed: int, *, most_operators: int = 7, **settings: Any) 
             reads=tuple(str(renamed(name)) for name in op.reads),
             alias_of=renamed(op.alias_of),
             weights=keys,
-            backward=dataclasses.replace(op.backward, passes_to=renamed(op.backward.passes_to)),
+            backward=dataclasses.replace(
+                op.backward,
+                passes_to=renamed(op.backward.passes_to),
+                slices=tuple(str(renamed(name)) for name in op.backward.slices),
+            ),
         )
 
     placed: list[list[Operator]] = [[copy_of(op, i) for op in block] for i in range(copies)]
@@ -113,6 +117,9 @@ def problem_with_blocks(seed: int, *, most_operators: int = 7, **settings: Any) 
                 backward=dataclasses.replace(
                     op.backward,
                     passes_to=f"{passes_to}.0" if passes_to in names else passes_to,
+                    slices=tuple(
+                        f"{name}.0" if name in names else name for name in op.backward.slices
+                    ),
                 ),
             )
         )

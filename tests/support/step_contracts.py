@@ -235,6 +235,7 @@ class Renaming:
                     passes_to=None
                     if op.backward.passes_to is None
                     else name_of[op.backward.passes_to],
+                    slices=self._all(op.backward.slices),
                     saves=self._all(op.backward.saves),
                 ),
             )

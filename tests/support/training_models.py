@@ -56,6 +56,81 @@ def encoder():
     return nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
 
 
+class Concatenated(nn.Module):
+    """What an early layer makes is put together with what comes of a deep branch."""
+
+    def __init__(self, together, branches=1, width=32):
+        super().__init__()
+        self.together = together
+        self.early = nn.Linear(8, width)
+        self.deep = nn.Sequential(nn.Linear(width, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU())
+        self.late = nn.ModuleList(nn.Linear(128, width) for _ in range(branches))
+
+    def forward(self, x):
+        early = self.early(x)
+        deep = self.deep(early.tanh())
+        return self.together([early, *(layer(deep) for layer in self.late)]).square().mean()
+
+
+class DenseBlock(nn.Module):
+    """Every layer reads what all before it have made, as in DenseNet."""
+
+    def __init__(self, layers=4, width=8):
+        super().__init__()
+        self.first = nn.Conv2d(3, width, 3, padding=1)
+        self.layers = nn.ModuleList(
+            nn.Sequential(
+                nn.Conv2d(width * (1 + layer), 4 * width, 1),
+                nn.BatchNorm2d(4 * width),
+                nn.ReLU(),
+                nn.Conv2d(4 * width, width, 3, padding=1),
+            )
+            for layer in range(layers)
+        )
+        self.head = nn.Linear(width * (1 + layers), 10)
+
+    def forward(self, x):
+        features = [self.first(x)]
+        for layer in self.layers:
+            features.append(layer(torch.cat(features, 1)))
+        return self.head(torch.cat(features, 1).mean((2, 3)))
+
+
+class Packed(torch.autograd.Function):
+    """A concatenation of halves whose gradients are slices of a buffer of its own."""
+
+    @staticmethod
+    def forward(ctx, first, second):
+        return torch.cat([first, second], 1)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.clone().chunk(2, 1)
+
+
+def nested(values):
+    views = [value.unflatten(1, (4, 8)).transpose(1, 2) for value in values]
+    return torch.stack([torch.cat(views[:2], 1), torch.cat(views[2:], 1)])
+
+
+SLICED = {
+    "columns": lambda: (Concatenated(lambda v: torch.cat(v, 1)), (torch.ones(16, 8),)),
+    "rows": lambda: (Concatenated(torch.cat), (torch.ones(16, 8),)),
+    "stacked": lambda: (Concatenated(torch.stack, branches=3), (torch.ones(16, 8),)),
+    "nested": lambda: (Concatenated(nested, branches=3), (torch.ones(16, 8),)),
+    "complex": lambda: (
+        Concatenated(lambda v: torch.view_as_real(torch.complex(*v))),
+        (torch.ones(16, 8),),
+    ),
+    "packed": lambda: (Concatenated(lambda v: Packed.apply(*v)), (torch.ones(16, 8),)),
+    "frozen": lambda: (
+        Concatenated(lambda v: torch.cat([*v, torch.ones(16, 64)], 1)),
+        (torch.ones(16, 8),),
+    ),
+    "dense": lambda: (DenseBlock(), (torch.ones(2, 3, 8, 8),)),
+}
+"""Models in which the gradients of several values are slices of one buffer."""
+
 MODELS = {
     "decoder": lambda: (Decoder(), (torch.arange(40).reshape(2, 20),)),
     "convolutional": lambda: (convolutional(), (torch.ones(4, 3, 12, 12),)),

@@ -589,7 +589,11 @@ def test_new_names_change_no_cost(seed, plan_seed, random):
                 reads=many(op.reads),
                 alias_of=None if op.alias_of is None else new[op.alias_of],
                 weights=many(op.weights),
-                backward=replace(op.backward, passes_to=new.get(op.backward.passes_to)),
+                backward=replace(
+                    op.backward,
+                    passes_to=new.get(op.backward.passes_to),
+                    slices=many(op.backward.slices),
+                ),
                 allowed_devices=(
                     None if op.allowed_devices is None else frozenset(many(op.allowed_devices))
                 ),

@@ -1,9 +1,10 @@
 """What operators make their stages hold, on small graphs worked out by hand."""
 
+from collections import Counter
 from dataclasses import replace
 
 from solver import Device, Operator, PartitionPlan, PartitionProblem, evaluate
-from solver.model.holdings import ALWAYS, Holding
+from solver.model.holdings import ALWAYS, Holding, gradient_spans, sliced_gradients
 from solver.model.training import Backward
 
 
@@ -68,6 +69,75 @@ def test_a_gradient_that_is_passed_on_is_that_of_the_first():
         Holding(0, 0, 3, (), False, 8, "gradient"),
         Holding(2, 2, 4, (), False, 9, "gradient"),
     ]
+
+
+def rests(*operators):
+    """What is left of buffers of which slices are there: where it counts, until when, bytes."""
+    apart = [replace(op, backward=replace(op.backward, slices=())) for op in operators]
+    together, alone = (
+        Counter(gradient_spans(PartitionProblem(found, (Device("x"),), memory_model="training")))
+        for found in (operators, apart)
+    )
+    return [(span.operator, span.last, span.size_bytes) for span in together - alone]
+
+
+def of(size_bytes, *slices, **settings):
+    return Backward(gradient_bytes=size_bytes, slices=slices, **settings)
+
+
+def test_a_buffer_is_there_until_its_oldest_slice_ends():
+    early, middle, late = (
+        Operator("a", backward=of(3)),
+        Operator("b"),
+        Operator("c", backward=of(5)),
+    )
+    together = Operator("u", reads=("a", "c", "x"), backward=of(10, "a", "c"))
+    x = Operator("x")
+    # Behind c, two bytes that are no gradient of anybody; before it, that of c too.
+    assert rests(x, early, middle, late, Operator("d"), together) == [(1, 2, 5 + 2), (3, 4, 2)]
+    assert rests(x, late, early, middle, together) == [(1, 1, 3 + 2), (2, 3, 2)]
+    # The gradient of what a later reader reads is no slice.
+    again = Operator("v", reads=("a",))
+    assert rests(x, early, middle, late, Operator("d"), together, again) == [(3, 4, 2)]
+
+
+def test_a_slice_ends_where_another_gradient_is_added_to_it():
+    early, late = Operator("a", backward=of(3)), Operator("c", backward=of(5))
+    together = Operator("u", reads=("a", "c"), backward=of(8, "a", "c"))
+    reader = Operator("r", reads=("a",))
+    # The slice, next to the sum and what is added; then what c has left.
+    assert rests(early, Operator("b"), reader, Operator("d"), late, together) == [
+        (2, 2, 3),
+        (2, 3, 5),
+    ]
+    # What r adds is a slice of its own gradient, which counts anyway.
+    reader = replace(reader, backward=of(3, "a"))
+    found = rests(early, Operator("b"), reader, Operator("d"), late, together)
+    assert found == [(2, 3, 5)]
+
+
+def test_what_is_passed_on_is_the_same_slice():
+    early, middle = Operator("a", backward=of(3)), Operator("b")
+    view = Operator("v", reads=("a",), backward=of(3, passes_to="a"))
+    late = Operator("c", backward=of(5))
+    together = Operator("u", reads=("v", "c"), backward=of(8, "v", "c"))
+    assert rests(early, middle, view, late, together) == [(0, 2, 5)]
+    # Slices of slices: the first of them ends last.
+    inner = Operator("w", reads=("a", "c"), backward=of(8, "a", "c"))
+    far = Operator("f", backward=of(7))
+    outer = Operator("z", reads=("w", "f"), backward=of(15, "w", "f"))
+    assert rests(early, middle, late, inner, far, outer) == [(0, 1, 5), (0, 3, 7)]
+
+
+def test_a_stage_has_two_gradients_of_a_slice_that_goes_back():
+    operators = (
+        Operator("a", value_bytes=4, backward=of(4)),
+        Operator("v", reads=("a",), value_bytes=4, backward=of(4, passes_to="a")),
+        Operator("u", reads=("v",), backward=of(6, "v")),
+    )
+    problem = PartitionProblem(operators, (Device("x"),), memory_model="training", microbatches=3)
+    assert sliced_gradients(problem) == [True, True, False]
+    assert problem.arrays.held_bytes.tolist() == [3 * 4 + 2 * 4, 3 * 4 + 2 * 4, 6]
 
 
 def test_what_nobody_keeps_counts_where_no_gradient_is():

@@ -52,7 +52,11 @@ def raises(*parts):
         ),
         (
             lambda: Operator("a", reads=("x",), backward=Backward(passes_to="y")),
-            ("'a'", "'y'", "does not read", "name one of reads"),
+            ("'a'", "'y'", "does not read", "name some of reads in passes_to"),
+        ),
+        (
+            lambda: Operator("a", reads=("x",), backward=Backward(slices=("x", "y"))),
+            ("'a'", "'y'", "does not read", "name some of reads in passes_to and slices"),
         ),
         (
             lambda: Operator("a", reads=("x",), alias_of="y"),

@@ -113,6 +113,7 @@ def test_what_is_saved_is_kept_and_made():
         ({"gradient_bytes": "9"}, "gradient_bytes is '9'"),
         ({"workspace_bytes": -2}, "workspace_bytes is -2"),
         ({"passes_to": ""}, "passes_to is ''"),
+        ({"slices": ("a", "")}, "an entry of slices is ''"),
     ],
 )
 def test_wrong_fields_are_named(fields, says):

@@ -42,7 +42,8 @@ def _less_backward(op, reads, is_alias, rng):
         return Backward()
     passes_to = op.backward.passes_to if op.backward.passes_to in reads else None
     kept_bytes = 0 if is_alias else op.backward.kept_bytes
-    return replace(op.backward, passes_to=passes_to, kept_bytes=kept_bytes)
+    slices = tuple(name for name in op.backward.slices if name in reads)
+    return replace(op.backward, passes_to=passes_to, slices=slices, kept_bytes=kept_bytes)
 
 
 def reducible_problem(seed, most_plans=128):
