@@ -53,7 +53,9 @@ def module_calls(captured: CapturedGraph) -> dict[str, tuple[ModuleCall, ...]]:
     if not told:
         return {node.name: _calls_by_weight(node) for node in captured.operators}
     earlier: Counter[str] = Counter()
-    return {node.name: _calls(node, earlier) for node in captured.operators}
+    stacks = {node.name: _stack(node, earlier) for node in captured.operators}
+    calls = {stack: _calls(stack) for stack in dict.fromkeys(stacks.values())}
+    return {name: calls[stack] for name, stack in stacks.items()}
 
 
 def module_operators(captured: CapturedGraph) -> dict[str, tuple[str, ...]]:
@@ -75,12 +77,19 @@ def module_operators(captured: CapturedGraph) -> dict[str, tuple[str, ...]]:
     """
     calls = module_calls(captured)
     also = {path: paths for paths in registered_paths(captured) for path in paths}
-    found: dict[str, dict[str, None]] = {}
+    around = {
+        running: dict.fromkeys(
+            prefix
+            for call in running
+            for path in also.get(call.path, (call.path,))
+            for prefix in enclosing(path)
+        )
+        for running in dict.fromkeys(calls.values())
+    }
+    found: dict[str, list[str]] = {}
     for name, running in calls.items():
-        for call in running:
-            for path in also.get(call.path, (call.path,)):
-                for prefix in enclosing(path):
-                    found.setdefault(prefix, {})[name] = None
+        for prefix in around[running]:
+            found.setdefault(prefix, []).append(name)
     operators = {path: tuple(names) for path, names in found.items()}
     for path in also:
         operators.setdefault(path, ())
@@ -176,14 +185,18 @@ def unknown_module(path: object, known: Iterable[str]) -> PartitionError:
     return PartitionError(f"the model has no module {path!r}; {advice}")
 
 
-def _calls(node: fx.Node, earlier: Counter[str]) -> tuple[ModuleCall, ...]:
+def _stack(node: fx.Node, earlier: Counter[str]) -> tuple[tuple[str, str], ...]:
     stack = node.meta.get("nn_module_stack") or {}
-    told = [(str(entry[0]), str(key)) for key, entry in stack.items()]
+    told = tuple((str(entry[0]), str(key)) for key, entry in stack.items())
     if node.op == "call_module" and str(node.target) not in [path for path, _ in told]:
-        told.append((str(node.target), f"@{earlier[str(node.target)]}"))
+        told = (*told, (str(node.target), f"@{earlier[str(node.target)]}"))
         earlier[str(node.target)] += 1
+    return told
+
+
+def _calls(stack: Iterable[tuple[str, str]]) -> tuple[ModuleCall, ...]:
     calls = []
-    for path, key in told:
+    for path, key in stack:
         number = _CALL.search(key)
         calls.append(ModuleCall(_path(path), int(number[1]) if number else 0))
     return tuple(dict.fromkeys(call for call in calls if call.path))

@@ -12,7 +12,7 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from fx_bridge.capture.graph import CapturedGraph, check_captured
-from fx_bridge.capture.modules import module_calls, operators_of
+from fx_bridge.capture.modules import module_calls, module_operators, unknown_module
 from fx_bridge.recomputation.decisions import problem_with_regions
 from fx_bridge.split.checks import check_total
 from solver import PartitionError, PartitionPlan, PartitionProblem
@@ -107,8 +107,11 @@ def plan_with_checkpoints(
         return replace(plan, recomputed=frozenset())
     problem = problem_with_regions(captured, plan, problem)
     whole = WholeModules(captured, plan, problem)
+    operators = module_operators(captured)
     for path in modules:
-        _check_stages(path, {str(plan.stage_of(n)): n for n in operators_of(captured, path)})
+        if not isinstance(path, str) or path not in operators:
+            raise unknown_module(path, operators)
+        _check_stages(path, {str(plan.stage_of(name)): name for name in operators[path]})
     names = set(modules)
     outer = {
         name: call

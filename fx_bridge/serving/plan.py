@@ -11,7 +11,7 @@ from torch import nn
 
 from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.capture.layers import repeated_modules
-from fx_bridge.capture.modules import operators_of
+from fx_bridge.capture.modules import module_operators
 from fx_bridge.costs.operators import ExpertsRead, has_experts
 from fx_bridge.interop.engines import engine_words
 from fx_bridge.interop.words import Words
@@ -114,9 +114,9 @@ class ServingPlan:
         """The layers that have operators on each used device, in the order of the devices."""
         captured = next(iter(self.graphs.values()))
         on: dict[str, list[str]] = {device: [] for device in self.plan.device_order}
+        operators = module_operators(captured)
         for path in repeated_modules(captured):
-            names = operators_of(captured, path)
-            for device in dict.fromkeys(self.plan.assignment[name] for name in names):
+            for device in dict.fromkeys(self.plan.assignment[name] for name in operators[path]):
                 on[device].append(path)
         return on
 
