@@ -73,7 +73,7 @@ from solver.evaluation.result import SolveStatus
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.cuts import is_hand_made
 from solver.model.plan import PartitionPlan
-from solver.model.problem import PartitionProblem
+from solver.model.problem import ObjectiveName, PartitionProblem
 from solver.presolve.device_kinds import DeviceKind, DeviceSets, interchangeable_kinds, most_devices
 from solver.presolve.dominance import simplify
 from solver.presolve.instance import Instance, condense
@@ -177,19 +177,35 @@ def can_win(problem: PartitionProblem) -> bool:
     return list_ideals(blocks.count, [*blocks.edges, *chains.arcs()], most) is not None
 
 
-def why_declined(problem: PartitionProblem) -> str | None:
-    """Return in words what of `problem` the program does not do, or None."""
+def why_declined(
+    problem: PartitionProblem,
+    objective: tuple[ObjectiveName, ...] | None = None,
+    *,
+    with_links: bool = True,
+) -> str | None:
+    """Return in words what of `problem` the program does not do, or None.
+
+    Parameters
+    ----------
+    objective : tuple of str, optional
+        In place of that of the problem.
+    with_links : bool
+        Whether links count.
+    """
+    objective = problem.objective if objective is None else objective
     if is_hand_made(problem):
         return "cuts and pinned stages tell stages apart by more than what they run"
     if problem.may_recompute:
         return "what runs again is chosen within stages"
-    if "step" in problem.objective:
+    if "step" in objective:
         return "step is not a sum or maximum over stages"
     if problem.chunks_per_device > 1:
-        if problem.objective != ("bottleneck",):
+        if objective != ("bottleneck",):
             return "with several chunks on a device only the bottleneck alone is minimised"
         if problem.memory_model != "weights":
             return "with several chunks on a device only weights are counted as memory"
+    if not with_links:
+        return None
     transfers = Transfers(problem)
     if transfers.hops and problem.chunks_per_device > 1:
         return "with several chunks on a device values are relayed through chunks that do not read"

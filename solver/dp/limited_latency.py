@@ -26,7 +26,6 @@ from solver.dp.ideal_program import MOST_SETS, why_declined
 from solver.dp.sweep import GaveUp
 from solver.model.arrays import Bools, Floats, Indices
 from solver.model.clock import Clock
-from solver.model.devices import Interconnect
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 from solver.presolve.device_kinds import (
@@ -117,8 +116,7 @@ def stage_costs(units: Instance, first: Instance, kinds: Sequence[DeviceKind]) -
         If the units are no chain, or other rules make a run depend on more than its device; links
         are left to who asks.
     """
-    asked = units.problem.replace(objective="latency", interconnect=Interconnect())
-    declined = why_declined(asked)
+    declined = why_declined(units.problem, ("latency",), with_links=False)
     if declined is not None:
         raise GaveUp(declined)
     if not units.is_chain:

@@ -37,7 +37,13 @@ from solver.model.holdings import (
     least_saved_bytes,
 )
 from solver.model.operators import Operator
-from solver.model.problem_checks import check_colocation, check_devices, check_graph, check_totals
+from solver.model.problem_checks import (
+    check_colocation,
+    check_devices,
+    check_graph,
+    check_totals,
+    totals_of,
+)
 from solver.model.training import RECOMPUTE, SCHEDULES, RecomputeRule, Schedule
 
 MemoryModel = Literal["weights", "inference", "training"]
@@ -198,7 +204,22 @@ class PartitionProblem:
 
     def replace(self, **changes: Any) -> PartitionProblem:
         """Return a copy with `changes` applied, validated again."""
+        if [*changes] == ["weights"]:
+            weights = as_mapping(changes["weights"], "weights", Weight)
+            if weights.keys() == self.weights.keys():
+                return self._resized(weights)
         return replace(self, **changes)
+
+    def _resized(self, weights: Mapping[str, Weight]) -> PartitionProblem:
+        """Return a copy with other sizes of its weights, on which few tables depend."""
+        if weights == self.weights:
+            return self
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__, weights=MappingProxyType(weights))
+        for table in ("arrays", "storage_graph"):
+            made.__dict__.pop(table, None)
+        check_totals(made)
+        return made
 
     @property
     def memory_depends_on_followers(self) -> bool:
@@ -239,6 +260,11 @@ class PartitionProblem:
         for op in self.operators:
             roots[op.name] = op.name if op.alias_of is None else roots[op.alias_of]
         return roots
+
+    @cached_property
+    def totals(self) -> tuple[int, int]:
+        """Bytes, without those of weights, and nanoseconds, as if no plan avoided any cost."""
+        return totals_of(self)
 
     @cached_property
     def arrays(self) -> ProblemArrays:

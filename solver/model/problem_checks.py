@@ -192,12 +192,31 @@ def check_totals(problem: PartitionProblem) -> None:
                 f"device {device.name!r}: memory_bytes is above {MAX_TOTAL} (1 PB); "
                 "write less, or None (null in a file) for unlimited memory"
             )
-    sizes = [weight.held_bytes("training") for weight in problem.weights.values()]
-    sizes += [weight.size_bytes for weight in problem.weights.values()]
+    size_bytes, time_ns = problem.totals
+    for weight in problem.weights.values():
+        size_bytes += weight.held_bytes("training") + weight.size_bytes
+    if size_bytes > MAX_TOTAL:
+        raise PartitionError(
+            f"sizes add up to more than {MAX_TOTAL} bytes (1 PB); write smaller ones"
+        )
+    if time_ns > MAX_TOTAL:
+        raise PartitionError(
+            f"times of operators and transfers add up to more than {MAX_TOTAL} ns (11 days); "
+            "write smaller ones, or a faster link"
+        )
+    if "step" in problem.objective and problem.microbatches * time_ns > MAX_TOTAL:
+        raise PartitionError(
+            f"microbatches is {problem.microbatches}, and a step of all of them may take more than "
+            f"{MAX_TOTAL} ns (11 days); write at most {MAX_TOTAL // time_ns}"
+        )
+
+
+def totals_of(problem: PartitionProblem) -> tuple[int, int]:
+    """Return bytes, without those of weights, and nanoseconds, as if no plan avoided any cost."""
     # A stage without operators holds nothing.
     chunks = min(problem.chunks_per_device, len(problem.operators))
     batches = problem.microbatches if problem.memory_model != "weights" else 1
-    sizes += [chunks * batches * graph_input.value_bytes for graph_input in problem.inputs]
+    sizes = [chunks * batches * graph_input.value_bytes for graph_input in problem.inputs]
     # A pipeline passes every value on at most once to each of its other positions.
     relayed = problem.interconnect.charging == "relayed"
     borders = problem.chunks_per_device * len(problem.devices) - 1
@@ -230,17 +249,4 @@ def check_totals(problem: PartitionProblem) -> None:
             own_ns += slowest.transfer_ns(backward.gradient_bytes)
         # One send or write for each device that reads, and one receive there.
         times.append(2 * moves * (own_ns if op.transfer_ns is None else op.transfer_ns))
-    if sum(sizes) > MAX_TOTAL:
-        raise PartitionError(
-            f"sizes add up to more than {MAX_TOTAL} bytes (1 PB); write smaller ones"
-        )
-    if sum(times) > MAX_TOTAL:
-        raise PartitionError(
-            f"times of operators and transfers add up to more than {MAX_TOTAL} ns (11 days); "
-            "write smaller ones, or a faster link"
-        )
-    if "step" in problem.objective and problem.microbatches * sum(times) > MAX_TOTAL:
-        raise PartitionError(
-            f"microbatches is {problem.microbatches}, and a step of all of them may take more than "
-            f"{MAX_TOTAL} ns (11 days); write at most {MAX_TOTAL // sum(times)}"
-        )
+    return sum(sizes), sum(times)

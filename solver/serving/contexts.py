@@ -32,7 +32,6 @@ class Contexts:
     def __init__(self, serving: ServingProblem) -> None:
         self._serving = serving
         self._phases = dict(sorted({**serving.others, serving.context: serving.phases}.items()))
-        self._merged: dict[tuple[int, str], PartitionProblem] = {}
 
     @property
     def _devices(self) -> Mapping[str, Device]:
@@ -105,10 +104,7 @@ class Contexts:
         )
 
     def _merged_of(self, known: int, memory_of: str) -> PartitionProblem:
-        if (known, memory_of) not in self._merged:
-            runs = {self._serving.token_phase: 1}
-            self._merged[known, memory_of] = self._phases[known].merged(runs, memory_of)
-        return self._merged[known, memory_of]
+        return self._phases[known].merged({self._serving.token_phase: 1}, memory_of)
 
     def _around(self, context: int) -> tuple[int, int]:
         """Return the known contexts by which a context is predicted: itself, or two others."""

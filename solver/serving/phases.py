@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -113,12 +113,26 @@ class Phases:
         if min(counts.values()) < 0 or not any(counts.values()):
             raise PartitionError(f"runs are {counts}; write how often each phase runs")
         holds = self.problems[memory_of]
-        return holds.replace(
-            operators=tuple(self._operator(name, counts, memory_of) for name in self._order),
-            weights=self.weights,
-            colocation=self._groups,
-            interconnect=_repeated(holds.interconnect, sum(counts.values())),
-        )
+        key = (memory_of, *counts.values())
+        if key not in self._merged:
+            self._merged[key] = holds.replace(
+                operators=tuple(self._operator(name, counts, memory_of) for name in self._order),
+                weights=self.weights,
+                colocation=self._groups,
+                interconnect=_repeated(holds.interconnect, sum(counts.values())),
+            )
+        return self._merged[key].replace(weights=self.weights)
+
+    def resized(self, resize: Callable[[str, Weight], Weight]) -> Phases:
+        """Return the same phases with other sizes of weights, each of which has a key."""
+        problems = {
+            name: problem.replace(weights={k: resize(k, w) for k, w in problem.weights.items()})
+            for name, problem in self.problems.items()
+        }
+        made = Phases(problems)
+        # Nothing but weights differs in what they are merged to.
+        made.__dict__["_merged"] = self._merged
+        return made
 
     def evaluate(self, plan: PartitionPlan) -> Mapping[str, Evaluation]:
         """Return what a plan for all phases costs in each of them, and what it breaks there."""
@@ -137,6 +151,11 @@ class Phases:
         return PartitionPlan(assignment, order, chunks)
 
     # -- what the phases have together ----------------------------------------------------------
+
+    @cached_property
+    def _merged(self) -> dict[tuple[object, ...], PartitionProblem]:
+        """Problems merged before, by the phase that holds values and by runs."""
+        return {}
 
     @cached_property
     def _order(self) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from solver.evaluation.evaluate import Evaluation
 from solver.model.checks import check_natural, check_positive, remake
 from solver.model.errors import PartitionError
 from solver.model.plan import PartitionPlan
-from solver.model.problem import PartitionProblem
+from solver.model.problem import Weight
 from solver.serving.phases import Phases
 
 ServingObjective = Literal["request", "token", "throughput", "context"]
@@ -175,17 +175,12 @@ class ServingProblem:
     def with_groups(self, groups: int) -> ServingProblem:
         """Return the problem in which devices hold the caches of several groups."""
 
-        def several(problem: PartitionProblem) -> PartitionProblem:
-            weights = {
-                key: replace(weight, size_bytes=groups * weight.size_bytes)
-                if key in self.cache_bytes_per_token
-                else weight
-                for key, weight in problem.weights.items()
-            }
-            return problem.replace(weights=weights)
+        def several(key: str, weight: Weight) -> Weight:
+            if key not in self.cache_bytes_per_token:
+                return weight
+            return replace(weight, size_bytes=groups * weight.size_bytes)
 
-        problems = {name: several(problem) for name, problem in self.phases.problems.items()}
-        return replace(self, phases=Phases(problems), others={})
+        return replace(self, phases=self.phases.resized(several), others={})
 
     def _groups(self, plan: PartitionPlan, found: Mapping[str, Evaluation]) -> int:
         """Return how many groups take turns, given what the plan costs for one."""

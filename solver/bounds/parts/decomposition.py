@@ -160,7 +160,7 @@ def applies(units: Instance) -> bool:
         has_parts(problem)
         and not problem.interconnect.overlap
         and math.prod(len(kind.devices) + 1 for kind in kinds) <= MOST_SETS
-        and why_declined(problem.replace(objective=("bottleneck",))) is None
+        and why_declined(problem, ("bottleneck",)) is None
     )
 
 

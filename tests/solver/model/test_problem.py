@@ -1,16 +1,18 @@
 import dataclasses
 import re
+from functools import cached_property
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solver import SOLVERS, PartitionPlan, SolveLimits, diagnose, solve
+from solver import SOLVERS, PartitionPlan, SolveLimits, diagnose, evaluate, solve
 from solver.model.devices import Device, Interconnect, Link
 from solver.model.errors import PartitionError
 from solver.model.operators import Operator
 from solver.model.problem import ColocationGroup, GraphInput, PartitionProblem, Weight
 from solver.model.training import Backward
+from tests.support.random_problems import random_plan, random_problem
 
 A, B = Operator("a"), Operator("b", reads=("a",))
 DEVICES = (Device("gpu0"), Device("gpu1"))
@@ -269,6 +271,25 @@ def test_replace_validates_again_and_leaves_the_original():
     assert original.objective == ("bottleneck",)
     with raises("no devices"):
         original.replace(devices=())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_problem_with_weights_of_other_sizes_is_like_one_made_anew(seed):
+    original = random_problem(seed, draw_chunks=True, training=seed % 2 == 0)
+    tables = [n for n, of in vars(PartitionProblem).items() if isinstance(of, cached_property)]
+    for name in tables:
+        getattr(original, name)
+    larger = {key: Weight(3 * w.size_bytes + 1) for key, w in original.weights.items()}
+    resized, made = original.replace(weights=larger), dataclasses.replace(original, weights=larger)
+    assert resized == made
+    for name in set(tables) - {"arrays", "storage_graph"}:
+        assert getattr(resized, name) == getattr(made, name), name
+    plan = random_plan(original, seed, draw_chunks=True)
+    assert evaluate(resized, plan) == evaluate(made, plan)
+    assert original.replace(weights=original.weights) == original
+    if larger:
+        with raises("1 PB"):
+            original.replace(weights=dict.fromkeys(larger, Weight(10**15)))
 
 
 def test_derived_tables():

@@ -52,6 +52,16 @@ def test_times_add_up_and_memory_is_that_of_one_phase(seed):
             )
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_caches_of_several_groups_are_merged_as_if_phases_were_made_anew(seed):
+    serving = random_case(seed, memory_model="inference")
+    runs = {PROMPT: 1, TOKEN: 2}
+    for groups in (1, 3, 2):
+        phases = serving.with_groups(groups).phases
+        for holds in (PROMPT, TOKEN):
+            assert phases.merged(runs, holds) == Phases(phases.problems).merged(runs, holds)
+
+
 def problem(*operators, **settings):
     devices = [Device("a"), Device("b")]
     return PartitionProblem(operators, devices, weights={"w": Weight(1)}, **settings)
