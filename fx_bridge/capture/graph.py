@@ -44,9 +44,9 @@ from fx_bridge.capture.tracers.values import complete
 from fx_bridge.equivalence.calls import checked_inputs
 from fx_bridge.storages.attention import checked_kernels
 from fx_bridge.storages.autocast import note_precision
+from fx_bridge.storages.device_kernels import DeviceKernels
 from fx_bridge.storages.table import StorageTable, storage_table
 from solver import PartitionError
-from solver.model.checks import check_choice
 from solver.model.text import shown
 
 COMPUTE_OPS: Final = frozenset({"call_function", "call_method", "call_module"})
@@ -130,14 +130,24 @@ class CapturedGraph:
         PartitionError
             If a name is unknown.
         """
-        if device_type is not None:
-            check_choice(device_type, ("cpu", "cuda"), "device_type")
-        return replace(self, device_type=device_type, attention=checked_kernels(attention))
+        kernels = DeviceKernels(device_type, checked_kernels(attention))
+        return self._costed(device_type=kernels.device_type, attention=kernels.attention)
 
     @property
     def trained(self) -> CapturedGraph:
         """The same graph, costed for training."""
-        return self if self.trains else replace(self, trains=True)
+        return self if self.trains else self._costed(trains=True)
+
+    def _costed(self, **changes: Any) -> CapturedGraph:
+        """Return the same graph, costed for something else."""
+        made = replace(self, **changes)
+        made.__dict__["_tables"] = self._tables
+        return made
+
+    @cached_property
+    def _tables(self) -> dict[tuple[object, ...], StorageTable]:
+        """The storage tables of the graph, by kernels."""
+        return {}
 
     @property
     def graph(self) -> fx.Graph:
@@ -147,7 +157,10 @@ class CapturedGraph:
     @cached_property
     def storage_table(self) -> StorageTable:
         """Where every value lives; found out when it is first asked for."""
-        return storage_table(self)
+        kernels = (*DeviceKernels.of(self).on(self.module), self.trains)
+        if kernels not in self._tables:
+            self._tables[kernels] = storage_table(self)
+        return self._tables[kernels]
 
     @property
     def example_values(self) -> tuple[Any, ...]:
@@ -372,13 +385,14 @@ def _from_module(
             model, args, kwargs, request.dynamic_batch, request.dynamic_shapes, fixed, request.check
         )
     )
-    mark_constants(made.exported.module, model, args, kwargs, fixed)
+    exported = made.exported
+    mark_constants(exported.module, model, args, kwargs, fixed)
     captured = CapturedGraph(
-        made.exported.module,
+        exported.module,
         made.how,
         made.note,
-        made.exported.args,
-        made.exported.kwargs,
+        exported.args,
+        exported.kwargs,
         source=model,
         constants=request.constants,
         check=request.check,

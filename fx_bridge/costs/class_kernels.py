@@ -83,7 +83,7 @@ def classes_by_kernels(
             for name, found in of_node.items()
         }
         together[choices] = ClassCosts(
-            replace(captured, device_type=kernels[0], attention=kernels[1]),
+            captured.with_kernels(*kernels),
             own_specs,
             {name: own for name, own in names.items() if own},
         )

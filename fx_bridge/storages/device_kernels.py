@@ -8,11 +8,13 @@ counted is what the device would do. ``docs/memory.md`` lists what was looked at
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any, Final, Protocol, Self
 
 import torch
+from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -61,6 +63,15 @@ class DeviceKernels(TorchFunctionMode):
     def of(cls, captured: KernelChoice) -> Self:
         """Return the kernels that `captured` is costed with."""
         return cls(captured.device_type, captured.attention)
+
+    def on(self, module: nn.Module) -> tuple[str | None, tuple[str, ...] | None]:
+        """Return device type and attention, the same for those that are the same on a module."""
+        tensors = itertools.chain(module.parameters(), module.buffers())
+        if {tensor.device.type for tensor in tensors} != {"meta"}:
+            return self.device_type, self.attention
+        device_type = self.device_type or "cuda"
+        own = CPU_KERNELS if device_type == "cpu" else CUDA_KERNELS
+        return device_type, own if self.attention is None else self.attention
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

@@ -25,6 +25,7 @@ from fx_bridge import (
 )
 from fx_bridge.costs import backward_costs, roofline_latency_ns
 from fx_bridge.costs.backward import backward_passes
+from fx_bridge.costs.class_kernels import classes_by_kernels
 from fx_bridge.memory.profile import forward_workspaces
 from fx_bridge.storages.attention import AttentionCall
 from solver import Device, PartitionError, problem_from_digraph
@@ -212,6 +213,23 @@ def test_a_model_on_meta_costs_on_a_cpu_what_it_does_there(settings: dict[str, A
     for training in (False, True):
         found, wanted = (memory_profile(c, training=training) for c in (as_on_cpu, on_cpu))
         assert found.points == wanted.points
+
+
+def test_a_graph_has_one_storage_table_for_kernels_that_are_the_same() -> None:
+    captured = captured_attention()
+    table = captured.storage_table
+    same = captured.with_kernels("cuda", "flash,efficient")
+    assert same.storage_table is table
+    (found,) = classes_by_kernels(captured, {"l4": DEVICE_SPECS["l4"]}, training=False)
+    assert found.captured.storage_table is table
+    trained = captured.trained.storage_table
+    assert trained.saved and not table.saved
+    others = [captured.with_kernels("cpu"), captured.with_kernels(attention="math")]
+    tables = {table, trained, *(other.storage_table for other in others)}
+    assert len(tables) == 4
+    # The same tensors by another name of a device are read by other kernels.
+    on_cpu = captured_attention("cpu")
+    assert on_cpu.with_kernels("cuda").storage_table is not on_cpu.storage_table
 
 
 def test_attention_inside_a_called_module_is_seen() -> None:
