@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fx_bridge.capture.model.messages import failure, quiet
 from fx_bridge.python_state.restoration import PythonState
+from fx_bridge.storages.repeated_calls import RepeatingFakeTensorMode
 from solver import PartitionError
 
 _hf: Any = importlib.import_module("transformers.cache_utils")
@@ -178,8 +178,12 @@ def run_faked(model: nn.Module, *args: Any, **kwargs: Any) -> None:
     It remembers nothing of that; its arguments do.
     """
     named = dict((*model.named_parameters(), *model.named_buffers()))
-    fakes = FakeTensorMode(allow_non_fake_inputs=True)
-    with quiet(), PythonState(model).during(), torch.no_grad(), fakes as mode:
+    with (
+        quiet(),
+        PythonState(model).during(),
+        torch.no_grad(),
+        RepeatingFakeTensorMode() as mode,
+    ):
         # Fake kernels of experts know bfloat16 alone.
         tensors = {
             name: torch.empty(t.shape, dtype=_PROBED if t.is_floating_point() else t.dtype)

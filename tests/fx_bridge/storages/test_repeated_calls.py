@@ -3,11 +3,16 @@
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    FakeTensor,
+    FakeTensorMode,
+)
 
 from fx_bridge.capture.graph import capture
 from fx_bridge.costs.operators import node_flops
 from fx_bridge.storages.mutations import memory_of
-from fx_bridge.storages.repeated_calls import RepeatedCalls
+from fx_bridge.storages.repeated_calls import RepeatedCalls, RepeatingFakeTensorMode
 from fx_bridge.storages.replay import Replay
 from fx_bridge.storages.table import storage_table
 from fx_bridge.storages.tensor_subclasses import tensors_in
@@ -115,3 +120,21 @@ def test_writes_and_what_is_more_than_sizes_are_never_repeated(captured):
     assert call(replay, x.detach().requires_grad_(), 1) is None
     assert call(replay, torch.ones(2), 1) is None
     assert call(replay, x, object()) is None
+
+
+def test_a_model_on_repeating_fakes_yields_what_it_does_on_fakes():
+    model, found = Blocks().eval(), []
+    for mode in (FakeTensorMode(allow_non_fake_inputs=True), RepeatingFakeTensorMode()):
+        with torch.no_grad(), mode:
+            fakes = {name: torch.empty_like(t) for name, t in model.state_dict().items()}
+            made = torch.func.functional_call(model, fakes, torch.empty(2, 4, 8))
+        found.append([(t.shape, t.stride(), t.dtype, t.device) for t in made])
+        assert all(isinstance(tensor, FakeTensor) for tensor in made)
+    assert found[0] == found[1]
+
+
+def test_fakes_that_repeat_still_have_no_values():
+    with RepeatingFakeTensorMode():
+        for _ in range(2):
+            with pytest.raises(DataDependentOutputException):
+                torch.ones(3).sum().item()
