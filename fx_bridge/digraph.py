@@ -136,7 +136,7 @@ def _add_nodes(
 ) -> None:
     """Add inputs and operators, with what they cost on every class of devices, and reads."""
     table = found[0].captured.storage_table
-    flops = node_flops(captured)
+    flops = node_flops(captured, table.kinds)
     by_kernels = [_operator_costs(each, flops, costs, training) for each in found]
     returned = set(captured.graph.output_node().all_input_nodes)
     for node in captured.graph.nodes:

@@ -7,20 +7,16 @@ Frozen parameters, integers, and what only graph inputs lead to need no gradient
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from fx_bridge.capture.graph import COMPUTE_OPS, CapturedGraph
 from fx_bridge.capture.python.custom_backward import check_backward
+from fx_bridge.costs.backward_run import BackwardRun, Pass
 from fx_bridge.costs.device_specs import DEVICE_SPECS, DeviceSpec
-from fx_bridge.costs.kernels import Counting, Kernel, storage_nbytes
-from fx_bridge.costs.operators import dtype_name
+from fx_bridge.costs.kernels import Kernel
 from fx_bridge.costs.recomputation import (
     recomputable_operators,
     recomputation_regions,
@@ -28,8 +24,6 @@ from fx_bridge.costs.recomputation import (
     saved_operators,
 )
 from fx_bridge.costs.recompute import ANYTHING, Recompute
-from fx_bridge.storages.device_kernels import DeviceKernels
-from fx_bridge.storages.replay import Replay, value_bytes
 from fx_bridge.storages.table import Storage
 from fx_bridge.storages.tensor_subclasses import tensor_leaves
 from solver import PartitionError
@@ -106,14 +100,22 @@ def backward_costs(captured: CapturedGraph) -> dict[str, BackwardCost]:
     128
     """
     check_backward(captured.module, "plan for training")
+    captured = captured.trained
     if not needs_gradients(captured):
         raise PartitionError(
             "no parameter of the model requires a gradient, so there is nothing to train; set "
             "requires_grad_() on some, or plan for inference"
         )
-    replay = _BackwardReplay(captured)
-    replay.replay()
-    return replay.costs
+    replay, kinds = BackwardRun(captured), captured.storage_table.kinds
+    replay.replay(kinds)
+    found = kinds.for_all(replay.found)
+    last_reader = {read: node for node in captured.operators for read in node.all_input_nodes}
+    order = {node: place for place, node in enumerate(captured.graph.nodes)}
+    return {
+        node.name: _cost(found[node.name], node, last_reader, order)
+        for node in captured.operators
+        if node.name in found
+    }
 
 
 def backward_flops(captured: CapturedGraph) -> dict[str, int]:
@@ -180,8 +182,8 @@ def backward_passes(
     PartitionError
         If there is nothing to train.
     """
-    costs = backward_costs(captured)
     captured = captured.trained
+    costs = backward_costs(captured)
     saved = captured.storage_table.saved
     kept: dict[str, set[Storage]] = {}
     for found in saved.values():
@@ -215,154 +217,35 @@ def backward_passes(
     return passes
 
 
-# -- running -------------------------------------------------------------------------------
-
-
-class _BackwardReplay(Replay):
-    """A replay with autograd on that also runs the backward pass of each operator alone."""
-
-    differentiates = True
-
-    def __init__(self, captured: CapturedGraph) -> None:
-        super().__init__(captured.module, kernels=DeviceKernels.of(captured))
-        self.costs: dict[str, BackwardCost] = {}
-        self._counting = Counting()
-        self._last_reader: dict[fx.Node, fx.Node] = {}
-        for node in captured.operators:
-            for read in node.all_input_nodes:
-                self._last_reader[read] = node
-        self._order = {node: order for order, node in enumerate(captured.graph.nodes)}
-
-    def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
-        yield from super().contexts()
-        yield torch.enable_grad()
-        yield self._counting
-
-    def observe(self, node: fx.Node) -> Any:
-        if node.op in COMPUTE_OPS:
-            with contextlib.suppress(Exception):
-                self._measure(node)
-            self._counting.count = None
-        return super().observe(node)
-
-    def _measure(self, node: fx.Node) -> None:
-        """Run `node` on inputs of its own, forward and backward."""
-        leaves: dict[int, torch.Tensor] = {}
-        value_leaves: list[tuple[fx.Node, torch.Tensor]] = []
-        weight_leaves: list[torch.Tensor] = []
-
-        def detached(read: fx.Node, value: Any) -> Any:
-            def one(tensor: Any) -> Any:
-                if not isinstance(tensor, torch.Tensor):
-                    return tensor
-                if id(tensor) not in leaves:
-                    leaf = tensor.detach()
-                    if tensor.requires_grad:
-                        leaf.requires_grad_()
-                        if read.op == "get_attr":
-                            weight_leaves.append(leaf)
-                        else:
-                            value_leaves.append((read, leaf))
-                    # A leaf may not be written to; what is written to is no leaf in the graph.
-                    writes = tensor.requires_grad and _may_write(node)
-                    leaves[id(tensor)] = _written(leaf, tensor) if writes else leaf
-                return leaves[id(tensor)]
-
-            return torch.utils._pytree.tree_map(one, value)
-
-        if node.op == "call_module":
-            submodule = self.fetch_attr(str(node.target))
-            weight_leaves += [self.fake(p) for p in submodule.parameters() if p.requires_grad]
-        before = dict(self.env)
-        made_up = len(self.made_up)
-        try:
-            for read in node.all_input_nodes:
-                self.env[read] = detached(read, self.env[read])
-            forward = self._counting.start()
-            value = super().observe(node)
-            forward_bytes = forward.peak_bytes - forward.live_bytes
-        finally:
-            self.env = before
-        if len(self.made_up) > made_up:
-            del self.made_up[made_up:]
-            return
-        outputs = [t for t in tensor_leaves(value) if t.requires_grad]
-        wanted = [leaf for _, leaf in value_leaves] + weight_leaves
-        if not outputs or not wanted:
-            if forward_bytes > 0:
-                self.costs[node.name] = BackwardCost(workspace_bytes=forward_bytes)
-            return
-        self._run_backward(node, outputs, value_leaves, weight_leaves, forward_bytes)
-
-    def _run_backward(
-        self,
-        node: fx.Node,
-        outputs: list[torch.Tensor],
-        value_leaves: list[tuple[fx.Node, torch.Tensor]],
-        weight_leaves: list[torch.Tensor],
-        forward_bytes: int,
-    ) -> None:
-        self._counting.count = None
-        incoming = [torch.empty_like(tensor) for tensor in outputs]
-        gradient_bytes = sum(map(value_bytes, outputs))
-        count = self._counting.start()
-        wanted = [leaf for _, leaf in value_leaves] + weight_leaves
-        gradients = torch.autograd.grad(outputs, wanted, incoming, allow_unused=True)
-        peak_bytes = count.peak_bytes
-        self._counting.count = None
-        passed = {tensor.untyped_storage()._cdata for tensor in incoming}
-        new = {
-            t.untyped_storage()._cdata: storage_nbytes(t)
-            for t in gradients
-            if t is not None and t.untyped_storage()._cdata not in passed
-        }
-        kernels = list(count.kernels)
-        workspace_bytes = max(peak_bytes - sum(new.values()), 0)
-        takers: list[fx.Node] = []
-        slices: list[fx.Node] = []
-        for (read, leaf), gradient in zip(value_leaves, gradients, strict=False):
-            if gradient is None:
-                continue
-            size_bytes = value_bytes(leaf)
-            same = gradient.untyped_storage()._cdata in passed
-            if read.op in COMPUTE_OPS:
-                if same and size_bytes >= gradient_bytes:
-                    takers.append(read)
-                elif storage_nbytes(gradient) > size_bytes:
-                    slices.append(read)
-            if self._last_reader[read] is not node:
-                # Added to what later readers gave: two are read, one is written.
-                kernels.append(Kernel(0, 3 * size_bytes, dtype_name(leaf.dtype)))
-                workspace_bytes += size_bytes
-        weight_gradient_bytes = 0
-        for leaf, gradient in zip(weight_leaves, gradients[len(value_leaves) :], strict=True):
-            if gradient is not None:
-                size_bytes = value_bytes(leaf)
-                kernels.append(Kernel(0, 3 * size_bytes, dtype_name(leaf.dtype)))
-                weight_gradient_bytes += size_bytes
-        self.costs[node.name] = BackwardCost(
-            kernels=tuple(kernels),
-            gradient_bytes=gradient_bytes,
-            # Of several terms the oldest: its gradient is there for longest anyway.
-            passes_to=min(takers, key=self._order.__getitem__).name if takers else None,
-            slices=tuple(dict.fromkeys(read.name for read in slices)),
-            workspace_bytes=max(workspace_bytes, forward_bytes),
-            weight_gradient_bytes=weight_gradient_bytes,
-        )
-
-
-def _written(leaf: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy of a leaf that is a view where the tensor is one.
-
-    Autograd passes the gradient of what was written through a view by way of copies (CopySlices).
-    """
-    copy = leaf.clone()
-    return copy.view_as(copy) if tensor._is_view() else copy
-
-
-def _may_write(node: fx.Node) -> bool:
-    """Return whether `node` may change what it reads in place."""
-    if isinstance(node.target, OpOverload):
-        return bool(node.target._schema.is_mutable)
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return node.op == "call_module" or name == "setitem" or name.endswith("_")
+def _cost(
+    alone: Pass,
+    node: fx.Node,
+    last_reader: Mapping[fx.Node, fx.Node],
+    order: Mapping[fx.Node, int],
+) -> BackwardCost:
+    """Return what the backward pass of an operator costs, beside those that read the same."""
+    reads = node.all_input_nodes
+    added, takers, slices, sums_bytes = [], [], [], 0
+    for gradient in alone.gradients:
+        if gradient.read is None:
+            added.append(gradient.addition)
+            continue
+        read = reads[gradient.read]
+        if read.op in COMPUTE_OPS:
+            if gradient.passed and gradient.size_bytes >= alone.gradient_bytes:
+                takers.append(read)
+            elif gradient.is_slice:
+                slices.append(read.name)
+        if last_reader[read] is not node:
+            # Added to what later readers gave.
+            added.append(gradient.addition)
+            sums_bytes += gradient.size_bytes
+    return BackwardCost(
+        kernels=(*alone.kernels, *added),
+        gradient_bytes=alone.gradient_bytes,
+        # Of several terms the oldest: its gradient is there for longest anyway.
+        passes_to=min(takers, key=order.__getitem__).name if takers else None,
+        slices=tuple(dict.fromkeys(slices)),
+        workspace_bytes=max(alone.workspace_bytes + sums_bytes, alone.forward_bytes),
+        weight_gradient_bytes=sum(g.size_bytes for g in alone.gradients if g.read is None),
+    )

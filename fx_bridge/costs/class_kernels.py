@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -19,9 +19,10 @@ from torch import fx
 from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.costs.device_specs import DeviceSpec
 from fx_bridge.costs.recomputation import rng_state_bytes
-from fx_bridge.storages.attention import AttentionCall
+from fx_bridge.storages.attention import CPU_KERNELS, CUDA_KERNELS, AttentionCall
 from fx_bridge.storages.device_kernels import DeviceKernels
 from fx_bridge.storages.replay import Replay
+from fx_bridge.storages.tensor_subclasses import tensor_leaves
 
 Kernels = tuple[str | None, tuple[str, ...] | None]
 """A device type, and what it has for attention."""
@@ -64,16 +65,18 @@ def classes_by_kernels(
         wanted.setdefault((device_type, own), {})[name] = spec
     if not wanted:
         wanted[captured.device_type, captured.attention] = {}
+    graphs = _with_each(captured, wanted)
+    kinds = graphs[0].storage_table.kinds
     replay = _ChoiceReplay(captured, tuple(wanted), training)
-    replay.replay()
+    replay.replay(kinds)
+    chosen = kinds.for_all(replay.chosen)
     together: dict[tuple[str, ...], ClassCosts] = {}
-    for index, (kernels, own_specs) in enumerate(wanted.items()):
-        of_node = {name: [c[index] for c in found] for name, found in replay.chosen.items()}
+    for index, own_specs in enumerate(wanted.values()):
+        of_node = {name: [c[index] for c in found] for name, found in chosen.items()}
         choices = tuple(choice for found in of_node.values() for choice in found)
         if training:
             # What is noted to draw the same random numbers again.
-            given = replace(captured, device_type=kernels[0])
-            choices += tuple(map(str, rng_state_bytes(given).values()))
+            choices += tuple(map(str, rng_state_bytes(graphs[index]).values()))
         if choices in together:
             same = together[choices]
             together[choices] = replace(same, specs={**same.specs, **own_specs})
@@ -82,12 +85,30 @@ def classes_by_kernels(
             name: ",".join(dict.fromkeys(choice for choice in found if choice not in _OTHERS))
             for name, found in of_node.items()
         }
-        together[choices] = ClassCosts(
-            captured.with_kernels(*kernels),
-            own_specs,
-            {name: own for name, own in names.items() if own},
-        )
+        kernels = {name: own for name, own in names.items() if own}
+        together[choices] = ClassCosts(graphs[index], own_specs, kernels)
     return list(together.values())
+
+
+def _with_each(captured: CapturedGraph, wanted: Collection[Kernels]) -> list[CapturedGraph]:
+    """Return the graph with each of some kernels: itself where it is run by these anyway."""
+    given = captured.device_type, captured.attention
+    same = {given}
+    if _on_meta(captured.graph):
+        same |= {kernels for kernels in wanted if _chosen(kernels) == _chosen(given)}
+    return [captured if kernels in same else captured.with_kernels(*kernels) for kernels in wanted]
+
+
+def _on_meta(graph: fx.Graph) -> bool:
+    leaves = (leaf for node in graph.nodes for leaf in tensor_leaves(node.meta.get("val")))
+    return all(leaf.device.type == "meta" for leaf in leaves)
+
+
+def _chosen(kernels: Kernels) -> Kernels:
+    """Return what kernels that are left out are for a graph on the meta device."""
+    device_type = kernels[0] or "cuda"
+    default = CPU_KERNELS if device_type == "cpu" else CUDA_KERNELS
+    return device_type, default if kernels[1] is None else kernels[1]
 
 
 _OTHERS: Final = ("fused", "apart")

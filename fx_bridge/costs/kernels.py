@@ -164,9 +164,9 @@ def math_attention_kernels(captured: CapturedGraph) -> dict[str, tuple[Kernel, .
     )
     if not any(may_attend):
         return {}
-    replay = _MathReplay(captured)
-    replay.replay()
-    return replay.ran
+    replay, kinds = _MathReplay(captured), captured.storage_table.kinds
+    replay.replay(kinds)
+    return kinds.for_all(replay.ran)
 
 
 class _NotingMath(DeviceKernels):

@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fx_bridge.capture.graph import CapturedGraph, check_captured
 from fx_bridge.capture.model.attributes import attribute_at
 from fx_bridge.storages.device_kernels import DeviceKernels
+from fx_bridge.storages.kinds import Kinds
 from fx_bridge.storages.replay import Replay, hint, without_fast_path
 from fx_bridge.storages.table import StorageTable
 
@@ -36,8 +37,13 @@ experts are chosen alike, as many as rows can choose at most, or every one."""
 _ALLOCATIONS: Final = frozenset({"empty", "empty_like", "empty_strided", "new_empty"})
 
 
-def node_flops(captured: CapturedGraph) -> dict[str, int]:
+def node_flops(captured: CapturedGraph, kinds: Kinds | None = None) -> dict[str, int]:
     """Count the floating-point operations of every operator.
+
+    Parameters
+    ----------
+    kinds : Kinds, optional
+        Of the same graph, when they are there already.
 
     Returns
     -------
@@ -63,8 +69,9 @@ def node_flops(captured: CapturedGraph) -> dict[str, int]:
     check_captured(captured, "count", "node_flops(capture(model, args))")
     counting = _FlopReplay(captured)
     with without_fast_path():
-        counting.replay()
-    return {node.name: counting.flops[node.name] for node in captured.operators}
+        counting.replay(kinds)
+    flops = counting.flops if kinds is None else kinds.for_all(counting.flops)
+    return {node.name: flops[node.name] for node in captured.operators}
 
 
 class _FlopReplay(Replay):

@@ -211,7 +211,8 @@ class _Effects:
         self._place = {node.name: at for at, node in enumerate(captured.operators)}
         self._root: dict[str, str] = {}
         self._homes: dict[Storage, list[fx.Node]] = defaultdict(list)
-        self._writers: dict[Storage, list[fx.Node]] = defaultdict(list)
+        self._writers: dict[Storage, list[fx.Node]] = {}
+        self._written_weights: dict[str, set[Storage]] = defaultdict(set)
         for node in captured.operators:
             alias_of = self._table.alias_of(node)
             self._root[node.name] = (
@@ -220,7 +221,9 @@ class _Effects:
             for storage in self._table.storages[node.name]:
                 self._homes[storage].append(node)
             for storage in self._table.writes.get(node.name, ()):
-                self._writers[storage].append(node)
+                self._writers.setdefault(storage, []).append(node)
+                if storage.kind == "weight":
+                    self._written_weights[storage.owner].add(storage)
         switches = [at for at, node in enumerate(captured.operators) if _is_switch(node)]
         self._switched = range(switches[0], switches[-1] + 1) if switches else range(0)
 
@@ -231,7 +234,9 @@ class _Effects:
             return False
         if not all(map(_is_plain, tensor_leaves(node.meta.get("val")))):
             return False
-        family = dict.fromkeys(other for s in own for other in (*self._homes[s], *self._writers[s]))
+        family = dict.fromkeys(
+            other for s in own for other in (*self._homes[s], *self._writers.get(s, ()))
+        )
         return all(
             self._root[member.name] == node.name and self._repeats(member, own) for member in family
         )
@@ -250,18 +255,17 @@ class _Effects:
 
     def _reads_changed(self, node: fx.Node, statistics: Set[Storage]) -> bool:
         """Return whether what an operator reads may be another thing when it runs again."""
-        keys = set(self._table.weights_read.get(node.name, ()))
-        for storage in self._writers.keys() - statistics:
-            writers = self._writers[storage]
-            if storage.kind == "weight" and storage.owner in keys:
-                return True
-            for read in node.all_input_nodes:
-                if storage not in self._table.storages.get(read.name, ()):
+        keys = self._table.weights_read.get(node.name, ())
+        if any(self._written_weights[key] - statistics for key in keys):
+            return True
+        for read in node.all_input_nodes:
+            for storage in self._table.storages.get(read.name, ()):
+                if storage not in self._writers or storage in statistics:
                     continue
                 if storage.kind in ("weight", "input"):
                     return True
                 root = self._root[read.name]
-                unseen = (w for w in writers if self._root[w.name] != root)
+                unseen = (w for w in self._writers[storage] if self._root[w.name] != root)
                 if any(self._place[w.name] > self._place[node.name] for w in unseen):
                     return True
         return False

@@ -23,6 +23,7 @@ from fx_bridge.memory.optimizer import (
 )
 from fx_bridge.memory.result import LiveStorage, MemoryPoint, MemoryProfile
 from fx_bridge.memory.run import Loss, MemoryRun, NothingToTrainError, Runner, TrainingStep
+from fx_bridge.memory.workspaces import WorkspaceRun
 from fx_bridge.storages.tensor_subclasses import tensors_in
 from solver import PartitionError
 from solver.model.text import shown
@@ -168,25 +169,12 @@ def forward_workspaces(captured: CapturedGraph, *, training: bool = False) -> di
     >>> forward_workspaces(capture(model, (torch.ones(2, 8),)))
     {'layer_norm': 16}
     """
-    _check(captured, "interpreter", ())
-    settings = TrainingStep("sgd", False, False, None, False, False) if training else None
-    run = MemoryRun(
-        captured, training=settings, runner="interpreter", release_inputs=False, weights=()
-    )
-    run.run_once(to_the_end=False)
-    positions = run.ledger.positions
-    left_bytes = [0] * len(positions)
-    for known in run.ledger.allocations:
-        if known.last > known.first >= 0:
-            left_bytes[known.first] += known.size_bytes
-    before_bytes = run.ledger.before_bytes
-    found: dict[str, int] = {}
-    for position, added_bytes in zip(positions, left_bytes, strict=True):
-        workspace_bytes = position.peak_bytes - before_bytes - added_bytes
-        if workspace_bytes:
-            found[position.node] = workspace_bytes
-        before_bytes = position.live_bytes
-    return found
+    check_captured(captured, "profile", "forward_workspaces(capture(model, args))")
+    captured = captured.trained if training else captured
+    kinds = captured.storage_table.kinds
+    run = WorkspaceRun(captured, training=training)
+    run.replay(kinds)
+    return {name: n for name, n in kinds.for_all(run.workspace_bytes).items() if n}
 
 
 def stage_profiles(split: fx.GraphModule, **settings: Any) -> dict[str, MemoryProfile]:

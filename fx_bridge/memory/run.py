@@ -91,8 +91,8 @@ class MemoryRun(Replay):
         self._step: OptimizerStep | None = None
         self._hold_weights(captured)
 
-    def run_once(self, *, to_the_end: bool = True) -> None:
-        """Run forward, and `to_the_end` backward and the optimiser if it is a training step."""
+    def run_once(self) -> None:
+        """Run forward, and backward and the optimiser if it is a training step."""
         with contextlib.ExitStack() as stack:
             for context in self.contexts():
                 stack.enter_context(context)
@@ -101,7 +101,7 @@ class MemoryRun(Replay):
                 self._step = self._optimizer_step(self._training)
             self._forward()
             self.boundary = self.ledger.changes
-            if self._training is None or not to_the_end:
+            if self._training is None:
                 return
             try:
                 self._backward(self._training)

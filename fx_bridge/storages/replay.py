@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from fx_bridge.storages.autocast import captured_precision, precision
 from fx_bridge.storages.device_kernels import DeviceKernels
 from fx_bridge.storages.fake_kernels import SizedFakeTensorMode
+from fx_bridge.storages.kinds import Kinds, KindsFound
 from fx_bridge.storages.repeated_calls import RepeatedCalls
 from fx_bridge.storages.tensor_subclasses import is_wrapper, mapped_parts, tensors_in
 
@@ -52,6 +53,8 @@ class Replay(fx.Interpreter):
         The operators that could not run.
     notes : Any
         Of the last node, what :meth:`take_notes` said when it, or one like it, ran.
+    kinds_found : KindsFound, optional
+        Notes the kinds of operators where the run is to find them.
     """
 
     differentiates: bool = False
@@ -72,16 +75,24 @@ class Replay(fx.Interpreter):
         self.values: dict[fx.Node, Any] = {}
         self.made_up: list[str] = []
         self.notes: Any = None
+        self.kinds_found: KindsFound | None = None
         self._repeated = RepeatedCalls(self.mode)
         self._fakes: dict[int, torch.Tensor] = {}
         tensors = itertools.chain(module.parameters(), module.buffers())
         self._on_meta = {tensor.device.type for tensor in tensors} == {"meta"}
 
-    def replay(self) -> None:
-        """Run every node but the output, in order."""
+    def replay(self, kinds: Kinds | None = None) -> None:
+        """Run every node but the output, in order; of `kinds`, the first operator of each alone."""
         with contextlib.ExitStack() as stack:
             for context in self.contexts():
                 stack.enter_context(context)
+            if kinds is not None and kinds.given is not None:
+                for node, given in kinds.given.items():
+                    made = self._repeated.given(given)
+                    reads = (read for read in node.all_input_nodes if read not in made)
+                    self.env = made | {read: self.observe(read) for read in reads}
+                    self.observe(node)
+                return
             for node in self.graph.nodes:
                 if node.op == "output":
                     continue
@@ -113,9 +124,6 @@ class Replay(fx.Interpreter):
         if node.op == "get_attr":
             value = self.fetch_attr(str(node.target))
             return self.fake(value) if isinstance(value, torch.Tensor) else value
-        if node.target is torch.ops.aten._assert_tensor_metadata.default:
-            # It computes nothing, and names the device of the capture, not of this run.
-            return None
         try:
             args, kwargs = self.fetch_args_kwargs_from_env(node)
             args = tuple(self._here(a) if isinstance(a, torch.device) else a for a in args)
@@ -137,9 +145,13 @@ class Replay(fx.Interpreter):
     def _run(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a node, or make what one like it yielded."""
         call = None
-        # What autograd keeps depends on more than sizes.
-        if self.repeats and not self.differentiates:
+        if self.repeats and (self.kinds_found is not None or not self.differentiates):
             call = self._repeated.call(node.target, args, kwargs)
+        if self.kinds_found is not None:
+            self.kinds_found.note(node, call, self.env)
+        if node.target is torch.ops.aten._assert_tensor_metadata.default:
+            # It computes nothing, and names the device of the capture, not of this run.
+            return None
         known = None if call is None else self._repeated.again(call)
         if known is not None:
             value, self.notes = known

@@ -19,6 +19,7 @@ from torch import fx, nn
 from torch._ops import OpOverload
 
 from fx_bridge.storages.device_kernels import DeviceKernels, KernelChoice
+from fx_bridge.storages.kinds import Kinds, KindsFound
 from fx_bridge.storages.mutations import WriteRecorder, memory_of, written_arguments
 from fx_bridge.storages.replay import Replay, value_bytes
 from fx_bridge.storages.tensor_subclasses import tensors_in
@@ -80,6 +81,8 @@ class StorageTable:
         Of a graph that trains, what autograd keeps for the backward pass of each operator. Weights
         are left out; they are held anyway. Storages that are no value of the graph, such as a
         dropout mask, have kind ``"internal"``.
+    kinds : Kinds
+        Which operators are alike in all that their costs depend on.
     """
 
     storages: Mapping[str, tuple[Storage, ...]]
@@ -89,6 +92,7 @@ class StorageTable:
     value_bytes: Mapping[str, int]
     made_up: tuple[str, ...] = ()
     saved: Mapping[str, tuple[Storage, ...]] = field(default_factory=dict)
+    kinds: Kinds = field(default_factory=lambda: Kinds({}, None))
 
     @property
     def keys_by_name(self) -> dict[str, list[str]]:
@@ -150,6 +154,7 @@ def storage_table(captured: GraphWithExamples) -> StorageTable:
     of; they are read from autograd's graph.
     """
     watch = _SavedReplay(captured) if captured.trains else _StorageReplay(captured)
+    watch.kinds_found = kinds = KindsFound()
     watch.replay()
     read = {key for keys in watch.weights_read.values() for key in keys}
     return StorageTable(
@@ -160,6 +165,7 @@ def storage_table(captured: GraphWithExamples) -> StorageTable:
         value_bytes=MappingProxyType(watch.bytes_of),
         made_up=tuple(watch.made_up),
         saved=MappingProxyType(watch.saved),
+        kinds=kinds.kinds,
     )
 
 
@@ -195,6 +201,12 @@ class _StorageReplay(Replay):
     def observe(self, node: fx.Node) -> Any:
         self.recorder.written.clear()
         value = super().observe(node)
+        # Modes that look at functions need not hear of what is read here.
+        with torch._C.DisableTorchFunction():
+            self._note(node, value)
+        return value
+
+    def _note(self, node: fx.Node, value: Any) -> None:
         example = self.examples.get(node)
         memories = [memory_of(part) for part in tensors_in(example)]
         for memory, part in zip(memories, tensors_in(value) if memories else (), strict=False):
@@ -208,7 +220,11 @@ class _StorageReplay(Replay):
         for memory, part in zip(memories, tensors_in(value) if memories else (), strict=False):
             self.input_of[memory] = self.owner[memory_of(part)]
         self.bytes_of[node.name] = value_bytes(value)
-        if node.op not in ("placeholder", "get_attr"):
+        if node.op in ("placeholder", "get_attr"):
+            assert self.kinds_found is not None
+            held = self.fetch_attr(str(node.target)) if node.op == "get_attr" else None
+            self.kinds_found.begin(node, node.meta.get("val") if held is None else held, value)
+        else:
             keys = [key for read in node.all_input_nodes for key in self._keys(read)]
             if node.op == "call_module":
                 keys += self._keys_of_module(self.fetch_attr(str(node.target)))
@@ -216,7 +232,6 @@ class _StorageReplay(Replay):
             keys += [s.owner for s in written if s.kind == "weight"]
             if keys:
                 self.weights_read[node.name] = tuple(dict.fromkeys(keys))
-        return value
 
     def substitute(self, node: fx.Node) -> Any:
         value = super().substitute(node)
