@@ -1,80 +1,94 @@
 """From a PyTorch model to an operator graph, and from a plan back to submodules that run."""
 
-from fx_bridge.batch.microbatches import chunk_specs
-from fx_bridge.batch.resize import rescale
-from fx_bridge.batch.table import batch_dimensions
-from fx_bridge.capture.graph import CapturedGraph, capture
-from fx_bridge.checkpoint.programs import (
-    load_stage_programs,
-    run_stage_programs,
-    save_stage_programs,
-)
-from fx_bridge.checkpoint.ranks import load_rank_weights
-from fx_bridge.checkpoint.stages import load_stage_weights, save_stages
-from fx_bridge.costs.device_specs import DEVICE_SPECS, DeviceSpec
-from fx_bridge.costs.latency import measured_latency_ns
-from fx_bridge.costs.recompute import Recompute
-from fx_bridge.digraph import to_digraph
-from fx_bridge.dynamo import compile_backend
-from fx_bridge.equivalence.check import EquivalenceReport, check_equivalence
-from fx_bridge.interop.read_plans import plan_from_device_map, plan_from_split_spec
-from fx_bridge.interop.write_plans import device_map, split_spec
-from fx_bridge.memory.profile import memory_profile, peak_memory
-from fx_bridge.options import (
-    Costs,
-    Placement,
-    Search,
-    Training,
-)
-from fx_bridge.partition import PartitionResult, partition_module
-from fx_bridge.pipeline.build import build_pipeline_stage
-from fx_bridge.pipeline.rank import PipelineRank
-from fx_bridge.placement.model import PlacedModel, place
-from fx_bridge.split.by_plan import split_by_plan
-from fx_bridge.split.graph import StageGraph
-from fx_bridge.split.reader import stage_graph
-from fx_bridge.split.tags.plans import split_by_tags
-from solver import Pipeline
+import sys
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "DEVICE_SPECS",
-    "CapturedGraph",
-    "Costs",
-    "DeviceSpec",
-    "EquivalenceReport",
-    "PartitionResult",
-    "Pipeline",
-    "PipelineRank",
-    "PlacedModel",
-    "Placement",
-    "Recompute",
-    "Search",
-    "StageGraph",
-    "Training",
-    "batch_dimensions",
-    "build_pipeline_stage",
-    "capture",
-    "check_equivalence",
-    "chunk_specs",
-    "compile_backend",
-    "device_map",
-    "load_rank_weights",
-    "load_stage_programs",
-    "load_stage_weights",
-    "measured_latency_ns",
-    "memory_profile",
-    "partition_module",
-    "peak_memory",
-    "place",
-    "plan_from_device_map",
-    "plan_from_split_spec",
-    "rescale",
-    "run_stage_programs",
-    "save_stage_programs",
-    "save_stages",
-    "split_by_plan",
-    "split_by_tags",
-    "split_spec",
-    "stage_graph",
-    "to_digraph",
-]
+from solver.model.lazy_package import LazyPackage
+
+if TYPE_CHECKING:
+    from fx_bridge.batch.microbatches import chunk_specs as chunk_specs
+    from fx_bridge.batch.resize import rescale as rescale
+    from fx_bridge.batch.table import batch_dimensions as batch_dimensions
+    from fx_bridge.capture.graph import CapturedGraph as CapturedGraph
+    from fx_bridge.capture.graph import capture as capture
+    from fx_bridge.checkpoint.programs import load_stage_programs as load_stage_programs
+    from fx_bridge.checkpoint.programs import run_stage_programs as run_stage_programs
+    from fx_bridge.checkpoint.programs import save_stage_programs as save_stage_programs
+    from fx_bridge.checkpoint.ranks import load_rank_weights as load_rank_weights
+    from fx_bridge.checkpoint.stages import load_stage_weights as load_stage_weights
+    from fx_bridge.checkpoint.stages import save_stages as save_stages
+    from fx_bridge.costs.device_specs import DEVICE_SPECS as DEVICE_SPECS
+    from fx_bridge.costs.device_specs import DeviceSpec as DeviceSpec
+    from fx_bridge.costs.latency import measured_latency_ns as measured_latency_ns
+    from fx_bridge.costs.recompute import Recompute as Recompute
+    from fx_bridge.digraph import to_digraph as to_digraph
+    from fx_bridge.dynamo import compile_backend as compile_backend
+    from fx_bridge.equivalence.check import EquivalenceReport as EquivalenceReport
+    from fx_bridge.equivalence.check import check_equivalence as check_equivalence
+    from fx_bridge.interop.read_plans import plan_from_device_map as plan_from_device_map
+    from fx_bridge.interop.read_plans import plan_from_split_spec as plan_from_split_spec
+    from fx_bridge.interop.write_plans import device_map as device_map
+    from fx_bridge.interop.write_plans import split_spec as split_spec
+    from fx_bridge.memory.profile import memory_profile as memory_profile
+    from fx_bridge.memory.profile import peak_memory as peak_memory
+    from fx_bridge.options import Costs as Costs
+    from fx_bridge.options import Placement as Placement
+    from fx_bridge.options import Search as Search
+    from fx_bridge.options import Training as Training
+    from fx_bridge.partition import PartitionResult as PartitionResult
+    from fx_bridge.partition import partition_module as partition_module
+    from fx_bridge.pipeline.build import build_pipeline_stage as build_pipeline_stage
+    from fx_bridge.pipeline.rank import PipelineRank as PipelineRank
+    from fx_bridge.placement.model import PlacedModel as PlacedModel
+    from fx_bridge.placement.model import place as place
+    from fx_bridge.split.by_plan import split_by_plan as split_by_plan
+    from fx_bridge.split.graph import StageGraph as StageGraph
+    from fx_bridge.split.reader import stage_graph as stage_graph
+    from fx_bridge.split.tags.plans import split_by_tags as split_by_tags
+    from solver import Pipeline as Pipeline
+
+MODULE_OF = {
+    "chunk_specs": "fx_bridge.batch.microbatches",
+    "rescale": "fx_bridge.batch.resize",
+    "batch_dimensions": "fx_bridge.batch.table",
+    "CapturedGraph": "fx_bridge.capture.graph",
+    "capture": "fx_bridge.capture.graph",
+    "load_stage_programs": "fx_bridge.checkpoint.programs",
+    "run_stage_programs": "fx_bridge.checkpoint.programs",
+    "save_stage_programs": "fx_bridge.checkpoint.programs",
+    "load_rank_weights": "fx_bridge.checkpoint.ranks",
+    "load_stage_weights": "fx_bridge.checkpoint.stages",
+    "save_stages": "fx_bridge.checkpoint.stages",
+    "DEVICE_SPECS": "fx_bridge.costs.device_specs",
+    "DeviceSpec": "fx_bridge.costs.device_specs",
+    "measured_latency_ns": "fx_bridge.costs.latency",
+    "Recompute": "fx_bridge.costs.recompute",
+    "to_digraph": "fx_bridge.digraph",
+    "compile_backend": "fx_bridge.dynamo",
+    "EquivalenceReport": "fx_bridge.equivalence.check",
+    "check_equivalence": "fx_bridge.equivalence.check",
+    "plan_from_device_map": "fx_bridge.interop.read_plans",
+    "plan_from_split_spec": "fx_bridge.interop.read_plans",
+    "device_map": "fx_bridge.interop.write_plans",
+    "split_spec": "fx_bridge.interop.write_plans",
+    "memory_profile": "fx_bridge.memory.profile",
+    "peak_memory": "fx_bridge.memory.profile",
+    "Costs": "fx_bridge.options",
+    "Placement": "fx_bridge.options",
+    "Search": "fx_bridge.options",
+    "Training": "fx_bridge.options",
+    "PartitionResult": "fx_bridge.partition",
+    "partition_module": "fx_bridge.partition",
+    "build_pipeline_stage": "fx_bridge.pipeline.build",
+    "PipelineRank": "fx_bridge.pipeline.rank",
+    "PlacedModel": "fx_bridge.placement.model",
+    "place": "fx_bridge.placement.model",
+    "split_by_plan": "fx_bridge.split.by_plan",
+    "StageGraph": "fx_bridge.split.graph",
+    "stage_graph": "fx_bridge.split.reader",
+    "split_by_tags": "fx_bridge.split.tags.plans",
+    "Pipeline": "solver",
+}
+__all__ = list(MODULE_OF)
+
+sys.modules[__name__].__class__ = LazyPackage

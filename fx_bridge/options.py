@@ -8,18 +8,20 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
-from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.capture.modules import check_modules
+from fx_bridge.choices import (
+    ExpertsRead,
+    Optimizer,
+    TiedReaders,
+    check_optimizer,
+    checked_kernels,
+)
 from fx_bridge.costs.device_specs import DEVICE_SPECS, DeviceSpec, check_specs
-from fx_bridge.costs.operators import ExpertsRead
 from fx_bridge.costs.recompute import Recompute
-from fx_bridge.memory.optimizer import Optimizer, check_optimizer
-from fx_bridge.split.colocation import TiedReaders
 from fx_bridge.split.keep_whole import check_keep_whole
 from fx_bridge.split.pins import Pin, check_hand_made
-from fx_bridge.storages.attention import checked_kernels
 from solver import (
     PCIE,
     Interconnect,
@@ -33,6 +35,9 @@ from solver import (
 from solver.model.checks import check_choice, check_natural, only_given, remake
 from solver.model.devices import check_interconnect
 from solver.model.text import shown
+
+if TYPE_CHECKING:
+    from fx_bridge.capture.graph import CapturedGraph
 
 HeldMemory = Literal["inference", "weights"]
 Latencies = Mapping[str, int | Mapping[str, int]]

@@ -1,101 +1,118 @@
 """Exact and heuristic partitioning of operator graphs onto devices; knows nothing of torch."""
 
-from solver.diagnosis.answer import Diagnosis
-from solver.diagnosis.diagnose import diagnose
-from solver.evaluation.evaluate import Evaluation, evaluate
-from solver.evaluation.result import SolveResult, SolveStatus, StepRecord
-from solver.evaluation.step import PipelineStep
-from solver.evaluation.summary import summary
-from solver.evaluation.timeline import PipelineTimeline, PipelineTimes, simulate
-from solver.evaluation.usage import DeviceUsage
-from solver.io.digraph import problem_from_digraph, problem_to_digraph
-from solver.io.json_files import load_plan, load_problem, save_plan, save_problem
-from solver.model.devices import (
-    DEFAULT_DEVICE_CLASS,
-    PCIE,
-    STAGING_HOST,
-    Device,
-    GiB,
-    Interconnect,
-    KiB,
-    Link,
-    MiB,
-)
-from solver.model.errors import PartitionError
-from solver.model.limits import Progress, SolveLimits
-from solver.model.operators import Operator
-from solver.model.pipeline import Pipeline
-from solver.model.plan import PartitionPlan, Stage
-from solver.model.problem import (
-    MEMORY_MODELS,
-    OBJECTIVES,
-    ColocationGroup,
-    GraphInput,
-    PartitionProblem,
-    Weight,
-)
-from solver.model.schedules import Action, ActionTables, action_tables
-from solver.model.training import Backward, in_flight
-from solver.search.solve import (
-    SOLVERS,
-    check_limits,
-    check_solver,
-    check_without,
-    solve,
-    step_names,
-)
+import sys
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "DEFAULT_DEVICE_CLASS",
-    "MEMORY_MODELS",
-    "OBJECTIVES",
-    "PCIE",
-    "SOLVERS",
-    "STAGING_HOST",
-    "Action",
-    "ActionTables",
-    "Backward",
-    "ColocationGroup",
-    "Device",
-    "DeviceUsage",
-    "Diagnosis",
-    "Evaluation",
-    "GiB",
-    "GraphInput",
-    "Interconnect",
-    "KiB",
-    "Link",
-    "MiB",
-    "Operator",
-    "PartitionError",
-    "PartitionPlan",
-    "PartitionProblem",
-    "Pipeline",
-    "PipelineStep",
-    "PipelineTimeline",
-    "PipelineTimes",
-    "Progress",
-    "SolveLimits",
-    "SolveResult",
-    "SolveStatus",
-    "Stage",
-    "StepRecord",
-    "Weight",
-    "action_tables",
-    "check_limits",
-    "check_solver",
-    "check_without",
-    "diagnose",
-    "evaluate",
-    "in_flight",
-    "load_plan",
-    "load_problem",
-    "problem_from_digraph",
-    "problem_to_digraph",
-    "save_plan",
-    "save_problem",
-    "simulate",
-    "solve",
-    "step_names",
-    "summary",
-]
+from solver.model.lazy_package import LazyPackage
+
+if TYPE_CHECKING:
+    from solver.diagnosis.answer import Diagnosis as Diagnosis
+    from solver.diagnosis.diagnose import diagnose as diagnose
+    from solver.evaluation.evaluate import Evaluation as Evaluation
+    from solver.evaluation.evaluate import evaluate as evaluate
+    from solver.evaluation.result import SolveResult as SolveResult
+    from solver.evaluation.result import SolveStatus as SolveStatus
+    from solver.evaluation.result import StepRecord as StepRecord
+    from solver.evaluation.step import PipelineStep as PipelineStep
+    from solver.evaluation.summary import summary as summary
+    from solver.evaluation.timeline import PipelineTimeline as PipelineTimeline
+    from solver.evaluation.timeline import PipelineTimes as PipelineTimes
+    from solver.evaluation.timeline import simulate as simulate
+    from solver.evaluation.usage import DeviceUsage as DeviceUsage
+    from solver.io.digraph import problem_from_digraph as problem_from_digraph
+    from solver.io.digraph import problem_to_digraph as problem_to_digraph
+    from solver.io.json_files import load_plan as load_plan
+    from solver.io.json_files import load_problem as load_problem
+    from solver.io.json_files import save_plan as save_plan
+    from solver.io.json_files import save_problem as save_problem
+    from solver.model.devices import DEFAULT_DEVICE_CLASS as DEFAULT_DEVICE_CLASS
+    from solver.model.devices import PCIE as PCIE
+    from solver.model.devices import STAGING_HOST as STAGING_HOST
+    from solver.model.devices import Device as Device
+    from solver.model.devices import GiB as GiB
+    from solver.model.devices import Interconnect as Interconnect
+    from solver.model.devices import KiB as KiB
+    from solver.model.devices import Link as Link
+    from solver.model.devices import MiB as MiB
+    from solver.model.errors import PartitionError as PartitionError
+    from solver.model.limits import Progress as Progress
+    from solver.model.limits import SolveLimits as SolveLimits
+    from solver.model.operators import Operator as Operator
+    from solver.model.pipeline import Pipeline as Pipeline
+    from solver.model.plan import PartitionPlan as PartitionPlan
+    from solver.model.plan import Stage as Stage
+    from solver.model.problem import MEMORY_MODELS as MEMORY_MODELS
+    from solver.model.problem import OBJECTIVES as OBJECTIVES
+    from solver.model.problem import ColocationGroup as ColocationGroup
+    from solver.model.problem import GraphInput as GraphInput
+    from solver.model.problem import PartitionProblem as PartitionProblem
+    from solver.model.problem import Weight as Weight
+    from solver.model.schedules import Action as Action
+    from solver.model.schedules import ActionTables as ActionTables
+    from solver.model.schedules import action_tables as action_tables
+    from solver.model.training import Backward as Backward
+    from solver.model.training import in_flight as in_flight
+    from solver.search.solve import SOLVERS as SOLVERS
+    from solver.search.solve import check_limits as check_limits
+    from solver.search.solve import check_solver as check_solver
+    from solver.search.solve import check_without as check_without
+    from solver.search.solve import solve as solve
+    from solver.search.solve import step_names as step_names
+
+MODULE_OF = {
+    "Diagnosis": "solver.diagnosis.answer",
+    "diagnose": "solver.diagnosis.diagnose",
+    "Evaluation": "solver.evaluation.evaluate",
+    "evaluate": "solver.evaluation.evaluate",
+    "SolveResult": "solver.evaluation.result",
+    "SolveStatus": "solver.evaluation.result",
+    "StepRecord": "solver.evaluation.result",
+    "PipelineStep": "solver.evaluation.step",
+    "summary": "solver.evaluation.summary",
+    "PipelineTimeline": "solver.evaluation.timeline",
+    "PipelineTimes": "solver.evaluation.timeline",
+    "simulate": "solver.evaluation.timeline",
+    "DeviceUsage": "solver.evaluation.usage",
+    "problem_from_digraph": "solver.io.digraph",
+    "problem_to_digraph": "solver.io.digraph",
+    "load_plan": "solver.io.json_files",
+    "load_problem": "solver.io.json_files",
+    "save_plan": "solver.io.json_files",
+    "save_problem": "solver.io.json_files",
+    "DEFAULT_DEVICE_CLASS": "solver.model.devices",
+    "Device": "solver.model.devices",
+    "GiB": "solver.model.devices",
+    "Interconnect": "solver.model.devices",
+    "KiB": "solver.model.devices",
+    "Link": "solver.model.devices",
+    "MiB": "solver.model.devices",
+    "PCIE": "solver.model.devices",
+    "STAGING_HOST": "solver.model.devices",
+    "PartitionError": "solver.model.errors",
+    "Progress": "solver.model.limits",
+    "SolveLimits": "solver.model.limits",
+    "Operator": "solver.model.operators",
+    "Pipeline": "solver.model.pipeline",
+    "PartitionPlan": "solver.model.plan",
+    "Stage": "solver.model.plan",
+    "ColocationGroup": "solver.model.problem",
+    "GraphInput": "solver.model.problem",
+    "MEMORY_MODELS": "solver.model.problem",
+    "OBJECTIVES": "solver.model.problem",
+    "PartitionProblem": "solver.model.problem",
+    "Weight": "solver.model.problem",
+    "Action": "solver.model.schedules",
+    "ActionTables": "solver.model.schedules",
+    "action_tables": "solver.model.schedules",
+    "Backward": "solver.model.training",
+    "in_flight": "solver.model.training",
+    "SOLVERS": "solver.search.solve",
+    "check_limits": "solver.search.solve",
+    "check_solver": "solver.search.solve",
+    "check_without": "solver.search.solve",
+    "solve": "solver.search.solve",
+    "step_names": "solver.search.solve",
+}
+__all__ = list(MODULE_OF)
+
+sys.modules[__name__].__class__ = LazyPackage

@@ -29,13 +29,14 @@ def contents(package: str) -> dict[str, dict[str, list[str]]]:
     -------
     dict
         By package: the ``packages`` and ``modules`` directly in it, and ``exports``: what its
-        ``__init__`` imports, under the name of the module that defines it.
+        ``__init__`` offers, under the name of the module that defines it.
     """
     init = ROOT.joinpath(*package.split("."), "__init__.py")
     own: dict[str, list[str]] = {"packages": [], "modules": [], "exports": []}
-    for statement in ast.parse(init.read_text(encoding="utf-8")).body:
-        if isinstance(statement, ast.ImportFrom):
-            own["exports"] += [f"{statement.module}.{alias.name}" for alias in statement.names]
+    for block in ast.parse(init.read_text(encoding="utf-8")).body:
+        for statement in block.body if isinstance(block, ast.If) else ():
+            if isinstance(statement, ast.ImportFrom):
+                own["exports"] += [f"{statement.module}.{alias.name}" for alias in statement.names]
     pages = {package: own}
     for found in pkgutil.iter_modules([str(init.parent)]):
         name = f"{package}.{found.name}"

@@ -9,26 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+import solver
 from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
 from experiments.console.output import make_console, print_json, say, say_written
 from experiments.processes.time_limit import call_within
-from solver import (
-    Diagnosis,
-    PartitionProblem,
-    SolveLimits,
-    SolveResult,
-    SolveStatus,
-    diagnose,
-    save_plan,
-    summary,
-)
-from solver import solve as run_solver
-from solver.evaluation.summary import steps_text
 from solver.model.text import printable
 
 if TYPE_CHECKING:
     from experiments.comparison.records import Study
     from experiments.console.progress import ProgressLine
+    from solver import Diagnosis, PartitionProblem, SolveLimits, SolveResult
 
 
 def solve_all(
@@ -49,7 +39,7 @@ def solve_all(
         progress.step(f"{model}: {name}")
         left_out = without if name == solvers[-1] else ()
         left = shown.after(sum(result.wall_time_s for result in results))
-        search = functools.partial(run_solver, problem, left, solver=name, without=left_out)
+        search = functools.partial(solver.solve, problem, left, solver=name, without=left_out)
         results.append(call_within(None, search))
     return results
 
@@ -71,24 +61,26 @@ def finish(
     asked = results[-1]
     # Whoever reads what is printed may stop reading; the file is written by then.
     if out is not None and asked.objective is not None and asked.plan is not None:
-        save_plan(asked.plan, out)
+        solver.save_plan(asked.plan, out)
         say_written(out)
     left = limits.after(sum(result.wall_time_s for result in results))
     explain = functools.partial(
-        call_within, None, functools.partial(diagnose, problem, left, result=asked)
+        call_within, None, functools.partial(solver.diagnose, problem, left, result=asked)
     )
     if as_json:
         answer = result_json(problem, asked)
-        if asked.status is SolveStatus.INFEASIBLE:
+        if asked.status is solver.SolveStatus.INFEASIBLE:
             answer["diagnosis"] = _diagnosis_json(explain())
         if len(results) > 1:
             answer["baseline"] = result_json(problem, results[0])
         print_json(answer)
     else:
-        print(summary(problem, results))
+        print(solver.summary(problem, results))
         if with_steps:
+            from solver.evaluation.summary import steps_text
+
             print(f"\n{steps_text(asked.log)}")
-    if asked.status is SolveStatus.INFEASIBLE:
+    if asked.status is solver.SolveStatus.INFEASIBLE:
         say(f"no plan exists: {asked.reason}")
         if not as_json:
             say(explain().text)

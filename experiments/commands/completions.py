@@ -6,28 +6,10 @@ Where none fits, shells offer files by themselves.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
 
 Completion = tuple[str, str]
 """What may be written, and what it is, which zsh and fish show beside it."""
 
-DEVICE_CLASSES: Final = (
-    "default",
-    "cpu",
-    "h200-sxm",
-    "h100-sxm",
-    "a100-80gb",
-    "a100-40gb",
-    "l40s",
-    "l4",
-    "a10",
-    "t4",
-    "v100",
-    "rtx-4090",
-    "rtx-3090",
-)
-"""The keys of ``fx_bridge.costs.device_specs.DEVICE_SPECS``: to import that loads torch, which
-takes seconds."""
 SOLVER_DESCRIPTIONS: Final = {
     "auto": "picks one that proves, and the answer names it",
     "greedy": "the size-based heuristic, the baseline",
@@ -108,9 +90,11 @@ def complete_steps(incomplete: str) -> list[Completion]:
 
 def complete_devices(incomplete: str) -> list[Completion]:
     """Return, after a memory, the classes whose speeds are known."""
+    from fx_bridge.costs.device_specs import DEVICE_SPECS
+
     head, comma, last = incomplete.rpartition(",")
     memory, _, _ = last.partition("@")
     if not memory.endswith(("B", "b")):
         return []
-    names = (f"{head}{comma}{memory}@{name}" for name in DEVICE_CLASSES)
+    names = (f"{head}{comma}{memory}@{name}" for name in DEVICE_SPECS)
     return complete_from(dict.fromkeys(names, "a class of fxpartition devices"))(incomplete)

@@ -6,7 +6,7 @@ Those that many commands take come in groups (:mod:`experiments.commands.option_
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -20,7 +20,8 @@ from experiments.commands.completions import (
     complete_steps,
 )
 from experiments.problems.plan_files import EngineName
-from experiments.problems.recompute_request import RULES
+from fx_bridge.choices import Optimizer, TiedReaders
+from fx_bridge.costs.recompute import RULES
 from solver import OBJECTIVES, SOLVERS
 from solver.model.problem import MemoryModel
 from solver.model.problem_checks import MOST_CHUNKS
@@ -34,10 +35,6 @@ _COSTS: Final = "Costs"
 MOST_DEVICES: Final = 1024
 _MOST_MICROBATCHES: Final = 10**9
 """More than any plan has: a slip is refused, not tried."""
-
-Optimizer = Literal["sgd", "momentum", "adam", "adamw"]
-TiedReaders = Literal["colocate", "sum"]
-"""As of ``fx_bridge``, whose import loads torch."""
 
 
 def out_option(metavar: str, text: str, **settings: Any) -> Any:

@@ -18,7 +18,7 @@ from solver.model.text import printable
 
 if TYPE_CHECKING:
     from experiments.commands.serve_rules import RulesTable
-    from fx_bridge.costs.operators import ExpertsRead
+    from fx_bridge.choices import ExpertsRead
     from fx_bridge.interop.words import Words
     from fx_bridge.serving.plan import ServingPlan
     from solver.serving.solve import ServingResult

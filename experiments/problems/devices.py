@@ -207,7 +207,7 @@ def _speed(value: object, where: str) -> int:
 def _speeds(value: object, where: str) -> int | dict[str, int]:
     """Return FLOP/s, of all dtypes or by dtype."""
     if isinstance(value, dict) and value:
-        from fx_bridge.costs.device_specs import check_dtypes
+        from fx_bridge.choices import check_dtypes
 
         check_dtypes(value, where)
         return {dtype: _speed(rate, f"{where}.{dtype}") for dtype, rate in value.items()}

@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from fx_bridge.costs.recompute import RULES
 from solver import PartitionError, PartitionProblem
 from solver.model.text import shown
-from solver.model.training import RECOMPUTE
 
 if TYPE_CHECKING:
     from fx_bridge.options import Training
 
-RULES: Final = (*RECOMPUTE, "all")
-"""As of ``fx_bridge``, whose import loads torch."""
 _FORCED: Final = ("always", "never")
 
 

@@ -178,7 +178,7 @@ def check_model_request(model: str, request: ProblemRequest) -> None:
 
         request.recompute.training(request.training or Training())
     if request.attention is not None:
-        from fx_bridge.storages.attention import checked_kernels
+        from fx_bridge.choices import checked_kernels
 
         try:
             checked_kernels(request.attention)

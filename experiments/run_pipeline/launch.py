@@ -11,7 +11,8 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from experiments.commands.options import PLAN_FILE, BuiltModelArgument, JsonOption, TiedReaders
+from experiments.commands.options import PLAN_FILE, BuiltModelArgument, JsonOption
+from fx_bridge.choices import TiedReaders
 from solver import PartitionError
 from solver.model.training import Schedule
 

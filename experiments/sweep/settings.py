@@ -17,10 +17,10 @@ from experiments.problems.devices import (
     parse_devices,
     parse_link,
 )
-from experiments.problems.recompute_request import RULES
 from experiments.problems.request import parse_objective
 from experiments.problems.toml_files import read_toml
 from experiments.sweep.sources import ModelSource, read_model
+from fx_bridge.costs.recompute import RULES
 from solver import GiB, PartitionError, Pipeline, SolveLimits
 from solver.io.json_fields import Name, Positive, read_as
 from solver.model.problem import MemoryModel
@@ -189,7 +189,7 @@ class SweepSettings:
         None leaves a saved problem its own.
     recompute : str or None
         What runs again in cases of training, one of ``RULES`` of
-        :mod:`experiments.problems.recompute_request`; None leaves a saved problem its own.
+        :mod:`fx_bridge.costs.recompute`; None leaves a saved problem its own.
     limits : SweepLimits
         The same for every cell.
     """

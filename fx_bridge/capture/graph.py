@@ -41,8 +41,8 @@ from fx_bridge.capture.tracers.dynamic_batch import batch_size_of
 from fx_bridge.capture.tracers.export import load_program, unlift
 from fx_bridge.capture.tracers.lean import lean
 from fx_bridge.capture.tracers.values import complete
+from fx_bridge.choices import checked_kernels
 from fx_bridge.equivalence.calls import checked_inputs
-from fx_bridge.storages.attention import checked_kernels
 from fx_bridge.storages.autocast import note_precision
 from fx_bridge.storages.device_kernels import DeviceKernels
 from fx_bridge.storages.table import StorageTable, storage_table

@@ -12,13 +12,15 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from torch import fx
-
-from fx_bridge.capture.graph import CapturedGraph, check_captured
 from solver import PartitionError
 from solver.model.text import shown
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from fx_bridge.capture.graph import CapturedGraph
 
 _ROOT: Final = re.compile(r"^L\[[^\]]*\]\.?")
 """What dynamo writes before the paths of modules: the local variable that holds the model."""
@@ -48,6 +50,8 @@ def module_calls(captured: CapturedGraph) -> dict[str, tuple[ModuleCall, ...]]:
     In a graph that tells of no modules an operator is in the module whose weight it reads, the
     first of them if it reads several.
     """
+    from fx_bridge.capture.graph import check_captured
+
     check_captured(captured, "read the modules of", "module_calls(capture(model, args))")
     told = any(n.meta.get("nn_module_stack") or n.op == "call_module" for n in captured.operators)
     if not told:
@@ -239,6 +243,8 @@ def _path(told: str) -> str:
 
 def registered_paths(captured: CapturedGraph) -> list[tuple[str, ...]]:
     """Return the paths of every registered module, those of one module together."""
+    from torch import fx
+
     paths: dict[int, list[str]] = {}
     model = captured.module if captured.source is None else captured.source
     for path, module in model.named_modules(remove_duplicate=False):

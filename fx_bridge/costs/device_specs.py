@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-import torch
-
-from fx_bridge.storages.attention import CUDA_KERNELS, checked_kernels
-from fx_bridge.storages.device_kernels import DEVICE_TYPES
+from fx_bridge.choices import CUDA_KERNELS, DEVICE_TYPES, check_dtypes, checked_kernels
 from solver import DEFAULT_DEVICE_CLASS, PartitionError
-from solver.model.checks import check_choice, check_natural, did_you_mean, remake
+from solver.model.checks import check_choice, check_natural, remake
 from solver.model.text import shown
 
 _TERA: Final = 10**12
@@ -25,23 +22,6 @@ _CUDA_LAUNCH_NS: Final = 5_000
 # what the others refuse.
 _HOPPER: Final = (*CUDA_KERNELS, "cudnn")
 _BEFORE_AMPERE: Final = ("efficient_sm70",)
-
-
-_DTYPES: Final = tuple(
-    sorted({str(v).removeprefix("torch.") for v in vars(torch).values() if type(v) is torch.dtype})
-)
-"""As operators name what they compute in."""
-
-
-def check_dtypes(names: Iterable[object], where: str) -> None:
-    """Raise PartitionError, which begins with `where`, unless all `names` are of dtypes of torch.
-
-    A rate of another name would be that of no operator.
-    """
-    for name in names:
-        if name not in _DTYPES:
-            hint = did_you_mean(name, _DTYPES, "write names such as float32 and bfloat16", most=1)
-            raise PartitionError(f"{where}: there is no dtype {shown(name)}; {hint}")
 
 
 @dataclass(frozen=True, slots=True)

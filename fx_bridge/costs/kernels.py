@@ -16,8 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count
 
 from fx_bridge.capture.graph import COMPUTE_OPS, CapturedGraph
+from fx_bridge.choices import MATH
 from fx_bridge.costs.operators import dtype_name, recurrent_flops
-from fx_bridge.storages.attention import ATTENTION, MATH, AttentionCall
+from fx_bridge.storages.attention import ATTENTION, AttentionCall
 from fx_bridge.storages.device_kernels import DeviceKernels
 from fx_bridge.storages.fake_kernels import hidden_bytes
 from fx_bridge.storages.replay import Replay, value_bytes

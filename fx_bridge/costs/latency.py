@@ -9,9 +9,10 @@ import torch
 from torch import fx
 
 from fx_bridge.capture.graph import CapturedGraph
+from fx_bridge.choices import ExpertsRead
 from fx_bridge.costs.device_specs import DEVICE_SPECS, DeviceSpec, check_specs
 from fx_bridge.costs.kernels import math_attention_kernels
-from fx_bridge.costs.operators import ExpertsRead, dtype_name, node_flops, node_moved_bytes
+from fx_bridge.costs.operators import dtype_name, node_flops, node_moved_bytes
 from fx_bridge.costs.timing import measure_operators
 from fx_bridge.storages.tensor_subclasses import tensors_in
 

@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import torch
 from torch import fx, nn
@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fx_bridge.capture.graph import CapturedGraph, check_captured
 from fx_bridge.capture.model.attributes import attribute_at
+from fx_bridge.choices import ExpertsRead
 from fx_bridge.storages.device_kernels import DeviceKernels
 from fx_bridge.storages.kinds import Kinds
 from fx_bridge.storages.replay import Replay, hint, without_fast_path
@@ -31,9 +32,6 @@ _SCATTERS: Final = frozenset(
 GROUPED_PRODUCTS: Final = ("_grouped_mm", "grouped_mm_fallback")
 """Of rows, a matrix for each expert, and where the rows of each end; transformers has its own for
 the CPU."""
-ExpertsRead = Literal["average", "most", "all"]
-"""Of a mixture of experts, those that a product reads: as many as rows choose on average if all
-experts are chosen alike, as many as rows can choose at most, or every one."""
 _ALLOCATIONS: Final = frozenset({"empty", "empty_like", "empty_strided", "new_empty"})
 
 

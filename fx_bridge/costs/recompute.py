@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.capture.modules import check_modules, matching_modules, module_operators
-from fx_bridge.costs.recomputation import operators_of_layers
 from solver import PartitionError
 from solver.model.checks import only_given
 from solver.model.text import shown
 from solver.model.training import RecomputeRule
+
+if TYPE_CHECKING:
+    from fx_bridge.capture.graph import CapturedGraph
 
 RULES: Final = ("none", "auto", "layers", "all")
 _EXAMPLE: Final = "such as ['h.0'] or ['h.*.mlp']"
@@ -119,6 +120,8 @@ leave it out, or write 'auto' or 'layers'
         PartitionError
             If the model has no module of a name.
         """
+        from fx_bridge.costs.recomputation import operators_of_layers
+
         operators = module_operators(captured)
         may = frozenset(recomputable) - _inside(self.never, operators)
         always = _inside(self.always, operators)

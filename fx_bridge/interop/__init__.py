@@ -1,22 +1,38 @@
 """Plans as other programs write them, and for them."""
 
-from fx_bridge.interop.checkpoints import checkpointed_modules, plan_with_checkpoints
-from fx_bridge.interop.engines import engine_words, placement_for, plan_from_words
-from fx_bridge.interop.megatron import flagscale_settings, megatron_arguments
-from fx_bridge.interop.read_plans import device_map_run, plan_from_device_map, plan_from_split_spec
-from fx_bridge.interop.write_plans import device_map, split_spec
+import sys
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "checkpointed_modules",
-    "device_map",
-    "device_map_run",
-    "engine_words",
-    "flagscale_settings",
-    "megatron_arguments",
-    "placement_for",
-    "plan_from_device_map",
-    "plan_from_split_spec",
-    "plan_from_words",
-    "plan_with_checkpoints",
-    "split_spec",
-]
+from solver.model.lazy_package import LazyPackage
+
+if TYPE_CHECKING:
+    from fx_bridge.interop.checkpoints import checkpointed_modules as checkpointed_modules
+    from fx_bridge.interop.checkpoints import plan_with_checkpoints as plan_with_checkpoints
+    from fx_bridge.interop.engines import engine_words as engine_words
+    from fx_bridge.interop.engines import placement_for as placement_for
+    from fx_bridge.interop.engines import plan_from_words as plan_from_words
+    from fx_bridge.interop.megatron import flagscale_settings as flagscale_settings
+    from fx_bridge.interop.megatron import megatron_arguments as megatron_arguments
+    from fx_bridge.interop.read_plans import device_map_run as device_map_run
+    from fx_bridge.interop.read_plans import plan_from_device_map as plan_from_device_map
+    from fx_bridge.interop.read_plans import plan_from_split_spec as plan_from_split_spec
+    from fx_bridge.interop.write_plans import device_map as device_map
+    from fx_bridge.interop.write_plans import split_spec as split_spec
+
+MODULE_OF = {
+    "checkpointed_modules": "fx_bridge.interop.checkpoints",
+    "plan_with_checkpoints": "fx_bridge.interop.checkpoints",
+    "engine_words": "fx_bridge.interop.engines",
+    "placement_for": "fx_bridge.interop.engines",
+    "plan_from_words": "fx_bridge.interop.engines",
+    "flagscale_settings": "fx_bridge.interop.megatron",
+    "megatron_arguments": "fx_bridge.interop.megatron",
+    "device_map_run": "fx_bridge.interop.read_plans",
+    "plan_from_device_map": "fx_bridge.interop.read_plans",
+    "plan_from_split_spec": "fx_bridge.interop.read_plans",
+    "device_map": "fx_bridge.interop.write_plans",
+    "split_spec": "fx_bridge.interop.write_plans",
+}
+__all__ = list(MODULE_OF)
+
+sys.modules[__name__].__class__ = LazyPackage

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final
 
 import torch
 from torch import fx
 from torch._ops import OpOverload
 
 from fx_bridge.capture.model.attributes import attribute_at
+from fx_bridge.choices import check_optimizer
 from solver import PartitionError
-from solver.model.text import shown
 
-Optimizer = Literal["sgd", "momentum", "adam", "adamw"]
 OptimizerFactory = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
 
 _DENSE_ONLY: Final = ("adam", "adamw")
 _HALF: Final = (torch.float16, torch.bfloat16)
-
-
-def check_optimizer(optimizer: str) -> None:
-    """Raise PartitionError unless `optimizer` is a known one."""
-    if optimizer not in get_args(Optimizer):
-        raise PartitionError(
-            f"optimizer is {shown(optimizer)}; write one of {', '.join(get_args(Optimizer))}"
-        )
 
 
 class OptimizerStep:

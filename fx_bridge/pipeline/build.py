@@ -18,6 +18,7 @@ from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.capture.model.mode import CALLS
 from fx_bridge.checkpoint.ranks import load_rank_weights
 from fx_bridge.checkpoint.tensors import slots_of
+from fx_bridge.choices import TiedReaders
 from fx_bridge.partition import PartitionResult
 from fx_bridge.pipeline.checks import (
     captured_and_split,
@@ -38,7 +39,6 @@ from fx_bridge.pipeline.tied_weights import GradientSum
 from fx_bridge.placement.checks import home_of
 from fx_bridge.placement.stage_copies import copied_stage
 from fx_bridge.placement.weights import PlacedWeights, tensors_within
-from fx_bridge.split.colocation import TiedReaders
 from solver import PartitionError
 from solver.model.text import shown
 from solver.model.training import Schedule

@@ -11,10 +11,10 @@ from torch import fx
 from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.capture.python.custom_backward import check_backward
 from fx_bridge.checkpoint.manifest import check_manifest, check_plan, load_manifest
+from fx_bridge.choices import TiedReaders
 from fx_bridge.partition import PartitionResult
 from fx_bridge.pipeline.interfaces import StageInterfaces, stage_interfaces
 from fx_bridge.pipeline.unsplit import captured_of
-from fx_bridge.split.colocation import TiedReaders
 from fx_bridge.split.reader import stage_graph
 from solver import PartitionError, PartitionPlan
 from solver.model.checks import check_choice, check_positive

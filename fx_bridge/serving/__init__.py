@@ -1,23 +1,36 @@
 """Serving language models: steps with static caches, and one plan for prompts and tokens."""
 
-from fx_bridge.serving.halves import half_layers
-from fx_bridge.serving.offload import StreamedServingPlan, plan_streamed_serving
-from fx_bridge.serving.phases import capture_phases
-from fx_bridge.serving.placed import PlacedStep
-from fx_bridge.serving.plan import ServingPlan, ServingPlanner, plan_serving
-from fx_bridge.serving.request import Request
-from fx_bridge.serving.step import ServeStep, serve_step
+import sys
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "PlacedStep",
-    "Request",
-    "ServeStep",
-    "ServingPlan",
-    "ServingPlanner",
-    "StreamedServingPlan",
-    "capture_phases",
-    "half_layers",
-    "plan_serving",
-    "plan_streamed_serving",
-    "serve_step",
-]
+from solver.model.lazy_package import LazyPackage
+
+if TYPE_CHECKING:
+    from fx_bridge.serving.halves import half_layers as half_layers
+    from fx_bridge.serving.offload import StreamedServingPlan as StreamedServingPlan
+    from fx_bridge.serving.offload import plan_streamed_serving as plan_streamed_serving
+    from fx_bridge.serving.phases import capture_phases as capture_phases
+    from fx_bridge.serving.placed import PlacedStep as PlacedStep
+    from fx_bridge.serving.plan import ServingPlan as ServingPlan
+    from fx_bridge.serving.plan import ServingPlanner as ServingPlanner
+    from fx_bridge.serving.plan import plan_serving as plan_serving
+    from fx_bridge.serving.request import Request as Request
+    from fx_bridge.serving.step import ServeStep as ServeStep
+    from fx_bridge.serving.step import serve_step as serve_step
+
+MODULE_OF = {
+    "half_layers": "fx_bridge.serving.halves",
+    "StreamedServingPlan": "fx_bridge.serving.offload",
+    "plan_streamed_serving": "fx_bridge.serving.offload",
+    "capture_phases": "fx_bridge.serving.phases",
+    "PlacedStep": "fx_bridge.serving.placed",
+    "ServingPlan": "fx_bridge.serving.plan",
+    "ServingPlanner": "fx_bridge.serving.plan",
+    "plan_serving": "fx_bridge.serving.plan",
+    "Request": "fx_bridge.serving.request",
+    "ServeStep": "fx_bridge.serving.step",
+    "serve_step": "fx_bridge.serving.step",
+}
+__all__ = list(MODULE_OF)
+
+sys.modules[__name__].__class__ = LazyPackage

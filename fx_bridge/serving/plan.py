@@ -12,7 +12,8 @@ from torch import nn
 from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.capture.layers import repeated_modules
 from fx_bridge.capture.modules import module_operators
-from fx_bridge.costs.operators import ExpertsRead, has_experts
+from fx_bridge.choices import ExpertsRead
+from fx_bridge.costs.operators import has_experts
 from fx_bridge.interop.engines import engine_words
 from fx_bridge.interop.words import Words
 from fx_bridge.options import (

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal, get_args
+from typing import get_args
 
 import networkx as nx
 import torch
@@ -19,14 +19,11 @@ from torch import fx
 from fx_bridge.capture.graph import CapturedGraph, check_captured
 from fx_bridge.capture.model.attributes import attribute_at
 from fx_bridge.capture.random_numbers import random_operators
+from fx_bridge.choices import TiedReaders
 from fx_bridge.split.keep_whole import whole_modules
 from fx_bridge.storages.table import Storage, StorageTable
 from solver import ColocationGroup
 from solver.model.checks import check_choice
-
-TiedReaders = Literal["colocate", "sum"]
-"""What training does with a parameter that several operators read: all of them run on one device,
-or every device with a reader holds a copy, and the gradients of the copies are summed."""
 
 
 def colocation_groups(

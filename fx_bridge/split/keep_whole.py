@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.capture.modules import enclosing, matching_modules, module_operators
 from solver import ColocationGroup, PartitionError
 from solver.model.text import shown
+
+if TYPE_CHECKING:
+    from fx_bridge.capture.graph import CapturedGraph
 
 _TOGETHER: Final = "+"
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.capture.modules import module_operators
 from solver import PartitionError, PartitionProblem
 from solver.model.text import shown
+
+if TYPE_CHECKING:
+    from fx_bridge.capture.graph import CapturedGraph
 
 Pin = int | str | Sequence[str]
 """A stage by its number, a device by its name, or several devices to choose from."""

@@ -15,14 +15,7 @@ from typing import Final
 import torch
 from torch.nn import functional
 
-from solver import PartitionError
-from solver.model.text import shown
-
-MATH: Final = "math"
-CUDA_KERNELS: Final = ("flash", "efficient")
-"""What a CUDA device of compute capability 8.0 or more has."""
-
-CPU_KERNELS: Final = ("cpu",)
+from fx_bridge.choices import MATH
 
 _HALF: Final = (torch.float16, torch.bfloat16)
 ATTENTION: Final = (
@@ -30,37 +23,6 @@ ATTENTION: Final = (
     torch.ops.aten.scaled_dot_product_attention,
     torch.ops.aten.scaled_dot_product_attention.default,
 )
-
-
-def checked_kernels(kernels: str | Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return names of fused kernels in the order in which they are asked; None as it is.
-
-    Parameters
-    ----------
-    kernels : str or sequence of str, optional
-        Of ``"flash"``, ``"efficient"``, ``"efficient_sm70"``, ``"cudnn"``, ``"cpu"``, and
-        ``"math"``, which is there in any case; in a string with commas between them.
-
-    Raises
-    ------
-    PartitionError
-        If a name is unknown, or there is none.
-
-    Examples
-    --------
-    >>> checked_kernels("flash,efficient"), checked_kernels("math")
-    (('flash', 'efficient'), ())
-    """
-    if kernels is None:
-        return None
-    names = kernels.split(",") if isinstance(kernels, str) else kernels
-    known = (*_TAKES, MATH)
-    if not isinstance(names, (list, tuple)) or any(name not in known for name in names):
-        raise PartitionError(
-            f"attention is {shown(kernels)}; write one or more of {', '.join(known)}, such as "
-            "'flash,efficient'"
-        )
-    return tuple(name for name in names if name != MATH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +192,6 @@ def _takes_cpu(call: AttentionCall) -> bool:
 _TAKES: Final[Mapping[str, Callable[[AttentionCall], bool]]] = {
     "flash": _takes_flash,
     "efficient": _takes_efficient,
-    # Before compute capability 8.0.
     "efficient_sm70": _takes_efficient_sm70,
     "cudnn": _takes_cudnn,
     "cpu": _takes_cpu,

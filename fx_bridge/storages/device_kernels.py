@@ -18,10 +18,9 @@ from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from fx_bridge.storages.attention import ATTENTION, CPU_KERNELS, CUDA_KERNELS, AttentionCall
+from fx_bridge.choices import CPU_KERNELS, CUDA_KERNELS, DEVICE_TYPES
+from fx_bridge.storages.attention import ATTENTION, AttentionCall
 from solver.model.checks import check_choice
-
-DEVICE_TYPES: Final = ("cpu", "cuda")
 
 
 class KernelChoice(Protocol):

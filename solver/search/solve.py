@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from solver.evaluation.result import SolveResult
 from solver.model.clock import Clock
 from solver.model.errors import PartitionError
 from solver.model.limits import SolveLimits
 from solver.model.problem import PartitionProblem
 from solver.model.problem_checks import check_problem
 from solver.model.text import shown
+
+if TYPE_CHECKING:
+    from solver.evaluation.result import SolveResult
 
 SOLVERS: Final = ("auto", "greedy", "chain", "ideal-dp", "coarse", "cp-sat")
 """The names of all solvers, each of which is a schedule of steps."""

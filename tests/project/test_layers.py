@@ -3,6 +3,8 @@
 A room is a folder of a package, or a file beside its folders. OR-Tools loads only to solve.
 """
 
+import ast
+import importlib
 import json
 import os
 import subprocess
@@ -19,6 +21,7 @@ from tests.support.sources import (
     files_imported_by,
     imported_by,
     module_of,
+    tree_of,
 )
 
 LAYERS = {
@@ -27,9 +30,9 @@ LAYERS = {
         < search < diagnosis, serving
     """,
     "fx_bridge": """
-        storages < python_state < equivalence < capture < costs, checkpoint, memory, recomputation
-        < batch, split < options < interop, placement, digraph < partition, serving
-        < pipeline, dynamo
+        choices < storages < python_state < equivalence < capture
+        < costs, checkpoint, memory, recomputation < batch, split < options
+        < interop, placement, digraph < partition, serving < pipeline, dynamo
     """,
     "experiments": """
         console < processes < workloads < zoo < problems < planners < comparison < pipelines
@@ -60,6 +63,8 @@ CIRCLES_OF_FILES = {
 """Files that import each other, some inside functions. This list may only shrink."""
 
 CLOCK = "solver/model/clock.py"
+
+HEAVY = {"torch", "ortools", "transformers"}
 
 
 def levels_of(package):
@@ -195,10 +200,49 @@ def loaded_by(script):
     return set(json.loads(finished.stdout.splitlines()[-1]))
 
 
-def test_import_solver_is_light():
-    loaded = loaded_by("import solver")
-    assert "solver" in loaded and "numpy" in loaded
-    assert not loaded & {"torch", "ortools", "networkx", "fx_bridge", "experiments"}
+def offering():
+    """The ``__init__`` of every package that offers names of its modules."""
+    every = [file for package in PACKAGES for file in files(package) if file.name == "__init__.py"]
+    return [file for file in every if "solver.model.lazy_package" in imported_by(file)]
+
+
+@pytest.mark.parametrize("file", offering(), ids=str)
+def test_what_a_package_offers_is_what_it_says_to_type_checkers(file):
+    package = importlib.import_module(module_of(file))
+    (block,) = (node for node in tree_of(file).body if isinstance(node, ast.If))
+    told = {alias.name: line.module for line in block.body for alias in line.names}
+    assert told == package.MODULE_OF
+    assert sorted(package.__all__) == sorted(told)
+    for name in told:
+        assert getattr(package, name) is getattr(importlib.import_module(told[name]), name)
+        assert name in dir(package)
+    with pytest.raises(AttributeError, match="has no attribute 'no_such_name'"):
+        _ = package.no_such_name
+
+
+def test_importing_a_package_loads_nothing_heavy():
+    loaded = loaded_by("import solver, fx_bridge, fx_bridge.serving, fx_bridge.interop")
+    assert {"solver", "fx_bridge"} <= loaded
+    assert not loaded & {*HEAVY, "networkx", "numpy", "experiments"}
+
+
+def test_a_room_takes_the_place_of_no_function_that_is_called_like_it():
+    loaded_by(
+        "import fx_bridge.capture.modules\nimport fx_bridge, types\n"
+        "from fx_bridge import capture\nassert isinstance(capture, types.FunctionType)\n"
+        "import fx_bridge.capture.digest\nassert fx_bridge.capture is capture"
+    )
+
+
+def test_options_are_read_without_torch():
+    script = (
+        "from fx_bridge import DEVICE_SPECS, Costs, Placement, Training\n"
+        "from fx_bridge.serving import Request\n"
+        "Training('sgd', tied_weights='sum', recompute=['h.*'])\n"
+        "Placement({'a': 1}, ['b'], ['c'])\n"
+        "Costs(attention='flash', specs=DEVICE_SPECS)\nRequest(1, 2, 1, 1)\n"
+    )
+    assert not loaded_by(script) & {*HEAVY, "experiments"}
 
 
 def test_all_of_solver_loads_no_torch():

@@ -19,8 +19,9 @@ from torch._ops import HigherOrderOperator, OpOverload
 
 from fx_bridge.capture.graph import CapturedGraph, check_captured
 from fx_bridge.capture.random_numbers import random_operators
+from fx_bridge.choices import TiedReaders
 from fx_bridge.split.checks import check_splittable
-from fx_bridge.split.colocation import TiedReaders, colocation_groups
+from fx_bridge.split.colocation import colocation_groups
 from fx_bridge.split.tags.copies import Placement, with_copies
 from fx_bridge.split.tags.plans import plan_from_tags
 from fx_bridge.storages.tensor_subclasses import tensors_in

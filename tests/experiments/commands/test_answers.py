@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import typer
 
+import solver
 from experiments.commands import answers
 from experiments.commands.answers import finish, finish_study, result_json, solve_all
 from experiments.comparison.records import Study
@@ -122,7 +123,7 @@ def test_only_the_solver_that_was_asked_for_leaves_out_steps(monkeypatch):
         told.append((solver, without))
         return solve(problem, limits, solver=solver)
 
-    monkeypatch.setattr(answers, "run_solver", search)
+    monkeypatch.setattr(solver, "solve", search)
     progress = ProgressLine(quiet=True)
     found = solve_all(problem(100), ("greedy", "ideal-dp"), LIMITS, "m", progress, ("borders",))
     assert told == [("greedy", ()), ("ideal-dp", ("borders",))]
@@ -140,8 +141,8 @@ def test_one_limit_counts_for_all_searches(monkeypatch):
         told.append(limits.time_limit_s)
         return diagnose(given, LIMITS, **named)
 
-    monkeypatch.setattr(answers, "run_solver", slow)
-    monkeypatch.setattr(answers, "diagnose", explained)
+    monkeypatch.setattr(solver, "solve", slow)
+    monkeypatch.setattr(solver, "diagnose", explained)
     given = problem(1)
     results = solve_all(given, ("greedy", "auto"), LIMITS, "model", ProgressLine(quiet=True))
     with pytest.raises(typer.Exit):

@@ -11,7 +11,7 @@ from fx_bridge.capture.graph import capture
 CODE = """
 import torch
 from torch import nn
-from fx_bridge.capture import capture
+from fx_bridge.capture.graph import capture
 from fx_bridge.capture.digest import graph_digest
 torch.manual_seed(5)
 print(graph_digest(capture(nn.Sequential(nn.Linear(4, 4), nn.Softmax(-1)), (torch.ones(2, 4),))))

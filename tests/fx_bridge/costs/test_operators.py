@@ -10,11 +10,11 @@ from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from fx_bridge.capture.graph import capture
+from fx_bridge.choices import ExpertsRead
 from fx_bridge.costs.device_specs import DEVICE_SPECS, DeviceSpec
 from fx_bridge.costs.latency import measured_latency_ns, roofline_latency_ns
 from fx_bridge.costs.operators import (
     GROUPED_PRODUCTS,
-    ExpertsRead,
     average_read_bytes,
     has_experts,
     node_flops,

@@ -23,9 +23,9 @@ from fx_bridge import (
     rescale,
     to_digraph,
 )
-from fx_bridge.costs import backward_costs, roofline_latency_ns
-from fx_bridge.costs.backward import backward_passes
+from fx_bridge.costs.backward import backward_costs, backward_passes
 from fx_bridge.costs.class_kernels import classes_by_kernels
+from fx_bridge.costs.latency import roofline_latency_ns
 from fx_bridge.memory.profile import forward_workspaces
 from fx_bridge.storages.attention import AttentionCall
 from solver import Device, PartitionError, problem_from_digraph
