@@ -6,6 +6,7 @@ Where none fits, shells offer files by themselves.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 Completion = tuple[str, str]
 """What may be written, and what it is, which zsh and fish show beside it."""
