@@ -102,6 +102,9 @@ def _read_training(options: ProblemOptions) -> Training | None:
 
 
 def _read_placement(options: ProblemOptions) -> Placement | None:
+    for option, names in (("--cut-after", options.cut_after), ("--keep-whole", options.keep_whole)):
+        if "" in (names or ()):
+            raise PartitionError(f"{option} is empty; write a module, such as h.0")
     pins = read_pins(options.pin)
     if not (pins or options.cut_after or options.keep_whole):
         return None

@@ -37,11 +37,9 @@ from solver.model.quantities import parse_duration
 from solver.serving.problem import ServingObjective
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from experiments.problems.devices import DeviceSet
     from fx_bridge.options import Costs, Placement
-    from fx_bridge.serving.plan import ServingPlan
+    from fx_bridge.serving.plan import ServingPlan, ServingPlanner
     from fx_bridge.serving.request import Request
 
 Objective = Literal["request", "token", "throughput", "context", "all"]
@@ -213,6 +211,8 @@ def serve(
     if options.host is not None:
         host = HostRequest.read(options.host, options.host_link, devices)
     objectives = _objectives(options, out)
+    # Made before a model is built: what says nothing is refused at once.
+    placement, costs = _placement(options), _costs(options, devices)
 
     from experiments.zoo.building import build_model, capture_model
 
@@ -223,7 +223,7 @@ def serve(
             _usable(devices, options.usable),
             host,
             "request" if options.objective == "request" else "token",
-            _costs(options, devices),
+            costs,
             searched,
             options.for_,
             options.words,
@@ -231,11 +231,22 @@ def serve(
             as_json=as_json,
         )
         return
+    from fx_bridge.serving.plan import ServingPlanner
+
     loaded = build_model(spec)
     module = loaded.module
     # What the commands that read the plan capture; what cannot be is told before the search.
     whole = None if out is None else capture_model(loaded)
-    plans = _plans(module, request, options, devices, objectives, first_ns, searched)
+    planner = ServingPlanner(
+        module,
+        request,
+        devices=_usable(devices, options.usable),
+        whole_layers=options.whole_layers,
+        engine=options.for_,
+        placement=placement,
+        costs=costs,
+    )
+    plans = _plans(planner, options, objectives, first_ns, searched)
     if options.objective == "all":
         tell_plans(plans, options.for_, as_json=as_json)
         return
@@ -248,27 +259,15 @@ def serve(
 
 
 def _plans(
-    model: nn.Module,
-    request: Request,
+    planner: ServingPlanner,
     options: ServeOptions,
-    devices: DeviceSet,
     objectives: Sequence[ServingObjective],
     first_ns: int | None,
     limits: SolveLimits,
 ) -> list[ServingPlan]:
     """Return the best plan for each objective, of one capture."""
     from fx_bridge.options import Search
-    from fx_bridge.serving.plan import ServingPlanner
 
-    planner = ServingPlanner(
-        model,
-        request,
-        devices=_usable(devices, options.usable),
-        whole_layers=options.whole_layers,
-        engine=options.for_,
-        placement=_placement(options),
-        costs=_costs(options, devices),
-    )
     found: list[ServingPlan] = []
     for number, objective in enumerate(objectives):
         spent_s = sum(plan.solved.wall_time_s for plan in found)

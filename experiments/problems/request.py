@@ -14,6 +14,7 @@ from solver import (
     OBJECTIVES,
     PCIE,
     Interconnect,
+    Operator,
     PartitionError,
     PartitionProblem,
     Pipeline,
@@ -265,6 +266,7 @@ def _read_model(
     if request.devices is None:
         raise PartitionError(f"--devices is missing; {EXAMPLE}")
     check_model_request(spec.name, request)
+    _check_settings(request, request.devices)
     step(f"{spec.name}: building")
     loaded = build_model(spec)
     step(f"{spec.name}: capturing")
@@ -272,6 +274,23 @@ def _read_model(
     step(f"{spec.name}: operator graph")
     graph = requested_graph(captured, [request.devices], request)
     return captured, problem_of_graph(graph, captured, request.devices, request)
+
+
+def _check_settings(request: ProblemRequest, devices: DeviceSet) -> None:
+    """Refuse, before a model is built, what is wrong with it whatever the model is.
+
+    A problem is made of one operator for each name that is pinned.
+    """
+    interconnect = request.interconnect or devices.interconnect or _measured_or_pcie(request)
+    pins = {} if request.placement is None else request.placement.pins
+    stand_ins = tuple(Operator(name, 1) for name in pins) or (Operator("operator", 1),)
+    settings = _settings_of(request, interconnect)
+    problem = PartitionProblem(stand_ins, devices.devices, **settings)
+    _check_microbatches(problem, request)
+    if pins:
+        from fx_bridge.split.pins import with_hand_made
+
+        with_hand_made(problem, None, pins=pins)
 
 
 def requested_graph(
@@ -362,11 +381,7 @@ def _settings_of(request: ProblemRequest, interconnect: Interconnect) -> dict[st
 def _with_hand_made(
     problem: PartitionProblem, captured: CapturedGraph | None, request: ProblemRequest
 ) -> PartitionProblem:
-    if request.pipeline.microbatches is not None and not _counts_microbatches(problem):
-        raise PartitionError(
-            "--microbatches changes nothing here; give --schedule, --objective step or "
-            "--memory-model training too, or leave it out"
-        )
+    _check_microbatches(problem, request)
     asked = request.placement_of(captured)
     if asked is None:
         return problem
@@ -376,6 +391,11 @@ def _with_hand_made(
     return with_hand_made(problem, captured, pins=asked.pins, cut_after=asked.cut_after)
 
 
-def _counts_microbatches(problem: PartitionProblem) -> bool:
+def _check_microbatches(problem: PartitionProblem, request: ProblemRequest) -> None:
     relayed = problem.interconnect.charging == "relayed"
-    return relayed or problem.is_training or "step" in problem.objective
+    counts = relayed or problem.is_training or "step" in problem.objective
+    if request.pipeline.microbatches is not None and not counts:
+        raise PartitionError(
+            "--microbatches changes nothing here; give --schedule, --objective step or "
+            "--memory-model training too, or leave it out"
+        )

@@ -66,6 +66,11 @@ def resolve_model(text: str) -> ModelSpec | Path:
             )
         return path
     if text.lower().endswith(".pt2"):
+        if not os.path.exists(text):  # noqa: PTH110 - as above
+            raise PartitionError(
+                f"there is no file {shortened(text)}; give the path of a .pt2 file that "
+                "torch.export.save(program, path) wrote"
+            )
         return ModelSpec(text, "from a file of torch.export.save", functools.partial(_saved, text))
     if text.startswith(PREFIX):
         workload_path(text)
