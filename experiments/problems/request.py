@@ -284,8 +284,7 @@ def _check_settings(request: ProblemRequest, devices: DeviceSet) -> None:
     interconnect = request.interconnect or devices.interconnect or _measured_or_pcie(request)
     pins = {} if request.placement is None else request.placement.pins
     stand_ins = tuple(Operator(name, 1) for name in pins) or (Operator("operator", 1),)
-    settings = _settings_of(request, interconnect)
-    problem = PartitionProblem(stand_ins, devices.devices, **settings)
+    problem = PartitionProblem(stand_ins, devices.devices, **_settings_of(request, interconnect))
     _check_microbatches(problem, request)
     if pins:
         from fx_bridge.split.pins import with_hand_made

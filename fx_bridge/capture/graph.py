@@ -37,6 +37,7 @@ from fx_bridge.capture.model.messages import describe, refusing
 from fx_bridge.capture.model.trial import can_run
 from fx_bridge.capture.model.written_values import GIVEN, written_down
 from fx_bridge.capture.python.surroundings import answers_now
+from fx_bridge.capture.request import CaptureRequest
 from fx_bridge.capture.tracers.dynamic_batch import batch_size_of
 from fx_bridge.capture.tracers.export import load_program, unlift
 from fx_bridge.capture.tracers.lean import lean
@@ -47,7 +48,6 @@ from fx_bridge.storages.autocast import note_precision
 from fx_bridge.storages.device_kernels import DeviceKernels
 from fx_bridge.storages.table import StorageTable, storage_table
 from solver import PartitionError
-from solver.model.text import shown
 
 COMPUTE_OPS: Final = frozenset({"call_function", "call_method", "call_module"})
 """``fx.Node.op`` of the nodes that become operators."""
@@ -241,8 +241,8 @@ def capture(
     """
     keywords = checked_inputs(args, kwargs)
     fixed = check_constants(constants)
-    request = _Request(dynamic_batch, dynamic_shapes, fixed, check)
-    request.check_model(model)
+    request = CaptureRequest(dynamic_batch, dynamic_shapes, fixed, check)
+    request.check_model(model, (nn.Module, ExportedProgram, str, os.PathLike, CapturedGraph))
     if isinstance(model, CapturedGraph):
         if args or keywords:
             raise PartitionError("a captured graph has its inputs; leave out args and kwargs")
@@ -256,7 +256,7 @@ def capture(
 
 
 def _captured(
-    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], request: _Request
+    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], request: CaptureRequest
 ) -> CapturedGraph:
     register_caches()
     if isinstance(model, (str, os.PathLike)):
@@ -269,50 +269,6 @@ def _captured(
         module, inputs, note = complete(model, args, kwargs)
         return CapturedGraph(module, "graph_module", note, *inputs)
     return _from_module(model, args, kwargs, request)
-
-
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """The options of a capture, as :func:`capture` takes them."""
-
-    dynamic_batch: bool
-    dynamic_shapes: Any
-    constants: tuple[str, ...]
-    check: bool
-
-    def check_model(self, model: object) -> None:
-        """Refuse what is no model, and requests that this kind of model does not take."""
-        for name in ("dynamic_batch", "check"):
-            if not isinstance(value := getattr(self, name), bool):
-                raise PartitionError(f"{name} is {shown(value)}; write True or False")
-        if self.dynamic_batch and self.dynamic_shapes is not None:
-            raise PartitionError("dynamic_batch and dynamic_shapes exclude each other; give one")
-        if self.constants and self.dynamic_batch:
-            raise PartitionError(
-                "constants fix the sizes that dynamic_batch would leave open; give one of them"
-            )
-        known = (nn.Module, ExportedProgram, str, os.PathLike, CapturedGraph)
-        if not isinstance(model, known):
-            hint = "; give an instance, not the class" if isinstance(model, type) else ""
-            raise PartitionError(
-                f"cannot capture {describe(model)}: give a torch.nn.Module, a "
-                "torch.fx.GraphModule, a torch.export.ExportedProgram or the path of a .pt2 "
-                f"file{hint}"
-            )
-        if isinstance(model, nn.Module) and not isinstance(model, fx.GraphModule):
-            return
-        kind = "GraphModule" if isinstance(model, fx.GraphModule) else describe(model)
-        if self.dynamic_batch or self.dynamic_shapes is not None:
-            raise PartitionError(
-                f"dynamic sizes need the module itself, not a {kind}, whose sizes are as they "
-                "are; give the module, or export it with dynamic_shapes yourself"
-            )
-        for name, is_given in (("constants", self.constants), ("check=True", self.check)):
-            if is_given:
-                raise PartitionError(
-                    f"{name} needs the module itself, not a {kind}, whose graph is as it is; "
-                    "give the module, or leave it out"
-                )
 
 
 def _check_content(captured: CapturedGraph, model: object) -> None:
@@ -367,7 +323,7 @@ def _from_exported_program(
 
 
 def _from_module(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], request: _Request
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], request: CaptureRequest
 ) -> CapturedGraph:
     check_call(model, args, kwargs)
     check_initialised(model)

@@ -17,9 +17,10 @@ import torch
 from torch import fx
 
 from fx_bridge.capture.graph import CapturedGraph
+from fx_bridge.choices import CPU_KERNELS, CUDA_KERNELS
 from fx_bridge.costs.device_specs import DeviceSpec
 from fx_bridge.costs.recomputation import rng_state_bytes
-from fx_bridge.storages.attention import CPU_KERNELS, CUDA_KERNELS, AttentionCall
+from fx_bridge.storages.attention import AttentionCall
 from fx_bridge.storages.device_kernels import DeviceKernels
 from fx_bridge.storages.replay import Replay
 from fx_bridge.storages.tensor_subclasses import tensor_leaves

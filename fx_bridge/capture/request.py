@@ -1,0 +1,61 @@
+"""What a capture is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx, nn
+
+from fx_bridge.capture.model.messages import describe
+from solver import PartitionError
+from solver.model.text import shown
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureRequest:
+    """The options of a capture, as :func:`capture` takes them."""
+
+    dynamic_batch: bool
+    dynamic_shapes: Any
+    constants: tuple[str, ...]
+    check: bool
+
+    def check_model(self, model: object, known: tuple[type, ...]) -> None:
+        """Refuse what is no model, and requests that this kind of model does not take.
+
+        Parameters
+        ----------
+        known : tuple of type
+            Kinds of models.
+        """
+        for name in ("dynamic_batch", "check"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise PartitionError(f"{name} is {shown(value)}; write True or False")
+        if self.dynamic_batch and self.dynamic_shapes is not None:
+            raise PartitionError("dynamic_batch and dynamic_shapes exclude each other; give one")
+        if self.constants and self.dynamic_batch:
+            raise PartitionError(
+                "constants fix the sizes that dynamic_batch would leave open; give one of them"
+            )
+        if not isinstance(model, known):
+            hint = "; give an instance, not the class" if isinstance(model, type) else ""
+            raise PartitionError(
+                f"cannot capture {describe(model)}: give a torch.nn.Module, a "
+                "torch.fx.GraphModule, a torch.export.ExportedProgram or the path of a .pt2 "
+                f"file{hint}"
+            )
+        if isinstance(model, nn.Module) and not isinstance(model, fx.GraphModule):
+            return
+        kind = "GraphModule" if isinstance(model, fx.GraphModule) else describe(model)
+        if self.dynamic_batch or self.dynamic_shapes is not None:
+            raise PartitionError(
+                f"dynamic sizes need the module itself, not a {kind}, whose sizes are as they "
+                "are; give the module, or export it with dynamic_shapes yourself"
+            )
+        for name, is_given in (("constants", self.constants), ("check=True", self.check)):
+            if is_given:
+                raise PartitionError(
+                    f"{name} needs the module itself, not a {kind}, whose graph is as it is; "
+                    "give the module, or leave it out"
+                )
