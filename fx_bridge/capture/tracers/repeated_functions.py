@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, Final
@@ -40,6 +40,8 @@ from fx_bridge.storages.fakes import (
     new_storage,
     untouched,
 )
+from fx_bridge.storages.mutations import written_arguments
+from fx_bridge.storages.tensor_subclasses import tensors_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +125,9 @@ class RepeatedFunctions(TorchFunctionMode):
         value = func(*args, **kwargs)
         added = _after(last, tracer.graph)
         with untouched():
-            if any(map(_is_write, added)):
-                self._check_writes(pytree.tree_leaves((args, kwargs)))
+            written = [read for node in added for read in _written(node)]
+            if written:
+                self._check_writes(tracer, (args, kwargs), added, written)
             elif key is not None and key not in self._recordings:
                 self._recordings[key] = None
                 with contextlib.suppress(NotRepeatableError):
@@ -176,11 +179,23 @@ class RepeatedFunctions(TorchFunctionMode):
         if all(map(self.known.knows, tensors)):
             raise NotRepeatableError
 
-    def _check_writes(self, leaves: Iterable[Any]) -> None:
+    def _check_writes(
+        self, tracer: Any, arguments: Any, added: Sequence[fx.Node], written: list[fx.Node]
+    ) -> None:
         """Raise NotRepeatableError if a write may reach what autograd does not know to be there."""
-        for leaf in leaves:
+        made, seen = set(added), set(written)
+        while written:
+            node = written.pop()
+            # What the call itself made may be a view of any that it reads.
+            reads = [r for r in node.all_input_nodes if node in made and r not in seen]
+            written += reads
+            seen.update(reads)
+        for leaf in pytree.tree_leaves(arguments):
             if isinstance(leaf, FakeTensor) and leaf.untyped_storage()._cdata in self._viewed:
-                raise NotRepeatableError("a tensor is written of which a view was copied")
+                slot = tracer.tensor_tracker.get(leaf)
+                # What is written stands for the write from then on.
+                if slot is None or slot.proxy.node in seen or slot.proxy.node in made:
+                    raise NotRepeatableError("a tensor is written of which a view was copied")
 
     # -- copies ----------------------------------------------------------------------------
 
@@ -261,8 +276,14 @@ def _after(last: fx.Node, graph: fx.Graph) -> list[fx.Node]:
     return nodes
 
 
-def _is_write(node: fx.Node) -> bool:
-    return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
+def _written(node: fx.Node) -> list[fx.Node]:
+    """Return what a node of a graph writes."""
+    if not isinstance(node.target, OpOverload):
+        return []
+    values = {read: read.meta.get("val") for read in node.all_input_nodes}
+    args, kwargs = map_arg((node.args, node.kwargs), values.get)
+    found = {id(tensor) for tensor in written_arguments(node.target, args, kwargs)}
+    return [r for r, value in values.items() if found & {id(t) for t in tensors_in(value)}]
 
 
 def _recorded(
