@@ -37,9 +37,11 @@ from solver.model.quantities import parse_duration
 from solver.serving.problem import ServingObjective
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from experiments.problems.devices import DeviceSet
     from fx_bridge.options import Costs, Placement
-    from fx_bridge.serving.plan import ServingPlan, ServingPlanner
+    from fx_bridge.serving.plan import ServingPlan
     from fx_bridge.serving.request import Request
 
 Objective = Literal["request", "token", "throughput", "context", "all"]
@@ -211,7 +213,6 @@ def serve(
     if options.host is not None:
         host = HostRequest.read(options.host, options.host_link, devices)
     objectives = _objectives(options, out)
-    # Made before a model is built: what says nothing is refused at once.
     placement, costs = _placement(options), _costs(options, devices)
 
     from experiments.zoo.building import build_model, capture_model
@@ -231,22 +232,13 @@ def serve(
             as_json=as_json,
         )
         return
-    from fx_bridge.serving.plan import ServingPlanner
-
     loaded = build_model(spec)
     module = loaded.module
     # What the commands that read the plan capture; what cannot be is told before the search.
     whole = None if out is None else capture_model(loaded)
-    planner = ServingPlanner(
-        module,
-        request,
-        devices=_usable(devices, options.usable),
-        whole_layers=options.whole_layers,
-        engine=options.for_,
-        placement=placement,
-        costs=costs,
+    plans = _plans(
+        module, request, options, devices, placement, costs, objectives, first_ns, searched
     )
-    plans = _plans(planner, options, objectives, first_ns, searched)
     if options.objective == "all":
         tell_plans(plans, options.for_, as_json=as_json)
         return
@@ -259,15 +251,29 @@ def serve(
 
 
 def _plans(
-    planner: ServingPlanner,
+    model: nn.Module,
+    request: Request,
     options: ServeOptions,
+    devices: DeviceSet,
+    placement: Placement,
+    costs: Costs,
     objectives: Sequence[ServingObjective],
     first_ns: int | None,
     limits: SolveLimits,
 ) -> list[ServingPlan]:
     """Return the best plan for each objective, of one capture."""
     from fx_bridge.options import Search
+    from fx_bridge.serving.plan import ServingPlanner
 
+    planner = ServingPlanner(
+        model,
+        request,
+        devices=_usable(devices, options.usable),
+        whole_layers=options.whole_layers,
+        engine=options.for_,
+        placement=placement,
+        costs=costs,
+    )
     found: list[ServingPlan] = []
     for number, objective in enumerate(objectives):
         spent_s = sum(plan.solved.wall_time_s for plan in found)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import io
 import os
 import signal
@@ -55,6 +56,9 @@ def run_command(load: Callable[[], typer.Typer], argv: Sequence[str] | None = No
     if argv is None:
         _keep_errors_apart()
         signal.signal(signal.SIGTERM, terminate)
+        # What is imported and captured stays: to look for garbage as often as Python does takes a
+        # tenth of the time of a plan.
+        gc.set_threshold(10_000)
     if sys.stdout is None:
         return _fail("standard output is closed; give the answer somewhere to go")
     try:

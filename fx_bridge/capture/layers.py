@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from torch import fx, nn
-
-from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.capture.modules import (
     ModuleCall,
     called_classes,
@@ -20,6 +17,11 @@ from fx_bridge.capture.modules import (
     module_paths,
     registered_paths,
 )
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from fx_bridge.capture.graph import CapturedGraph
 
 _MODULE_LIST: Final = "torch.nn.modules.container.ModuleList"
 _SEQUENTIAL: Final = "torch.nn.modules.container.Sequential"
@@ -168,6 +170,8 @@ class _Modules:
 
 def _classes_of_modules(captured: CapturedGraph) -> dict[str, str]:
     """Return the classes of the modules that are there, with those of lists for their kinds."""
+    from torch import fx
+
     model = captured.module if captured.source is None else captured.source
     return {
         path: _class_of(module)
@@ -177,6 +181,8 @@ def _classes_of_modules(captured: CapturedGraph) -> dict[str, str]:
 
 
 def _class_of(module: nn.Module) -> str:
+    from torch import nn
+
     if isinstance(module, nn.ModuleList):
         return _MODULE_LIST
     if isinstance(module, nn.Sequential):

@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from torch import nn
-
-from fx_bridge.capture.graph import CapturedGraph, check_captured
 from fx_bridge.capture.layers import layer_calls, repeated_modules
 from fx_bridge.capture.modules import enclosing, module_calls
 from solver import PartitionError, PartitionPlan, Stage
+
+if TYPE_CHECKING:
+    from fx_bridge.capture.graph import CapturedGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,8 @@ class LayeredModel:
     """
 
     def __init__(self, captured: CapturedGraph, program: str) -> None:
+        from fx_bridge.capture.graph import check_captured
+
         check_captured(captured, "read the layers of", "capture(model, args)")
         self.captured, self.program = captured, program
         self._layer_of = layer_calls(captured)
@@ -200,6 +203,8 @@ class LayeredModel:
                 )
 
     def _reads_parameters(self, name: str) -> bool:
+        from torch import nn
+
         table = self.captured.storage_table
         return any(
             isinstance(tensor, nn.Parameter)

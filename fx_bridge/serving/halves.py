@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.capture.layers import layer_calls
 from fx_bridge.capture.modules import module_calls
+
+if TYPE_CHECKING:
+    from fx_bridge.capture.graph import CapturedGraph
 
 _BEFORE, _AFTER = "before the layers", "after the layers"
 

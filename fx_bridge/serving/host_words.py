@@ -10,9 +10,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.interop.llama_cpp import NO_OP_OFFLOAD
 from fx_bridge.interop.llama_cpp_experts import (
     OP_OFFLOAD_TOKENS,
@@ -33,6 +32,9 @@ from solver.offload.host_first import UnitGroup, plan_host_first
 from solver.offload.model import Mode, OffloadPlan
 from solver.offload.phases import OffloadPhases
 from solver.offload.plan import OffloadResult
+
+if TYPE_CHECKING:
+    from fx_bridge.capture.graph import CapturedGraph
 
 HOST_ENGINES: Final = ("llama.cpp",)
 """Engines whose words say what the host computes."""

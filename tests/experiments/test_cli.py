@@ -20,6 +20,7 @@ from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_NOT_EQUAL
 from experiments.workloads import reader as workloads
 from solver import PCIE, SOLVERS, Device, PartitionPlan, evaluate, load_plan, load_problem
 
+COMMANDS = [str(command.name) for command in app.registered_commands]
 ONE_LAYER = "import torch\ndef make():\n    return torch.nn.Linear(4, 4), (torch.ones(1, 4),)\n"
 
 
@@ -31,17 +32,84 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_help_and_lists_need_no_heavy_imports() -> None:
-    for words in (["--help"], ["models"], ["plan", "gtp2"], ["plan", "mlp", "--devices", "4x24"]):
-        script = (
-            "import sys\nfrom experiments.cli import main\n"
-            f"code = main({words!r})\n"
-            "heavy = {'torch', 'ortools', 'transformers'} & set(sys.modules)\n"
-            "sys.exit(f'imported {heavy}' if heavy else code)\n"
-        )
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-        assert done.returncode == (2 if words[0] == "plan" else 0), done.stderr
-        assert "imported" not in done.stderr
+LIGHT: dict[int, list[str]] = {
+    0: ["--help", *(f"{name} --help" for name in COMMANDS), "models", "devices", "planners"],
+    2: [
+        "plan gtp2",
+        "plan gpt2 --objectiv step",
+        "plan mlp --devices 4x24",
+        "plan mlp --devices 2x3GB@a100",
+        "plan mlp.pt2 --devices 2x3GB",
+        "plan mlp --devices 2x3GB --optimizer adam",
+        "plan mlp --devices 2x3GB --keep-whole a+",
+        "plan mlp --devices 2x3GB --pin a=cuda:7",
+        "plan mlp --devices 2x3GB --pin a=7",
+        "plan mlp --devices 2x3GB --cut-after ''",
+        "plan mlp --devices 2x3GB --attention maths",
+        "plan mlp --devices 2x3GB --microbatches 4",
+        "plan mlp --devices 2x3GB --profile none.json",
+        "plan mlp --devices 2x3GB --without nothing",
+        "plan {saved} --pin nothing=1",
+        "plan {saved} --optimizer adam",
+        "solve {saved} --devices 2x3GB@a100",
+        "serve mlp --devices 2x3GB@a100",
+        "serve mlp --devices 2x3GB --prompt 9000",
+        "serve mlp --devices 2x3GB --attention maths",
+        "serve mlp --devices 2x3GB --link slow",
+        "serve mlp --devices 2x3GB --pin a",
+        "serve mlp --devices 2x3GB --host 64GB --for llama.cpp --words '-ngl foo'",
+        "serve mlp --devices 2x3GB --host 64GB --for vllm",
+        "score mlp none.json",
+        "split mlp --plan none.json",
+        "hand-over mlp none.json",
+        "hand-over mlp {saved} --for vllm",
+        "run mlp --devices 2x3GB@a100",
+        "run mlp --devices 2x3GB --memory-model training --optimizer sgd",
+        "compare mlp --planner nobody",
+        "compare mlp --attention maths",
+        "profile mlp.pt2",
+        "sweep none.toml --out none.db",
+        "report {saved}",
+    ],
+}
+"""Command lines that need no model, by the code that they exit with."""
+
+
+def test_what_needs_no_model_loads_no_torch(saved: Path) -> None:
+    script = (
+        "import json, shlex, sys\nfrom experiments.cli import main\n"
+        "for code, lines in json.loads(sys.argv[1]):\n"
+        "    for line in lines:\n"
+        "        try:\n            found = main(shlex.split(line))\n"
+        "        except SystemExit as error:\n            found = error.code\n"
+        "        heavy = {'torch', 'ortools', 'transformers'} & set(sys.modules)\n"
+        "        if heavy or found != code:\n            sys.exit(f'{line}: {found}, {heavy}')\n"
+    )
+    lines = [(code, [line.format(saved=saved) for line in of]) for code, of in LIGHT.items()]
+    words = [sys.executable, "-c", script, json.dumps(lines)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_saved_problems_load_no_torch(saved: Path, tmp_path: Path) -> None:
+    plan, report = tmp_path / "plan.json", tmp_path / "report"
+    lines = [
+        f"solve {saved} --pin linear=cuda:0 --cut-after linear_1 --out {plan}",
+        f"plan {saved} --devices 2x1GB",
+        f"score {plan} {saved}",
+        f"compare {saved} --planner greedy --out {report}",
+        f"report {report / 'results.json'}",
+        f"generate layered --operators 20 --out {tmp_path / 'made.json'}",
+    ]
+    script = (
+        "import shlex, sys\nfrom experiments.cli import main\n"
+        "for line in sys.argv[1:]:\n"
+        "    code = main(shlex.split(line))\n"
+        "    if code or {'torch', 'transformers'} & set(sys.modules):\n"
+        "        sys.exit(f'{line}: {code}')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, *lines], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_python_dash_m_is_the_command(tmp_path: Path) -> None:
