@@ -29,7 +29,7 @@ from tests.support.recomputed_stages import (
     with_regions,
 )
 from tests.support.training_models import MODELS as TRAINED
-from tests.support.training_models import Residual
+from tests.support.training_models import SLICED, Residual
 
 
 class Dropouts(nn.Module):
@@ -150,11 +150,13 @@ SMALL = {
     "biased": repeated(Biased, 2, 2, 6, 16),
     "numbers": repeated(Numbers, 2, 4, 12),
     "written": repeated(Written, 2, 4, 12),
+    "stacked": SLICED["stacked"],
 }
 MODELS = {
     **SMALL,
     "tied": lambda: (Tied(), (torch.arange(12).reshape(3, 4),)),
     **TRAINED,
+    **SLICED,
     **{name: hf(name) for name in ("gpt2", "llama", "vit", "mixtral")},
 }
 
