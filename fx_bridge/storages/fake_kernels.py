@@ -60,6 +60,15 @@ def _mend_mkldnn_rnn_layer_backward(_: OpOverload, args: Any, kwargs: Any, resul
     return result
 
 
+def _mend_efficient_backward(_: OpOverload, args: Any, kwargs: Any, result: Any) -> Any:
+    # The gradient of a bias has rows of a multiple of 16, whose end torch's cache of fakes forgets.
+    *gradients, bias = result
+    if bias is not None and bias.dim():
+        size = bias.shape[-1]
+        bias = bias.new_empty((*bias.shape[:-1], _whole(size, 16)))[..., :size]
+    return type(result)((*gradients, bias))
+
+
 @cache
 def _rnn_workspace_bytes(
     func: OpOverload, structure: pytree.TreeSpec, leaves: tuple[Any, ...]
@@ -108,6 +117,9 @@ _FUSED_BACKWARD: Final = (
 _MENDS: Final[Mapping[Any, Callable[..., Any]]] = {
     torch.ops.aten._embedding_bag.default: _mend_embedding_bag,
     torch.ops.aten._embedding_bag_forward_only.default: _mend_embedding_bag,
+    torch.ops.aten._scaled_dot_product_efficient_attention_backward.default: (
+        _mend_efficient_backward
+    ),
     torch.ops.aten.mkldnn_rnn_layer.default: _mend_mkldnn_rnn_layer,
     torch.ops.aten.mkldnn_rnn_layer_backward.default: _mend_mkldnn_rnn_layer_backward,
 }

@@ -38,8 +38,8 @@ class Call:
     tensors : tuple of FakeTensor
         Among the arguments, each once, in order.
     repeats : bool
-        Whether the result can be made again: not of a call that writes to what it reads, nor where
-        autograd looks on, which notes more than the result.
+        Whether the result can be made again: not of a call that writes to what it reads, nor of one
+        that autograd follows.
     """
 
     key: tuple[Hashable, ...]
@@ -126,7 +126,7 @@ class RepeatedCalls:
                 return None
             differentiated = any(tensor.requires_grad for tensor in tensors.values())
         writes = isinstance(target, OpOverload) and [*written_arguments(target, args, kwargs)]
-        return Call(key, tuple(tensors.values()), not writes and not differentiated)
+        return Call(key, tuple(tensors.values()), not (writes or differentiated))
 
     def again(self, call: Call) -> tuple[Any, Any] | None:
         """Return the result and the notes of a call that was made before, or None."""

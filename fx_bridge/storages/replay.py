@@ -152,6 +152,9 @@ class Replay(fx.Interpreter):
         if node.target is torch.ops.aten._assert_tensor_metadata.default:
             # It computes nothing, and names the device of the capture, not of this run.
             return None
+        if self.differentiates:
+            # What autograd keeps depends on more than sizes.
+            call = None
         known = None if call is None else self._repeated.again(call)
         if known is not None:
             value, self.notes = known
