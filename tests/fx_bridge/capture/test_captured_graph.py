@@ -11,7 +11,13 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 import fx_bridge
+from fx_bridge.batch.table import check_microbatchable
 from fx_bridge.capture.graph import capture, placeholder_values
+from fx_bridge.costs.latency import roofline_latency_ns
+from fx_bridge.costs.operators import node_flops
+from fx_bridge.split.colocation import colocation_groups
+from fx_bridge.split.tags.non_tensors import move_non_tensors
+from fx_bridge.split.tags.plans import plan_from_tags
 from solver import PartitionError
 from tests.support.split_checks import check_random_plans, check_values
 
@@ -513,17 +519,17 @@ def test_weights_on_several_devices_are_named():
     "function",
     [
         fx_bridge.batch_dimensions,
-        fx_bridge.batch.check_microbatchable,
-        fx_bridge.split.colocation_groups,
+        check_microbatchable,
+        colocation_groups,
         fx_bridge.measured_latency_ns,
         fx_bridge.memory_profile,
-        fx_bridge.costs.node_flops,
+        node_flops,
         fx_bridge.peak_memory,
-        fx_bridge.costs.roofline_latency_ns,
+        roofline_latency_ns,
         fx_bridge.to_digraph,
         functools.partial(fx_bridge.chunk_specs, microbatches=2),
-        functools.partial(fx_bridge.split.tags.move_non_tensors, plan={}),
-        functools.partial(fx_bridge.split.tags.plan_from_tags, tags={}),
+        functools.partial(move_non_tensors, plan={}),
+        functools.partial(plan_from_tags, tags={}),
         functools.partial(fx_bridge.rescale, batch_size=2),
         functools.partial(fx_bridge.split_by_plan, plan=None),
     ],
