@@ -64,7 +64,7 @@ class DeviceKernels(TorchFunctionMode):
         return cls(captured.device_type, captured.attention)
 
     def on(self, module: nn.Module) -> tuple[str | None, tuple[str, ...] | None]:
-        """Return device type and attention, the same for those that are the same on a module."""
+        """Return device type and attention, with the defaults of a module that is on meta."""
         tensors = itertools.chain(module.parameters(), module.buffers())
         if {tensor.device.type for tensor in tensors} != {"meta"}:
             return self.device_type, self.attention
