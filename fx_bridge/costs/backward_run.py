@@ -14,9 +14,11 @@ from torch._ops import OpOverload
 from fx_bridge.capture.graph import COMPUTE_OPS, CapturedGraph
 from fx_bridge.costs.kernels import Counting, Kernel, storage_nbytes
 from fx_bridge.costs.operators import dtype_name
+from fx_bridge.equivalence.calls import first_line
 from fx_bridge.storages.device_kernels import DeviceKernels
 from fx_bridge.storages.replay import Replay, value_bytes
 from fx_bridge.storages.tensor_subclasses import tensor_leaves
+from solver import PartitionError
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +77,15 @@ class BackwardRun(Replay):
     def observe(self, node: fx.Node) -> Any:
         """Run the backward pass of `node`, and then `node` for those that read it."""
         if node.op in COMPUTE_OPS:
-            with contextlib.suppress(Exception):
-                self._measure(node)
+            try:
+                # Of what fake tensors cannot run torch says so in one of these.
+                with contextlib.suppress(RuntimeError):
+                    self._measure(node)
+            except Exception as error:
+                raise PartitionError(
+                    f"cannot cost the backward pass of {node.name!r} ({type(error).__name__}: "
+                    f"{first_line(error)}); plan for inference, or report this"
+                ) from error
             self._counting.count = None
         return super().observe(node)
 

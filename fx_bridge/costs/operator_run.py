@@ -36,6 +36,7 @@ class OperatorRun(fx.Interpreter):
         self._training = training
         # Functions of autograd, kept alive so that each is one object for as long as this is.
         self._functions: dict[Any, str] = {}
+        self._hooks: list[Any] = []
 
     def fetch_attr(self, target: str) -> Any:
         """Return the part of the model at a path."""
@@ -71,6 +72,10 @@ class OperatorRun(fx.Interpreter):
         if self._training:
             run_backward(outputs)
             self.before_function(None)
+        # A function that adds to the gradient of a weight may be that of the next run too.
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
         self._functions.clear()
 
     def _call(self, node: fx.Node) -> None:
@@ -97,7 +102,8 @@ class OperatorRun(fx.Interpreter):
                 continue
             self._functions[function] = name
             # One after the function would keep its results alive, and so change what runs.
-            function.register_prehook(lambda _, name=name: self.before_function(name))
+            hook = function.register_prehook(lambda _, name=name: self.before_function(name))
+            self._hooks.append(hook)
             found.extend(each for each, _ in function.next_functions if each is not None)
 
 
