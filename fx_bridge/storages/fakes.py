@@ -44,6 +44,8 @@ class Fake:
         Sizes, strides and offset.
     requires_grad : bool
         As what an operator returns: no leaf, which could not be written in place.
+    is_view : bool
+        Autograd takes it for a view, which whoever makes it has to make of it.
     """
 
     storage: int
@@ -51,6 +53,7 @@ class Fake:
     dtype: torch.dtype
     device: torch.device
     requires_grad: bool = False
+    is_view: bool = False
 
     @classmethod
     def like(
@@ -71,8 +74,9 @@ class Fake:
         if storage._cdata not in storages:
             storages[storage._cdata] = given + len(new_bytes)
             new_bytes.append(storage.nbytes())
-        place = storages[storage._cdata]
-        return cls(place, _layout(fake), fake.dtype, fake.fake_device, fake.requires_grad)
+        own = fake.dtype, fake.fake_device, fake.requires_grad
+        is_view = fake.requires_grad and fake._is_view()
+        return cls(storages[storage._cdata], layout_of(fake), *own, is_view)
 
     def made(self, storages: Sequence[torch.UntypedStorage], mode: FakeTensorMode) -> torch.Tensor:
         """Return a tensor of a mode on one of `storages`; to be called :func:`untouched`."""
@@ -137,7 +141,7 @@ def keys(
                 fake = checked(value)
                 yield _key(fake, storages)
                 tensors.append(fake)
-        elif type(value) in (tuple, list, torch.Size):
+        elif isinstance(value, (tuple, list)):
             yield type(value), len(value)
             yield from keys(value, tensors, storages)
         elif type(value) is slice:
@@ -157,21 +161,26 @@ def _key(fake: FakeTensor, storages: dict[int, int]) -> tuple[Hashable, ...]:
     storage = fake.untyped_storage()
     place = storages.setdefault(storage._cdata, len(storages))
     own = fake.dtype, fake.fake_device, fake.requires_grad
-    return (*_layout(fake), *own, place, storage.nbytes())
+    return (*layout_of(fake), *own, place, storage.nbytes())
 
 
 def checked(tensor: object) -> FakeTensor:
     """Return a fake tensor of which sizes, strides, type and place are all that there is."""
     if not isinstance(tensor, FakeTensor) or type(tensor) not in _TYPES:
         raise NotRepeatableError
-    if tensor.constant is not None or any(type(size) is not int for size in tensor.shape):
-        raise NotRepeatableError
-    if tensor.layout is not torch.strided or tensor.is_quantized:
-        raise NotRepeatableError
-    if tensor.is_conj() or tensor.is_neg() or tensor.is_inference():
+    if tensor.constant is not None or not is_flat(tensor):
         raise NotRepeatableError
     return tensor
 
 
-def _layout(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+def is_flat(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is dense, of sizes that are numbers, and of the values in memory."""
+    flat = tensor.layout is torch.strided and not tensor.is_quantized
+    if not flat or tensor.is_conj() or tensor.is_neg() or tensor.is_inference():
+        return False
+    return all(type(size) is int for size in tensor.shape)
+
+
+def layout_of(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Return sizes, strides and offset of a tensor."""
     return tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
