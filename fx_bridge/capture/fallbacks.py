@@ -197,6 +197,11 @@ class Attempt:
         notes += (changes.note(functools.partial(writes_to, made.module)),)
         return Captured(made, how, "; ".join(note for note in notes if note), frozenset(asked))
 
+    def again(self, how: Capture, way: Callable[[], Exported]) -> Captured | None:
+        """Try one way, and forget what was tried before."""
+        self.forget()
+        return self.tried(how, way)
+
     def forget(self) -> None:
         """Forget what was tried."""
         self.failures.clear()
@@ -244,10 +249,12 @@ def attempt(task: Attempt) -> Captured:
     """
     repeats = RepeatedFunctions()
     made = task.tried("export", functools.partial(task.export, repeats=repeats))
+    if made is None and repeats.writes_views:
+        repeats = RepeatedFunctions(views=False)
+        made = task.again("export", functools.partial(task.export, repeats=repeats))
     if made is None and repeats.copies:
         # Its error may be about what was copied.
-        task.forget()
-        made = task.tried("export", task.export)
+        made = task.again("export", task.export)
     if made is not None:
         return made
     first = task.causes[0]

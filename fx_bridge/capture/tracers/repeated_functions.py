@@ -75,21 +75,34 @@ class _Recording:
     results: tuple[Any, ...]
     spec: pytree.TreeSpec
 
+    def has_views(self, given: int) -> bool:
+        """Return whether a result lies in the storage of one of so many arguments."""
+        return any(isinstance(r, tuple) and r[0].storage < given for r in self.results)
+
 
 class RepeatedFunctions(TorchFunctionMode):
     """Adds to the graph of a trace what earlier calls like this one added.
+
+    Parameters
+    ----------
+    views : bool
+        Copy calls that return views too. Then no model can be traced that writes to one.
 
     Attributes
     ----------
     copies : int
         Calls whose nodes were copied.
+    writes_views : bool
+        Whether a write was met that may reach a view that was copied, which ends the trace.
     known : KnownValues or None
         What is computed beside the trace, which has to see all that is computed from known values.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, views: bool = True) -> None:
         super().__init__()
         self.copies = 0
+        self.writes_views = False
+        self._views = views
         self.known: KnownValues | None = None
         self._recordings: dict[Hashable, _Recording | None] = {}
         self._viewed: dict[int, torch.UntypedStorage] = {}
@@ -131,7 +144,9 @@ class RepeatedFunctions(TorchFunctionMode):
             elif key is not None and key not in self._recordings:
                 self._recordings[key] = None
                 with contextlib.suppress(NotRepeatableError):
-                    self._recordings[key] = _recorded(added, tracer, tensors, nodes, value)
+                    recording = _recorded(added, tracer, tensors, nodes, value)
+                    if self._views or not recording.has_views(len(tensors)):
+                        self._recordings[key] = recording
         return value
 
     @contextlib.contextmanager
@@ -195,6 +210,7 @@ class RepeatedFunctions(TorchFunctionMode):
                 slot = tracer.tensor_tracker.get(leaf)
                 # What is written stands for the write from then on.
                 if slot is None or slot.proxy.node in seen or slot.proxy.node in made:
+                    self.writes_views = True
                     raise NotRepeatableError("a tensor is written of which a view was copied")
 
     # -- copies ----------------------------------------------------------------------------
