@@ -145,7 +145,7 @@ def captured_problem(context: Context, model: str) -> PartitionProblem:
     path = context.captured / f"{model.replace(':', '-')}.json"
     if not path.is_file():
         words = ("export", model, "--devices", "1xunlimited", "--out", str(path))
-        subprocess.run([sys.executable, "-m", "experiments", *words], check=True, cwd=ROOT)
+        subprocess.run([sys.executable, "-m", "fxpartition", *words], check=True, cwd=ROOT)
     return load_problem(path)
 
 

@@ -89,6 +89,5 @@ MODULE_OF = {
     "split_by_tags": "fx_bridge.split.tags.plans",
     "Pipeline": "solver",
 }
-__all__ = list(MODULE_OF)
 
 sys.modules[__name__].__class__ = LazyPackage

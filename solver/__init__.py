@@ -113,6 +113,5 @@ MODULE_OF = {
     "solve": "solver.search.solve",
     "step_names": "solver.search.solve",
 }
-__all__ = list(MODULE_OF)
 
 sys.modules[__name__].__class__ = LazyPackage

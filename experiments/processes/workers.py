@@ -51,7 +51,8 @@ class WorkerProcess:
         self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - see close
         self._heard_bytes = 0
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", module],
+            # With this process's own path: else an `experiments` of the current folder comes first.
+            [sys.executable, "-P", "-W", "ignore", "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

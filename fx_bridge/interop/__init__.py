@@ -33,6 +33,5 @@ MODULE_OF = {
     "device_map": "fx_bridge.interop.write_plans",
     "split_spec": "fx_bridge.interop.write_plans",
 }
-__all__ = list(MODULE_OF)
 
 sys.modules[__name__].__class__ = LazyPackage

@@ -31,6 +31,5 @@ MODULE_OF = {
     "ServeStep": "fx_bridge.serving.step",
     "serve_step": "fx_bridge.serving.step",
 }
-__all__ = list(MODULE_OF)
 
 sys.modules[__name__].__class__ = LazyPackage

@@ -25,6 +25,11 @@ class LazyPackage(ModuleType):
 
     MODULE_OF: dict[str, str]
 
+    @property
+    def __all__(self) -> list[str]:
+        """What ``from PACKAGE import *`` takes; type checkers read it off the imports."""
+        return list(self.MODULE_OF)
+
     def __getattr__(self, name: str) -> Any:
         module = vars(self)["MODULE_OF"].get(name)
         if module is None:

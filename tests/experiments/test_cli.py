@@ -113,7 +113,7 @@ def test_saved_problems_load_no_torch(saved: Path, tmp_path: Path) -> None:
 
 
 def test_python_dash_m_is_the_command(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "experiments", "plan", "gtp2", "--devices", "4x24GiB"]
+    words = [sys.executable, "-m", "fxpartition", "plan", "gtp2", "--devices", "4x24GiB"]
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stdout == ""
@@ -627,7 +627,7 @@ def test_an_answer_that_cannot_be_printed_is_one_line_and_exit_code_2(
     saved: Path, where: str
 ) -> None:
     for words in ("models", f"solve '{saved}' --solver greedy"):
-        command = f"'{sys.executable}' -m experiments {words} {where}"
+        command = f"'{sys.executable}' -m fxpartition {words} {where}"
         done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
         assert done.returncode == 2, done.stderr
         assert len(done.stderr.splitlines()) == 1, done.stderr
@@ -641,7 +641,7 @@ def test_what_cannot_be_said_on_stderr_fails_nothing_and_is_not_in_the_answer(
 ) -> None:
     plan = tmp_path / "plan.json"
     for words, code in ((f"solve '{saved}' --solver greedy --json --out '{plan}'", 0), ("no", 2)):
-        command = f"'{sys.executable}' -m experiments {words} {where}"
+        command = f"'{sys.executable}' -m fxpartition {words} {where}"
         done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
         assert done.returncode == code
         assert (json.loads(done.stdout)["status"] == "feasible") if code == 0 else not done.stdout

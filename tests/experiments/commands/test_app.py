@@ -246,7 +246,7 @@ def test_the_version_is_printed(capsys):
 def run_shell(command, **environment):
     import os
 
-    python = f"'{sys.executable}' -m experiments"
+    python = f"'{sys.executable}' -m fxpartition"
     return subprocess.run(
         ["bash", "-c", command.replace("fxpartition", python)],
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},

@@ -110,7 +110,7 @@ def test_a_signal_ends_it_at_once_and_what_was_done_is_kept(folder, number, code
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen(
-        [sys.executable, "-m", "experiments", "sweep", "long.toml", "-o", "r.sqlite", "--jobs=1"],
+        [sys.executable, "-m", "fxpartition", "sweep", "long.toml", "-o", "r.sqlite", "--jobs=1"],
         stderr=subprocess.PIPE,
         text=True,
         env=environment,

@@ -50,6 +50,15 @@ def test_every_worker_answers_again_and_again_and_none_is_left(workers):
     assert not any(map(is_alive, pids))
 
 
+def test_a_package_of_the_current_folder_takes_no_worker_s_place(tmp_path, monkeypatch):
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "__init__.py").touch()
+    monkeypatch.chdir(tmp_path)
+    with WorkerGroup("tests.support.echo_worker", 1, time_limit_s=60) as group:
+        (answer,) = group.ask([{"do": "echo", "word": "found"}])
+    assert answer["said"] == "found"
+
+
 @pytest.mark.parametrize(
     ("what", "message"),
     [
