@@ -7,8 +7,7 @@ the plan for them is rehearsed in host memory.
 import torch
 from torch import nn
 
-from fx_bridge import partition_module
-from solver import Device, MiB
+from fxpartition import Device, MiB, partition_module
 
 torch.manual_seed(0)
 layers = [nn.TransformerEncoderLayer(128, 8, 512, batch_first=True) for _ in range(6)]
