@@ -37,7 +37,7 @@ from fx_bridge.capture.model.messages import describe, refusing
 from fx_bridge.capture.model.trial import can_run
 from fx_bridge.capture.model.written_values import GIVEN, written_down
 from fx_bridge.capture.python.surroundings import answers_now
-from fx_bridge.capture.request import CaptureRequest
+from fx_bridge.capture.request import CaptureSettings
 from fx_bridge.capture.tracers.dynamic_batch import batch_size_of
 from fx_bridge.capture.tracers.export import load_program, unlift
 from fx_bridge.capture.tracers.lean import lean
@@ -241,7 +241,7 @@ def capture(
     """
     keywords = checked_inputs(args, kwargs)
     fixed = check_constants(constants)
-    request = CaptureRequest(dynamic_batch, dynamic_shapes, fixed, check)
+    request = CaptureSettings(dynamic_batch, dynamic_shapes, fixed, check)
     request.check_model(model, (nn.Module, ExportedProgram, str, os.PathLike, CapturedGraph))
     if isinstance(model, CapturedGraph):
         if args or keywords:
@@ -256,7 +256,7 @@ def capture(
 
 
 def _captured(
-    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], request: CaptureRequest
+    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], request: CaptureSettings
 ) -> CapturedGraph:
     register_caches()
     if isinstance(model, (str, os.PathLike)):
@@ -323,7 +323,7 @@ def _from_exported_program(
 
 
 def _from_module(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], request: CaptureRequest
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], request: CaptureSettings
 ) -> CapturedGraph:
     check_call(model, args, kwargs)
     check_initialised(model)

@@ -13,8 +13,8 @@ from solver.model.text import shown
 
 
 @dataclass(frozen=True, slots=True)
-class CaptureRequest:
-    """The options of a capture, as :func:`capture` takes them."""
+class CaptureSettings:
+    """The options of a capture, as :func:`fx_bridge.capture` takes them."""
 
     dynamic_batch: bool
     dynamic_shapes: Any

@@ -3,7 +3,7 @@
 Two operators are of one kind if they call the same with the same numbers, on tensors of the same
 sizes, strides, offsets, types and devices, with gradients alike, of which the same ones are one or
 share a storage, and which come alike from weights, inputs or operators. That is known of ATen
-operators and those of libraries (:meth:`RepeatedCalls.call`); any other is a kind by itself.
+operators and those of libraries (`RepeatedCalls.call`); any other is a kind by itself.
 """
 
 from __future__ import annotations
