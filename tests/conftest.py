@@ -23,6 +23,19 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
+def pytest_addoption(parser):
+    """Let the command line ask for what compares with oracles at length."""
+    parser.addoption("--deep", action="store_true", help="run tests that are marked deep too")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Skip what is marked deep unless it is asked for."""
+    if not config.getoption("--deep"):
+        for item in items:
+            if item.get_closest_marker("deep"):
+                item.add_marker(pytest.mark.skip(reason="deep: --deep runs it"))
+
+
 def pytest_collection_finish():
     """Tell the garbage collector that what is imported by now stays."""
     gc.collect()

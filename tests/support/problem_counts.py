@@ -1,15 +1,43 @@
-"""How many random problems a comparison looks at: some in the default run, all in the nightly."""
+"""How many random problems a comparison looks at: few by default, more with --deep and nightly."""
+
+from collections.abc import Collection, Iterable
 
 import pytest
 
+QUICK = 4
+"""The default run looks at the first of this many problems that `--deep` looks at."""
 
-def counts(default: int, nightly: int) -> pytest.MarkDecorator:
-    """Call a test with `count`, the number of its problems, which the nightly run has more of."""
-    more = pytest.param(nightly, marks=pytest.mark.nightly)
-    return pytest.mark.parametrize("count", [default, more])
+LEAST = 4
+"""It looks at no fewer problems than this where there are as many."""
 
 
-def some(default: int, *, of: int) -> list[object]:
-    """Return the numbers below `of` as parameters; the default run takes the first alone."""
-    more = (pytest.param(number, marks=pytest.mark.nightly) for number in range(default, of))
-    return [*range(default), *more]
+def quick(deep: int) -> int:
+    """Return how many of the problems that `--deep` looks at the default run looks at."""
+    return max(min(deep, LEAST), -(-deep // QUICK))
+
+
+def counts(deep: int, nightly: int) -> pytest.MarkDecorator:
+    """Call a test with `count`, the number of its problems: more with `--deep`, most nightly."""
+    more = [pytest.param(deep, marks=pytest.mark.deep)] if deep > LEAST else []
+    most = pytest.param(nightly, marks=pytest.mark.nightly)
+    return pytest.mark.parametrize("count", [quick(deep), *more, most])
+
+
+def samples(names: Iterable[object], quick: Collection[object]) -> list[object]:
+    """Return all names as parameters; those that are not in `quick` are for `--deep`."""
+    return [
+        name if name in quick else pytest.param(name, marks=pytest.mark.deep) for name in names
+    ]
+
+
+def some(deep: int, *, of: int) -> list[object]:
+    """Return the numbers below `of` as parameters, each of which is a problem or a block of them.
+
+    The default run takes the first alone, `--deep` those below `deep` too.
+    """
+    first = -(-deep // QUICK)
+    return [
+        *range(first),
+        *(pytest.param(number, marks=pytest.mark.deep) for number in range(first, deep)),
+        *(pytest.param(number, marks=pytest.mark.nightly) for number in range(deep, of)),
+    ]

@@ -48,8 +48,8 @@ SETTINGS = {
 # Two devices at most, of which one may be the host: a solver takes a third of the time.
 TWO_DEVICES = {"most_devices": 2, "drawn_plans": 3}
 LARGER = {"min_operators": 6, "max_operators": 7, "objective": ("bottleneck",)}
-# The default run looks at block 0 of each kind, and at these of two devices: 2,000 problems.
-BLOCKS_OF_TWO = range(1, 10)
+# With --deep the tests look at block 0 of each kind, and at these of two devices: 2,000 problems.
+BLOCKS_OF_TWO = [1, *(pytest.param(block, marks=pytest.mark.deep) for block in range(2, 10))]
 NIGHTLY_BLOCKS = range(1_000, 1_100)
 
 
@@ -107,7 +107,8 @@ def test_optima_are_those_of_brute_force_over_all_sets(kind):
     assert seen["better with"] >= (kind != "steps"), seen
 
 
-@pytest.mark.parametrize(("kind", "block"), list(itertools.product(SETTINGS, BLOCKS_OF_TWO)))
+@pytest.mark.parametrize("block", BLOCKS_OF_TWO)
+@pytest.mark.parametrize("kind", SETTINGS)
 def test_optima_on_two_devices_are_those_of_brute_force(kind, block):
     settings = SETTINGS[kind]
     if settings.get("draw_chunks"):
