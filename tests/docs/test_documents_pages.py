@@ -3,14 +3,20 @@
 import pytest
 
 from tests.support.documents import PAGES, Reader, name_of, run_command
-from tests.support.page_lists import LEFT_OUT, WITH_PROCESSES
+from tests.support.page_lists import LEFT_OUT, LONG, WITH_PROCESSES
 from tests.support.paths import ROOT
 
 ALONE = ("README.md", *WITH_PROCESSES)
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in PAGES if name_of(path) not in ALONE], ids=name_of
+    "path",
+    [
+        pytest.param(path, marks=pytest.mark.deep) if name_of(path) in LONG else path
+        for path in PAGES
+        if name_of(path) not in ALONE
+    ],
+    ids=name_of,
 )
 def test_a_page_runs_and_prints_what_it_shows(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -7,6 +7,7 @@ from tests.support.page_lists import LEFT_OUT, WITH_PROCESSES
 from tests.support.paths import ROOT
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", WITH_PROCESSES)
 def test_a_page_runs_and_prints_what_it_shows(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

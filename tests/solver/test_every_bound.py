@@ -62,7 +62,7 @@ def test_no_plan_is_below_a_bound(count, name, shape):
         told += state.bound > 0
         if compared == most(name, shape, count):
             break
-    assert compared > 2
+    assert compared >= min(3, most(name, shape, count))
     assert told or name not in BOUNDS
 
 
@@ -150,4 +150,4 @@ def test_windows_hold_an_optimal_plan(count, name, shape):
         compared += 1
         if compared == most(name, shape, count):
             break
-    assert compared > 2
+    assert compared >= min(3, most(name, shape, count))

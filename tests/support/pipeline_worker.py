@@ -1,6 +1,6 @@
-"""The processes of the pipelines of ``test_processes.py``: run every case, write what came out.
+"""The processes of the pipelines of ``test_processes.py``: run cases, write what came out.
 
-python -m tests.support.pipeline_worker WORLD FOLDER DEVICE
+python -m tests.support.pipeline_worker WORLD FOLDER DEVICE CASE...
 
 What all ranks have in common, torch and the captured models, is loaded and made once, before they
 are forked, but for CUDA, which wants processes of their own. All run on DEVICE, ``cpu`` over gloo
@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import sys
 import traceback
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -212,10 +213,10 @@ def compare(what: str, found, expected) -> None:
     )
 
 
-def captured_cases(device: torch.device) -> dict[str, CapturedGraph]:
+def captured_cases(device: torch.device, names: Sequence[str]) -> dict[str, CapturedGraph]:
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
-    return {name: case.captured(device.type) for name, case in CASES.items()}
+    return {name: CASES[name].captured(device.type) for name in names}
 
 
 def run_rank(
@@ -223,10 +224,11 @@ def run_rank(
     world: int,
     folder: Path,
     device: torch.device,
+    names: Sequence[str],
     captured: dict[str, CapturedGraph] | None,
 ) -> None:
     if captured is None:
-        captured = captured_cases(device)
+        captured = captured_cases(device, names)
     if device.type == "cuda":
         # nccl refuses two ranks on one device of a host; on hosts of their own they may share it.
         os.environ |= {"NCCL_HOSTID": f"host{rank}", "NCCL_SOCKET_IFNAME": "lo"}
@@ -240,7 +242,8 @@ def run_rank(
     )
     groups = {size: dist.new_group(range(size)) for size in range(1, world)} | {world: None}
     found = {}
-    for name, case in CASES.items():
+    for name in names:
+        case = CASES[name]
         if rank >= case.ranks:
             continue
         try:
@@ -254,12 +257,12 @@ def run_rank(
     dist.destroy_process_group()
 
 
-def main(world: int, folder: Path, device: torch.device) -> int:
+def main(world: int, folder: Path, device: torch.device, names: Sequence[str]) -> int:
     forks = device.type == "cpu"
-    captured = captured_cases(device) if forks else None
+    captured = captured_cases(device, names) if forks else None
     context = multiprocessing.get_context("fork" if forks else "spawn")
     ranks = [
-        context.Process(target=run_rank, args=(rank, world, folder, device, captured))
+        context.Process(target=run_rank, args=(rank, world, folder, device, names, captured))
         for rank in range(world)
     ]
     for process in ranks:
@@ -270,4 +273,4 @@ def main(world: int, folder: Path, device: torch.device) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), Path(sys.argv[2]), torch.device(sys.argv[3])))
+    sys.exit(main(int(sys.argv[1]), Path(sys.argv[2]), torch.device(sys.argv[3]), sys.argv[4:]))

@@ -25,9 +25,7 @@ def counts(deep: int, nightly: int) -> pytest.MarkDecorator:
 
 def samples(names: Iterable[object], quick: Collection[object]) -> list[object]:
     """Return all names as parameters; those that are not in `quick` are for `--deep`."""
-    return [
-        name if name in quick else pytest.param(name, marks=pytest.mark.deep) for name in names
-    ]
+    return [name if name in quick else pytest.param(name, marks=pytest.mark.deep) for name in names]
 
 
 def some(deep: int, *, of: int) -> list[object]:

@@ -1,6 +1,6 @@
 """Pipelines of real processes: equal to the model in one process, in all that they compute.
 
-One set of three processes runs all of ``pipeline_cases.py`` (``pipeline_worker.py``), for a
+One set of three processes runs the cases of ``pipeline_cases.py`` (``pipeline_worker.py``), for a
 process takes seconds to start, and is given what was captured once; the tests here look at what
 each case gave.
 """
@@ -40,9 +40,23 @@ from solver import (
 from tests.support.paths import ROOT
 from tests.support.pipeline_cases import BATCH, CASES
 from tests.support.pipeline_worker import STEPS
+from tests.support.problem_counts import samples
 from tests.support.recomputed_stages import names_again
 
 WORLD = 3
+QUICK = (
+    "chain, gpipe",
+    "skips, 1f1b",
+    "skips, interleaved, three ranks",
+    "tied, summed",
+    "autocast, 1f1b",
+    "batch norm, 1f1b",
+    "integers, gpipe",
+    "forward only, outputs",
+    "outputs, 1f1b",
+    "run again, 1f1b",
+)
+"""One case for each kind of model and schedule; ``--deep`` runs all."""
 DEVICES = [
     "cpu",
     pytest.param(
@@ -57,13 +71,14 @@ DEVICES = [
 
 @pytest.fixture(scope="module", params=DEVICES)
 def results(request, tmp_path_factory):
-    """Run all cases on a device; return what each rank found, by case."""
+    """Run cases on a device; return what each rank found, by case."""
+    cases = CASES if request.config.getoption("--deep") else QUICK
     folder = tmp_path_factory.mktemp("pipeline")
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-W", "ignore", "-m", "tests.support.pipeline_worker"]
     worker = subprocess.Popen(
-        [*command, str(WORLD), str(folder), request.param],
+        [*command, str(WORLD), str(folder), request.param, *cases],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -81,7 +96,7 @@ def results(request, tmp_path_factory):
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(WORLD)]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", samples(CASES, QUICK))
 def test_processes_compute_what_one_process_does(results, name):
     case = CASES[name]
     failures = [found[name]["failure"] for found in results if "failure" in found.get(name, {})]
@@ -106,7 +121,9 @@ def _double():
 
 # What the graph returns unchanged, or as a stage leaves it, is no operator's value.
 @pytest.mark.usefixtures("_double")
-@pytest.mark.parametrize("name", [n for n in CASES if "outputs" not in n and "returned" not in n])
+@pytest.mark.parametrize(
+    "name", samples([n for n in CASES if "outputs" not in n and "returned" not in n], QUICK)
+)
 def test_every_hop_carries_what_the_evaluator_charges(results, name):
     case = CASES[name]
     captured = case.captured()
@@ -140,7 +157,9 @@ def test_every_hop_carries_what_the_evaluator_charges(results, name):
 
 
 @pytest.mark.usefixtures("_double")
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.recompute])
+@pytest.mark.parametrize(
+    "name", samples([name for name, case in CASES.items() if case.recompute], QUICK)
+)
 def test_ranks_run_again_what_is_planned_and_hold_no_more_than_promised(results, name):
     case = CASES[name]
     captured = case.captured()

@@ -57,7 +57,14 @@ def check_block(block):
 
 
 # The first two are of one kind.
-@pytest.mark.parametrize("block", [0, pytest.param(1, marks=pytest.mark.nightly), 2, 3])
+@pytest.mark.parametrize(
+    "block",
+    [
+        0,
+        pytest.param(1, marks=pytest.mark.nightly),
+        *(pytest.param(block, marks=pytest.mark.deep) for block in (2, 3)),
+    ],
+)
 def test_solvers_keep_cuts_and_pinned_stages_and_cp_sat_is_exact(block):
     check_block(block)
 

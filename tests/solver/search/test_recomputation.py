@@ -27,6 +27,7 @@ from solver.model.training import Backward
 from solver.search.steps.recomputation import may_run_everything_again
 from tests.support.least_memory import least_memory, with_memory
 from tests.support.oracle import brute_force, cost
+from tests.support.problem_counts import samples
 from tests.support.random_problems import recomputed_problem, to_instance
 from tests.support.random_writes import written_problem
 from tests.support.recompute_cases import SMALL, small_problem
@@ -49,7 +50,7 @@ SETTINGS = {
 TWO_DEVICES = {"most_devices": 2, "drawn_plans": 3}
 LARGER = {"min_operators": 6, "max_operators": 7, "objective": ("bottleneck",)}
 # With --deep the tests look at block 0 of each kind, and at these of two devices: 2,000 problems.
-BLOCKS_OF_TWO = [1, *(pytest.param(block, marks=pytest.mark.deep) for block in range(2, 10))]
+BLOCKS_OF_TWO = samples(range(1, 10), {1})
 NIGHTLY_BLOCKS = range(1_000, 1_100)
 
 
@@ -98,7 +99,7 @@ def check_block(settings, block):
     return seen
 
 
-@pytest.mark.parametrize("kind", SETTINGS)
+@pytest.mark.parametrize("kind", samples(SETTINGS, {"any"}))
 def test_optima_are_those_of_brute_force_over_all_sets(kind):
     seen = check_block(SETTINGS[kind], 0)
     assert seen["infeasible"] >= 4, seen
@@ -224,7 +225,7 @@ def check_writes(block):
     return seen
 
 
-@pytest.mark.parametrize("block", range(2))
+@pytest.mark.parametrize("block", samples(range(2), {0}))
 def test_borders_of_feasibility_are_found_where_operators_write_in_place(block):
     seen = check_writes(block)
     assert seen["only with"] > BLOCK // 4, seen

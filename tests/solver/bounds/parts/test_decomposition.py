@@ -14,6 +14,7 @@ from solver.presolve.dominance import simplify
 from solver.presolve.instance import condense
 from solver.stages.ideals import list_ideals
 from tests.support.oracle import brute_force
+from tests.support.problem_counts import counts
 from tests.support.random_problems import random_problem, to_instance
 
 LIMITS = SolveLimits(workers=1, time_limit_s=60)
@@ -45,9 +46,10 @@ def solved(count):
 
 
 @pytest.mark.parametrize("size", [LARGE, PartSize(12, 4), PartSize(5, 2)])
-def test_no_plan_is_below_the_bound(size):
+@counts(300, 900)
+def test_no_plan_is_below_the_bound(count, size):
     compared = tight = better = 0
-    for seed, problem, best, order in solved(300):
+    for seed, problem, best, order in solved(count):
         parts = decomposed(problem, best + best // 2 + 1, size)
         bound = parts.least_bottleneck_ns(0, UNLIMITED)
         assert bound <= best, seed
@@ -57,9 +59,9 @@ def test_no_plan_is_below_the_bound(size):
         compared += 1
         tight += decomposed(problem, best - 1, size).refutes(best - 1) if best else 0
         better += bound > least_average_ns(condense(problem))
-    assert compared > 40
-    assert tight > 15
-    assert better > 30
+    assert compared > count // 8
+    assert tight > count // 20
+    assert better > count // 10
 
 
 def test_orders_are_refuted_that_have_no_plan():
