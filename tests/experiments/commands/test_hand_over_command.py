@@ -16,6 +16,7 @@ from fx_bridge.interop.checkpoints import plan_with_checkpoints
 from solver import PartitionPlan, load_plan, save_plan
 from solver.model.quantities import format_value
 from tests.support.decoders import captured_decoder, plan_of_layers
+from tests.support.problem_counts import samples
 
 SMALL = "tests.support.decoders:small"
 
@@ -66,7 +67,10 @@ def values_of(capsys, path, devices, *form):
 
 @pytest.mark.parametrize(
     "program",
-    ["split-spec", *(name for name in get_args(EngineName) if name != "llama.cpp")],
+    samples(
+        ["split-spec", *(name for name in get_args(EngineName) if name != "llama.cpp")],
+        {"split-spec", "vllm"},
+    ),
 )
 def test_what_is_handed_over_is_on_the_devices_of_the_plan(program, swapped, tmp_path, capsys):
     """Tests a plan that breaks a limit in any other order of the devices."""

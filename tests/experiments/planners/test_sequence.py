@@ -6,6 +6,7 @@ import pytest
 
 from experiments.planners.sequence import LayerSequence
 from solver import ColocationGroup, Device, Operator, PartitionProblem, Weight
+from tests.support.problem_counts import some
 from tests.support.random_problems import random_problem
 
 
@@ -58,7 +59,7 @@ def test_a_stage_without_layers_leaves_its_device_out():
     assert layers.plan([1, 4], ["z", "x"]).device_order == ("z", "x")
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", some(40, of=40))
 def test_what_crosses_a_cut(seed):
     """The values made before a cut and read behind it, each once, and in training gradients."""
     problem = random_problem(seed, max_operators=12)

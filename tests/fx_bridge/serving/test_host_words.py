@@ -15,7 +15,7 @@ from solver import Device, Link, PartitionError, SolveLimits
 from solver.offload.evaluate import evaluate_offload
 from solver.offload.model import OffloadDevice, OffloadPlan
 from solver.offload.plan import OffloadResult
-from tests.support.problem_counts import samples
+from tests.support.problem_counts import counts, samples
 from tests.support.serving_models import BATCH, CONTEXT, model_of, narrow_llama
 
 SLOW_HOST = DeviceSpec("slow", 10**8, 10**8)
@@ -101,11 +101,12 @@ def random_host_first(draw, layers, devices):
     return [*places, order[-1]], [*modes, "resident"]
 
 
-def test_random_plans_come_back(llama):
+@counts(300, 1200)
+def test_random_plans_come_back(count, llama):
     draw = random.Random(0)
     model = llama.host_words("llama.cpp")
     seen = set()
-    for _ in range(300):
+    for _ in range(count):
         given = with_plan(llama, *random_host_first(draw, 4, 2))
         words = given.words("llama.cpp")
         read = model.read(shlex.join(words))

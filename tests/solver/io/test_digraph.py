@@ -10,6 +10,7 @@ from solver.model.errors import PartitionError
 from solver.model.operators import Operator
 from solver.model.problem import GraphInput, Weight
 from solver.model.training import Backward
+from tests.support.problem_counts import some
 from tests.support.random_problems import random_problem
 
 DEVICES = (Device("gpu0"), Device("gpu1"))
@@ -37,7 +38,7 @@ def settings_of(problem):
     }
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", some(200, of=200))
 def test_a_problem_survives_the_way_to_a_graph_and_back(seed):
     problem = random_problem(seed)
     graph = problem_to_digraph(problem)
@@ -47,7 +48,7 @@ def test_a_problem_survives_the_way_to_a_graph_and_back(seed):
     assert nx.utils.graphs_equal(problem_to_digraph(problem), graph)
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", some(50, of=50))
 def test_the_graph_is_plain_data(seed):
     data = nx.node_link_data(problem_to_digraph(random_problem(seed)), edges="edges")
     assert json.loads(json.dumps(data)) == data

@@ -40,6 +40,7 @@ from solver.model.operators import Operator
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 from tests.support.paths import ROOT
+from tests.support.problem_counts import some
 from tests.support.random_problems import hand_made_problem, random_plan, random_problem
 
 PROBLEM = PartitionProblem(
@@ -58,7 +59,7 @@ def raises(*parts):
 # -- there and back -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", some(200, of=200))
 def test_problems_and_plans_survive_json(seed):
     problem = random_problem(seed, draw_chunks=seed % 2 == 0, relayed=seed % 3 == 0)
     text = json.dumps(problem_to_json(problem))
@@ -560,7 +561,7 @@ def test_a_path_to_read_that_is_none_is_refused(path):
 # -- digests ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", some(50, of=50))
 def test_a_digest_survives_json_and_tells_problems_apart(seed):
     problem = random_problem(seed, draw_chunks=seed % 2 == 0, relayed=seed % 3 == 0)
     digest = problem_digest(problem)

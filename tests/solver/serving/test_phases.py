@@ -16,6 +16,7 @@ from solver import (
     evaluate,
 )
 from solver.serving.phases import Phases
+from tests.support.problem_counts import some
 from tests.support.serving_cases import PROMPT, TOKEN, random_case
 
 
@@ -31,7 +32,7 @@ def plan_of(problem, rng):
     )
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", some(30, of=30))
 def test_times_add_up_and_memory_is_that_of_one_phase(seed):
     rng = random.Random(seed)
     phases = random_case(seed, memory_model="inference").phases

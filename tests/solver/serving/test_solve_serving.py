@@ -23,6 +23,7 @@ from solver.serving.contexts import Contexts
 from solver.serving.phases import Phases
 from solver.serving.problem import ServingProblem
 from solver.serving.solve import solve_serving
+from tests.support.problem_counts import some
 from tests.support.serving_cases import (
     PROMPT,
     TOKEN,
@@ -164,7 +165,7 @@ def test_groups_in_turns_take_as_long_as_when_they_are_played():
     assert bound_by_groups > 5
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", some(30, of=30))
 @pytest.mark.parametrize("memory_model", ["weights", "inference"])
 @pytest.mark.parametrize("links", ["alike", "unlike"])
 @pytest.mark.parametrize("is_chain", [True, False])
