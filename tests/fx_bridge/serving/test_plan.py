@@ -11,6 +11,7 @@ from fx_bridge.serving import Request, ServingPlanner, plan_serving, serve_step
 from fx_bridge.serving.graphs import ServingGraphs
 from solver import Device, PartitionError, SolveStatus
 from solver.serving.problem import SERVING_OBJECTIVES
+from tests.support.problem_counts import samples
 from tests.support.serving_models import (
     BATCH,
     CONTEXT,
@@ -42,7 +43,7 @@ def padded_llama():
     return model
 
 
-@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("padded", samples([False, True], [True]))
 def test_the_most_tokens_fit_a_graph_that_was_captured_with_them(padded, monkeypatch):
     captured = []
     capture = ServingGraphs._captured

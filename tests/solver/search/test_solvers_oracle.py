@@ -9,12 +9,13 @@ from solver.model.limits import SolveLimits
 from solver.search.solve import solve
 from tests.support.least_memory import least_memory, with_memory
 from tests.support.oracle import brute_force
-from tests.support.problem_counts import some
+from tests.support.problem_counts import samples, some
 from tests.support.random_problems import random_problem, to_instance
 
 LIMITS = SolveLimits(workers=1, time_limit_s=60)
 BLOCK = 50
-DEFAULT_BLOCKS = some(16, of=40)
+BLOCKS = samples(range(16), {0, 7})
+BLOCKS += [pytest.param(block, marks=pytest.mark.nightly) for block in range(16, 40)]
 NIGHTLY_BLOCKS = range(1_000, 1_400)
 RELAYED = [
     ({"relayed": True, "max_operators": 6}, 2),
@@ -57,7 +58,7 @@ def check_block(block, settings=None):
     assert BLOCK // 4 <= feasible < BLOCK
 
 
-@pytest.mark.parametrize("block", DEFAULT_BLOCKS)
+@pytest.mark.parametrize("block", BLOCKS)
 def test_cp_sat_equals_brute_force(block):
     check_block(block)
 
