@@ -65,7 +65,7 @@ def test_plans_are_restated_at_no_cost(count, name, shape):
             restated += 1
         if restated > count:
             break
-    assert restated > 20
+    assert restated > min(count, 20)
 
 
 @pytest.mark.parametrize("shape", SHAPES_OF_ALL)
@@ -96,7 +96,7 @@ def test_units_are_lifted_to_the_plan_that_they_are_of(count, shape, monkeypatch
         compared += 1
         if compared == count:
             break
-    assert compared > 5
+    assert compared >= min(count, 6)
 
 
 @pytest.mark.parametrize("name", REFUTING)
@@ -111,4 +111,4 @@ def test_what_is_refuted_has_no_plan(count, name):
                 assert best_of(shape, seed) is None, (shape, seed)
                 assert state.result("auto").status is SolveStatus.INFEASIBLE
                 refuted += 1
-    assert refuted > 5
+    assert refuted > count // 4
