@@ -11,16 +11,16 @@ LEAST = 4
 """It looks at no fewer problems than this where there are as many."""
 
 
-def quick(deep: int) -> int:
-    """Return how many of the problems that `--deep` looks at the default run looks at."""
-    return max(min(deep, LEAST), -(-deep // QUICK))
+def counts(deep: int, nightly: int, *, quick: int | None = None) -> pytest.MarkDecorator:
+    """Call a test with `count`, the number of its problems: more with `--deep`, most nightly.
 
-
-def counts(deep: int, nightly: int) -> pytest.MarkDecorator:
-    """Call a test with `count`, the number of its problems: more with `--deep`, most nightly."""
-    more = [pytest.param(deep, marks=pytest.mark.deep)] if deep > LEAST else []
+    `quick` is that of the default run where fewer show too little of what a test counts.
+    """
+    if quick is None:
+        quick = max(min(deep, LEAST), -(-deep // QUICK))
+    more = [pytest.param(deep, marks=pytest.mark.deep)] if quick < deep else []
     most = pytest.param(nightly, marks=pytest.mark.nightly)
-    return pytest.mark.parametrize("count", [quick(deep), *more, most])
+    return pytest.mark.parametrize("count", [quick, *more, most])
 
 
 def samples(names: Iterable[object], quick: Collection[object]) -> list[object]:

@@ -109,7 +109,7 @@ def shared(seed):
     )
 
 
-@counts(100, 300)
+@counts(100, 300, quick=100)
 def test_no_stage_that_fits_holds_less(count):
     plans = counted_again = tight = 0
     for seed in range(count):

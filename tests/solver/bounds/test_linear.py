@@ -57,7 +57,7 @@ def test_the_bound_is_true_of_streams(count):
     assert seen["better"] >= count // 4
 
 
-@counts(14, 35)
+@counts(14, 35, quick=10)
 def test_the_bound_is_true_where_values_are_relayed(count):
     compared = optimal = better = 0
     for seed in range(count):
