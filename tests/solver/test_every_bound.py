@@ -49,7 +49,7 @@ def started(shape, seed):
 
 
 @pytest.mark.parametrize(("name", "shape"), CASES)
-@counts(7, 20)
+@counts(7, 20, quick=7)
 def test_no_plan_is_below_a_bound(count, name, shape):
     compared = told = 0
     for seed in SEEDS:
@@ -131,7 +131,7 @@ def admits(state, plan, ceiling):
 
 
 @pytest.mark.parametrize(("name", "shape"), NARROWING)
-@counts(7, 20)
+@counts(7, 20, quick=7)
 def test_windows_hold_an_optimal_plan(count, name, shape):
     compared = 0
     for seed in SEEDS:
