@@ -91,7 +91,7 @@ def is_plan(costs, solution):
 
 
 @pytest.mark.parametrize("known", [False, True])
-@counts(80, 120)
+@counts(80, 120, quick=80)
 def test_it_equals_all_chains(count, known):
     solved = raised = stages = 0
     for seed in range(count):
@@ -119,7 +119,7 @@ def test_it_equals_all_chains(count, known):
 
 
 @pytest.mark.parametrize("most", [3, 10, 30])
-@counts(20, 60)
+@counts(20, 60, quick=20)
 def test_long_lists(count, monkeypatch, most):
     """Tests that lower ceilings shorten lists, and that without any that does a bound is left."""
     monkeypatch.setattr(solver.dp.bottleneck, "_MOST_STAGES", most)

@@ -74,7 +74,7 @@ def without_transfers(problem):
     return problem.replace(operators=operators, interconnect=Interconnect(), memory_model="weights")
 
 
-@counts(34, 100)
+@counts(34, 100, quick=34)
 def test_it_finds_the_best_where_costs_only_grow_with_a_segment(count):
     """Then the farthest place is the best one; bisection leaves a part in 2,000."""
     compared = infeasible = pinned = 0
