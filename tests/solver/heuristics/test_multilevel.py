@@ -35,7 +35,7 @@ def long_chain(count):
 
 
 @pytest.mark.parametrize("relayed", [False, True])
-@counts(30, 60)
+@counts(30, 60, quick=30)
 def test_its_plans_and_bounds_are_true(count, relayed):
     solved = optimal = 0
     for seed in range(count):

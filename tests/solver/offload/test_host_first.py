@@ -57,7 +57,7 @@ def plans(case, groups, least_first):
                 yield places, modes
 
 
-@counts(150, 1500)
+@counts(150, 1500, quick=150)
 def test_the_optimum_is_that_of_brute_force(count):
     draw = random.Random(3)
     seen = set()

@@ -482,7 +482,7 @@ def test_some_best_plan_survives(count):
         assert fired[rule] >= 50 * count // 20, fired
 
 
-@counts(200, 600)
+@counts(200, 600, quick=200)
 def test_some_best_plan_survives_between_cuts(count):
     fired = Counter()
     rng = random.Random("cuts")
