@@ -38,7 +38,7 @@ Compiled = Callable[..., Any]
 
 
 def compile_backend(
-    devices: Sequence[Device],
+    devices: Sequence[Device] | str,
     *,
     objective: str | Sequence[str] | None = None,
     training: Training | None = None,
@@ -52,8 +52,9 @@ def compile_backend(
 
     Parameters
     ----------
-    devices : sequence of Device
-        Of every graph, as if it were alone on them.
+    devices : sequence of Device, or str
+        Of every graph, as if it were alone on them; as :func:`fx_bridge.partition_module` takes
+        them.
     objective, training, pipeline, placement, costs, search
         As :func:`fx_bridge.partition_module` takes them. A graph without gradients is planned for
         inference, whatever `training` is.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -49,6 +49,7 @@ from solver import (
     summary,
 )
 from solver.evaluation.summary import result_html
+from solver.model.device_text import as_devices
 from solver.model.devices import DEFAULT_DEVICE_CLASS
 from solver.model.quantities import counted, format_bytes
 from solver.model.text import printable, shown
@@ -195,7 +196,7 @@ class Request:
         For what no model can be planned with.
     """
 
-    devices: Sequence[Device]
+    devices: Sequence[Device] | str
     objective: str | Sequence[str] | None
     training: Training | None
     pipeline: Pipeline
@@ -233,7 +234,7 @@ class Request:
         captured = self.costs.with_kernels(captured)
         if self.training is not None:
             check_sparse_gradients(captured.module, self.training.optimizer)
-        classes = {device.device_class for device in self.devices}
+        classes = {device.device_class for device in as_devices(self.devices)}
         specs = {name: spec for name, spec in self.costs.specs.items() if name in classes}
         graph = to_digraph(
             captured,
@@ -263,7 +264,7 @@ def partition_module(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
-    devices: Sequence[Device],
+    devices: Sequence[Device] | str,
     objective: str | Sequence[str] | None = None,
     training: Training | None = None,
     pipeline: Pipeline = DEFAULT_PIPELINE,
@@ -280,8 +281,10 @@ def partition_module(
         input tensors as numbers yourself, with ``constants=[...]``.
     args, kwargs : sequence, mapping
         Example inputs of the model, real or on the meta device.
-    devices : sequence of Device
-        At least one, each with a name of its own and its memory.
+    devices : sequence of Device, or str
+        At least one, each with a name of its own and its memory. As text such as ``"24GB,12GB"``,
+        ``"2x24GB@rtx-4090"``, or ``"auto"``, the CUDA devices here with the memory that is free;
+        see :func:`solver.model.device_text.read_devices`.
     objective : str or sequence of str, optional
         ``"bottleneck"``, ``"step"``, ``"latency"``, ``"transfer"``, ``"devices"`` or
         ``"peak_memory"``, or several to be minimised lexicographically. Without it
@@ -311,10 +314,8 @@ def partition_module(
     Examples
     --------
     >>> import torch
-    >>> from solver import KiB
     >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
-    >>> pair = [Device("cuda:0", memory_bytes=20 * KiB), Device("cuda:1", memory_bytes=20 * KiB)]
-    >>> result = partition_module(model, (torch.ones(1, 64),), devices=pair)
+    >>> result = partition_module(model, (torch.ones(1, 64),), devices="2x20KiB")
     >>> result.solved.status.value
     'optimal'
     >>> sorted(name for name, _ in result.split().submod_1.named_parameters())
@@ -325,7 +326,7 @@ def partition_module(
     >>> result = partition_module(
     ...     model,
     ...     (torch.ones(1, 64),),
-    ...     devices=[Device("cuda:0", 60 * KiB), Device("cuda:1", 60 * KiB)],
+    ...     devices="2x60KiB",
     ...     training=Training("sgd"),
     ...     pipeline=Pipeline("1f1b", microbatches=4),
     ...     placement=Placement(pins={"1": "cuda:1"}),
@@ -338,16 +339,11 @@ def partition_module(
     return request.plan(capture(model, args, kwargs))
 
 
-def _checked_devices(devices: Sequence[Device], costs: Costs) -> tuple[Device, ...]:
-    example = "Device('cuda:0', memory_bytes=24 * GiB)"
-    if isinstance(devices, str) or not isinstance(devices, Iterable):
-        raise PartitionError(f"devices is {shown(devices)}; write a list, such as [{example}]")
-    devices = tuple(devices)
+def _checked_devices(devices: Sequence[Device] | str, costs: Costs) -> tuple[Device, ...]:
+    devices = as_devices(devices)
     if not devices:
         raise PartitionError("there are no devices; give at least one solver.Device")
     for device in devices:
-        if not isinstance(device, Device):
-            raise PartitionError(f"{device!r} is not a solver.Device; write {example}")
         if costs.latency_ns is None and device.device_class not in costs.specs:
             known = ", ".join(map(str, costs.specs)) or "none"
             raise PartitionError(

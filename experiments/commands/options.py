@@ -137,7 +137,10 @@ AttentionOption = Annotated[
 
 DevicesOption = Annotated[
     list[str] | None,
-    _devices("Such as 4x24GiB, or 80GB,24GB, or 2x80GiB@a100-80gb, or a .toml file."),
+    _devices(
+        "Such as 4x24GiB, or 80GB,24GB, or 2x80GiB@a100-80gb, or a .toml file, or auto: the CUDA "
+        "devices of this machine."
+    ),
 ]
 
 

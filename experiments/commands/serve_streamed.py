@@ -50,8 +50,8 @@ class HostRequest:
         """
         from experiments.problems.devices import parse_devices, parse_link
 
-        if not host.strip():
-            raise PartitionError(f"--host is empty; {_EXAMPLE}")
+        if host.strip().lower() in ("", "auto"):
+            raise PartitionError(f"--host is {host.strip() or 'empty'}; {_EXAMPLE}")
         found = parse_devices(host, "--host", _EXAMPLE)
         if len(found.devices) > 1:
             raise PartitionError(f"--host {host!r} names several; {_EXAMPLE}")

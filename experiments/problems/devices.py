@@ -1,15 +1,9 @@
-"""Devices as a person writes them: ``4x24GiB``, ``2x80GB@a100-80gb,24GiB``, or a file.
-
-Devices without a name are called ``cuda:0``, ``cuda:1``, and so on; those of class ``cpu`` are
-called ``cpu:0`` and so on.
-"""
+"""Devices as a command takes them: as :mod:`solver.model.device_text` reads them, or a file."""
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import math
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,18 +13,14 @@ from experiments.problems.toml_files import read_toml
 from solver import DEFAULT_DEVICE_CLASS, Device, Interconnect, Link, PartitionError
 from solver.io.files import read_json
 from solver.io.json_fields import Name, read_as
+from solver.model.device_text import EXAMPLE, check_count, read_devices
 from solver.model.devices import Charging
-from solver.model.quantities import check_digits, parse_duration, parse_memory, quantity
+from solver.model.quantities import parse_duration, parse_memory, quantity
 from solver.model.text import shown
 
 if TYPE_CHECKING:
     from fx_bridge.costs.device_specs import DeviceSpec
 
-EXAMPLE: Final = "write for example 4x24GiB, or 80GB,24GB, or 2x80GiB@a100-80gb"
-_MAX_DEVICES: Final = 1024
-_ENTRY: Final = re.compile(
-    r"\s*(?:(?P<count>[0-9]+)\s*[x*]\s*)?(?P<memory>[^@]*?)\s*(?:@(?P<cls>.*))?"
-)
 _SPEED_FIELDS: Final = ("flops_per_s", "memory_bandwidth_bytes_per_s", "launch_overhead_ns")
 
 
@@ -71,46 +61,25 @@ def parse_devices(text: str, named: str = "devices", example: str = EXAMPLE) -> 
     Parameters
     ----------
     text : str
-        Entries ``[COUNTx]MEMORY[@CLASS]`` with commas between them. MEMORY has a unit, or is
-        ``unlimited``; CLASS is a preset.
-    named : str
-        What messages call it, such as the option of a command.
-    example : str
-        What to write instead, for messages.
+        The name of a file, or what :func:`solver.model.device_text.read_devices` reads, with
+        presets as classes.
+    named, example : str
+        As that function takes them.
 
     Raises
     ------
     PartitionError
         One line that says what is wrong and what to write.
-
-    Examples
-    --------
-    >>> [device.memory_bytes for device in parse_devices("2x1KiB,3KB").devices]
-    [1024, 1024, 3000]
-    >>> [device.name for device in parse_devices("2x1KiB").devices]
-    ['cuda:0', 'cuda:1']
     """
-    if not text.strip():
-        raise PartitionError(f"{named}: the device list is empty; {example}")
     if text.strip().lower().endswith((".toml", ".json")):
         return device_table(device_file(Path(text.strip())), text.strip())
-    where = f"{named} {text!r}"
-    devices: list[Device] = []
-    for part in text.split(","):
-        match = _ENTRY.fullmatch(part)
-        if not part.strip() or match is None:
-            raise PartitionError(f"{where}: an entry is empty; {example}")
-        count = _count(_whole(match["count"] or "1", where), where, example)
-        memory_bytes = parse_memory(match["memory"], where, example)
-        device_class = DEFAULT_DEVICE_CLASS
-        if match["cls"] is not None:
-            try:
-                device_class = _known_class(match["cls"].strip(), ())
-            except PartitionError as error:
-                raise PartitionError(f"{where}: {error}") from None
-        devices += [Device("unnamed", memory_bytes, device_class)] * count
-        _count(len(devices), where, example)
-    return DeviceSet(_named(devices))
+    devices = read_devices(text, named, example)
+    for device in devices:
+        try:
+            _known_class(device.device_class, ())
+        except PartitionError as error:
+            raise PartitionError(f"{named} {text!r}: {error}") from None
+    return DeviceSet(devices)
 
 
 def parse_link(text: str, named: str = "link") -> Link:
@@ -148,19 +117,6 @@ def _bandwidth(text: str, where: str, example: str) -> int | None:
     return rate
 
 
-def _whole(digits: str, where: str) -> int:
-    check_digits(digits, where)
-    return int(digits)
-
-
-def _count(count: int, where: str, example: str = EXAMPLE) -> int:
-    if not 1 <= count <= _MAX_DEVICES:
-        raise PartitionError(
-            f"{where}: {count} devices, but a set has from 1 to {_MAX_DEVICES}; {example}"
-        )
-    return count
-
-
 def _presets() -> Mapping[str, DeviceSpec]:
     from fx_bridge.costs.device_specs import DEVICE_SPECS
 
@@ -179,18 +135,6 @@ def _known_class(name: str, own: Iterable[str]) -> str:
     raise PartitionError(
         f"device class {name!r} is unknown; {hint}the presets are {', '.join(presets)}"
     )
-
-
-def _named(devices: Iterable[Device]) -> tuple[Device, ...]:
-    """Return the devices numbered, each kind from 0."""
-    counters: dict[str, int] = {}
-    named: list[Device] = []
-    for device in devices:
-        prefix = "cpu" if device.device_class == "cpu" else "cuda"
-        number = counters.get(prefix, 0)
-        counters[prefix] = number + 1
-        named.append(dataclasses.replace(device, name=f"{prefix}:{number}"))
-    return tuple(named)
 
 
 # -- files --------------------------------------------------------------------------------
@@ -288,7 +232,7 @@ def device_table(data: object, where: str) -> DeviceSet:
     devices: list[Device] = []
     for index, entry in enumerate(table.devices):
         at = f"{where}: devices[{index}]"
-        _count(entry.count, at)
+        check_count(entry.count, at)
         try:
             device_class = _file_class(entry, specs)
             devices += [
@@ -297,7 +241,7 @@ def device_table(data: object, where: str) -> DeviceSet:
             ]
         except PartitionError as error:
             raise PartitionError(f"{at}: {error}") from None
-        _count(len(devices), where)
+        check_count(len(devices), where)
     names = [device.name for device in devices]
     for name in names:
         if names.count(name) > 1:

@@ -20,6 +20,7 @@ from solver import (
     Pipeline,
 )
 from solver.io.digraph import problem_from_digraph
+from solver.model.device_text import EXAMPLE
 from solver.model.problem_checks import check_timed
 from solver.model.text import shortened
 
@@ -260,7 +261,6 @@ def _read_model(
     spec: ModelSpec, request: ProblemRequest, step: Callable[[str], None]
 ) -> tuple[CapturedGraph, PartitionProblem]:
     """Build and capture the model of `spec`; return it with its problem."""
-    from experiments.problems.devices import EXAMPLE
     from experiments.zoo.building import build_model, capture_model
 
     if request.devices is None:

@@ -29,6 +29,7 @@ from fx_bridge.options import Placement
 from fx_bridge.split.checks import check_total
 from solver import Device, PartitionError, PartitionPlan, PartitionProblem
 from solver.model.checks import did_you_mean
+from solver.model.device_text import as_devices
 
 _HOST: Final = "cpu:0"
 
@@ -145,13 +146,13 @@ def engine_words(
 
 
 def plan_from_words(
-    captured: CapturedGraph, devices: Sequence[Device], words: str, engine: str
+    captured: CapturedGraph, devices: Sequence[Device] | str, words: str, engine: str
 ) -> PartitionPlan:
     """Return the plan that words for an engine say.
 
     Parameters
     ----------
-    devices : sequence of Device
+    devices : sequence of Device, or str
         The first stage runs on the first, and so on, where the words name no devices.
     words : str
         What :func:`engine_words` returns, on a command line or as JSON, or the part of it that
@@ -181,7 +182,7 @@ def plan_from_words(
     """
     found = _engine(engine)
     model = LayeredModel(captured, found.program)
-    names = [device.name for device in devices]
+    names = [device.name for device in as_devices(devices)]
     if found.needs_gpus:
         names = without_host(names, found.program)
     return model.plan_of(found.read(words, model.names, names))

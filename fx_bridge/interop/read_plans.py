@@ -25,6 +25,7 @@ from fx_bridge.capture.modules import (
 from fx_bridge.interop.accelerate_dispatch import DeviceMapRun, run_by_device_map, tensor_names
 from fx_bridge.split.checks import crossing_edges
 from solver import Device, PartitionError, PartitionPlan
+from solver.model.device_text import as_devices
 from solver.model.quantities import counted
 from solver.model.text import shown
 
@@ -32,13 +33,13 @@ _POINTS: Final = ("BEGINNING", "END")
 
 
 def plan_from_device_map(
-    captured: CapturedGraph, devices: Sequence[Device], mapping: Mapping[str, Any]
+    captured: CapturedGraph, devices: Sequence[Device] | str, mapping: Mapping[str, Any]
 ) -> PartitionPlan:
     """Return the plan that accelerate runs under a ``device_map``.
 
     Parameters
     ----------
-    devices : sequence of Device
+    devices : sequence of Device, or str
         Such as ``problem.devices``; a number in the map is the device ``cuda:number``.
     mapping : mapping of str to int, str or torch.device
         As ``dispatch_model`` of accelerate and ``from_pretrained`` of transformers take it.
@@ -75,7 +76,7 @@ def plan_from_device_map(
 
 
 def device_map_run(
-    captured: CapturedGraph, devices: Sequence[Device], mapping: Mapping[str, Any]
+    captured: CapturedGraph, devices: Sequence[Device] | str, mapping: Mapping[str, Any]
 ) -> DeviceMapRun:
     """Return where operators run under a ``device_map``, and which read values on two devices.
 
@@ -87,7 +88,7 @@ def device_map_run(
             f"the device map is {shown(mapping)}; write a mapping of module to device, such as "
             "{'layers.0': 0, 'layers.1': 1}"
         )
-    names = [device.name for device in devices]
+    names = [device.name for device in as_devices(devices)]
     device_of = {path: _device(path, value, names) for path, value in mapping.items()}
     used = set(device_of.values())
     hosts = [path for path, device in device_of.items() if device.partition(":")[0] == "cpu"]
@@ -103,13 +104,13 @@ def device_map_run(
 
 
 def plan_from_split_spec(
-    captured: CapturedGraph, devices: Sequence[Device], spec: Mapping[str, Any]
+    captured: CapturedGraph, devices: Sequence[Device] | str, spec: Mapping[str, Any]
 ) -> PartitionPlan:
     """Return the plan that ``torch.distributed.pipelining.pipeline`` makes of a ``split_spec``.
 
     Parameters
     ----------
-    devices : sequence of Device
+    devices : sequence of Device, or str
         The first stage runs on the first, and so on; with more stages than devices the second
         round begins with the first device again, as torch numbers interleaved stages.
     spec : mapping of str to SplitPoint or str
@@ -139,7 +140,7 @@ def plan_from_split_spec(
     ('linear', 'relu')
     """
     check_captured(captured, "cut", "plan_from_split_spec(capture(model, args), devices, spec)")
-    order = [device.name for device in devices]
+    order = [device.name for device in as_devices(devices)]
     rounds = None
     if _names_devices(spec):
         order, rounds = _named_order(spec, order)

@@ -18,6 +18,7 @@ from fx_bridge.serving.request import Request
 from fx_bridge.serving.step import CACHES, ServeStep, serve_step
 from fx_bridge.split.pins import with_hand_made
 from solver import ColocationGroup, Device, PartitionProblem, problem_from_digraph
+from solver.model.device_text import as_devices
 from solver.serving.phases import Phases
 from solver.serving.problem import ServingProblem
 
@@ -42,16 +43,16 @@ class ServingGraphs:
         self,
         model: nn.Module,
         request: Request,
-        devices: Sequence[Device],
+        devices: Sequence[Device] | str,
         *,
         whole_layers: bool,
         engine: str | None,
         placement: Placement,
         costs: Costs,
     ) -> None:
-        self._model, self._request, self._devices = model, request, tuple(devices)
-        used = {device.device_class: costs.specs.get(device.device_class) for device in devices}
-        specs = {name: spec for name, spec in used.items() if spec is not None}
+        self._model, self._request, self._devices = model, request, as_devices(devices)
+        classes = {device.device_class for device in self._devices}
+        specs = {name: spec for name, spec in costs.specs.items() if name in classes}
         self._costs = replace(costs, specs=specs)
         self.step, self.graphs = self._captured(request.context)
         first = next(iter(self.graphs.values()))

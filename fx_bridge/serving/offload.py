@@ -26,8 +26,9 @@ from fx_bridge.serving.placed import PlacedStep
 from fx_bridge.serving.request import Request
 from fx_bridge.serving.step import ServeStep, serve_step
 from fx_bridge.split.by_plan import split_by_plan
-from solver import Device, PartitionError, PartitionPlan, problem_from_digraph
+from solver import PCIE, Device, PartitionError, PartitionPlan, problem_from_digraph
 from solver.model.checks import check_choice
+from solver.model.device_text import as_devices
 from solver.offload.evaluate import evaluate_offload
 from solver.offload.model import (
     MODES,
@@ -217,7 +218,7 @@ def plan_streamed_serving(
     model: nn.Module,
     request: Request | None = None,
     *,
-    devices: Sequence[OffloadDevice],
+    devices: Sequence[OffloadDevice] | str,
     host: OffloadHost | None = None,
     host_class: str | None = "cpu",
     objective: StreamedObjective = "request",
@@ -233,9 +234,9 @@ def plan_streamed_serving(
         As :func:`fx_bridge.serving.step.serve_step` takes it.
     request : Request, optional
         For the objective ``token`` only its batch and context count.
-    devices : sequence of OffloadDevice
-        In the order in which data passes through them, each with its link from the host. Their
-        memory is for weights and caches.
+    devices : sequence of OffloadDevice, or str
+        In the order in which data passes through them, each with its link from the host, PCIe if
+        they are text such as ``"24GB,12GB"`` or ``"auto"``. Their memory is for weights and caches.
     host : OffloadHost, optional
         Its memory; unlimited if left out.
     host_class : str or None
@@ -267,6 +268,8 @@ def plan_streamed_serving(
     """
     request = Request() if request is None else request
     check_choice(objective, STREAMED_OBJECTIVES, "objective")
+    if isinstance(devices, str):
+        devices = [OffloadDevice(device, PCIE.default) for device in as_devices(devices)]
     places = tuple(devices)
     check_links(costs.interconnect, places)
     costs = _known_costs(places, host_class, costs)

@@ -179,8 +179,8 @@ class ServingPlanner:
         device.
     request : Request, optional
         Sequences, context, prompt and tokens.
-    devices : sequence of Device
-        At least one.
+    devices : sequence of Device, or str
+        At least one, as :func:`fx_bridge.partition_module` takes them.
     whole_layers : bool
         Divide no layer, as engines that serve do not: no outermost repeated module. All that is
         before the first layer is on one device too, and all that is after the last.
@@ -204,7 +204,7 @@ class ServingPlanner:
         model: nn.Module,
         request: Request | None = None,
         *,
-        devices: Sequence[Device],
+        devices: Sequence[Device] | str,
         whole_layers: bool = False,
         engine: str | None = None,
         placement: Placement = DEFAULT_PLACEMENT,
@@ -275,7 +275,7 @@ def plan_serving(
     model: nn.Module,
     request: Request | None = None,
     *,
-    devices: Sequence[Device],
+    devices: Sequence[Device] | str,
     objective: ServingObjective = "request",
     first_token_limit_ns: int | None = None,
     whole_layers: bool = False,

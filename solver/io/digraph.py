@@ -20,9 +20,10 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import itertools
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, Final
 
+from solver.model.device_text import as_devices
 from solver.model.devices import Device
 from solver.model.errors import PartitionError
 from solver.model.operators import Operator
@@ -78,7 +79,7 @@ _DEFAULTS: Final = Operator(name="defaults")
 
 
 def problem_from_digraph(
-    graph: nx.DiGraph, devices: Sequence[Device], **settings: Any
+    graph: nx.DiGraph, devices: Sequence[Device] | str, **settings: Any
 ) -> PartitionProblem:
     """Build a problem from an operator graph.
 
@@ -87,8 +88,9 @@ def problem_from_digraph(
     graph : networkx.DiGraph
         With the attributes listed in the module's docstring. Without ``order`` on its nodes,
         the execution order is a topological order that follows the order of insertion.
-    devices : sequence of Device
-        What a plan may use; it chooses which, and in which order.
+    devices : sequence of Device, or str
+        What a plan may use; it chooses which, and in which order. As text such as ``"24GB,12GB"``,
+        ``"2x24GB@rtx-4090"`` or ``"auto"``; see :func:`solver.model.device_text.read_devices`.
     **settings
         The remaining fields of :class:`~solver.model.problem.PartitionProblem`, such as
         ``objective``.
@@ -111,18 +113,14 @@ def problem_from_digraph(
 
     if not isinstance(graph, nx.DiGraph) or graph.is_multigraph():
         raise PartitionError(f"the graph is a {type(graph).__name__}; give a networkx.DiGraph")
-    if isinstance(devices, str) or not isinstance(devices, Iterable):
-        raise PartitionError(
-            f"devices is {shown(devices)}; write a list, such as [Device('cuda:0')]"
-        )
+    devices = as_devices(devices)
     _reject_unknown(settings, ("interconnect", *SETTINGS), "setting")
     _reject_unknown(graph.graph, _GRAPH_ATTRIBUTES, "graph attribute")
     for node, attributes in graph.nodes(data=True):
         if not isinstance(node, str):
             raise PartitionError(f"node {node!r} is not named by a string")
         _reject_unknown(attributes, _NODE_ATTRIBUTES, f"node {node!r}: attribute")
-    devices = tuple(devices)
-    classes = {device.device_class for device in devices if isinstance(device, Device)}
+    classes = {device.device_class for device in devices}
     operators: list[Operator] = []
     inputs: list[GraphInput] = []
     for node in _execution_order(graph):

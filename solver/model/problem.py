@@ -27,6 +27,7 @@ from solver.model.checks import (
 from solver.model.colocation import merged
 from solver.model.cut_checks import check_hand_made, ordered_cuts
 from solver.model.cuts import blocks_of
+from solver.model.device_text import as_devices
 from solver.model.devices import Device, Interconnect
 from solver.model.errors import PartitionError
 from solver.model.holdings import (
@@ -127,8 +128,9 @@ class PartitionProblem:
     ----------
     operators : sequence of Operator
         In execution order, which must be a topological order of `Operator.reads`.
-    devices : sequence of Device
-        What a plan may use; it chooses which, and in which order.
+    devices : sequence of Device, or str
+        What a plan may use; it chooses which, and in which order. As text such as ``"24GB,12GB"``,
+        ``"2x24GB@rtx-4090"`` or ``"auto"``; see :func:`solver.model.device_text.read_devices`.
     weights : mapping of str to Weight
         One key per storage, so that tied parameters are one key.
     objective : str or sequence of str
@@ -178,12 +180,12 @@ class PartitionProblem:
     def __post_init__(self) -> None:
         for attribute, kind in (
             ("operators", Operator),
-            ("devices", Device),
             ("inputs", GraphInput),
             ("colocation", ColocationGroup),
         ):
             items = instances(getattr(self, attribute), kind, attribute)
             object.__setattr__(self, attribute, items)
+        object.__setattr__(self, "devices", as_devices(self.devices))
         weights = as_mapping(self.weights, "weights", Weight)
         object.__setattr__(self, "weights", MappingProxyType(weights))
         objective: Any = self.objective

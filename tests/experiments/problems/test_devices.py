@@ -66,7 +66,7 @@ def test_devices_are_numbered_by_kind() -> None:
         ("1000x1GiB,1000x1GiB", "2000 devices"),
         ("nan GiB", "not a memory"),
         ("80GiB@a100", "did you mean a100-40gb|did you mean a100-80gb"),
-        ("80GiB@", "device class '' is unknown"),
+        ("80GiB@", "no class follows the @"),
         ("80GiB@zzz", "the presets are"),
         ("missing.toml", "cannot read missing.toml"),
         ("missing.json", "cannot read missing.json"),

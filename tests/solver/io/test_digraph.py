@@ -275,9 +275,9 @@ def test_the_graph_is_left_as_it_was():
 @pytest.mark.parametrize(
     ("devices", "settings", "says"),
     [
-        (None, {}, "devices is None"),
-        (3, {}, "devices is 3"),
-        ("gpu0", {}, "devices is 'gpu0'"),
+        (None, {}, 'devices: None is not a Device; write .* such as "24GB,12GB"'),
+        (3, {}, "devices: 3 is not a Device"),
+        ("gpu0", {}, "devices 'gpu0': 'gpu0' is not a memory; write for example"),
         ([Device("d")], {"objectve": "latency"}, "did you mean 'objective'"),
         ([Device("d")], {"weights": {}}, "setting 'weights' is unknown; write one of"),
     ],
