@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
@@ -44,7 +44,7 @@ Latencies = Mapping[str, int | Mapping[str, int]]
 """Nanoseconds by operator, or by operator and device class."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True)
 class Training:
     """Forward and backward passes and the optimiser's step, in the times and bytes of a plan.
 
@@ -97,11 +97,10 @@ class Training:
             self, "regions", check_modules(self.regions, "regions", "such as ['h.*']")
         )
 
-    def __repr__(self) -> str:
-        return only_given(self)
+    __repr__ = only_given
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True)
 class Placement:
     """Where named modules and operators run, and where stages end; the solver decides the rest.
 
@@ -145,11 +144,10 @@ such as ['h.3']
     def __reduce__(self) -> tuple[Any, ...]:
         return remake(self)
 
-    def __repr__(self) -> str:
-        return only_given(self)
+    __repr__ = only_given
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True)
 class Costs:
     """What operators and transfers take, and what a device has to hold.
 
@@ -237,8 +235,7 @@ and nanoseconds are integers)
     def __reduce__(self) -> tuple[Any, ...]:
         return remake(self)
 
-    def __repr__(self) -> str:
-        return only_given(self)
+    __repr__ = only_given
 
     def with_kernels(self, captured: CapturedGraph) -> CapturedGraph:
         """Return `captured`, to be costed with the kernels of `attention` if there are any."""
@@ -249,7 +246,7 @@ and nanoseconds are integers)
         return captured.with_kernels(captured.device_type, self.attention)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True)
 class Search:
     """How a plan is searched for.
 
@@ -286,21 +283,26 @@ class Search:
             raise PartitionError("limits is None; write SolveLimits(time_limit_s=60)")
         check_limits(self.limits)
         check_solver(self.solver)
-        if not isinstance(self.without, Collection):
-            raise PartitionError(
-                f"without is {shown(self.without)}; write a list of names of steps"
-            )
         check_without(self.without)
         object.__setattr__(self, "without", tuple(self.without))
 
-    def __repr__(self) -> str:
-        return only_given(self)
+    __repr__ = only_given
 
 
 def check_group(value: object, group: type, name: str) -> None:
     """Raise PartitionError unless `value`, the argument `name` of a call, is a `group`."""
-    if not isinstance(value, group):
-        raise PartitionError(f"{name} is {shown(value)}; write {name}={group.__name__}(...)")
+    if isinstance(value, group):
+        return
+    given = "..."
+    # None and True say too little to guess from.
+    for entry in () if value is None or isinstance(value, bool) else fields(group):
+        try:
+            group(**{entry.name: value})
+        except Exception:  # of any class, since the value is anything
+            continue
+        given = f"{entry.name}={shown(value)}"
+        break
+    raise PartitionError(f"{name} is {shown(value)}; write {name}={group.__name__}({given})")
 
 
 def _by_operator(

@@ -9,7 +9,7 @@ import itertools
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import fx, nn
@@ -42,22 +42,31 @@ from solver import (
     PartitionPlan,
     PartitionProblem,
     Pipeline,
+    SolveLimits,
     SolveResult,
+    SolveStatus,
+    diagnose,
     problem_from_digraph,
     save_plan,
     solve,
     summary,
 )
 from solver.evaluation.summary import result_html
+from solver.model.checks import only_given
 from solver.model.device_text import as_devices
 from solver.model.devices import DEFAULT_DEVICE_CLASS
 from solver.model.quantities import counted, format_bytes
 from solver.model.text import printable, shown
 
+_DIAGNOSIS_S: Final = 5.0
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionResult:
     """A model, its plan, and what it is compared with; printing it shows one table.
+
+    Where it is proven that no plan exists, printing it takes up to five seconds more, to say which
+    limits clash and what would help.
 
     Attributes
     ----------
@@ -78,6 +87,7 @@ class PartitionResult:
     baseline: SolveResult
     solved: SolveResult
     attention: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    __repr__ = only_given
 
     def __str__(self) -> str:
         lines = [
@@ -101,6 +111,11 @@ class PartitionResult:
                 f"{counted(count, 'weight')} that no operator reads ({format_bytes(size_bytes)}) "
                 f"{stay} with the model: no device of the plan holds {them}"
             )
+        if self.solved.status is SolveStatus.INFEASIBLE:
+            limits = SolveLimits(_DIAGNOSIS_S)
+            lines.append(diagnose(self.problem, limits, result=self.solved).text)
+        elif self.solved.remedy:
+            lines.append(self.solved.remedy)
         return "\n".join(lines)
 
     @property
@@ -203,6 +218,7 @@ class Request:
     placement: Placement
     costs: Costs
     search: Search
+    __repr__ = only_given
 
     def __post_init__(self) -> None:
         if self.training is not None:

@@ -28,6 +28,7 @@ from solver import (
     PartitionProblem,
     problem_to_digraph,
 )
+from solver.model.checks import remake
 
 _EQUAL: Final = 4
 _SLACK_PERMILLE: Final = 1150
@@ -51,7 +52,7 @@ class PreparedModel:
     def __init__(self, source: ModelSource) -> None:
         self.source = source
         self._graphs: dict[str, nx.DiGraph] = {}
-        self._derived: dict[str, dict[str, DeviceSet]] = {}
+        self._derived: dict[tuple[object, ...], dict[str, DeviceSet]] = {}
         self._seconds: dict[str, float] = {}
 
     @cached_property
@@ -116,7 +117,8 @@ class PreparedModel:
         """
         training = "training" if request.key.memory_model == "training" else "inference"
         recompute = RecomputeRequest(request.recompute)
-        key = repr((training, recompute, sorted(devices.spec_of.items())))
+        specs = [(name, remake(spec)) for name, spec in sorted(devices.spec_of.items())]
+        key = repr((training, request.recompute, specs))
         if key not in self._graphs:
             captured = self.captured
             started_s = time.perf_counter()
@@ -132,7 +134,7 @@ class PreparedModel:
             return given
         asked = _asked(request)
         # The capacities are those for which a plan exists, whatever it is to be good at.
-        key = repr(replace(asked, objective=None))
+        key = (request.link, request.key.memory_model, request.recompute, request.pipeline)
         if key not in self._derived:
             own = self.source.own
             if own is not None:

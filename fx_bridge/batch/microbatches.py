@@ -15,6 +15,7 @@ from fx_bridge.batch.rules.dims import BatchDim
 from fx_bridge.batch.table import BatchTable, batch_dimensions, check_microbatchable
 from fx_bridge.capture.graph import CapturedGraph, placeholder_values
 from solver import PartitionError
+from solver.model.checks import only_given
 from solver.model.text import shown
 
 
@@ -41,6 +42,7 @@ class ChunkSpecs:
     kwargs: Mapping[str, Any]
     outputs: Any
     microbatches: int
+    __repr__ = only_given
 
 
 def chunk_specs(

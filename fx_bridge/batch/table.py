@@ -27,6 +27,7 @@ from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.capture.model.messages import quiet
 from fx_bridge.storages.replay import hint
 from solver import PartitionError
+from solver.model.checks import only_given
 
 __all__ = ["BatchDim", "BatchTable", "batch_dimensions", "check_microbatchable"]
 
@@ -58,6 +59,7 @@ class BatchTable:
     inputs: Mapping[str, tuple[int | None, ...]]
     checked: bool
     note: str = ""
+    __repr__ = only_given
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]

@@ -48,6 +48,7 @@ from fx_bridge.storages.autocast import note_precision
 from fx_bridge.storages.device_kernels import DeviceKernels
 from fx_bridge.storages.table import StorageTable, storage_table
 from solver import PartitionError
+from solver.model.checks import only_given
 
 COMPUTE_OPS: Final = frozenset({"call_function", "call_method", "call_module"})
 """``fx.Node.op`` of the nodes that become operators."""
@@ -105,6 +106,7 @@ class CapturedGraph:
     device_type: str | None = None
     attention: tuple[str, ...] | None = None
     trains: bool = False
+    __repr__ = only_given
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "args", tuple(self.args))

@@ -34,6 +34,7 @@ from fx_bridge.storages.replay import hint
 from solver import PartitionError
 from solver.io.files import load_json, write_text_atomically
 from solver.io.json_fields import check_schema, read_as
+from solver.model.checks import only_given
 from solver.model.text import shown
 
 _SIZED: Final = (torch.Tensor, torch.SymInt)
@@ -80,6 +81,7 @@ class StageProgram:
     reads: tuple[str, ...]
     returns: tuple[str, ...]
     returns_tuple: bool
+    __repr__ = only_given
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ class StagePrograms:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     stages: tuple[StageProgram, ...]
+    __repr__ = only_given
 
 
 def save_stage_programs(split: fx.GraphModule, folder: str | os.PathLike[str]) -> StagePrograms:

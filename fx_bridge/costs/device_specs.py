@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from fx_bridge.choices import CUDA_KERNELS, DEVICE_TYPES, check_dtypes, checked_kernels
 from solver import DEFAULT_DEVICE_CLASS, PartitionError
-from solver.model.checks import check_choice, check_natural, remake
+from solver.model.checks import check_choice, check_natural, only_given, remake
 from solver.model.text import shown
 
 _TERA: Final = 10**12
@@ -58,6 +58,7 @@ class DeviceSpec:
     launch_overhead_ns: int = 0
     device_type: str | None = None
     attention: str | Sequence[str] | None = None
+    __repr__ = only_given
 
     def __post_init__(self) -> None:
         if self.device_type is not None:

@@ -19,7 +19,7 @@ RULES: Final = ("none", "auto", "layers", "all")
 _EXAMPLE: Final = "such as ['h.0'] or ['h.*.mlp']"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True)
 class Recompute:
     """What may run again in the backward pass instead of keeping what it made, and what must.
 
@@ -83,8 +83,7 @@ leave it out, or write 'auto' or 'layers'
         if self.never and self.rule == "none":
             raise PartitionError("never is given with rule 'none'; leave it out")
 
-    def __repr__(self) -> str:
-        return only_given(self)
+    __repr__ = only_given
 
     @classmethod
     def of(cls, given: Recompute | str | Sequence[str]) -> Recompute:

@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.costs.operator_run import OperatorRun, RunInputs, run_backward, untouched
 from solver import PartitionError
+from solver.model.checks import only_given
 from solver.model.text import shown
 
 _CLOCK_CALLS: Final = 200
@@ -44,6 +45,7 @@ class OperatorTimes:
     backward_ns: Mapping[str, int]
     forward_permille: int = 1000
     backward_permille: int = 1000
+    __repr__ = only_given
 
     def calibrated(self) -> OperatorTimes:
         """Return times whose sums are those of the generated code."""

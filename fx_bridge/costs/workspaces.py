@@ -18,6 +18,7 @@ from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.costs.allocations import AllocationRecord, record_allocations
 from fx_bridge.costs.operator_run import OperatorRun, RunInputs, untouched
 from solver import PartitionError
+from solver.model.checks import only_given
 
 _FORWARD: Final = "forward "
 _BACKWARD: Final = "backward "
@@ -36,6 +37,7 @@ class OperatorWorkspaces:
 
     forward_bytes: Mapping[str, int]
     backward_bytes: Mapping[str, int]
+    __repr__ = only_given
 
 
 def measure_workspaces(

@@ -29,6 +29,7 @@ from fx_bridge.equivalence.observation import Observation, observe, original_nam
 from fx_bridge.storages.autocast import autocast_dtypes, types_here
 from fx_bridge.storages.replay import without_fast_path
 from solver import PartitionError
+from solver.model.checks import only_given
 from solver.model.text import shown
 
 
@@ -67,6 +68,7 @@ class EquivalenceReport:
     values_compared: bool
     differences: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    __repr__ = only_given
 
     @property
     def equal(self) -> bool:

@@ -17,6 +17,7 @@ from torch import fx
 
 from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.capture.modules import ModuleCall, enclosing, module_calls
+from solver.model.checks import only_given
 
 _CONVERSIONS: Final = ("to", "type_as", "float", "half", "bfloat16", "contiguous")
 """Functions and methods that return a tensor itself where it is already as it should be."""
@@ -39,6 +40,7 @@ class MixedOperator:
     operator: str
     module: str
     reads: tuple[tuple[str, str], ...]
+    __repr__ = only_given
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class DeviceMapRun:
 
     assignment: Mapping[str, str]
     mixed: tuple[MixedOperator, ...]
+    __repr__ = only_given
 
 
 def run_by_device_map(

@@ -27,6 +27,7 @@ from fx_bridge.capture.graph import CapturedGraph, check_captured
 from fx_bridge.capture.model.attributes import attribute_at
 from fx_bridge.storages.replay import hint
 from solver import PartitionError
+from solver.model.checks import only_given
 
 TorchMode = Literal["size_based", "sparse_nn"]
 TORCH_MODES: Final[tuple[str, ...]] = get_args(TorchMode)
@@ -47,6 +48,7 @@ class TorchPartition:
 
     partition_of: Mapping[str, int]
     devices_of: Mapping[int, tuple[int, ...]]
+    __repr__ = only_given
 
 
 def torch_partition(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from fx_bridge.capture.layers import layer_calls, repeated_modules
 from fx_bridge.capture.modules import enclosing, module_calls
 from solver import PartitionError, PartitionPlan, Stage
+from solver.model.checks import only_given
 
 if TYPE_CHECKING:
     from fx_bridge.capture.graph import CapturedGraph
@@ -58,6 +59,7 @@ class LayerNames:
     layers: tuple[str, ...]
     embedding: tuple[str, ...] = ()
     head: tuple[str, ...] = ()
+    __repr__ = only_given
 
 
 @dataclass(frozen=True, slots=True)

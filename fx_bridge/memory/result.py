@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from fx_bridge.memory.ledger import Kind, Phase
+from solver.model.checks import only_given
 from solver.model.quantities import counted
 
 _SHOWN: Final = 10
@@ -33,6 +34,7 @@ class LiveStorage:
     kind: Kind
     owner: str
     size_bytes: int
+    __repr__ = only_given
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ class MemoryProfile:
     peak_index: int
     alive_at_peak: tuple[LiveStorage, ...]
     made_up: tuple[str, ...] = ()
+    __repr__ = only_given
 
     @property
     def peak_point(self) -> MemoryPoint:

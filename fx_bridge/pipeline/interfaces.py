@@ -17,6 +17,7 @@ from types import MappingProxyType
 
 from fx_bridge.split.graph import StageGraph, StageValue, StageWeight
 from solver import PartitionError, PartitionPlan
+from solver.model.checks import only_given
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class PipelinePosition:
     weights: tuple[str, ...]
     receives: tuple[str, ...]
     sends: tuple[str, ...]
+    __repr__ = only_given
 
     @property
     def relays(self) -> tuple[str, ...]:
@@ -109,6 +111,7 @@ class StageInterfaces:
     values: Mapping[str, StageValue]
     outputs: tuple[str, ...]
     shared_weights: tuple[SharedWeight, ...]
+    __repr__ = only_given
 
     @property
     def rounds(self) -> int:

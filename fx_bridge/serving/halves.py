@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fx_bridge.capture.layers import layer_calls
 from fx_bridge.capture.modules import module_calls
+from solver.model.checks import only_given
 
 if TYPE_CHECKING:
     from fx_bridge.capture.graph import CapturedGraph
@@ -31,6 +32,7 @@ class HalfLayer:
     operators: tuple[str, ...]
     layer: str | None
     has_experts: bool
+    __repr__ = only_given
 
 
 def half_layers(captured: CapturedGraph) -> dict[str, HalfLayer]:

@@ -25,7 +25,7 @@ from fx_bridge.interop.stage_layers import LayeredModel, LayerNames, StageLayers
 from fx_bridge.interop.words import Words
 from fx_bridge.serving.halves import half_layers
 from solver import PartitionError, SolveLimits
-from solver.model.checks import did_you_mean
+from solver.model.checks import did_you_mean, only_given
 from solver.model.quantities import format_ns
 from solver.offload.evaluate import evaluate_offload
 from solver.offload.host_first import UnitGroup, plan_host_first
@@ -72,6 +72,7 @@ class HostWords:
     value_ns: Fraction | None
     violations: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    __repr__ = only_given
 
 
 class HostWordsModel:

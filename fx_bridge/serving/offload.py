@@ -27,7 +27,7 @@ from fx_bridge.serving.request import Request
 from fx_bridge.serving.step import ServeStep, serve_step
 from fx_bridge.split.by_plan import split_by_plan
 from solver import PCIE, Device, PartitionError, PartitionPlan, problem_from_digraph
-from solver.model.checks import check_choice
+from solver.model.checks import check_choice, only_given
 from solver.model.device_text import as_devices
 from solver.offload.evaluate import evaluate_offload
 from solver.offload.model import (
@@ -75,6 +75,7 @@ class StreamedServingPlan:
     graphs: dict[int, CapturedGraph]
     problems: dict[int, OffloadProblem]
     solved: OffloadResult = field(repr=False)
+    __repr__ = only_given
 
     @property
     def captured(self) -> CapturedGraph:

@@ -31,7 +31,7 @@ from fx_bridge.serving.step import ServeStep
 from fx_bridge.serving.whole_model import plan_of_model
 from solver import Device, PartitionError, PartitionPlan
 from solver.evaluation.evaluate import Evaluation
-from solver.model.checks import check_choice
+from solver.model.checks import check_choice, only_given
 from solver.serving.captured import solve_captured_context
 from solver.serving.problem import (
     SERVING_OBJECTIVES,
@@ -68,6 +68,7 @@ class ServingPlan:
     asked: ServingProblem = field(repr=False)
     solved: ServingResult = field(repr=False)
     experts_read: ExpertsRead | None = None
+    __repr__ = only_given
 
     @property
     def plan(self) -> PartitionPlan:

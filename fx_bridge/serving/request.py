@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from solver import PartitionError
-from solver.model.checks import check_natural, check_positive
+from solver.model.checks import check_natural, check_positive, only_given
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,7 @@ class Request:
     prompt: int = 512
     generate: int = 128
     chunk: int | None = None
+    __repr__ = only_given
 
     def __post_init__(self) -> None:
         for name in ("batch", "context", "prompt"):

@@ -22,6 +22,7 @@ import networkx as nx
 from solver import PartitionError
 from solver.io.files import load_json, write_text_atomically
 from solver.io.json_fields import check_schema, read_as
+from solver.model.checks import only_given
 from solver.model.quantities import MISSING, aligned, counted, format_bytes
 from solver.model.text import printable, shown
 
@@ -62,6 +63,7 @@ class StageValue:
     kind: str
     shape: tuple[int, ...] | None
     dtype: str | None
+    __repr__ = only_given
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ class StageWeight:
     names: tuple[str, ...]
     size_bytes: int
     stages: tuple[int, ...]
+    __repr__ = only_given
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +139,7 @@ class StageNode:
     peak_bytes: int | None
     parents: tuple[int, ...]
     children: tuple[int, ...]
+    __repr__ = only_given
 
 
 @dataclass(frozen=True)
@@ -159,6 +163,7 @@ class StageGraph:
     values: tuple[StageValue, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    __repr__ = only_given
 
     @cached_property
     def value_of(self) -> Mapping[str, StageValue]:

@@ -23,6 +23,7 @@ from fx_bridge.capture.model.written_values import GIVEN, written_down
 from fx_bridge.equivalence.calls import first_line
 from fx_bridge.split.recapture import RECAPTURE, OtherCalls
 from solver import PartitionError
+from solver.model.quantities import counted, listed
 
 _SHOWN: Final = 80
 """Letters of a constant in an error."""
@@ -34,6 +35,11 @@ class CheckedModel(GraphOfOneMode):
 
     ``meta["calls"]`` holds the checks, which copies share.
     """
+
+    def __repr__(self) -> str:
+        """Return one line; :meth:`print_readable` shows the code."""
+        stages = self.meta.get("stages", {})
+        return f"{type(self).__name__}({counted(len(stages), 'stage')}: {listed([*stages])})"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run a call that was captured, or that is like one."""

@@ -14,6 +14,7 @@ import torch
 from torch import fx, nn
 
 from fx_bridge.capture.model.attributes import attribute_at
+from solver.model.checks import only_given
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class NameMap:
     nodes: Mapping[str, tuple[str, ...]]
     tensors: Mapping[str, tuple[str, ...]]
     modules: Mapping[str, tuple[str, ...]]
+    __repr__ = only_given
 
 
 def name_map(source: fx.GraphModule, split: fx.GraphModule, stages: Sequence[str]) -> NameMap:

@@ -24,6 +24,7 @@ from fx_bridge.storages.mutations import WriteRecorder, memory_of, written_argum
 from fx_bridge.storages.replay import Replay, value_bytes
 from fx_bridge.storages.tensor_subclasses import tensors_in
 from fx_bridge.storages.weights import WeightStorage, is_flat, weight_storages
+from solver.model.checks import only_given
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,7 @@ class StorageTable:
     made_up: tuple[str, ...] = ()
     saved: Mapping[str, tuple[Storage, ...]] = field(default_factory=dict)
     kinds: Kinds = field(default_factory=lambda: Kinds({}, None))
+    __repr__ = only_given
 
     @property
     def keys_by_name(self) -> dict[str, list[str]]:

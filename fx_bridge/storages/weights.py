@@ -12,6 +12,7 @@ from torch import fx, nn
 from fx_bridge.storages.mutations import memory_of
 from fx_bridge.storages.replay import value_bytes
 from fx_bridge.storages.tensor_subclasses import parts_of
+from solver.model.checks import only_given
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,6 +43,7 @@ class WeightStorage:
     tensors: tuple[torch.Tensor, ...]
     size_bytes: int
     memory_bytes: Mapping[object, int]
+    __repr__ = only_given
 
     @property
     def trainable(self) -> tuple[torch.Tensor, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from solver.evaluation.result import SolveStatus
+from solver.model.checks import only_given
 from solver.model.devices import Device
 from solver.model.plan import PartitionPlan
 from solver.model.problem import ColocationGroup, PartitionProblem
@@ -21,6 +22,7 @@ class MemoryLimit:
 
     devices: tuple[str, ...]
     memory_bytes: int
+    __repr__ = only_given
 
     @property
     def text(self) -> str:
@@ -35,6 +37,7 @@ class PinLimit:
 
     operators: tuple[str, ...]
     devices: tuple[str, ...]
+    __repr__ = only_given
 
     @property
     def text(self) -> str:
@@ -52,6 +55,7 @@ class ColocationLimit:
     """Operators that must share a device."""
 
     group: ColocationGroup
+    __repr__ = only_given
 
     @property
     def text(self) -> str:
@@ -76,6 +80,7 @@ class CutLimit:
     """A stage that must end after an operator."""
 
     cut: str
+    __repr__ = only_given
 
     @property
     def text(self) -> str:
@@ -89,6 +94,7 @@ class StageLimit:
 
     operators: tuple[str, ...]
     stage: int
+    __repr__ = only_given
 
     @property
     def text(self) -> str:
@@ -118,6 +124,7 @@ class MoreMemory:
     devices: tuple[str, ...]
     extra_bytes: int
     too_few_bytes: int
+    __repr__ = only_given
 
     @property
     def is_least(self) -> bool:
@@ -143,6 +150,7 @@ class MoreDevices:
     like: Device
     count: int
     is_least: bool
+    __repr__ = only_given
 
     @property
     def text(self) -> str:
@@ -204,6 +212,7 @@ class Remedy:
     change: Change
     problem: PartitionProblem
     plan: PartitionPlan
+    __repr__ = only_given
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +245,7 @@ class Diagnosis:
     remedies: tuple[Remedy, ...] = ()
     time_ran_out: bool = False
     wall_time_s: float = 0.0
+    __repr__ = only_given
 
     def __str__(self) -> str:
         return self.text

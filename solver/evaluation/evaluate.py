@@ -30,6 +30,7 @@ from solver.evaluation.usage import (
     stage_usage,
 )
 from solver.evaluation.violations import violations
+from solver.model.checks import only_given
 from solver.model.errors import PartitionError
 from solver.model.plan import PartitionPlan
 from solver.model.problem import ObjectiveName, PartitionProblem
@@ -68,6 +69,7 @@ class Evaluation:
     step: PipelineStep
     objective_names: tuple[ObjectiveName, ...]
     objective: tuple[int, ...]
+    __repr__ = only_given
 
     @property
     def step_ns(self) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from solver.evaluation.evaluate import Evaluation, evaluate
+from solver.model.checks import only_given
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 
@@ -52,6 +53,7 @@ class StepRecord:
     incumbent_after: int | None
     bound_before: int
     bound_after: int
+    __repr__ = only_given
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,7 @@ class SolveResult:
     wall_time_s: float
     reason: str = ""
     log: tuple[StepRecord, ...] = field(default=(), repr=False, compare=False)
+    __repr__ = only_given
 
     def __post_init__(self) -> None:
         assert (self.plan is None) == (self.evaluation is None)

@@ -12,6 +12,7 @@ from solver.evaluation.step_time import step_time_ns
 from solver.evaluation.timeline import PipelineTimeline, PipelineTimes, Task, timeline
 from solver.evaluation.transfers import Moves, Passes
 from solver.model.arrays import Ints, sums
+from solver.model.checks import only_given
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 from solver.model.schedules import PASSES, ActionTables, action_tables
@@ -41,6 +42,7 @@ class PipelineStep:
     microbatches: int
     devices: int
     backward: bool
+    __repr__ = only_given
 
     @property
     def tables(self) -> ActionTables:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from solver.model.checks import check_natural
+from solver.model.checks import check_natural, only_given
 from solver.model.errors import PartitionError
 from solver.model.schedules import PASSES, Action, ActionTables, Pass
 
@@ -95,6 +95,7 @@ class PipelineTimes:
     arcs: Mapping[Arc, tuple[int, int]] = field(default_factory=dict)
     staged_ns: Mapping[int, tuple[int, int, int, int]] = field(default_factory=dict)
     overlap: bool = False
+    __repr__ = only_given
 
     def jobs(self, tables: ActionTables) -> tuple[Job, ...]:
         """Return the jobs of one step of `tables`, each after all that it waits for."""
@@ -148,6 +149,7 @@ class PipelineTimeline:
 
     events: tuple[tuple[Event, ...], ...]
     step_ns: int
+    __repr__ = only_given
 
     @property
     def busy_ns(self) -> tuple[int, ...]:

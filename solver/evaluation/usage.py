@@ -10,6 +10,7 @@ from solver.evaluation.layout import Layout
 from solver.evaluation.stage_memory import StageMemory, microbatches_in_flight, weights_bytes_of
 from solver.evaluation.transfers import Moves, Passes
 from solver.model.arrays import Ints, sums
+from solver.model.checks import only_given
 from solver.model.plan import PartitionPlan, Stage
 from solver.model.problem import PartitionProblem
 
@@ -55,6 +56,7 @@ class DeviceUsage:
     send_ns: int
     receive_ns: int
     load_ns: int
+    __repr__ = only_given
 
     @property
     def peak_memory_permille(self) -> int:
@@ -89,6 +91,7 @@ class StageUsage:
     send_ns: int
     receive_ns: int
     time_ns: int
+    __repr__ = only_given
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import MISSING, fields
 from difflib import get_close_matches
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from solver.model.errors import PartitionError
+from solver.model.quantities import counted
 from solver.model.text import shown
+
+_MOST_REPR: Final = 200
+_MOST_VALUE: Final = 80
+"""Characters of one field; texts have their own limit."""
+_MOST_ITEMS: Final = 8
 
 
 def remake(item: Any) -> tuple[Any, ...]:
@@ -23,16 +29,35 @@ def remake(item: Any) -> tuple[Any, ...]:
 
 
 def only_given(item: Any) -> str:
-    """Return the repr of a dataclass without the fields that have their defaults."""
+    """Return a dataclass without the fields that have their defaults; for `__repr__`.
+
+    It is one line of at most 200 characters, whatever the fields hold: long ones are counted, and
+    the last ones left out.
+    """
     given = []
     for entry in fields(item):
         made = entry.default_factory
         default = entry.default if made is MISSING else made()
         value = getattr(item, entry.name)
-        if value != default:
-            plain = dict(value) if isinstance(value, MappingProxyType) else value
-            given.append(f"{entry.name}={plain!r}")
-    return f"{type(item).__name__}({', '.join(given)})"
+        if entry.repr and (default is MISSING or value != default):
+            given.append(f"{entry.name}={_brief(value)}")
+    text = f"{type(item).__name__}({', '.join(given)})"
+    while len(text) > _MOST_REPR:
+        given.pop()
+        text = f"{type(item).__name__}({', '.join([*given, '...'])})"
+    return text
+
+
+def _brief(value: object) -> str:
+    """Return the repr of a value, or of what kind and how many it is where that is long."""
+    plain = dict(value) if isinstance(value, MappingProxyType) else value
+    if isinstance(plain, (Mapping, Set, tuple, list)):
+        # Items that are not shown need no repr, which is slow of some.
+        text = shown(plain) if len(plain) <= _MOST_ITEMS else ""
+        return text if 0 < len(text) <= _MOST_VALUE else f"<{counted(len(plain), 'item')}>"
+    text = shown(plain)
+    is_short = len(text) <= _MOST_VALUE and "\\n" not in text
+    return text if is_short or isinstance(plain, str) else f"<{type(plain).__name__}>"
 
 
 def check_natural(value: object, what: str) -> None:

@@ -47,7 +47,7 @@ def read_devices(text: str, named: str = "devices", example: str = EXAMPLE) -> t
     >>> [device.memory_bytes for device in read_devices("2x1KiB,3KB")]
     [1024, 1024, 3000]
     >>> read_devices("24GB,64GB@cpu")[1]
-    Device(name='cpu:0', memory_bytes=64000000000, device_class='cpu', is_host=False)
+    Device(name='cpu:0', memory_bytes=64000000000, device_class='cpu')
     """
     if not text.strip():
         raise PartitionError(f"{named}: the device list is empty; {example}")

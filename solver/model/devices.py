@@ -13,6 +13,7 @@ from solver.model.checks import (
     check_name,
     check_natural,
     check_positive_or_none,
+    only_given,
     remake,
 )
 from solver.model.errors import PartitionError
@@ -57,6 +58,7 @@ class Device:
     memory_bytes: int | None = None
     device_class: str = DEFAULT_DEVICE_CLASS
     is_host: bool = False
+    __repr__ = only_given
 
     def __init__(
         self,
@@ -93,6 +95,7 @@ class Link:
 
     bandwidth_bytes_per_s: int | None = None
     latency_ns: int = 0
+    __repr__ = only_given
 
     def __post_init__(self) -> None:
         check_positive_or_none(
@@ -132,6 +135,7 @@ class Interconnect:
     links: Mapping[tuple[str, str], Link] = field(default_factory=dict)
     charging: Charging = "peer_to_peer"
     overlap: bool = False
+    __repr__ = only_given
 
     def __post_init__(self) -> None:
         check_choice(self.charging, CHARGINGS, "interconnect charging")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from solver.model.checks import only_given
 from solver.model.errors import PartitionError
 from solver.model.text import shown
 
@@ -33,6 +34,7 @@ class Progress:
     incumbent: int | None
     bound: int | None
     elapsed_s: float
+    __repr__ = only_given
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class SolveLimits:
     seed: int = 0
     deterministic: bool = False
     on_progress: Callable[[Progress], None] | None = field(default=None, compare=False)
+    __repr__ = only_given
 
     def __post_init__(self) -> None:
         limit = self.time_limit_s

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from solver.model.checks import check_name, check_natural, remake, several
+from solver.model.checks import check_name, check_natural, only_given, remake, several
 from solver.model.errors import PartitionError
 from solver.model.text import shown
 from solver.model.training import NO_BACKWARD, Backward
@@ -75,6 +75,7 @@ class Operator:
     is_backward: bool = False
     stage: int | None = None
     in_place: bool = False
+    __repr__ = only_given
 
     def __post_init__(self) -> None:
         check_name(self.name, "operator name")

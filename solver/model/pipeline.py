@@ -14,7 +14,7 @@ from solver.model.text import shown
 from solver.model.training import SCHEDULES, Schedule
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True)
 class Pipeline:
     """How stages take turns, and how many there may be.
 
@@ -66,8 +66,7 @@ class Pipeline:
                 )
         check_positive_or_none(self.max_devices, "max_devices", "no limit")
 
-    def __repr__(self) -> str:
-        return only_given(self)
+    __repr__ = only_given
 
     def settings(
         self, objective: str | Sequence[str] | None, interconnect: Interconnect

@@ -8,7 +8,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from solver.model.checks import as_mapping, check_name, check_natural, remake, several
+from solver.model.checks import as_mapping, check_name, check_natural, only_given, remake, several
 from solver.model.errors import PartitionError
 from solver.model.problem import PartitionProblem
 from solver.model.text import shown
@@ -22,6 +22,7 @@ class Stage:
 
     device: str
     chunk: int = 0
+    __repr__ = only_given
 
     def __str__(self) -> str:
         return f"{self.device} (chunk {self.chunk})" if self.chunk else self.device
@@ -66,6 +67,7 @@ class PartitionPlan:
     chunks: Mapping[str, int] = field(default_factory=dict)
     recomputed: frozenset[str] = frozenset()
     region_starts: tuple[str, ...] = ()
+    __repr__ = only_given
 
     def __post_init__(self) -> None:
         assignment = as_mapping(self.assignment, "assignment", str)

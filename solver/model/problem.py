@@ -21,6 +21,7 @@ from solver.model.checks import (
     check_positive,
     check_positive_or_none,
     instances,
+    only_given,
     remake,
     several,
 )
@@ -72,6 +73,7 @@ class GraphInput:
 
     name: str
     value_bytes: int = 0
+    __repr__ = only_given
 
     def __post_init__(self) -> None:
         check_name(self.name, "graph input name")
@@ -93,6 +95,7 @@ class Weight:
 
     size_bytes: int
     training_bytes: int | None = None
+    __repr__ = only_given
 
     def __post_init__(self) -> None:
         check_natural(self.size_bytes, "weight size_bytes")
@@ -112,6 +115,7 @@ class ColocationGroup:
 
     operators: tuple[str, ...]
     reason: str = "given by the caller"
+    __repr__ = only_given
 
     def __post_init__(self) -> None:
         names = several(self.operators, f"colocation group ({self.reason}): operators")
@@ -176,6 +180,7 @@ class PartitionProblem:
     max_devices: int | None = None
     cuts: tuple[str, ...] = ()
     recompute: RecomputeRule = "none"
+    __repr__ = only_given
 
     def __post_init__(self) -> None:
         for attribute, kind in (

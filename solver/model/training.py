@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from solver.model.checks import check_name, check_natural, remake, several
+from solver.model.checks import check_name, check_natural, only_given, remake, several
 from solver.model.errors import PartitionError
 from solver.model.text import shown
 
@@ -81,6 +81,7 @@ class Backward:
     rng_bytes: int = 0
     region: int = 0
     number_bytes: int = 0
+    __repr__ = only_given
 
     def __post_init__(self) -> None:
         if isinstance(self.latency_ns, Mapping):

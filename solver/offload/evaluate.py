@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
-from solver.model.checks import check_choice, did_you_mean
+from solver.model.checks import check_choice, did_you_mean, only_given
 from solver.model.errors import PartitionError
 from solver.model.quantities import exact_bytes
 from solver.offload.model import PREFETCHES, Mode, OffloadPlan, OffloadProblem, Prefetch
@@ -40,6 +40,7 @@ class OffloadEvaluation:
     held_bytes: Mapping[str, int]
     buffer_bytes: Mapping[str, int | None]
     host_bytes: int
+    __repr__ = only_given
 
     @property
     def feasible(self) -> bool:

@@ -17,6 +17,7 @@ from solver.model.checks import (
     check_natural,
     check_positive_or_none,
     check_unique,
+    only_given,
     remake,
 )
 from solver.model.devices import Device, Link
@@ -74,6 +75,7 @@ class Unit:
     host_ns: int | None = None
     written: bool = False
     padding_bytes: int = 0
+    __repr__ = only_given
 
     def __post_init__(self) -> None:
         check_name(self.name, "unit name")
@@ -136,6 +138,7 @@ class OffloadDevice:
 
     device: Device
     link: Link = field(default_factory=Link)
+    __repr__ = only_given
 
     def __post_init__(self) -> None:
         if not isinstance(self.device, Device):
@@ -207,6 +210,7 @@ class OffloadProblem:
     stage_hop_ns: int = 0
     host_hop_ns: int = 0
     objective: OffloadObjective = "latency"
+    __repr__ = only_given
 
     def __post_init__(self) -> None:
         for name, kind in (("units", Unit), ("devices", OffloadDevice)):
@@ -290,6 +294,7 @@ class OffloadPlan:
 
     device_of: Mapping[str, str]
     mode_of: Mapping[str, Mode]
+    __repr__ = only_given
 
     def __post_init__(self) -> None:
         for name, mode in self.mode_of.items():

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from solver.model.checks import check_positive
+from solver.model.checks import check_positive, only_given
 from solver.model.errors import PartitionError
 from solver.model.problem_checks import MAX_TOTAL
 from solver.offload.evaluate import timeline_ns
@@ -35,6 +35,7 @@ class OffloadPhases:
 
     problems: tuple[OffloadProblem, ...]
     counts: tuple[int, ...]
+    __repr__ = only_given
 
     def __post_init__(self) -> None:
         for name in ("problems", "counts"):

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Final
 
 from solver.evaluation.result import SolveStatus
+from solver.model.checks import only_given
 from solver.model.clock import Clock
 from solver.model.limits import SolveLimits
 from solver.offload.bound import CountModel, classes_of
@@ -53,6 +54,7 @@ class OffloadResult:
     plan: OffloadPlan | None
     value_ns: Fraction | None
     bound_ns: int | None
+    __repr__ = only_given
 
     @property
     def gap(self) -> float | None:

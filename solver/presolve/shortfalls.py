@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from solver.model.checks import only_given
 from solver.model.operators import Operator
 from solver.model.problem import PartitionProblem
 from solver.model.quantities import exact_bytes, listed, quoted
@@ -35,6 +36,7 @@ class Shortfall:
     needed_bytes: int
     available_bytes: int
     together: bool
+    __repr__ = only_given
 
     @property
     def missing_bytes(self) -> int:

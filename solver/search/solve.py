@@ -21,12 +21,16 @@ SOLVERS: Final = ("auto", "greedy", "chain", "ideal-dp", "coarse", "cp-sat")
 
 def check_solver(name: str) -> None:
     """Raise PartitionError unless there is a solver of that name."""
+    if isinstance(name, SolveLimits):
+        raise PartitionError(f"solver is {shown(name)}; write limits={shown(name)}")
     if not isinstance(name, str) or name not in SOLVERS:
         raise PartitionError(f"solver {shown(name)} is unknown; write one of {', '.join(SOLVERS)}")
 
 
 def check_limits(limits: SolveLimits | None) -> None:
     """Raise PartitionError unless `limits` are limits of a search, or None."""
+    if isinstance(limits, str) and limits in SOLVERS:
+        raise PartitionError(f"limits is {limits!r}, which is a solver; write solver={limits!r}")
     if limits is not None and not isinstance(limits, SolveLimits):
         raise PartitionError(f"limits is {shown(limits)}; write SolveLimits(time_limit_s=60)")
 
@@ -41,8 +45,9 @@ def step_names() -> tuple[str, ...]:
 def check_without(names: Collection[str]) -> None:
     """Raise PartitionError unless all `names` are names of steps."""
     if isinstance(names, str) or not isinstance(names, Collection):
+        example = repr(names) if isinstance(names, str) else "'greedy'"
         raise PartitionError(
-            f"without is {shown(names)}; write a collection of names: ({names!r},)"
+            f"without is {shown(names)}; write a collection of names: ({example},)"
         )
     for name in names:
         if name not in step_names():

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from solver.evaluation.evaluate import Evaluation, evaluate
-from solver.model.checks import remake
+from solver.model.checks import only_given, remake
 from solver.model.devices import Interconnect, Link
 from solver.model.errors import PartitionError
 from solver.model.operators import Operator
@@ -47,6 +47,7 @@ class Phases:
     """
 
     problems: Mapping[str, PartitionProblem]
+    __repr__ = only_given
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "problems", MappingProxyType(dict(self.problems)))

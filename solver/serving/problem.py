@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from solver.evaluation.evaluate import Evaluation
-from solver.model.checks import check_natural, check_positive, remake
+from solver.model.checks import check_natural, check_positive, only_given, remake
 from solver.model.errors import PartitionError
 from solver.model.plan import PartitionPlan
 from solver.model.problem import Weight
@@ -91,6 +91,7 @@ class ServingProblem:
     cache_bytes_per_token: Mapping[str, int]
     cache_limits: Mapping[str, int] = field(default_factory=dict)
     others: Mapping[int, Phases] = field(default_factory=dict, repr=False)
+    __repr__ = only_given
 
     def __post_init__(self) -> None:
         for name in ("prompt_runs", "cache_bytes_per_token", "cache_limits", "others"):

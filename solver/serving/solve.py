@@ -11,7 +11,7 @@ from typing import Final
 
 from solver.dp.sweep import GaveUp
 from solver.evaluation.result import SolveStatus
-from solver.model.checks import check_choice, check_positive_or_none
+from solver.model.checks import check_choice, check_positive_or_none, only_given
 from solver.model.clock import Clock
 from solver.model.errors import PartitionError
 from solver.model.limits import SolveLimits
@@ -73,6 +73,7 @@ class ServingResult:
     most_tokens: float | None
     wall_time_s: float
     reason: str = ""
+    __repr__ = only_given
 
     @property
     def gap(self) -> float | None:

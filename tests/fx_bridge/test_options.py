@@ -83,7 +83,7 @@ REFUSED = [
     (Search, {"solver": ["cp-sat"]}, "solver ['cp-sat'] is unknown"),
     (Search, {"without": "greedy"}, "without is 'greedy'; write a collection of names"),
     (Search, {"without": ["prayer"]}, "step 'prayer' is unknown; write one of"),
-    (Search, {"without": None}, "without is None; write a list of names of steps"),
+    (Search, {"without": None}, "without is None; write a collection of names: ("),
 ]
 
 
