@@ -133,10 +133,6 @@ def read_problem(
     ----------
     model : str
         As a person names it; see :func:`experiments.zoo.models.resolve_model`.
-    request : ProblemRequest
-        What the options leave open is taken from the file, or derived.
-    step : callable
-        Is called with a line of text when something slow begins.
 
     Returns
     -------
@@ -148,8 +144,11 @@ def read_problem(
     PartitionError
         If an option makes no sense for this model or file, or the problem is none.
     """
-    from experiments.zoo.models import resolve_model
+    from experiments.zoo.models import is_import_string, resolve_model
 
+    if is_import_string(model):
+        # Its code may load torch, which takes longer than these answers.
+        _checked_devices(model, request)
     source = resolve_model(model)
     if isinstance(source, Path):
         return None, read_saved_problem(source, request)
@@ -263,17 +262,23 @@ def _read_model(
     """Build and capture the model of `spec`; return it with its problem."""
     from experiments.zoo.building import build_model, capture_model
 
-    if request.devices is None:
-        raise PartitionError(f"--devices is missing; {EXAMPLE}")
-    check_model_request(spec.name, request)
-    _check_settings(request, request.devices)
+    devices = _checked_devices(spec.name, request)
     step(f"{spec.name}: building")
     loaded = build_model(spec)
     step(f"{spec.name}: capturing")
     captured = capture_model(loaded, request.capture)
     step(f"{spec.name}: operator graph")
-    graph = requested_graph(captured, [request.devices], request)
-    return captured, problem_of_graph(graph, captured, request.devices, request)
+    graph = requested_graph(captured, [devices], request)
+    return captured, problem_of_graph(graph, captured, devices, request)
+
+
+def _checked_devices(model: str, request: ProblemRequest) -> DeviceSet:
+    """Return the devices of a model that is built; refuse what is wrong before it is."""
+    if request.devices is None:
+        raise PartitionError(f"--devices is missing; {EXAMPLE}")
+    check_model_request(model, request)
+    _check_settings(request, request.devices)
+    return request.devices
 
 
 def _check_settings(request: ProblemRequest, devices: DeviceSet) -> None:
@@ -364,12 +369,7 @@ def _measured_or_pcie(request: ProblemRequest) -> Interconnect:
 def _settings_of(request: ProblemRequest, interconnect: Interconnect) -> dict[str, Any]:
     """Return what is asked of a problem besides its devices, and nothing that is left open.
 
-    Parameters
-    ----------
-    request : ProblemRequest
-        None and empty entries are left out.
-    interconnect : Interconnect
-        That of the devices; one that relays where there is a schedule.
+    With a schedule the interconnect relays.
     """
     settings = request.pipeline.settings(request.objective, interconnect)
     if request.memory_model is not None:

@@ -77,7 +77,7 @@ def resolve_model(text: str) -> ModelSpec | Path:
         return Path(text)
     if text.startswith(CONFIGURATION_PREFIX):
         return _configuration_spec(text)
-    if ":" in text:
+    if is_import_string(text):
         return _import_spec(text)
     hint = did_you_mean(text, ZOO, f"the zoo has {', '.join(ZOO)}")
     raise PartitionError(
@@ -85,6 +85,12 @@ def resolve_model(text: str) -> ModelSpec | Path:
         "(or write an import string such as package.module:factory, an exported model.pt2, or a "
         "saved problem.json)"
     )
+
+
+def is_import_string(text: str) -> bool:
+    """Return whether `text` names code of a person's own, which runs where it is resolved."""
+    is_file = text.lower().endswith((".json", ".pt2"))
+    return ":" in text and not is_file and not text.startswith((PREFIX, CONFIGURATION_PREFIX))
 
 
 def resolve_built(text: str) -> ModelSpec:

@@ -37,6 +37,10 @@ LIGHT: dict[int, list[str]] = {
     2: [
         "plan gtp2",
         "plan gpt2 --objectiv step",
+        "plan mlp",
+        "plan no_such_module:make",
+        "export no_such_module:make --out never.json",
+        "score {saved} no_such_module:make",
         "plan mlp --devices 4x24",
         "plan mlp --devices 2x3GB@a100",
         "plan mlp.pt2 --devices 2x3GB",

@@ -200,6 +200,8 @@ def test_too_little_memory_is_a_status_and_split_says_so():
     assert isinstance(result, PartitionResult)
     assert result.solved.status is SolveStatus.INFEASIBLE
     assert "infeasible" in str(result)
+    # What would help is found, and confirmed by a plan.
+    assert "rules out every plan" in str(result) and "Any one of these changes" in str(result)
     with pytest.raises(PartitionError, match=r"there is no plan to use \(infeasible\)") as caught:
         result.split()
     assert "solver.diagnose(problem)" in str(caught.value)

@@ -348,6 +348,10 @@ def test_more_devices_copy_links_and_permissions():
 def test_wrong_limits_are_refused():
     with pytest.raises(PartitionError, match="limits is 60"):
         diagnose(hard_problem(), 60)
+    with pytest.raises(PartitionError, match=r"limits is 'chain', .* write solver='chain'$"):
+        diagnose(hard_problem(), "chain")
+    with pytest.raises(PartitionError, match=r"solver is SolveLimits\(time_limit_s=5\); write"):
+        solve(hard_problem(), solver=SolveLimits(5))
 
 
 def test_a_diagnosis_is_plain_data():
