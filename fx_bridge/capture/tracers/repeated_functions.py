@@ -76,7 +76,7 @@ class _Recording:
     spec: pytree.TreeSpec
 
     def has_views(self, given: int) -> bool:
-        """Return whether a result lies in the storage of one of so many arguments."""
+        """Return whether a result lies in the storage of one of `given` arguments."""
         return any(isinstance(r, tuple) and r[0].storage < given for r in self.results)
 
 
