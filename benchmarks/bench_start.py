@@ -27,6 +27,9 @@ LINES = (
     "-m fxpartition solve published:layer.gnmt_inference",
     "-m fxpartition plan mlp --devices 2x3GB",
     "-m fxpartition plan gpt2 --devices 2x3GB",
+    "-m fxpartition plan configuration:llama3-8b --devices 2x24GB",
+    "-m fxpartition serve configuration:llama3-70b --devices 2x80GB@a100-80gb,4x24GB@rtx-4090 "
+    "--objective throughput --for vllm",
 )
 """Arguments of Python; the first two are what no capture can do without."""
 
