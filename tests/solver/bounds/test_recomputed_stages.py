@@ -199,7 +199,7 @@ def test_no_plan_fits_where_least_bytes_are_too_many(count):
     assert said[50] > unsaid[50] and said[95] > count // 15, (said, unsaid)
 
 
-@counts(60, 240)
+@counts(60, 240, quick=60)
 def test_flows_of_first_regions_only_raise_loads(count, monkeypatch):
     raised = Counter()
     for seed in range(20, 20 + count):

@@ -67,7 +67,7 @@ def test_it_equals_brute_force_on_more_problems(block):
         check(accepted(seed, 3, max_operators=6), seed)
 
 
-@counts(10, 30)
+@counts(10, 30, quick=10)
 def test_two_chunks_are_never_worse_than_one(count):
     better = 0
     for seed in range(count):
