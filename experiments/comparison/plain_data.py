@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
-from experiments.comparison.records import CaseKey, PlannerRow
+from experiments.comparison.records import CaseKey, EquivalenceRow, PlannerRow
 from solver import PartitionPlan
 from solver.io.json_fields import read_as
 from solver.io.json_files import plan_from_json, plan_to_json
@@ -40,3 +40,17 @@ def read_row(data: object, case: CaseKey, where: str) -> PlannerRow:
     """
     row: PlannerRow = read_as(PlannerRow, data, where, {PartitionPlan: plan_from_json})
     return dataclasses.replace(row, case=case)
+
+
+def read_check(data: object, case: CaseKey, where: str) -> EquivalenceRow:
+    """Return the check that :func:`plain` wrote as one of `case`, as :func:`read_row` does."""
+    row: EquivalenceRow = read_as(EquivalenceRow, data, where, {float: read_number})
+    return dataclasses.replace(row, case=case)
+
+
+def read_number(value: object, where: str) -> float:
+    """Return the number that :func:`plain` wrote, finite or not."""
+    if value in ("nan", "inf", "-inf"):
+        return float(str(value))
+    number: float = read_as(float, value, where)
+    return number

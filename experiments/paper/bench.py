@@ -8,10 +8,11 @@ from typing import Final
 
 from experiments.comparison.planner_row import plan_row
 from experiments.comparison.records import OWN_PLANNERS, PlannerRow, Study
-from experiments.comparison.run import CompareSettings, run_comparison
+from experiments.comparison.settings import CompareSettings
 from experiments.console.progress import ProgressLine
 from experiments.planners.task import PlanningTask
 from experiments.processes.time_limit import call_within
+from experiments.sweep.compare import run_comparison
 from experiments.zoo.models import DEFAULT_MODELS, resolve_model
 from solver import (
     SOLVERS,
@@ -110,7 +111,7 @@ class Bench:
         """Return what the planners make of the default models, on all derived device sets."""
         if self._zoo is None:
             settings = CompareSettings(
-                planners=tuple(self.planners), limits=PROOF, check_splits=False
+                planners=tuple(self.planners), limits=PROOF, check_splits="none"
             )
             found = self.compare(DEFAULT_MODELS, settings)
             problem_of = {case.key: case.problem for case in found.cases}

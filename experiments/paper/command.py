@@ -16,7 +16,7 @@ from typing import Annotated, Final
 
 import typer
 
-from experiments.comparison.run import default_planners
+from experiments.comparison.settings import default_planners
 from experiments.console.command_line import run_script
 from experiments.console.progress import ProgressLine
 from experiments.paper.bench import Bench

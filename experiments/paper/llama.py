@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from experiments.comparison.records import PlannerRow
-from experiments.comparison.run import CompareSettings
+from experiments.comparison.settings import CompareSettings
 from experiments.paper.bench import ANSWER, Bench
 from experiments.paper.tables import PaperTable
 from experiments.problems.devices import parse_devices
@@ -31,7 +31,7 @@ def llama(bench: Bench) -> PaperTable:
         {label: parse_devices(text) for label, text in _DEVICES.items()},
         tuple(_PEERS.values()),
         ANSWER,
-        check_splits=False,
+        check_splits="none",
     )
     rows = []
     found = bench.compare([_MODEL], settings)

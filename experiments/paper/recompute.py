@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from experiments.comparison.run import CompareSettings
+from experiments.comparison.settings import CompareSettings
 from experiments.paper.bench import WORK, Bench
 from experiments.paper.tables import PaperTable
 from experiments.problems.devices import parse_devices

@@ -22,9 +22,9 @@ PLANNERS: Final[Mapping[str, PlannerSpec]] = {
         *BALANCERS,
         *RANDOM_PLANNERS,
         *UNIFORM_PLANNERS,
-        *TORCH_PLANNERS,
         *DEVICE_MAP_PLANNERS,
         *RECOMPUTE_PLANNERS,
+        *TORCH_PLANNERS,
     )
 }
 """By name: the solvers of this project first, then the peers."""

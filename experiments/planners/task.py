@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -123,6 +124,8 @@ class PlannerSpec:
         It ends by itself when the time limit of its `limits` is over.
     recomputes : bool
         It is a rule for what runs again, for problems in which operators may.
+    unasked_limit_s : float
+        Most seconds that it has where all planners are asked, and none is named.
     """
 
     name: str
@@ -136,3 +139,4 @@ class PlannerSpec:
     proves: bool = False
     keeps_time: bool = False
     recomputes: bool = False
+    unasked_limit_s: float = math.inf

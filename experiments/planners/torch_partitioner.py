@@ -1,9 +1,8 @@
-"""torch's own ``accelerator_partitioner``, as shipped: its modes that end are planners."""
+"""torch's own ``accelerator_partitioner``, as shipped: its mode by sizes is a planner."""
 
 from __future__ import annotations
 
 import sys
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask, judged
@@ -12,17 +11,18 @@ from solver.model.quantities import counted
 
 if TYPE_CHECKING:
     from fx_bridge.capture.graph import CapturedGraph
-    from fx_bridge.interop.accelerator_partitioner import TorchMode, TorchPartition
+    from fx_bridge.interop.accelerator_partitioner import TorchPartition
 
+_NAME: Final = "torch-size-based"
 _SOURCE: Final = "torch.fx.experimental.accelerator_partitioner of the torch that is installed"
 
 
-def _plan(name: str, mode: TorchMode, task: PlanningTask, limits: SolveLimits) -> PlannerAnswer:
+def _plan(task: PlanningTask, limits: SolveLimits) -> PlannerAnswer:
     from fx_bridge.interop.read_plans import plan_in_rounds
 
     problem = task.problem
-    _, captured = task.model(name)
-    found = _ask(captured, problem, mode)
+    _, captured = task.model(_NAME)
+    found = _ask(captured, problem)
     device_of = {
         partition: problem.devices[devices[0]].name
         for partition, devices in found.devices_of.items()
@@ -37,14 +37,14 @@ def _plan(name: str, mode: TorchMode, task: PlanningTask, limits: SolveLimits) -
     plan = plan_in_rounds(
         captured, {operator: device_of[at] for operator, at in found.partition_of.items()}
     )
-    return judged(name, problem, plan, _words(problem, found))
+    return judged(_NAME, problem, plan, _words(problem, found))
 
 
-def _ask(captured: CapturedGraph, problem: PartitionProblem, mode: TorchMode) -> TorchPartition:
+def _ask(captured: CapturedGraph, problem: PartitionProblem) -> TorchPartition:
     from fx_bridge.interop.accelerator_partitioner import torch_partition
 
     return torch_partition(
-        captured, mode, [device.memory_bytes or sys.maxsize for device in problem.devices]
+        captured, [device.memory_bytes or sys.maxsize for device in problem.devices]
     )
 
 
@@ -60,12 +60,13 @@ def _words(problem: PartitionProblem, found: TorchPartition) -> str:
     return f"{counted(len(first), 'partition')}: {words}{told}"
 
 
-def _spec(mode: TorchMode, description: str) -> PlannerSpec:
-    name = f"torch-{mode.replace('_', '-')}"
-    return PlannerSpec(name, description, _SOURCE, partial(_plan, name, mode), needs_model=True)
-
-
 TORCH_PLANNERS: Final = (
-    _spec("size_based", "fewest devices by size in execution order; every output held to the end"),
-    _spec("sparse_nn", "as size_based, embedding modules apart; devices of equal memory"),
+    PlannerSpec(
+        _NAME,
+        "fewest devices by size in execution order; every output held to the end",
+        _SOURCE,
+        _plan,
+        needs_model=True,
+        unasked_limit_s=5.0,
+    ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from itertools import product
 from typing import Any
@@ -161,16 +161,40 @@ def cells_of(
         read = source if spec.needs_model or spec.uses_model else None
         seeds = settings.seeds if spec.seeded else (0,)
         for without, seed in product(settings.without if spec.proves else ((),), seeds):
-            asked = {
-                "problem": digest,
-                "planner": planner,
-                "seed": seed,
-                "without": list(without),
-                "limits": limits_json(settings.limits),
-                "versions": dict(versions),
-                "model": None if read is None else read.identity(),
-            }
-            yield Cell(request, digest, planner, seed, without, read, content_key(asked))
+            key = cell_key(
+                problem=digest,
+                planner=planner,
+                seed=seed,
+                without=list(without),
+                limits=limits_json(settings.limits),
+                versions=dict(versions),
+                model=None if read is None else read.identity(),
+            )
+            yield Cell(request, digest, planner, seed, without, read, key)
+
+
+def cell_key(
+    *,
+    problem: str,
+    planner: str,
+    seed: int,
+    without: Sequence[str],
+    limits: Mapping[str, Any],
+    versions: Mapping[str, str],
+    model: Mapping[str, Any] | None,
+) -> str:
+    """Return the key of a cell: all that its answer depends on; `model` where it is read."""
+    return content_key(
+        {
+            "problem": problem,
+            "planner": planner,
+            "seed": seed,
+            "without": without,
+            "limits": limits,
+            "versions": versions,
+            "model": model,
+        }
+    )
 
 
 def limits_json(limits: SweepLimits) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from solver.model.text import shortened
 
 APPLICATION_ID: Final = 0x66787077
 """``fxpw`` in ASCII: in the header, it says whose file it is."""
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 _MAGIC: Final = b"SQLite format 3\0"
 _WAIT_S: Final = 20.0
 """How long a sweep waits for a report that reads, which takes seconds."""
@@ -61,6 +61,12 @@ CREATE TABLE entries (
     case_key TEXT NOT NULL,
     cell_key TEXT,
     PRIMARY KEY (sweep_key, position)
+) STRICT;
+CREATE TABLE checks (
+    case_key TEXT,
+    cell_key TEXT,
+    answer TEXT NOT NULL,
+    PRIMARY KEY (case_key, cell_key)
 ) STRICT;
 CREATE VIEW results AS
     SELECT run, model, device_set, objective, memory_model, planner, seed, left_out,
@@ -105,6 +111,13 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
     return connection
 
 
+def connect_memory() -> sqlite3.Connection:
+    """Open a database of the same tables that ends with the process."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection.executescript(_SCHEMA)
+    return connection
+
+
 @contextlib.contextmanager
 def told(path: Path) -> Iterator[None]:
     """Say in one line what SQLite finds wrong with a file."""
@@ -136,14 +149,14 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 @contextlib.contextmanager
 def one_writer(path: Path) -> Iterator[None]:
-    """Refuse a second sweep on a file, while reports may read it.
+    """Refuse a second run on a file, while reports may read it.
 
     The lock ends with the process that holds it, however that ends; those of SQLite are others.
 
     Raises
     ------
     PartitionError
-        If another sweep is at it.
+        If another run is at it.
     """
     import fcntl
 
@@ -158,7 +171,7 @@ def one_writer(path: Path) -> Iterator[None]:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise PartitionError(
-                f"another sweep is writing to {shortened(path)}; wait for its end, or give "
+                f"another run is writing to {shortened(path)}; wait for its end, or give "
                 "another --out"
             ) from None
         yield

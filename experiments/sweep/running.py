@@ -189,9 +189,9 @@ class Sweep:
             return None
         key = case_key(source, request, self._versions)
         known = self._store.case(key)
-        if known is None or (known[0] is None and self._retry_failed):
+        if known is None or (known.digest is None and self._retry_failed):
             return None
-        return PreparedCase(key, request.key, *known)
+        return known
 
     def _prepare_job(self, source: ModelSource, requests: Sequence[CaseRequest]) -> str:
         limits = self._settings.limits
@@ -245,7 +245,7 @@ class Sweep:
         for cell, answer in _answers(self._runner, jobs):
             row = _row(cell, answer)
             now_s = time.monotonic()
-            self._store.add_cell(sweep_key, cell, row, now_s - last_s)
+            self._store.add_cell(sweep_key, cell.key, row, now_s - last_s)
             last_s = now_s
             self._progress.done(row)
 

@@ -1,4 +1,4 @@
-"""What sweeps have found, in one SQLite file: every cell once, each in a transaction of its own."""
+"""What sweeps and comparisons found, in one SQLite file: each cell in a transaction of its own."""
 
 from __future__ import annotations
 
@@ -11,12 +11,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.comparison.plain_data import plain, read_row
-from experiments.comparison.records import Case, CaseKey, ModelRecord, PlannerRow, Study
-from experiments.sweep.cases import Cell
-from experiments.sweep.database import check_file, connect, one_writer, told, transaction
+from experiments.comparison.plain_data import plain, read_check, read_row
+from experiments.comparison.records import (
+    Case,
+    CaseKey,
+    EquivalenceRow,
+    ModelRecord,
+    PlannerRow,
+    Study,
+)
+from experiments.sweep.database import (
+    check_file,
+    connect,
+    connect_memory,
+    one_writer,
+    told,
+    transaction,
+)
 from experiments.sweep.packing import pack, unpack
-from solver import PartitionError, SolveLimits
+from solver import PartitionError, PartitionProblem, SolveLimits
 from solver.io.files import real_path
 from solver.io.json_fields import parse_json, read_as
 from solver.io.json_files import problem_from_json
@@ -51,29 +64,63 @@ def open_store(path: str | os.PathLike[str]) -> Iterator[SweepStore]:
     Raises
     ------
     PartitionError
-        In one line, if it is no such file, or another sweep writes to it.
+        In one line, if it is no such file, or another run writes to it.
     """
     check_file(Path(path), create=True)
     real = real_path(path)
     with one_writer(real), contextlib.closing(connect(real, create=True)) as database, told(real):
-        yield SweepStore(database)
+        yield SweepStore(database, str(path))
+
+
+@contextlib.contextmanager
+def memory_store() -> Iterator[SweepStore]:
+    """Open tables that no file keeps."""
+    with contextlib.closing(connect_memory()) as database:
+        yield SweepStore(database, "the answers")
 
 
 class SweepStore:
     """The tables of one file, to write to; see :func:`open_store`."""
 
-    def __init__(self, database: sqlite3.Connection) -> None:
+    def __init__(self, database: sqlite3.Connection, name: str) -> None:
         self._database = database
+        self._name = name
 
-    def case(self, key: str) -> tuple[str | None, str] | None:
-        """Return the digest and the reason of a case that was prepared, or None."""
-        found = self._one("SELECT digest, reason FROM cases WHERE key = ?", key)
-        return None if found is None else (found[0], found[1])
+    def case(self, key: str) -> PreparedCase | None:
+        """Return a case that was prepared, or None."""
+        found = self._one(
+            "SELECT model, device_set, objective, memory_model, digest, reason FROM cases "
+            "WHERE key = ?",
+            key,
+        )
+        return None if found is None else PreparedCase(key, _case_key(*found[:4]), *found[4:])
 
     def status(self, cell_key: str) -> str | None:
         """Return the status of a cell that was done, or None."""
         found = self._one("SELECT status FROM cells WHERE key = ?", cell_key)
         return None if found is None else str(found[0])
+
+    def row(self, cell_key: str, case: CaseKey) -> PlannerRow | None:
+        """Return the answer to a cell that was done, as one of `case`, or None."""
+        found = self._one("SELECT answer FROM cells WHERE key = ?", cell_key)
+        return None if found is None else read_row(unpack(found[0], self._name), case, self._name)
+
+    def has_check(self, case_key: str, cell_key: str) -> bool:
+        """Return whether a split by the plan of a cell was checked."""
+        query = "SELECT 1 FROM checks WHERE case_key = ? AND cell_key = ?"
+        return self._one(query, case_key, cell_key) is not None
+
+    def cells(self) -> int:
+        """Return how many cells were done."""
+        return int(self._one("SELECT count(*) FROM cells")[0])
+
+    def study(self) -> Study:
+        """Return what the last sweep has found so far."""
+        return _read(self._database, self._name)
+
+    def problem(self, digest: str) -> PartitionProblem:
+        """Return a problem that is stored."""
+        return problem_from_json(unpack(self.packed_problem(digest), f"problem {digest}"))
 
     def packed_problem(self, digest: str) -> str:
         """Return a problem as it is stored."""
@@ -142,16 +189,25 @@ class SweepStore:
                 ((key, position, *keys) for position, keys in enumerate(entries)),
             )
 
-    def add_cell(self, sweep_key: str, cell: Cell, row: PlannerRow, seconds: float) -> None:
-        """Keep the answer to a cell, and the `seconds` of the clock that the sweep took for it."""
+    def forget(self, sweep_key: str) -> None:
+        """Forget what a sweep consists of and took; its cells stay."""
+        with transaction(self._database):
+            for table, column in (("sweeps", "key"), ("entries", "sweep_key")):
+                self._database.execute(f"DELETE FROM {table} WHERE {column} = ?", (sweep_key,))
+
+    def add_cell(self, sweep_key: str, cell_key: str, row: PlannerRow, seconds: float) -> None:
+        """Keep the answer to a cell, and the `seconds` of the clock that the sweep took for it.
+
+        Checks of an earlier answer are forgotten with it.
+        """
         with transaction(self._database):
             self._database.execute(
                 "INSERT OR REPLACE INTO cells VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
-                    cell.key,
-                    cell.planner,
-                    cell.seed,
-                    ",".join(cell.without),
+                    cell_key,
+                    row.planner,
+                    row.seed,
+                    ",".join(row.without),
                     row.status,
                     row.objective[0] if row.objective else None,
                     row.bound[0] if row.bound else None,
@@ -159,13 +215,27 @@ class SweepStore:
                     pack(plain(row)),
                 ),
             )
-            self._database.execute(
-                "UPDATE sweeps SET wall_time_s = wall_time_s + ? WHERE key = ?",
-                (seconds, sweep_key),
-            )
+            self._database.execute("DELETE FROM checks WHERE cell_key = ?", (cell_key,))
+            self._spend(sweep_key, seconds)
 
-    def _one(self, query: str, value: str) -> Any:
-        return self._database.execute(query, (value,)).fetchone()
+    def add_check(
+        self, sweep_key: str, case_key: str, cell_key: str, row: EquivalenceRow, seconds: float
+    ) -> None:
+        """Keep what a split by the plan of a cell computes, and the seconds as for a cell."""
+        with transaction(self._database):
+            self._database.execute(
+                "INSERT OR REPLACE INTO checks VALUES (?, ?, ?)",
+                (case_key, cell_key, pack(plain(row))),
+            )
+            self._spend(sweep_key, seconds)
+
+    def _spend(self, sweep_key: str, seconds: float) -> None:
+        self._database.execute(
+            "UPDATE sweeps SET wall_time_s = wall_time_s + ? WHERE key = ?", (seconds, sweep_key)
+        )
+
+    def _one(self, query: str, *values: str) -> Any:
+        return self._database.execute(query, values).fetchone()
 
 
 def load_study(path: str | os.PathLike[str]) -> Study:
@@ -180,27 +250,39 @@ def load_study(path: str | os.PathLike[str]) -> Study:
     """
     source = Path(path)
     with contextlib.closing(connect(source, create=False)) as database, told(source):
-        # One transaction: a sweep may be writing.
-        database.execute("BEGIN")
-        sweep = database.execute(
-            "SELECT key, settings, environment, wall_time_s FROM sweeps ORDER BY run DESC LIMIT 1"
-        ).fetchone()
-        if sweep is None:
-            raise PartitionError(f"{path} holds no sweep yet; run fxpartition sweep first")
-        key, *described = sweep
-        cases = database.execute(
-            "SELECT cases.key, model, device_set, objective, memory_model, digest, reason, "
-            "problem, record FROM entries JOIN cases ON cases.key = case_key "
-            "WHERE sweep_key = ? GROUP BY case_key ORDER BY min(position)",
+        return _read(database, str(path))
+
+
+def _read(database: sqlite3.Connection, path: str) -> Study:
+    # One transaction: a sweep may be writing.
+    database.execute("BEGIN")
+    sweep = database.execute(
+        "SELECT key, settings, environment, wall_time_s FROM sweeps ORDER BY run DESC LIMIT 1"
+    ).fetchone()
+    if sweep is None:
+        raise PartitionError(f"{path} holds no sweep yet; run fxpartition sweep first")
+    key, *described = sweep
+    cases = database.execute(
+        "SELECT cases.key, model, device_set, objective, memory_model, digest, reason, "
+        "problem, record FROM entries JOIN cases ON cases.key = case_key "
+        "WHERE sweep_key = ? GROUP BY case_key ORDER BY min(position)",
+        (key,),
+    ).fetchall()
+    answers, checks = (
+        database.execute(
+            f"SELECT entries.case_key, answer FROM entries {join} "
+            "WHERE sweep_key = ? AND entries.cell_key IS NOT NULL ORDER BY position",
             (key,),
         ).fetchall()
-        answers = database.execute(
-            "SELECT case_key, answer FROM entries LEFT JOIN cells ON cells.key = cell_key "
-            "WHERE sweep_key = ? AND cell_key IS NOT NULL ORDER BY position",
-            (key,),
-        ).fetchall()
-        database.execute("COMMIT")
-    return _study(str(path), described, cases, answers)
+        for join in ("LEFT JOIN cells ON key = cell_key", "JOIN checks USING (case_key, cell_key)")
+    )
+    database.execute("COMMIT")
+    return _study(path, described, cases, answers, checks)
+
+
+def _case_key(model: str, device_set: str, objective: str, memory_model: str) -> CaseKey:
+    names = read_as(tuple[str, ...], parse_json(objective, "objective"), "objective")
+    return CaseKey(model, device_set, names, memory_model)
 
 
 def _study(
@@ -208,6 +290,7 @@ def _study(
     described: Sequence[Any],
     cases: Sequence[tuple[Any, ...]],
     answers: Sequence[tuple[Any, ...]],
+    checks: Sequence[tuple[Any, ...]],
 ) -> Study:
     """Build a study from rows of the file, which may be damaged or made up."""
     try:
@@ -223,23 +306,12 @@ def _study(
         pairs = [(str(name), str(value)) for name, value in environment]
         found: dict[str, Case] = {}
         records: dict[str, ModelRecord] = {}
-        for (
-            key,
-            model,
-            device_set,
-            objective,
-            memory_model,
-            digest,
-            reason,
-            packed,
-            record,
-        ) in cases:
-            objectives = tuple(parse_json(objective, "objective"))
+        for key, *named, digest, reason, packed, record in cases:
+            model = named[0]
             problem = None
             if packed is not None:
                 problem = problem_from_json(unpack(packed, f"problem {digest}"))
-            name = CaseKey(model, device_set, objectives, memory_model)
-            found[key] = Case(name, problem, reason, digest or "")
+            found[key] = Case(_case_key(*named), problem, reason, digest or "")
             records.setdefault(model, ModelRecord(model, reason=reason))
             if record is not None and not records[model].operators:
                 what = f"model {model!r}"
@@ -248,6 +320,10 @@ def _study(
             read_row(unpack(answer, "an answer"), found[key].key, "an answer")
             for key, answer in answers
             if answer is not None
+        )
+        checked = tuple(
+            read_check(unpack(answer, "a check"), found[key].key, "a check")
+            for key, answer in checks
         )
     except (ValueError, KeyError, TypeError, IndexError) as error:
         words = str(error) if isinstance(error, PartitionError) else repr(error)
@@ -258,7 +334,7 @@ def _study(
         models=tuple(records.values()),
         cases=tuple(found.values()),
         rows=rows,
-        checks=(),
+        checks=checked,
         limits=solve_limits,
         environment=tuple(pairs),
         wall_time_s=float(described[2]),

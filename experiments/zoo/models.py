@@ -103,6 +103,11 @@ def resolve_built(text: str) -> ModelSpec:
     return spec
 
 
+def is_ours(spec: ModelSpec) -> bool:
+    """Return whether a model is of the zoo or a configuration, the same in every run."""
+    return ZOO.get(spec.name) is spec or spec.name.startswith(CONFIGURATION_PREFIX)
+
+
 def captured_model(text: str, asked: CaptureRequest = DEFAULT_CAPTURE) -> CapturedGraph:
     """Build the model that `text` names, and capture it; PartitionError if it cannot be."""
     return capture_model(build_model(resolve_built(text)), asked)
@@ -268,12 +273,13 @@ ZOO: Final[Mapping[str, ModelSpec]] = {
 }
 
 DEFAULT_MODELS: Final = (
-    "gpt2",
-    "bert-base",
-    "t5-base",
     "resnet-50",
-    "vit-b16",
     "branches",
+    "vit-b16",
+    "bert-base",
+    "gpt2",
+    "t5-base",
     "llama3-70b",
 )
-"""The models that a comparison takes when none is named."""
+"""The models that a comparison takes when none is named: small ones first."""
+QUICK_MODELS: Final = DEFAULT_MODELS[:2]

@@ -6,8 +6,9 @@ are those that the capture knows, so that models on the meta device can be parti
 ``ShapeProp`` leaves without a size, at which torch stops, has one here: tuples that of all their
 tensors, and assertions and numbers none.
 
-Its modes by times are left out, since they take time that is exponential in the number of
-operators, and so is the one that carries out a partition that it is given.
+Only its mode by sizes is here. Those by times take time that is exponential in the number of
+operators, ``sparse_nn`` needs calls of embedding modules, which no exported graph has, and
+``aot_based`` carries out a partition that it is given.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args
+from typing import Any
 
 import torch
 from torch import fx
@@ -26,11 +27,7 @@ from torch.utils._pytree import tree_leaves
 from fx_bridge.capture.graph import CapturedGraph, check_captured
 from fx_bridge.capture.model.attributes import attribute_at
 from fx_bridge.storages.replay import hint
-from solver import PartitionError
 from solver.model.checks import only_given
-
-TorchMode = Literal["size_based", "sparse_nn"]
-TORCH_MODES: Final[tuple[str, ...]] = get_args(TorchMode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,24 +48,18 @@ class TorchPartition:
     __repr__ = only_given
 
 
-def torch_partition(
-    captured: CapturedGraph, mode: TorchMode, device_bytes: Sequence[int]
-) -> TorchPartition:
+def torch_partition(captured: CapturedGraph, device_bytes: Sequence[int]) -> TorchPartition:
     """Run torch's partitioner, which also splits the module, and return what it reports.
 
     Parameters
     ----------
     captured : CapturedGraph
         It is not changed.
-    mode : {"size_based", "sparse_nn"}
-        The algorithm, named as by torch's ``PartitionMode``.
     device_bytes : sequence of int
         Memory of each device.
 
     Raises
     ------
-    PartitionError
-        If the mode is unknown.
     Exception
         Whatever torch raises, as it is.
 
@@ -76,20 +67,18 @@ def torch_partition(
     --------
     >>> from fx_bridge.capture.graph import capture
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 4))
-    >>> found = torch_partition(capture(model, (torch.ones(1, 4),)), "size_based", [150, 150])
+    >>> found = torch_partition(capture(model, (torch.ones(1, 4),)), [150, 150])
     >>> dict(found.partition_of), dict(found.devices_of)
     ({'linear': 0, 'relu': 0, 'linear_1': 1}, {0: (0,), 1: (1,)})
     """
     from torch.fx.experimental.accelerator_partitioner import Partitioner
     from torch.fx.experimental.partitioner_utils import Device, PartitionerConfig, PartitionMode
 
-    check_captured(captured, "partition", "torch_partition(capture(model, args), mode, bytes)")
-    if mode not in TORCH_MODES:
-        raise PartitionError(f"mode {mode!r} is unknown; write one of {', '.join(TORCH_MODES)}")
+    check_captured(captured, "partition", "torch_partition(capture(model, args), bytes)")
     module, operators = _sized_copy(captured)
     config = PartitionerConfig(
         devices=[Device(f"device {i}", size, i) for i, size in enumerate(device_bytes)],
-        mode=PartitionMode[mode],
+        mode=PartitionMode.size_based,
     )
     partitioner = Partitioner()
     reported = partitioner.partition_graph(module, module, config)

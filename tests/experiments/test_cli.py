@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from experiments.cli import main
 from experiments.commands.app import app
+from experiments.comparison.planner_row import plan_row
 from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_NOT_EQUAL
+from experiments.sweep import compare
 from experiments.workloads import reader as workloads
 from solver import PCIE, SOLVERS, Device, PartitionPlan, evaluate, load_plan, load_problem
 
@@ -373,6 +376,30 @@ def test_compare_writes_the_report_and_survives_a_failing_model(
     assert "ValueError: no luck" in (folder / "report.html").read_text()
 
 
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_person_at_a_terminal_is_asked_whether_to_go_on(
+    saved: Path, tmp_path: Path, goes_on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["compare", str(saved), "--planner", "greedy", "--out", str(tmp_path / "report")]
+    assert main(words) == 0
+    asked: list[str] = []
+
+    def answer(question: str, **_: object) -> bool:
+        asked.append(question)
+        return goes_on
+
+    monkeypatch.setattr(typer, "confirm", answer)
+    for stream in (sys.stdin, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    planned: list[object] = []
+    monkeypatch.setattr(
+        compare, "plan_row", lambda *given: planned.append(given) or plan_row(*given)
+    )
+    assert main(words) == 0
+    assert asked == ["an earlier run kept 1 answer here; go on with them?"]
+    assert len(planned) == (0 if goes_on else 1)
+
+
 def test_a_report_of_results_that_exist(
     saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -387,7 +414,9 @@ def test_a_report_of_results_that_exist(
         {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.*")}
         for folder in folders
     )
+    cells = first.pop(Path("cells.sqlite"))
     assert first == second
+    assert cells.startswith(b"SQLite format 3")
     assert main(["report", results, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["schema"] == "fxpartition.study"
     assert main(["report", str(saved)]) == 2
@@ -452,6 +481,8 @@ BAD_INPUT = [
     (["split", "none.json", "--plan", "no.json"], "is a saved problem; name a model that can be"),
     (["export", "mlp", "--devices", "1GiB"], "Missing option"),
     (["compare", "gtp2"], "did you mean gpt2"),
+    (["compare", "mlp", "--quick"], "--quick has models of its own"),
+    (["compare", "mlp", "--resume"], "--resume goes on in a folder"),
     (["compare", "mlp", "--out", "list.json"], "give --out a folder"),
     (["compare", "mlp", "--planner", "fast"], "planner 'fast' is unknown"),
     (["compare", "mlp", "--devices", "4x24"], "has no unit"),
@@ -621,7 +652,9 @@ def test_a_stopped_comparison_leaves_the_old_report_whole(
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
-    assert [path.name for path in folder.rglob("*") if path.is_file()] == ["report.md"]
+    files = {path.name for path in folder.rglob("*") if path.is_file()}
+    assert files == {"report.md", "cells.sqlite"}
+    assert "what was done is kept; --resume goes on in" in done.stderr
     assert (folder / "report.md").read_text() == "mine"
 
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
-from experiments.comparison.plain_data import plain
+from experiments.comparison.plain_data import plain, read_number
 from experiments.comparison.records import (
     Case,
     CaseKey,
@@ -178,7 +178,7 @@ def _study(data: object, folder: Path) -> Study:
     fields = check_schema(data, "", SCHEMA, VERSION)
     fields.pop("statistics", None)
     readers: dict[Any, Reader] = {
-        float: _number,
+        float: read_number,
         Case: lambda value, where: _case(read_as(_Case, value, where), where, folder),
         PartitionPlan: lambda value, where: _plan(value, where, folder),
         _ENVIRONMENT: lambda value, where: tuple(read_as(Mapping[str, str], value, where).items()),
@@ -195,13 +195,6 @@ def _study(data: object, folder: Path) -> Study:
         if row.objective is not None and len(row.objective) != len(row.case.objective):
             raise PartitionError(f"rows[{index}]: objective has not one number for each objective")
     return study
-
-
-def _number(value: object, where: str) -> float:
-    if value in ("nan", "inf", "-inf"):
-        return float(str(value))
-    number: float = read_as(float, value, where)
-    return number
 
 
 def _case(case: _Case, where: str, folder: Path) -> Case:

@@ -8,7 +8,7 @@ from torch import nn
 
 from experiments.comparison.planner_row import plan_row
 from experiments.comparison.records import CaseKey
-from experiments.comparison.run import default_planners
+from experiments.comparison.settings import default_planners
 from experiments.planners.recompute_rules import (
     attention_cores,
     every_nth,

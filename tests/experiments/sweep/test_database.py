@@ -143,13 +143,13 @@ def test_a_second_writer_is_refused_until_the_first_is_gone_however_it_went(tmp_
         [sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, text=True
     ) as holder:
         assert holder.stdout.readline() == "held\n"
-        with raises(path, "another sweep is writing to"), one_writer(path):
+        with raises(path, "another run is writing to"), one_writer(path):
             pass
         holder.kill()
     with one_writer(path):
         # Their locks do not hinder a report or the sweep itself.
         connect(path, create=True).close()
-        with raises(path, "another sweep is writing to"), one_writer(path):
+        with raises(path, "another run is writing to"), one_writer(path):
             pass
     assert list(tmp_path.iterdir()) == [path]
 

@@ -297,7 +297,7 @@ def test_a_sweep_that_was_killed_goes_on_and_has_lost_nothing(path):
     try:
         wait_for(path, 3, process)
         workers = psutil.Process(process.pid).children()
-        with pytest.raises(PartitionError, match="another sweep is writing to"):
+        with pytest.raises(PartitionError, match="another run is writing to"):
             finish(path)
     finally:
         os.killpg(process.pid, signal.SIGKILL)

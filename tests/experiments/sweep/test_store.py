@@ -1,14 +1,19 @@
 import contextlib
+import math
 import sqlite3
 from dataclasses import asdict
 
 import pytest
 
-from experiments.comparison.records import CaseKey, ModelRecord, PlannerRow, SearchPoint
-from experiments.sweep.cases import CaseRequest, Cell
+from experiments.comparison.records import (
+    CaseKey,
+    EquivalenceRow,
+    ModelRecord,
+    PlannerRow,
+    SearchPoint,
+)
 from experiments.sweep.packing import pack
-from experiments.sweep.settings import DeviceChoice
-from experiments.sweep.store import PreparedCase, load_study, open_store
+from experiments.sweep.store import PreparedCase, load_study, memory_store, open_store
 from solver import Device, Operator, PartitionError, PartitionPlan, PartitionProblem, SolveLimits
 from solver.evaluation.result import StepRecord
 from solver.io.json_files import problem_digest, problem_to_json
@@ -41,11 +46,6 @@ ROW = PlannerRow(
 )
 
 
-def cell(case=CASE, key="k1", planner=NASTY[2], seed=5):
-    request = CaseRequest(case, DeviceChoice(case.device_set, "equal"))
-    return Cell(request, DIGEST, planner, seed, ("borders",), None, key)
-
-
 @pytest.fixture
 def path(tmp_path):
     path = tmp_path / "results.sqlite"
@@ -57,7 +57,7 @@ def path(tmp_path):
         )
         store.add_cases([PreparedCase("c2", OTHER, None, NASTY[3])], [None], None)
         store.begin("s", SETTINGS, [("python", "3.12")], ENTRIES)
-        store.add_cell("s", cell(), ROW, 1.5)
+        store.add_cell("s", "k1", ROW, 1.5)
     return path
 
 
@@ -83,8 +83,8 @@ def test_names_go_in_and_come_out_unchanged(path):
 
 def test_the_store_knows_what_was_done(path):
     with open_store(path) as store:
-        assert store.case("c1") == (DIGEST, "")
-        assert store.case("c2") == (None, NASTY[3])
+        assert store.case("c1") == PreparedCase("c1", CASE, DIGEST)
+        assert store.case("c2") == PreparedCase("c2", OTHER, None, NASTY[3])
         assert store.case("c3") is None
         assert store.status("k1") == "optimal"
         assert store.status("k2") is None
@@ -94,10 +94,42 @@ def test_a_cell_that_is_done_again_takes_the_place_of_the_first(path):
     failed = PlannerRow(CASE, NASTY[2], "failed", seed=5, reason="again")
     with open_store(path) as store:
         store.begin("s", SETTINGS, [("python", "3.12")], ENTRIES[:1])
-        store.add_cell("s", cell(), failed, 0.5)
+        store.add_cell("s", "k1", failed, 0.5)
     study = load_study(path)
     assert study.rows == (failed,)
     assert study.wall_time_s == 2.0
+
+
+def test_checks_are_kept_with_the_answers_that_they_are_of(path):
+    checked = EquivalenceRow(CASE, NASTY[2], False, math.inf, 0.5, 0.25, NASTY[3])
+    with open_store(path) as store:
+        assert not store.has_check("c1", "k1")
+        store.add_check("s", "c1", "k1", checked, 2.0)
+        assert store.has_check("c1", "k1")
+    study = load_study(path)
+    assert study.checks == (checked,)
+    assert study.wall_time_s == 3.5
+    with open_store(path) as store:
+        store.add_cell("s", "k1", ROW, 0.0)
+    assert load_study(path).checks == ()
+
+
+def test_what_a_sweep_took_is_forgotten_and_its_cells_stay(path):
+    with open_store(path) as store:
+        store.forget("s")
+        assert store.row("k1", CASE) == ROW
+        store.begin("s", SETTINGS, [("python", "3.12")], ENTRIES)
+        assert store.study().rows == (ROW,)
+        assert store.study().wall_time_s == 0.0
+
+
+def test_a_store_without_a_file_holds_the_same():
+    with memory_store() as store:
+        store.add_cases([PreparedCase("c1", CASE, DIGEST)], [PACKED], None)
+        store.begin("s", SETTINGS, [], ENTRIES[:1])
+        store.add_cell("s", "k1", ROW, 1.5)
+        assert store.study().rows == (ROW,)
+        assert (store.cells(), store.problem(DIGEST)) == (1, PROBLEM)
 
 
 def test_a_model_keeps_its_record_when_more_cases_of_it_are_added(path):
@@ -110,7 +142,7 @@ def test_a_model_keeps_its_record_when_more_cases_of_it_are_added(path):
 def test_a_case_that_is_prepared_again_gets_its_problem(path):
     with open_store(path) as store:
         store.add_cases([PreparedCase("c2", OTHER, DIGEST)], [PACKED], None)
-        assert store.case("c2") == (DIGEST, "")
+        assert store.case("c2") == PreparedCase("c2", OTHER, DIGEST)
     assert load_study(path).cases[1].problem == PROBLEM
 
 
@@ -142,7 +174,7 @@ def test_a_study_can_be_read_while_a_sweep_writes(path):
     with open_store(path) as store:
         store.begin("s", SETTINGS, [], [("c1", "k1"), ("c1", "k2")])
         assert len(load_study(path).rows) == 1
-        store.add_cell("s", cell(key="k2"), ROW, 1.0)
+        store.add_cell("s", "k2", ROW, 1.0)
         assert len(load_study(path).rows) == 2
 
 
@@ -185,7 +217,7 @@ def test_two_names_of_one_file_have_one_lock(path):
     link.symlink_to(path)
     with (
         open_store(path),
-        pytest.raises(PartitionError, match="another sweep is writing to"),
+        pytest.raises(PartitionError, match="another run is writing to"),
         open_store(link),
     ):
         pass

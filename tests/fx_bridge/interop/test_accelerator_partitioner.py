@@ -50,7 +50,7 @@ def as_torch_does_it(captured):
 
 
 def test_partitions_are_those_of_torch(captured):
-    found = torch_partition(captured, "size_based", BYTES)
+    found = torch_partition(captured, BYTES)
     assert list(found.partition_of) == [node.name for node in captured.operators]
     members = {}
     for name, partition in found.partition_of.items():
@@ -62,16 +62,14 @@ def test_partitions_are_those_of_torch(captured):
 
 def test_the_capture_is_not_changed(captured):
     before = [(node.name, set(node.meta), set(vars(node))) for node in captured.graph.nodes]
-    torch_partition(captured, "size_based", BYTES)
+    torch_partition(captured, BYTES)
     after = [(node.name, set(node.meta), set(vars(node))) for node in captured.graph.nodes]
     assert after == before
 
 
 def test_torch_says_itself_what_it_cannot_do(captured):
-    with pytest.raises(RuntimeError, match="All devices must have same memory size!"):
-        torch_partition(captured, "sparse_nn", BYTES)
     with pytest.raises(RuntimeError, match="Devices do not have enough memory for the module"):
-        torch_partition(captured, "size_based", [2_000, 2_000])
+        torch_partition(captured, [2_000, 2_000])
 
 
 class Several(nn.Module):
@@ -85,7 +83,7 @@ class Several(nn.Module):
 def test_values_that_are_no_tensors_have_a_size(captured):
     several = capture(Several(), (torch.ones(4, 8),))
     assert "_assert_tensor_metadata_default" in [node.name for node in several.operators]
-    found = torch_partition(several, "size_based", [10**6])
+    found = torch_partition(several, [10**6])
     assert set(found.partition_of.values()) == {0}
     assert found.devices_of == {0: (0,)}
 
@@ -106,7 +104,7 @@ class Frozen(nn.Module):
 def test_names_of_the_model_are_not_taken_for_partitions():
     captured = capture(Frozen(), (torch.ones(1, 16),))
     assert any(node.name.startswith("submod_") for node in captured.graph.nodes)
-    found = torch_partition(captured, "size_based", [1500, 1500, 1500])
+    found = torch_partition(captured, [1500, 1500, 1500])
     assert dict(found.devices_of) == {0: (0,), 1: (1,)}
     assert (found.partition_of["linear"], found.partition_of["linear_1"]) == (0, 1)
 
@@ -115,12 +113,10 @@ def test_models_on_the_meta_device_have_sizes():
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(1000, 1000), nn.Linear(1000, 1000))
         row = torch.empty(1, 1000)
-    found = torch_partition(capture(model, (row,)), "size_based", [4_020_000, 4_020_000])
+    found = torch_partition(capture(model, (row,)), [4_020_000, 4_020_000])
     assert dict(found.partition_of) == {"linear": 0, "linear_1": 1}
 
 
-def test_wrong_calls_are_one_line(captured):
-    with pytest.raises(PartitionError, match="mode 'size' is unknown; write one of size_based"):
-        torch_partition(captured, "size", BYTES)
+def test_wrong_calls_are_one_line():
     with pytest.raises(PartitionError, match="capture the model first"):
-        torch_partition(MODEL, "size_based", BYTES)
+        torch_partition(MODEL, BYTES)

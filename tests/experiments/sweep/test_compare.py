@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from experiments.cli import main
 from experiments.comparison.records import (
     EXACT_PLANNERS,
     OWN_PLANNERS,
@@ -17,7 +23,7 @@ from experiments.comparison.records import (
     Study,
     best_row,
 )
-from experiments.comparison.run import CompareSettings, run_comparison
+from experiments.comparison.settings import CompareSettings
 from experiments.console.progress import ProgressLine
 from experiments.planners import registry
 from experiments.planners.balancers import BALANCERS
@@ -26,6 +32,9 @@ from experiments.problems.devices import DeviceSet, parse_devices
 from experiments.problems.instances import derived_device_sets, one_device_bytes
 from experiments.problems.recompute_request import RecomputeRequest
 from experiments.problems.request import ProblemRequest
+from experiments.sweep import compare
+from experiments.sweep.compare import run_comparison
+from experiments.sweep.store import load_study, memory_store
 from experiments.zoo.building import ModelSpec
 from experiments.zoo.models import ZOO
 from fx_bridge import Placement, Training
@@ -126,12 +135,123 @@ def test_every_row_carries_the_evaluators_figures(tiny: Study) -> None:
         assert row.feasible == (not row.reason)
 
 
-def test_splits_of_best_and_greedy_plans_are_checked(tiny: Study) -> None:
-    for case in tiny.cases:
-        checks = [check for check in tiny.checks if check.case == case.key]
-        feasible = {row.planner for row in tiny.rows if row.case == case.key and row.feasible}
-        assert {check.planner for check in checks} == {"auto"} | ({"greedy"} & feasible)
-        assert all(check.equal and check.max_abs_error == 0 for check in checks)
+def test_the_split_of_the_best_plan_of_each_case_is_checked(tiny: Study) -> None:
+    assert [check.case for check in tiny.checks] == [case.key for case in tiny.cases]
+    assert {check.planner for check in tiny.checks} == {"auto"}
+    assert all(check.equal and check.max_abs_error == 0 for check in tiny.checks)
+
+
+def test_splits_of_all_feasible_plans_are_checked_if_that_is_asked() -> None:
+    settings = dataclasses.replace(SETTINGS, check_splits="all")
+    found = run_comparison([ZOO["mlp"]], settings)
+    feasible = [(row.case, row.planner) for row in found.rows if row.feasible]
+    assert len(feasible) > len(found.cases)
+    assert [(check.case, check.planner) for check in found.checks] == feasible
+    assert all(check.equal for check in found.checks)
+
+
+class Counted:
+    """Counts what is computed, and does it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.counts = dict.fromkeys(("plan_row", "build_model", "check_split"), 0)
+        for name in self.counts:
+            monkeypatch.setattr(compare, name, self._counted(name, getattr(compare, name)))
+
+    def _counted(self, name: str, done: Callable[..., Any]) -> Callable[..., Any]:
+        def count(*given: Any) -> Any:
+            self.counts[name] += 1
+            return done(*given)
+
+        return count
+
+    def taken(self) -> tuple[int, ...]:
+        """Return how much was planned, built and checked since the last call."""
+        counts = tuple(self.counts.values())
+        self.counts.update(dict.fromkeys(self.counts, 0))
+        return counts
+
+
+def test_a_killed_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = str(tmp_path / "report")
+    words = ["compare", "mlp", "tiny-branches", "--planner", "greedy,chain", "--out", folder]
+    script = (
+        "import os, signal, sys\nfrom experiments.cli import main\n"
+        "from experiments.sweep.store import SweepStore\nadd = SweepStore.add_cell\n"
+        "def once(*given):\n    add(*given)\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"SweepStore.add_cell = once\nsys.argv[1:] = {words!r}\nmain()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    counted = Counted(monkeypatch)
+    assert main([*words, "--resume"]) == 0
+    assert counted.taken() == (2 * 3 * 2 - 1, 2, 2 * 3)
+    found = load_study(tmp_path / "report" / "cells.sqlite")
+    assert len(found.rows) == 2 * 3 * 2
+    assert all(check.equal for check in found.checks)
+    assert main([*words, "--resume"]) == 0
+    assert counted.taken() == (0, 0, 0)
+    again = load_study(tmp_path / "report" / "cells.sqlite")
+    assert (again.rows, again.checks, again.models) == (found.rows, found.checks, found.models)
+    assert main([*words[:2], *words[3:], "--resume"]) == 0
+    assert counted.taken() == (0, 0, 0)
+    assert main([*words[:2], *words[3:]]) == 0
+    assert counted.taken() == (3 * 2, 1, 3)
+
+
+def test_code_and_files_are_read_again_and_equal_problems_share_their_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "problem.json"
+    counted = Counted(monkeypatch)
+    settings = dataclasses.replace(SETTINGS, planners=("greedy", "chain"))
+    own = ModelSpec("own", "code that may change", ZOO["mlp"].factory)
+    with memory_store() as store:
+        for sizes, missing in (((40, 30, 20, 10), 2), ((40, 30, 20, 10), 0), ((40, 30), 2)):
+            save_problem(chain_problem(sizes), path)
+            found = run_comparison([path], settings, store=store, resume=True)
+            assert counted.taken() == (missing, 0, 0)
+            (case,) = found.cases
+            assert case.problem is not None
+            assert len(case.problem.operators) == len(sizes)
+        for model, missing, checks in ((ZOO["mlp"], 6, 3), (own, 0, 3), (own, 0, 0)):
+            found = run_comparison([model], settings, store=store, resume=True)
+            assert counted.taken() == (missing, 1, checks)
+            assert {row.case.model for row in found.rows} == {model.name}
+
+
+def test_what_was_found_is_told_after_each_model_but_the_last(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("a.json", "b.json", "c.json")]
+    for path in paths:
+        save_problem(chain_problem(), path)
+    told: list[Study] = []
+    with memory_store() as store:
+        run = partial(run_comparison, paths, SETTINGS, store=store, between=told.append)
+        # Problems of equal content share their answers, so that only the first one is news.
+        found = run()
+        assert [[record.model for record in study.models] for study in told] == [[str(paths[0])]]
+        assert told[0].rows == found.rows[:3]
+        assert len(found.rows) == 9
+        assert run(resume=True).rows == found.rows
+        assert len(told) == 1
+
+
+def test_where_none_is_named_torchs_planner_comes_last_and_has_five_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[str, float | None]] = []
+
+    def note(key: CaseKey, task: object, planner: str, limits: SolveLimits) -> PlannerRow:
+        asked.append((planner, limits.time_limit_s))
+        return PlannerRow(key, planner, "unknown")
+
+    monkeypatch.setattr(compare, "plan_row", note)
+    run_comparison([ZOO["mlp"]], CompareSettings(limits=LIMITS))
+    assert asked[-1] == ("torch-size-based", 5.0)
+    assert {limit_s for planner, limit_s in asked if planner != "torch-size-based"} == {20}
+    named = CompareSettings(planners=("torch-size-based",), limits=LIMITS)
+    run_comparison([ZOO["mlp"]], named)
+    assert asked[-1] == ("torch-size-based", 20)
 
 
 def test_the_graph_is_described(tiny: Study) -> None:

@@ -1,0 +1,72 @@
+"""What a comparison is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from experiments.comparison.records import DEFAULT_TIME_LIMIT_S, OWN_PLANNERS
+from experiments.planners.registry import PLANNERS, check_planner
+from experiments.planners.steps import check_step
+from experiments.problems.devices import DeviceSet
+from experiments.problems.request import ProblemRequest
+from solver import SOLVERS, SolveLimits
+
+SplitChecks: TypeAlias = Literal["best", "all", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class CompareSettings:
+    """What a comparison runs.
+
+    Parameters
+    ----------
+    request : ProblemRequest
+        What is asked of every problem, but for its devices; what it leaves open, a saved problem
+        says itself.
+    device_sets : mapping of str to DeviceSet
+        Empty derives equal, unequal and roomy devices from each model's size.
+    planners : tuple of str
+        Empty asks our own, and every peer that answers within seconds.
+    limits : SolveLimits
+        Of each single answer.
+    without : tuple of str
+        Steps that planners which prove leave out.
+    check_splits : {"best", "all", "none"}
+        Which plans every model that has weights is split by, to check that the split computes the
+        same: the best one of each case, or all that are feasible.
+    """
+
+    request: ProblemRequest = field(default_factory=ProblemRequest)
+    device_sets: Mapping[str, DeviceSet] = field(default_factory=dict)
+    planners: tuple[str, ...] = ()
+    limits: SolveLimits = field(default_factory=lambda: SolveLimits(DEFAULT_TIME_LIMIT_S))
+    without: tuple[str, ...] = ()
+    check_splits: SplitChecks = "best"
+
+    def __post_init__(self) -> None:
+        for name in self.planners:
+            check_planner(name)
+        for name in self.without:
+            check_step(name)
+
+
+def default_planners(*, with_model: bool, recompute: bool = False) -> tuple[str, ...]:
+    """Return our own planners and every peer that a problem is for.
+
+    Parameters
+    ----------
+    with_model : bool
+        With those that need the model.
+    recompute : bool
+        With those that say what runs again.
+    """
+    peers = [
+        name
+        for name, spec in PLANNERS.items()
+        if name not in SOLVERS
+        and (with_model or not spec.needs_model)
+        and (recompute or not spec.recomputes)
+    ]
+    return (*OWN_PLANNERS, *peers)
