@@ -274,10 +274,10 @@ ZOO: Final[Mapping[str, ModelSpec]] = {
 
 DEFAULT_MODELS: Final = (
     "resnet-50",
-    "branches",
     "vit-b16",
     "bert-base",
     "gpt2",
+    "branches",
     "t5-base",
     "llama3-70b",
 )
