@@ -332,7 +332,9 @@ class _Comparison:
         news = False
         for key, row in answered.items():
             is_asked = self._settings.check_splits == "all" or row is best
-            if not is_asked or self._store.has_check(case.key, key) or not model.loaded.has_weights:
+            # Code may compute something else by now, and make the same problem.
+            is_known = is_ours(model.spec) and self._store.has_check(case.key, key)
+            if not is_asked or is_known or not model.loaded.has_weights:
                 continue
             where = f"{case.case.model} on {case.case.device_set} devices"
             self._progress.step(f"{where}: split by {row.planner}")
