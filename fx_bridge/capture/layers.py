@@ -53,6 +53,7 @@ def repeated_modules(captured: CapturedGraph) -> tuple[str, ...]:
     Examples
     --------
     >>> import torch
+    >>> from torch import nn
     >>> from fx_bridge.capture.graph import capture
     >>> model = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(3)))
     >>> repeated_modules(capture(model, (torch.ones(2, 4),)))

@@ -93,6 +93,7 @@ def backward_costs(captured: CapturedGraph) -> dict[str, BackwardCost]:
 
     Examples
     --------
+    >>> import torch
     >>> from fx_bridge.capture.graph import capture
     >>> from torch import nn
     >>> costs = backward_costs(capture(nn.Linear(8, 4), (torch.ones(2, 8),)))

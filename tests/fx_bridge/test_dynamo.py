@@ -339,7 +339,7 @@ def test_a_graph_without_a_plan_raises_its_reason_and_never_runs(suppress):
     [
         ([], {}, "there are no devices"),
         (3, {}, "devices: 3 is not a Device; write a list"),
-        ([Device("a")], {"pipeline": 3}, "pipeline is 3; write pipeline=Pipeline(...)"),
+        ([Device("a")], {"pipeline": 3}, "write pipeline=Pipeline(microbatches=3)"),
         ([Device("a")], {"objective": "speed"}, "objective is 'speed'"),
         ([Device("a")], {"search": "magic"}, "search is 'magic'; write search=Search(...)"),
         ([Device("a", device_class="abacus")], {}, "no speed is known for class 'abacus'"),
