@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from itertools import product
 from typing import Any
 
@@ -20,6 +20,21 @@ def content_key(data: object) -> str:
     """Return the SHA-256 of plain data in hexadecimal, whatever the order of its mappings."""
     text = json.dumps(data, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def spelled_out(value: object) -> Any:
+    """Return a value as plain data for :func:`content_key`, with all that a repr leaves out."""
+    if is_dataclass(value):
+        own = {entry.name: spelled_out(getattr(value, entry.name)) for entry in fields(value)}
+        return [type(value).__name__, own]
+    if isinstance(value, Mapping):
+        pairs = [[spelled_out(key), spelled_out(each)] for key, each in value.items()]
+        return sorted(pairs, key=json.dumps)
+    if isinstance(value, Set):
+        return sorted(map(spelled_out, value), key=json.dumps)
+    if isinstance(value, (tuple, list)):
+        return [spelled_out(each) for each in value]
+    return value if value is None or isinstance(value, (str, int, float)) else repr(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ from experiments.problems.request import (
     requested_graph,
 )
 from experiments.processes.environment import environment, peak_rss_bytes
-from experiments.sweep.cases import cell_key, content_key
+from experiments.sweep.cases import cell_key, content_key, spelled_out
 from experiments.sweep.packing import pack
 from experiments.sweep.settings import DERIVED
 from experiments.sweep.store import PreparedCase, SweepStore, memory_store
@@ -182,8 +182,8 @@ class _Comparison:
         self._last_s = time.monotonic()
         self._asked = {
             "models": [_name(source) for source in sources],
-            "request": repr(settings.request),
-            "devices": repr(settings.device_sets),
+            "request": spelled_out(settings.request),
+            "devices": spelled_out(settings.device_sets),
             "planners": settings.planners,
             "without": settings.without,
             "limits": _limits_json(settings.limits),
@@ -224,7 +224,7 @@ class _Comparison:
     # -- problems -------------------------------------------------------------------------
 
     def _case_key(self, source: ModelSpec | Path, device_set: str) -> str:
-        devices = repr(self._settings.device_sets.get(device_set))
+        devices = spelled_out(self._settings.device_sets.get(device_set))
         asked = [_name(source), device_set, devices, self._asked["request"]]
         return content_key([*asked, self._versions])
 

@@ -17,7 +17,7 @@ from experiments.problems.request import (
     requested_device_sets,
     requested_graph,
 )
-from experiments.sweep.cases import CaseRequest
+from experiments.sweep.cases import CaseRequest, content_key, spelled_out
 from experiments.sweep.settings import OWN
 from experiments.sweep.sources import ModelSource
 from experiments.zoo.building import LoadedModel, ModelSpec, build_model, capture_model
@@ -28,7 +28,6 @@ from solver import (
     PartitionProblem,
     problem_to_digraph,
 )
-from solver.model.checks import remake
 
 _EQUAL: Final = 4
 _SLACK_PERMILLE: Final = 1150
@@ -117,8 +116,7 @@ class PreparedModel:
         """
         training = "training" if request.key.memory_model == "training" else "inference"
         recompute = RecomputeRequest(request.recompute)
-        specs = [(name, remake(spec)) for name, spec in sorted(devices.spec_of.items())]
-        key = repr((training, request.recompute, specs))
+        key = content_key(spelled_out((training, request.recompute, devices.spec_of)))
         if key not in self._graphs:
             captured = self.captured
             started_s = time.perf_counter()

@@ -4,6 +4,7 @@ import json
 import pytest
 
 from experiments.comparison.records import CaseKey
+from experiments.problems.devices import DeviceSet
 from experiments.sweep.cases import (
     CaseRequest,
     case_key,
@@ -11,10 +12,11 @@ from experiments.sweep.cases import (
     cells_of,
     content_key,
     settings_json,
+    spelled_out,
 )
 from experiments.sweep.settings import DeviceChoice, SweepLimits, SweepSettings
 from experiments.sweep.sources import ModelSource
-from solver import Device, Operator, PartitionProblem, Pipeline
+from solver import Device, Interconnect, Link, Operator, PartitionProblem, Pipeline
 from tests.support.sweep_worker import specs
 
 ZOO = ModelSource("mlp", "zoo")
@@ -201,3 +203,18 @@ def test_settings_are_plain_data_and_mappings_have_no_order():
     data = json.loads(json.dumps(settings_json(settings)))
     assert data["models"][0]["name"] == "mlp"
     assert content_key({"a": 1, "b": 2}) == content_key({"b": 2, "a": 1})
+
+
+def test_keys_have_all_that_reprs_leave_out():
+    many = [Device(f"cuda:{index}", 1 << 30) for index in range(30)]
+    links = {(a.name, b.name): Link(10**9) for a in many for b in many if a is not b}
+    slower = links | {("cuda:0", "cuda:1"): Link(10**8)}
+    asked = [
+        DeviceSet(tuple(many), Interconnect(links=links)),
+        DeviceSet(tuple(many), Interconnect(links=slower)),
+        DeviceSet((*many[:-1], Device("cuda:29", 1)), Interconnect(links=links)),
+    ]
+    assert len({repr(each) for each in asked}) < len(asked)
+    assert len({content_key(spelled_out(each)) for each in asked}) == len(asked)
+    again = DeviceSet(tuple(many), Interconnect(links=dict(reversed(links.items()))))
+    assert content_key(spelled_out(again)) == content_key(spelled_out(asked[0]))
