@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def _hidden(*packages: str) -> str | None:
-    """Say which file Python finds instead of a package beside this one; None if there is none."""
+    """Name the file that hides a package beside this module; None if there is none."""
     own = Path(__file__).parent.resolve()
     for name in packages:
         loaded = sys.modules.get(name)

@@ -31,15 +31,15 @@ class Kinds:
     first : mapping of str to str
         By operator, the first of its kind.
     given : mapping of fx.Node to Given, optional
-        What the first of each kind reads of other operators, as it was then. None if that cannot
-        be had but by running all: then each operator is its own kind.
+        The values that the first of each kind reads of other operators, as they were then. None
+        if only a run of all operators has them: then each is its own kind.
     """
 
     first: Mapping[str, str]
     given: Mapping[fx.Node, Given] | None
 
     def for_all(self, found: Mapping[str, _Found]) -> dict[str, _Found]:
-        """Return by operator what was found of the first of its kind."""
+        """Return by operator the value that was found of the first of its kind."""
         return {name: found[first] for name, first in self.first.items() if first in found}
 
 

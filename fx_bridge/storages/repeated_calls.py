@@ -213,7 +213,7 @@ def given_by(values: Mapping[fx.Node, Any]) -> Given | None:
 
 
 def changeable(value: Any) -> tuple[Hashable, ...]:
-    """Return what may change of a value in place: sizes, and whether it has a gradient."""
+    """Return sizes of a value and whether it has a gradient, which may change in place."""
     with untouched():
         return tuple(
             (*layout_of(leaf), leaf.requires_grad)

@@ -1,4 +1,4 @@
-"""Packages that import what they offer when that is first asked for."""
+"""Packages that import the names they offer on first use."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 
 class LazyPackage(ModuleType):
-    """A package whose ``__init__`` names the modules of what it offers, and imports none of them.
+    """A package whose ``__init__`` names modules, and imports none of them.
 
     It makes itself one by ``sys.modules[__name__].__class__ = LazyPackage``.
 
     Attributes
     ----------
     MODULE_OF : dict of str to str
-        By the name of what it offers, the module that defines it.
+        By name, the module that defines it.
 
     Notes
     -----

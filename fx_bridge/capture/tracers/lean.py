@@ -72,7 +72,7 @@ _MADE: Final = ("forward", "code", "__reduce__")
 
 
 def stack_trace(tracer: Any) -> str:
-    """Return the text in which a node of a trace says where in forward it was made, or none."""
+    """Return the lines of forward that a node of a trace comes from, in the format of torch."""
     if not tracer.record_stack_traces:
         return ""
     frames = tracer._filter_traceback_frames(_Frames.extract().summary())

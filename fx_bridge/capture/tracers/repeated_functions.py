@@ -51,7 +51,7 @@ class _Argument:
 
 @dataclass(frozen=True, slots=True)
 class _Recording:
-    """What a call adds to a graph, and what it returns.
+    """The nodes that a call adds to a graph, and its results.
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ class RepeatedFunctions(TorchFunctionMode):
     writes_views : bool
         Whether a write was met that may reach a view that was copied, which ends the trace.
     known : KnownValues or None
-        What is computed beside the trace, which has to see all that is computed from known values.
+        Computes known values beside the trace, and has to see every call on them.
     """
 
     def __init__(self, *, views: bool = True) -> None:
@@ -153,8 +153,8 @@ class RepeatedFunctions(TorchFunctionMode):
     def around(self, model: nn.Module) -> Iterator[None]:
         """Trace functions once in calls of `model` that are traced within the block.
 
-        To be entered before all else that is around forward, so that it sees calls first, and
-        what is copied is what all others made of them.
+        To be entered before all other modes around forward: it sees calls first, and copies the
+        nodes that all the others made of them.
         """
 
         @contextlib.contextmanager
@@ -293,7 +293,7 @@ def _after(last: fx.Node, graph: fx.Graph) -> list[fx.Node]:
 
 
 def _written(node: fx.Node) -> list[fx.Node]:
-    """Return what a node of a graph writes."""
+    """Return the values that a node of a graph writes to."""
     if not isinstance(node.target, OpOverload):
         return []
     values = {read: read.meta.get("val") for read in node.all_input_nodes}
@@ -309,7 +309,7 @@ def _recorded(
     nodes: Sequence[fx.Node],
     value: Any,
 ) -> _Recording:
-    """Return what a call without effects did, or raise NotRepeatableError."""
+    """Return the recording of a call without effects, or raise NotRepeatableError."""
     places = {node: (True, index) for index, node in reversed([*enumerate(nodes)])}
     named: list[tuple[fx.Node, str | None]] = []
     for node in added:
