@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from fx_bridge.pipeline.rank import PipelineRank as PipelineRank
     from fx_bridge.placement.model import PlacedModel as PlacedModel
     from fx_bridge.placement.model import place as place
+    from fx_bridge.presentation.summary import summary as summary
     from fx_bridge.split.by_plan import split_by_plan as split_by_plan
     from fx_bridge.split.graph import StageGraph as StageGraph
     from fx_bridge.split.reader import stage_graph as stage_graph
@@ -83,6 +84,7 @@ MODULE_OF = {
     "PipelineRank": "fx_bridge.pipeline.rank",
     "PlacedModel": "fx_bridge.placement.model",
     "place": "fx_bridge.placement.model",
+    "summary": "fx_bridge.presentation.summary",
     "split_by_plan": "fx_bridge.split.by_plan",
     "StageGraph": "fx_bridge.split.graph",
     "stage_graph": "fx_bridge.split.reader",

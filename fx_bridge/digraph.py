@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from fx_bridge.capture.graph import CapturedGraph, check_captured
+from fx_bridge.capture.modules import module_calls
 from fx_bridge.costs.backward import backward_passes
 from fx_bridge.costs.class_kernels import (
     ClassCosts,
@@ -139,6 +140,7 @@ def _add_nodes(
     flops = node_flops(captured, table.kinds)
     by_kernels = [_operator_costs(each, flops, costs, training) for each in found]
     returned = set(captured.graph.output_node().all_input_nodes)
+    modules = module_calls(captured)
     for node in captured.graph.nodes:
         if node.op == "placeholder":
             graph.add_node(
@@ -157,6 +159,7 @@ def _add_nodes(
             value_bytes=table.value_bytes[node.name],
             weights=list(table.weights_read.get(node.name, ())),
             is_output=node in returned,
+            module=modules[node.name][-1].path if modules[node.name] else "",
             info=_info(node, flops[node.name], attention_of(found, node.name)),
             **merged(own),
         )
@@ -307,11 +310,6 @@ def _value_info(node: fx.Node) -> dict[str, Any]:
 def _info(node: fx.Node, flops: int, attention: object) -> dict[str, Any]:
     """Return what reports show of an operator: plain data."""
     info = {"op": node.op, "target": operation_name(node), "flops": flops, **_value_info(node)}
-    stack = node.meta.get("nn_module_stack")
-    if stack:
-        info["module"] = str(list(stack.values())[-1][0])
-    elif node.op == "call_module":
-        info["module"] = str(node.target)
     if attention:
         info["attention"] = attention
     return info

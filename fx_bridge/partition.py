@@ -32,6 +32,7 @@ from fx_bridge.options import (
 )
 from fx_bridge.placement.model import PlacedModel, place
 from fx_bridge.placement.placing import TiedWeights
+from fx_bridge.presentation.summary import result_html, summary
 from fx_bridge.split.by_plan import split_by_plan
 from fx_bridge.split.pins import with_hand_made
 from fx_bridge.storages.autocast import captured_precision, described
@@ -49,9 +50,7 @@ from solver import (
     problem_from_digraph,
     save_plan,
     solve,
-    summary,
 )
-from solver.evaluation.summary import result_html
 from solver.model.checks import only_given
 from solver.model.device_text import as_devices
 from solver.model.devices import DEFAULT_DEVICE_CLASS

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from solver.evaluation.result import SolveStatus as SolveStatus
     from solver.evaluation.result import StepRecord as StepRecord
     from solver.evaluation.step import PipelineStep as PipelineStep
-    from solver.evaluation.summary import summary as summary
     from solver.evaluation.timeline import PipelineTimeline as PipelineTimeline
     from solver.evaluation.timeline import PipelineTimes as PipelineTimes
     from solver.evaluation.timeline import simulate as simulate
@@ -68,7 +67,6 @@ MODULE_OF = {
     "SolveStatus": "solver.evaluation.result",
     "StepRecord": "solver.evaluation.result",
     "PipelineStep": "solver.evaluation.step",
-    "summary": "solver.evaluation.summary",
     "PipelineTimeline": "solver.evaluation.timeline",
     "PipelineTimes": "solver.evaluation.timeline",
     "simulate": "solver.evaluation.timeline",

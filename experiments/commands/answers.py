@@ -75,10 +75,10 @@ def finish(
             answer["baseline"] = result_json(problem, results[0])
         print_json(answer)
     else:
-        print(solver.summary(problem, results))
-        if with_steps:
-            from solver.evaluation.summary import steps_text
+        from fx_bridge.presentation.summary import steps_text, summary
 
+        print(summary(problem, results))
+        if with_steps:
             print(f"\n{steps_text(asked.log)}")
     if asked.status is solver.SolveStatus.INFEASIBLE:
         say(f"no plan exists: {asked.reason}")

@@ -16,7 +16,8 @@ from experiments.console.exit_codes import EXIT_NO_PLAN
 from experiments.console.output import print_json, say_note
 from experiments.problems.plan_files import FORMATS, ForeignPlan, PlanFormat, read_foreign_plan
 from experiments.problems.request import read_problem
-from solver import PartitionError, PartitionProblem, SolveResult, SolveStatus, check_solver, summary
+from fx_bridge.presentation.summary import summary
+from solver import PartitionError, PartitionProblem, SolveResult, SolveStatus, check_solver
 from solver.evaluation.result import judge
 from solver.model.plan import check_assignment
 from solver.model.problem import ObjectiveName

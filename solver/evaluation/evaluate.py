@@ -6,7 +6,7 @@ Implements ``docs/definition.md``, sections 2 to 5; this module does no search.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
@@ -56,6 +56,8 @@ class Evaluation:
         The problem's objectives.
     objective : tuple of int
         Their values.
+    problem : PartitionProblem
+        The one that the plan was judged for.
     """
 
     violations: tuple[str, ...]
@@ -69,6 +71,7 @@ class Evaluation:
     step: PipelineStep
     objective_names: tuple[ObjectiveName, ...]
     objective: tuple[int, ...]
+    problem: PartitionProblem = field(repr=False, compare=False)
     __repr__ = only_given
 
     @property
@@ -159,6 +162,7 @@ def evaluate(problem: PartitionProblem, plan: PartitionPlan) -> Evaluation:
         step=step,
         objective_names=problem.objective,
         objective=tuple(values[name] for name in problem.objective),
+        problem=problem,
     )
 
 

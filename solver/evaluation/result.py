@@ -109,12 +109,12 @@ class SolveResult:
             assert self.objective_bounds == self.evaluation.objective
 
     def __str__(self) -> str:
-        from solver.evaluation.summary import result_text
+        from fx_bridge.presentation.summary import result_text
 
         return result_text(self)
 
     def _repr_html_(self) -> str:
-        from solver.evaluation.summary import result_html
+        from fx_bridge.presentation.summary import result_html
 
         return result_html(str(self), self.evaluation)
 

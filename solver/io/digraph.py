@@ -50,6 +50,7 @@ _OPERATOR_FIELDS: Final = (
     "is_backward",
     "stage",
     "in_place",
+    "module",
 )
 _BY_CLASS: Final = ("storage_bytes", "alias_of", "in_place", "workspace_bytes", "backward")
 _ABSENT: Final[Mapping[str, Any]] = {

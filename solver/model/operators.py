@@ -57,6 +57,9 @@ class Operator:
         The stage that must run it, as an index in ``PartitionPlan.stages``; None allows all.
     in_place : bool
         It writes into the storage of what it is an alias of.
+    module : str
+        Path of the module of the model that it belongs to, such as ``"layers.0.attn"``: shown with
+        plans, and nothing else.
     """
 
     name: str
@@ -75,6 +78,7 @@ class Operator:
     is_backward: bool = False
     stage: int | None = None
     in_place: bool = False
+    module: str = ""
     __repr__ = only_given
 
     def __post_init__(self) -> None:
@@ -86,20 +90,18 @@ class Operator:
             object.__setattr__(self, "latency_ns", MappingProxyType(dict(self.latency_ns)))
         else:
             check_natural(self.latency_ns, f"{where}latency_ns")
-        check_natural(self.storage_bytes, f"{where}storage_bytes")
-        check_natural(self.workspace_bytes, f"{where}workspace_bytes")
-        check_natural(self.value_bytes, f"{where}value_bytes")
-        if self.transfer_ns is not None:
-            check_natural(self.transfer_ns, f"{where}transfer_ns")
-        if self.received_bytes is not None:
-            check_natural(self.received_bytes, f"{where}received_bytes")
-        if self.stage is not None:
-            check_natural(self.stage, f"{where}stage")
+        for attribute in ("storage_bytes", "workspace_bytes", "value_bytes"):
+            check_natural(getattr(self, attribute), f"{where}{attribute}")
+        for attribute in ("transfer_ns", "received_bytes", "stage"):
+            if getattr(self, attribute) is not None:
+                check_natural(getattr(self, attribute), f"{where}{attribute}")
         for attribute in ("reads", "weights"):
             names = several(getattr(self, attribute), f"{where}{attribute}")
             for item in names:
                 check_name(item, f"{where}an entry of {attribute}")
             object.__setattr__(self, attribute, tuple(dict.fromkeys(names)))
+        if self.module != "":
+            check_name(self.module, f"{where}module")
         if self.alias_of is not None:
             if self.alias_of not in self.reads:
                 raise PartitionError(

@@ -184,7 +184,7 @@ def test_attributes():
     assert nodes["expand"]["is_output"] and not nodes["relu_"]["is_output"]
     assert nodes["expand"]["latency_ns"]["default"] == 0 < nodes["linear_1"]["latency_ns"]["t4"]
     assert nodes["linear_1"]["info"]["flops"] == 2 * 6 * 8 * 10
-    assert nodes["linear_1"]["info"]["module"] == "head"
+    assert nodes["linear_1"]["module"] == "head"
     assert graph.graph["info"]["capture"] == "export"
 
 

@@ -16,6 +16,7 @@ from fx_bridge import (
     check_equivalence,
     partition_module,
 )
+from fx_bridge.presentation.summary import result_html, summary
 from solver import (
     Device,
     Interconnect,
@@ -26,9 +27,7 @@ from solver import (
     SolveStatus,
     evaluate,
     load_plan,
-    summary,
 )
-from solver.evaluation.summary import result_html
 
 LIMITS = SolveLimits(workers=1, time_limit_s=60)
 Answer = namedtuple("Answer", ["mixed", "parts"])

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from fx_bridge.presentation.alive import Alive, alive_at_peak
+from fx_bridge.presentation.quotient import QuotientArc, Travel, stage_arcs, travels
+from fx_bridge.presentation.spans import Span, spans
 from solver import DeviceUsage, Evaluation, PartitionPlan, PartitionProblem, evaluate
-from solver.evaluation.alive import Alive, alive_at_peak
-from solver.evaluation.quotient import QuotientArc, Travel, stage_arcs, travels
-from solver.evaluation.spans import Span, spans
 from solver.evaluation.usage import StageUsage
 
 MIN_SHOWN_MICROBATCHES: Final = 16

@@ -7,7 +7,7 @@ from typing import Final
 
 from experiments.comparison.records import PlannerRow
 from experiments.reports.content.blocks import Table
-from solver.evaluation.summary import STEP_HEADER, step_cells
+from fx_bridge.presentation.summary import STEP_HEADER, step_cells
 from solver.model.quantities import MISSING, counted
 
 MOST_STEPS: Final = 30

@@ -30,7 +30,7 @@ from experiments.reports.figures.svg import (
     scale,
     ticks,
 )
-from solver.evaluation.alive import AliveKind
+from fx_bridge.presentation.alive import AliveKind
 from solver.model.quantities import format_bytes, format_ns
 
 _LEFT: Final = 150

@@ -21,7 +21,7 @@ from experiments.reports.figures.svg import (
     number,
     text_width,
 )
-from solver.evaluation.quotient import QuotientArc
+from fx_bridge.presentation.quotient import QuotientArc
 from solver.model.quantities import counted, format_bytes, format_ns
 
 _GUTTER: Final = 150

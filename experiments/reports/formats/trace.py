@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from experiments.reports.content.details import PlanDetails, thinned
+from fx_bridge.presentation.spans import Span, SpanKind
 from solver import DeviceUsage
-from solver.evaluation.spans import Span, SpanKind
 
 _SAMPLES: Final = 500
 """About how many numbers of memory a trace has for each device."""

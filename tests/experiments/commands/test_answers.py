@@ -12,6 +12,7 @@ from experiments.commands.answers import finish, finish_study, result_json, solv
 from experiments.comparison.records import Study
 from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
 from experiments.console.progress import ProgressLine
+from fx_bridge.presentation.summary import steps_text
 from solver import (
     Device,
     Operator,
@@ -22,7 +23,6 @@ from solver import (
     solve,
 )
 from solver.evaluation.result import StepRecord
-from solver.evaluation.summary import steps_text
 from tests.support.studies import steps
 
 LIMITS = SolveLimits(time_limit_s=5, workers=1)

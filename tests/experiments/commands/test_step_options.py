@@ -5,9 +5,9 @@ import json
 import pytest
 
 from experiments.cli import main
+from fx_bridge.presentation.summary import steps_text
 from solver import Device, Operator, PartitionProblem, save_problem, step_names
 from solver.evaluation.result import StepRecord
-from solver.evaluation.summary import steps_text
 
 NAME = step_names()[0]
 

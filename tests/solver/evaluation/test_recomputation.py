@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from fx_bridge.presentation.alive import alive_at_peak
 from solver import (
     Device,
     Operator,
@@ -14,7 +15,6 @@ from solver import (
     PartitionPlan,
     PartitionProblem,
 )
-from solver.evaluation.alive import alive_at_peak
 from solver.evaluation.evaluate import evaluate, stage_memory_bytes
 from solver.io.json_files import plan_from_json, plan_to_json, problem_from_json, problem_to_json
 from solver.model.recomputation import required, with_regions, with_required

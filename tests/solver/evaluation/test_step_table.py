@@ -4,9 +4,9 @@ import re
 
 import pytest
 
+from fx_bridge.presentation.summary import STEP_HEADER, step_cells, steps_text
 from solver import step_names
 from solver.evaluation.result import StepRecord
-from solver.evaluation.summary import STEP_HEADER, step_cells, steps_text
 
 
 def record(step, start_s, seconds, incumbents, bounds, objective="bottleneck", number=1):

@@ -5,6 +5,7 @@ from collections import defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fx_bridge.presentation.quotient import QuotientArc, Travel, stage_arcs, travels
 from solver import (
     Device,
     GraphInput,
@@ -15,7 +16,6 @@ from solver import (
     PartitionProblem,
     evaluate,
 )
-from solver.evaluation.quotient import QuotientArc, Travel, stage_arcs, travels
 from solver.model.training import Backward
 from tests.support.random_problems import random_plan, random_problem
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fx_bridge.presentation.spans import Span, spans
 from solver.evaluation.evaluate import evaluate
-from solver.evaluation.spans import Span, spans
 from solver.evaluation.step import PipelineStep
 from solver.evaluation.timeline import PipelineTimes
 from tests.support.random_problems import random_plan, random_problem

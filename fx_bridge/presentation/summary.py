@@ -6,9 +6,9 @@ import html
 from collections.abc import Sequence
 from typing import Final
 
+from fx_bridge.presentation.stage_picture import stage_picture
 from solver.evaluation.evaluate import Evaluation
 from solver.evaluation.result import SolveResult, SolveStatus, StepRecord
-from solver.evaluation.stage_picture import stage_picture
 from solver.evaluation.usage import DeviceUsage
 from solver.model.problem import PartitionProblem
 from solver.model.quantities import (

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fx_bridge.presentation.alive import Alive, alive_at_peak
 from solver import (
     Device,
     GraphInput,
@@ -16,7 +17,6 @@ from solver import (
     Weight,
     evaluate,
 )
-from solver.evaluation.alive import Alive, alive_at_peak
 from solver.model.training import Backward
 from tests.support.random_problems import random_plan, random_problem
 

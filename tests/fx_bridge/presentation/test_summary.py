@@ -3,6 +3,7 @@
 from dataclasses import replace
 from xml.etree import ElementTree
 
+from fx_bridge.presentation.summary import summary
 from solver import (
     Device,
     Operator,
@@ -11,7 +12,6 @@ from solver import (
     SolveLimits,
     SolveStatus,
     solve,
-    summary,
 )
 from solver.evaluation.result import judge
 

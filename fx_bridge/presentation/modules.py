@@ -1,0 +1,198 @@
+"""Sets of operators in the words of the module tree: ``transformer.h.0-5, part of h.6 (attn)``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Final
+
+from solver.model.problem import PartitionProblem
+
+_MOST_NESTED: Final = 2
+"""Levels of brackets within the words of a part."""
+
+
+@dataclass
+class Module:
+    """A module of a model.
+
+    Attributes
+    ----------
+    path : str
+        Dotted, from the model on, such as ``"layers.0.attn"``; empty for the model itself.
+    children : dict of str to Module
+        By name, in the order of their first operators.
+    operators : list of str
+        Those of its own ``forward``, outside its children.
+    count : int
+        Of all operators within it, at any depth.
+    """
+
+    path: str = ""
+    children: dict[str, Module] = field(default_factory=dict)
+    operators: list[str] = field(default_factory=list)
+    count: int = 0
+
+    @property
+    def name(self) -> str:
+        """The last word of its path."""
+        return self.path.rpartition(".")[2]
+
+    @property
+    def has_list(self) -> bool:
+        """Whether it contains numbered modules, at any depth."""
+        return any(child.name.isdecimal() or child.has_list for child in self.children.values())
+
+
+class ModuleTree:
+    """The modules that the operators of a problem belong to.
+
+    Parameters
+    ----------
+    module_of : mapping of str to str
+        The path of the module of each operator, in execution order; empty where none is known.
+
+    Examples
+    --------
+    >>> names = ["wte", *(f"h.{i}.{part}" for i in range(8) for part in ("attn", "mlp"))]
+    >>> tree = ModuleTree({f"op{i}": f"model.{name}" for i, name in enumerate(names)})
+    >>> tree.words(f"op{i}" for i in range(14))
+    'model.wte, h.0-5, part of h.6 (attn)'
+    >>> tree.words(["op14", "op15", "op16"])
+    'part of model.h.6 (mlp), h.7'
+    """
+
+    def __init__(self, module_of: Mapping[str, str]) -> None:
+        self.root = Module()
+        self._module_of = module_of
+        for name, path in module_of.items():
+            module = self.root
+            module.count += 1
+            for child_path in _enclosing(path):
+                child = child_path.rpartition(".")[2]
+                module = module.children.setdefault(child, Module(child_path))
+                module.count += 1
+            module.operators.append(name)
+
+    @classmethod
+    def of(cls, problem: PartitionProblem) -> ModuleTree:
+        """Return the tree of a problem, from what its operators say of their modules."""
+        return cls({op.name: op.module for op in problem.operators})
+
+    def words(self, operators: Iterable[str], width: int | None = None) -> str:
+        """Return the modules that some operators make up, folded.
+
+        Parameters
+        ----------
+        operators : iterable of str
+            Of one stage or device.
+        width : int, optional
+            The most letters: details of parts are left out first, then the last modules are
+            counted instead of named.
+
+        Returns
+        -------
+        str
+            Paths in execution order, each without the words that it shares with the one before.
+            Operators of a module's own ``forward`` are not said where a part of it is. Where no
+            modules are known: the first and the last operator.
+        """
+        names = list(operators)
+        if not names:
+            return ""
+        if not self.root.children:
+            return _cut([names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"], width)
+        if len(names) == self.root.count:
+            return _cut(["the whole model"], width)
+        held = self._held(names)
+        parts: list[str] = []
+        for nested in range(_MOST_NESTED, -1, -1):
+            parts = _without_shared_words(_parts(self.root, held, nested))
+            if width is None or len(", ".join(parts)) <= width:
+                break
+        return _cut(parts or ["part of the model's forward"], width)
+
+    def _held(self, names: Iterable[str]) -> dict[str, int]:
+        """Return the number of `names` within each module that contains one."""
+        held: dict[str, int] = {}
+        for name in names:
+            for path in _enclosing(self._module_of[name]):
+                held[path] = held.get(path, 0) + 1
+        return held
+
+
+@dataclass
+class _Part:
+    """Some of a module, or all of some modules in a row."""
+
+    path: str
+    last: str = ""
+    inner: str | None = None
+
+
+def _parts(module: Module, held: Mapping[str, int], nested: int) -> Iterator[_Part]:
+    """Yield the children that are held, those in a row as one, each with its inner parts."""
+    row: _Part | None = None
+    for child in module.children.values():
+        count = held.get(child.path, 0)
+        if count == child.count and row is not None and _follows(row, child):
+            row.last = child.name
+            continue
+        if row is not None:
+            yield row
+        row = None
+        if count == child.count:
+            row = _Part(child.path)
+        elif count and child.has_list and not child.name.isdecimal():
+            yield from list(_parts(child, held, nested)) or [_Part(child.path, inner="")]
+        elif count:
+            inner = _without_shared_words(_parts(child, held, nested - 1), child) if nested else ()
+            yield _Part(child.path, inner=", ".join(inner))
+    if row is not None:
+        yield row
+
+
+def _follows(row: _Part, child: Module) -> bool:
+    last = row.last or row.path.rpartition(".")[2]
+    return last.isdecimal() and child.name.isdecimal() and int(child.name) == int(last) + 1
+
+
+def _without_shared_words(parts: Iterable[_Part], within: Module | None = None) -> list[str]:
+    """Return the words of each part, without the words of its path that stand before it."""
+    said: list[str] = [] if within is None or not within.path else within.path.split(".")
+    start = len(said)
+    found = []
+    for part in parts:
+        words = part.path.split(".")
+        shared = start
+        while shared < min(len(said), len(words) - 1) and said[shared] == words[shared]:
+            shared += 1
+        # A number says nothing without the name of its list.
+        while shared > start and words[shared].isdecimal():
+            shared -= 1
+        text = ".".join(words[shared:])
+        if part.last:
+            text += f"-{part.last}"
+        if part.inner is not None:
+            text = f"part of {text}" + (f" ({part.inner})" if part.inner else "")
+        found.append(text)
+        said = words[:-1]
+    return found
+
+
+def _cut(parts: list[str], width: int | None) -> str:
+    """Return parts in one line of at most `width` letters."""
+    text = ", ".join(parts)
+    if width is None or len(text) <= width:
+        return text
+    for kept in range(len(parts) - 1, 0, -1):
+        text = f"{', '.join(parts[:kept])} and {len(parts) - kept} more"
+        if len(text) <= width:
+            return text
+    return f"{parts[0][: max(width - 1, 0)]}…"
+
+
+def _enclosing(path: str) -> Iterator[str]:
+    """Yield the paths of the modules around a path, outermost first, and the path itself."""
+    return accumulate(path.split("."), lambda above, name: f"{above}.{name}") if path else iter(())

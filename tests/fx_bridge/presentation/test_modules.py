@@ -1,0 +1,73 @@
+"""The words for sets of operators."""
+
+import pytest
+
+from fx_bridge.presentation.modules import ModuleTree
+
+
+def tree(*paths):
+    """A tree of one operator for each path, named by its number."""
+    return ModuleTree({str(number): path for number, path in enumerate(paths)})
+
+
+BLOCKS = tree(
+    "m.wte",
+    *(f"m.h.{i}{part}" for i in range(12) for part in (".ln", ".attn", "")),
+    "m.ln_f",
+    "head",
+)
+
+
+def numbers(first, last):
+    return [str(number) for number in range(first, last + 1)]
+
+
+@pytest.mark.parametrize(
+    ("held", "words"),
+    [
+        (numbers(0, 38), "the whole model"),
+        (numbers(0, 18), "m.wte, h.0-5"),
+        (numbers(0, 20), "m.wte, h.0-5, part of h.6 (ln, attn)"),
+        (numbers(21, 37), "part of m.h.6, h.7-11, ln_f"),
+        (numbers(34, 38), "m.h.11, ln_f, head"),
+        (["38"], "head"),
+        (["1", "2", "3", "7", "8", "9"], "m.h.0, h.2"),
+        ([], ""),
+    ],
+)
+def test_rows_of_modules_are_folded(held, words):
+    assert BLOCKS.words(held) == words
+
+
+@pytest.mark.parametrize(
+    ("width", "words"),
+    [
+        (60, "m.wte, h.0-5, part of h.6 (ln, attn)"),
+        (30, "m.wte, h.0-5, part of h.6"),
+        (20, "m.wte and 2 more"),
+        (4, "m.w…"),
+    ],
+)
+def test_words_fit_a_width(width, words):
+    assert BLOCKS.words(numbers(0, 20), width) == words
+    assert len(words) <= width
+
+
+def test_lists_within_lists():
+    blocks = tree(*(f"layers.{i}.blocks.{j}.{k}" for i in (0, 1) for j in (0, 1, 2) for k in "ab"))
+    assert blocks.words(numbers(0, 6)) == "layers.0, part of layers.1 (part of blocks.0 (a))"
+    assert blocks.words(numbers(0, 7)) == "layers.0, part of layers.1 (blocks.0)"
+
+
+def test_operators_of_a_forward_of_its_own_are_said_where_no_child_is():
+    own = tree("a", "", "a.b.0", "a")
+    assert own.words(["1"]) == "part of the model's forward"
+    assert own.words(["0"]) == "part of a"
+    assert own.words(["0", "1"]) == "part of a"
+
+
+def test_without_modules_the_first_and_the_last_operator_are_said():
+    plain = ModuleTree({"conv": "", "relu": "", "pool": ""})
+    assert plain.words(["conv"]) == "conv"
+    assert plain.words(["conv", "relu"]) == "conv to relu"
+    assert plain.words(["conv", "relu"], 7) == "conv t…"
