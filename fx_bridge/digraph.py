@@ -16,7 +16,12 @@ from torch import fx
 
 from fx_bridge.capture.graph import CapturedGraph, check_captured
 from fx_bridge.capture.modules import module_calls
-from fx_bridge.costs.backward import backward_passes
+from fx_bridge.costs.backward import (
+    BackwardCost,
+    backward_costs,
+    backward_passes,
+    gradient_buffers,
+)
 from fx_bridge.costs.class_kernels import (
     ClassCosts,
     attention_by_class,
@@ -105,9 +110,12 @@ def to_digraph(
     found = classes_by_kernels(captured, costs.specs, training=training is not None)
     table = found[0].captured.storage_table
 
+    backward = [{} if training is None else backward_costs(each.captured) for each in found]
+
     graph = nx.DiGraph()
-    _add_nodes(graph, captured, found, costs, training)
-    graph.graph["weights"] = _weights(captured, table, training or Training())
+    _add_nodes(graph, captured, found, backward, costs, training)
+    buffers = gradient_buffers(found[0].captured, backward[0])
+    graph.graph["weights"] = _weights(captured, table, training or Training(), buffers)
     groups: Sequence[ColocationGroup] = ()
     if colocation:
         groups = colocation_groups(
@@ -132,13 +140,17 @@ def _add_nodes(
     graph: nx.DiGraph,
     captured: CapturedGraph,
     found: Sequence[ClassCosts],
+    backward: Sequence[Mapping[str, BackwardCost]],
     costs: Costs,
     training: Training | None,
 ) -> None:
     """Add inputs and operators, with what they cost on every class of devices, and reads."""
     table = found[0].captured.storage_table
     flops = node_flops(captured, table.kinds)
-    by_kernels = [_operator_costs(each, flops, costs, training) for each in found]
+    by_kernels = [
+        _operator_costs(each, flops, own, costs, training)
+        for each, own in zip(found, backward, strict=True)
+    ]
     returned = set(captured.graph.output_node().all_input_nodes)
     modules = module_calls(captured)
     for node in captured.graph.nodes:
@@ -167,18 +179,21 @@ def _add_nodes(
 
 
 def _weights(
-    captured: CapturedGraph, table: StorageTable, training: Training
+    captured: CapturedGraph,
+    table: StorageTable,
+    training: Training,
+    buffers: Mapping[str, int],
 ) -> dict[str, dict[str, int | None]]:
     """Return the bytes of every weight, alone and in training."""
     shared = _read_several_times(captured, table)
     counted: set[int] = set()
-    return {
-        key: {
-            "size_bytes": weight.size_bytes,
-            "training_bytes": _training_bytes(weight, training, key in shared, counted),
-        }
-        for key, weight in table.weights.items()
-    }
+    found: dict[str, dict[str, int | None]] = {}
+    for key, weight in table.weights.items():
+        training_bytes = _training_bytes(weight, training, key in shared, counted)
+        if training_bytes is not None:
+            training_bytes += sum(buffers.get(name, 0) for name in weight.names)
+        found[key] = {"size_bytes": weight.size_bytes, "training_bytes": training_bytes}
+    return found
 
 
 def _check_operators(costs: Costs, captured: CapturedGraph) -> None:
@@ -189,7 +204,11 @@ def _check_operators(costs: Costs, captured: CapturedGraph) -> None:
 
 
 def _operator_costs(
-    found: ClassCosts, flops: Mapping[str, int], given: Costs, training: Training | None
+    found: ClassCosts,
+    flops: Mapping[str, int],
+    backward: Mapping[str, BackwardCost],
+    given: Costs,
+    training: Training | None,
 ) -> dict[str, dict[str, Any]]:
     """Return the time and memory of every operator, as attributes of the operator graph."""
     captured = found.captured
@@ -217,6 +236,7 @@ def _operator_costs(
     measured_bytes = given.backward_workspace_bytes or {}
     passes = backward_passes(
         captured,
+        backward,
         storage_bytes,
         timed,
         recompute=Recompute.of(training.recompute),

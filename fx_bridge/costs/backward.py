@@ -7,14 +7,17 @@ Frozen parameters, integers, and what only graph inputs lead to need no gradient
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import NamedTuple
 
 from torch import fx
 
 from fx_bridge.capture.graph import COMPUTE_OPS, CapturedGraph
 from fx_bridge.capture.python.custom_backward import check_backward
-from fx_bridge.costs.backward_run import BackwardRun, Pass
+from fx_bridge.costs.backward_run import BackwardRun, Gradient, Pass
 from fx_bridge.costs.device_specs import DEVICE_SPECS, DeviceSpec
 from fx_bridge.costs.kernels import Kernel
 from fx_bridge.costs.recomputation import (
@@ -45,19 +48,25 @@ class BackwardCost:
         An operator whose gradient that one becomes, as it is.
     slices : tuple of str
         Operators whose gradients are slices of it, or of one other buffer.
+    buffer_bytes : int
+        Of the buffer that the gradient of its value keeps where that is a slice without gaps.
     workspace_bytes : int
         What the operator allocates, forward or backward, besides gradients, its value, and what
         it keeps.
     weight_gradient_bytes : int
         Of gradients of weights, which are added to those of earlier microbatches.
+    gradients : tuple of Gradient
+        What it makes, operator by operator and weight by weight.
     """
 
     kernels: tuple[Kernel, ...] = ()
     gradient_bytes: int = 0
     passes_to: str | None = None
     slices: tuple[str, ...] = ()
+    buffer_bytes: int = 0
     workspace_bytes: int = 0
     weight_gradient_bytes: int = 0
+    gradients: tuple[Gradient, ...] = ()
 
     def latency_ns(self, spec: DeviceSpec) -> int:
         """Return the sum of the kernels' roofline times."""
@@ -112,11 +121,16 @@ def backward_costs(captured: CapturedGraph) -> dict[str, BackwardCost]:
     found = kinds.for_all(replay.found)
     last_reader = {read: node for node in captured.operators for read in node.all_input_nodes}
     order = {node: place for place, node in enumerate(captured.graph.nodes)}
-    return {
+    costs = {
         node.name: _cost(found[node.name], node, last_reader, order)
         for node in captured.operators
         if node.name in found
     }
+    for node in captured.operators:
+        buffer = _buffer_of_value(node, costs)
+        if node.name in costs and buffer is not None:
+            costs[node.name] = replace(costs[node.name], buffer_bytes=buffer.size_bytes)
+    return costs
 
 
 def backward_flops(captured: CapturedGraph) -> dict[str, int]:
@@ -159,6 +173,7 @@ def _total(cost: BackwardCost | None, what: str) -> int:
 
 def backward_passes(
     captured: CapturedGraph,
+    costs: Mapping[str, BackwardCost],
     storage_bytes: Mapping[str, int],
     specs: Mapping[str, DeviceSpec] = DEVICE_SPECS,
     *,
@@ -169,6 +184,8 @@ def backward_passes(
 
     Parameters
     ----------
+    costs : mapping of str to BackwardCost
+        Of :func:`backward_costs`.
     storage_bytes : mapping of str to int
         What each operator allocates, in the terms of the operator graph.
     specs : mapping of str to DeviceSpec
@@ -177,14 +194,8 @@ def backward_passes(
         What may run again, and what must.
     regions : sequence of str
         Modules, as :func:`~fx_bridge.costs.recomputation.recomputation_regions` has them.
-
-    Raises
-    ------
-    PartitionError
-        If there is nothing to train.
     """
     captured = captured.trained
-    costs = backward_costs(captured)
     saved = captured.storage_table.saved
     kept: dict[str, set[Storage]] = {}
     for found in saved.values():
@@ -204,6 +215,7 @@ def backward_passes(
             gradient_bytes=cost.gradient_bytes,
             passes_to=cost.passes_to,
             slices=cost.slices,
+            buffer_bytes=cost.buffer_bytes,
             kept_bytes=min(kept_bytes, storage_bytes[node.name]),
             residual_bytes=sum(s.size_bytes for s in own if s.kind == "internal"),
             workspace_bytes=cost.workspace_bytes,
@@ -226,21 +238,27 @@ def _cost(
 ) -> BackwardCost:
     """Return what the backward pass of an operator costs, beside those that read the same."""
     reads = node.all_input_nodes
-    added, takers, slices, sums_bytes = [], [], [], 0
+    added, takers, slices, sums_bytes, passed_bytes = [], [], [], 0, 0
     for gradient in alone.gradients:
-        if gradient.read is None:
+        if gradient.of_weight or isinstance(gradient.read, str):
             added.append(gradient.addition)
             continue
         read = reads[gradient.read]
+        is_whole = gradient.passed and gradient.size_bytes >= alone.gradient_bytes
         if read.op in COMPUTE_OPS:
-            if gradient.passed and gradient.size_bytes >= alone.gradient_bytes:
+            if is_whole and last_reader[read] is node:
                 takers.append(read)
-            elif gradient.is_slice:
+            elif gradient.is_slice and not is_whole:
                 slices.append(read.name)
         if last_reader[read] is not node:
             # Added to what later readers gave.
             added.append(gradient.addition)
-            sums_bytes += gradient.size_bytes
+            if is_whole:
+                passed_bytes += gradient.size_bytes
+            else:
+                sums_bytes += gradient.size_bytes
+    # Without a taker the operator's own gradient counts apart, and is what is added.
+    sums_bytes += passed_bytes if takers else 0
     return BackwardCost(
         kernels=(*alone.kernels, *added),
         gradient_bytes=alone.gradient_bytes,
@@ -248,5 +266,70 @@ def _cost(
         passes_to=min(takers, key=order.__getitem__).name if takers else None,
         slices=tuple(dict.fromkeys(slices)),
         workspace_bytes=max(alone.workspace_bytes + sums_bytes, alone.forward_bytes),
-        weight_gradient_bytes=sum(g.size_bytes for g in alone.gradients if g.read is None),
+        weight_gradient_bytes=sum(g.size_bytes for g in alone.gradients if g.of_weight),
+        gradients=alone.gradients,
     )
+
+
+def gradient_buffers(captured: CapturedGraph, costs: Mapping[str, BackwardCost]) -> dict[str, int]:
+    """Return what gradients of weights keep besides themselves, by a name of the weight.
+
+    A gradient that is a slice without gaps, such as that of a class token that is concatenated
+    with the patches of one picture, becomes ``.grad`` as it is where that is None, and keeps its
+    buffer for the rest of the step.
+
+    Parameters
+    ----------
+    costs : mapping of str to BackwardCost
+        Of :func:`backward_costs`.
+
+    Returns
+    -------
+    dict of str to int
+        Bytes; those of a buffer that several weights keep are with the first of them.
+    """
+    parts: dict[_Buffer, dict[str, int]] = {}
+    for node in captured.operators:
+        for gradient in costs[node.name].gradients if node.name in costs else ():
+            buffer = _buffer(node, gradient, costs) if gradient.of_weight else None
+            if buffer is not None:
+                name = gradient.read
+                if isinstance(name, int):
+                    name = str(node.all_input_nodes[name].target)
+                else:
+                    name = f"{node.target}.{name}"
+                parts.setdefault(buffer, {})[name] = gradient.size_bytes
+    kept: Counter[str] = Counter()
+    for buffer, weights in parts.items():
+        kept[next(iter(weights))] += max(buffer.size_bytes - sum(weights.values()), 0)
+    return kept
+
+
+class _Buffer(NamedTuple):
+    """The storage of gradients that are slices, which the backward pass of an operator is given."""
+
+    operator: str
+    size_bytes: int
+
+
+def _buffer(node: fx.Node, gradient: Gradient, costs: Mapping[str, BackwardCost]) -> _Buffer | None:
+    """Return the buffer that a gradient keeps as it is; None if it has a storage of its own."""
+    if not gradient.is_kept:
+        return None
+    buffer = _buffer_of_value(node, costs) if gradient.passed else None
+    if buffer is None and gradient.is_slice:
+        return _Buffer(node.name, gradient.buffer_bytes)
+    return buffer
+
+
+def _buffer_of_value(node: fx.Node, costs: Mapping[str, BackwardCost]) -> _Buffer | None:
+    """Return the largest buffer that the gradient of an operator's value may keep."""
+    found = [
+        _buffer(reader, gradient, costs)
+        for reader in node.users
+        if reader.name in costs
+        for gradient in costs[reader.name].gradients
+        if isinstance(gradient.read, int) and reader.all_input_nodes[gradient.read] is node
+    ]
+    buffers = [buffer for buffer in found if buffer is not None]
+    return max(buffers, key=attrgetter("size_bytes"), default=None)

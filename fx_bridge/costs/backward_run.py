@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -27,19 +27,32 @@ class Gradient:
 
     Attributes
     ----------
-    read : int, optional
-        Which of what the operator reads it belongs to; None for a weight.
+    read : int or str
+        Which of what the operator reads it belongs to; of a module that it calls, the parameter.
+    of_weight : bool
+        It belongs to a weight.
     passed : bool
         It lives in the memory of the gradient of the operator's value.
-    is_slice : bool
-        It lives in a larger buffer.
+    buffer_bytes : int
+        Of the storage that it lives in; more than `size_bytes` for a slice.
+    is_kept : bool
+        It is laid out as what it belongs to is: as ``.grad`` of a weight autograd keeps it as it
+        is, and its buffer with it; others it copies (AccumulateGrad of PyTorch, "gradient layout
+        contract").
     """
 
-    read: int | None
+    read: int | str
+    of_weight: bool
     size_bytes: int
     dtype: str
     passed: bool
-    is_slice: bool
+    buffer_bytes: int
+    is_kept: bool
+
+    @property
+    def is_slice(self) -> bool:
+        """Whether it lives in a larger buffer."""
+        return self.buffer_bytes > self.size_bytes
 
     @property
     def addition(self) -> Kernel:
@@ -56,6 +69,14 @@ class Pass:
     workspace_bytes: int = 0
     forward_bytes: int = 0
     gradients: tuple[Gradient, ...] = ()
+
+
+class _Leaf(NamedTuple):
+    """What an operator reads, or a parameter of a module that it calls, and needs a gradient."""
+
+    read: int | str
+    of_weight: bool
+    tensor: torch.Tensor
 
 
 class BackwardRun(Replay):
@@ -92,8 +113,8 @@ class BackwardRun(Replay):
     def _measure(self, node: fx.Node) -> None:
         """Run `node` on inputs of its own, forward and backward."""
         leaves: dict[int, torch.Tensor] = {}
-        value_leaves: list[tuple[fx.Node, torch.Tensor]] = []
-        weight_leaves: list[torch.Tensor] = []
+        wanted: list[_Leaf] = []
+        reads = node.all_input_nodes
 
         def detached(read: fx.Node, value: Any) -> Any:
             def one(tensor: Any) -> Any:
@@ -103,10 +124,7 @@ class BackwardRun(Replay):
                     leaf = tensor.detach()
                     if tensor.requires_grad:
                         leaf.requires_grad_()
-                        if read.op == "get_attr":
-                            weight_leaves.append(leaf)
-                        else:
-                            value_leaves.append((read, leaf))
+                        wanted.append(_Leaf(reads.index(read), read.op == "get_attr", leaf))
                     # A leaf may not be written to; what is written to is no leaf in the graph.
                     writes = tensor.requires_grad and _may_write(node)
                     leaves[id(tensor)] = _written(leaf, tensor) if writes else leaf
@@ -116,11 +134,15 @@ class BackwardRun(Replay):
 
         if node.op == "call_module":
             submodule = self.fetch_attr(str(node.target))
-            weight_leaves += [self.fake(p) for p in submodule.parameters() if p.requires_grad]
+            wanted += [
+                _Leaf(name, of_weight=True, tensor=self.fake(parameter))
+                for name, parameter in submodule.named_parameters()
+                if parameter.requires_grad
+            ]
         before = dict(self.env)
         made_up = len(self.made_up)
         try:
-            for read in node.all_input_nodes:
+            for read in reads:
                 self.env[read] = detached(read, self.env[read])
             forward = self._counting.start()
             value = super().observe(node)
@@ -131,27 +153,21 @@ class BackwardRun(Replay):
             del self.made_up[made_up:]
             return
         outputs = [t for t in tensor_leaves(value) if t.requires_grad]
-        wanted = [leaf for _, leaf in value_leaves] + weight_leaves
         if not outputs or not wanted:
             if forward_bytes > 0:
                 self.found[node.name] = Pass(forward_bytes=forward_bytes)
             return
-        reads = node.all_input_nodes
-        places = [*(reads.index(read) for read, _ in value_leaves), *[None] * len(weight_leaves)]
-        self.found[node.name] = self._backward_pass(outputs, wanted, places, forward_bytes)
+        self.found[node.name] = self._backward_pass(outputs, wanted, forward_bytes)
 
     def _backward_pass(
-        self,
-        outputs: list[torch.Tensor],
-        leaves: list[torch.Tensor],
-        places: list[int | None],
-        forward_bytes: int,
+        self, outputs: list[torch.Tensor], leaves: list[_Leaf], forward_bytes: int
     ) -> Pass:
         self._counting.count = None
         incoming = [torch.empty_like(tensor) for tensor in outputs]
         gradient_bytes = sum(map(value_bytes, outputs))
         count = self._counting.start()
-        gradients = torch.autograd.grad(outputs, leaves, incoming, allow_unused=True)
+        tensors = [leaf.tensor for leaf in leaves]
+        gradients = torch.autograd.grad(outputs, tensors, incoming, allow_unused=True)
         peak_bytes = count.peak_bytes
         self._counting.count = None
         passed = {tensor.untyped_storage()._cdata for tensor in incoming}
@@ -167,16 +183,26 @@ class BackwardRun(Replay):
             forward_bytes=forward_bytes,
             gradients=tuple(
                 Gradient(
-                    read,
-                    value_bytes(leaf),
-                    dtype_name(leaf.dtype),
-                    gradient.untyped_storage()._cdata in passed,
-                    storage_nbytes(gradient) > value_bytes(leaf),
+                    read=leaf.read,
+                    of_weight=leaf.of_weight,
+                    size_bytes=value_bytes(leaf.tensor),
+                    dtype=dtype_name(leaf.tensor.dtype),
+                    passed=gradient.untyped_storage()._cdata in passed,
+                    buffer_bytes=storage_nbytes(gradient),
+                    is_kept=_is_laid_out_as(gradient, leaf.tensor),
                 )
-                for read, leaf, gradient in zip(places, leaves, gradients, strict=True)
+                for leaf, gradient in zip(leaves, gradients, strict=True)
                 if gradient is not None
             ),
         )
+
+
+def _is_laid_out_as(gradient: torch.Tensor, tensor: torch.Tensor) -> bool:
+    """Return whether the strides of a gradient are those that its tensor asks for."""
+    if not torch.ops.aten.is_non_overlapping_and_dense(tensor):
+        return gradient.is_contiguous()
+    strides = zip(gradient.shape, gradient.stride(), tensor.stride(), strict=True)
+    return all(size == 1 or own == asked for size, own, asked in strides)
 
 
 def _written(leaf: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:

@@ -118,8 +118,11 @@ class ProblemArrays:
             self.gradient_bytes = _array([op.backward.gradient_bytes for op in operators])
             self.saved_bytes = _array([op.backward.saved_bytes for op in operators])
             self.held_bytes[: len(operators)] += self.gradient_bytes
-            # A copy of a slice, which is there as long as the stage; the buffer may be, too.
-            self.held_bytes[: len(operators)] += self.gradient_bytes * sliced_gradients(problem)
+            # Of a slice there is a copy as long as the stage, or all of the buffer.
+            copies_bytes = self.gradient_bytes * sliced_gradients(problem)
+            buffer_bytes = _array([op.backward.buffer_bytes for op in operators])
+            rests_bytes = buffer_bytes - self.gradient_bytes
+            self.held_bytes[: len(operators)] += np.maximum(copies_bytes, rests_bytes)
         self.returned_bytes = problem.microbatches * self.gradient_bytes
         self.is_output = np.array([op.is_output for op in operators], dtype=np.bool_)
         self.is_backward = np.array([op.is_backward for op in operators], dtype=np.bool_)

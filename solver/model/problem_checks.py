@@ -232,6 +232,7 @@ def totals_of(problem: PartitionProblem) -> tuple[int, int]:
         moves = min(readers, len(problem.devices) - 1)
         # Every other stage that reads it may hold it.
         held_bytes = batches * op.held_value_bytes + 2 * backward.gradient_bytes
+        held_bytes += backward.buffer_bytes
         holders = max(1, min(readers, chunks * len(problem.devices) - 1))
         if relayed:
             moves = borders if readers or op.is_output else 0

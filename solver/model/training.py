@@ -36,6 +36,9 @@ class Backward:
     slices : tuple of str
         Operators, some of those read, whose gradients are slices of that one, as of what is
         concatenated or stacked.
+    buffer_bytes : int
+        Of the buffer that its gradient keeps where that is a slice without gaps, as of what is
+        concatenated along the first dimension; 0 where it is none.
     kept_bytes : int
         What backward passes, its own or those of its readers, keep of its storage.
     residual_bytes : int
@@ -71,6 +74,7 @@ class Backward:
     gradient_bytes: int = 0
     passes_to: str | None = None
     slices: tuple[str, ...] = ()
+    buffer_bytes: int = 0
     kept_bytes: int = 0
     residual_bytes: int = 0
     workspace_bytes: int = 0
@@ -92,6 +96,7 @@ class Backward:
             check_natural(self.latency_ns, "latency_ns")
         for name in (
             "gradient_bytes",
+            "buffer_bytes",
             "kept_bytes",
             "residual_bytes",
             "workspace_bytes",

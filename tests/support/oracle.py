@@ -7,7 +7,7 @@ An instance is plain data, as JSON could hold it::
                     "allowed_devices" (list or None), "transfer_ns", "received_bytes" (or None),
                     "is_backward", "stage", "in_place",
                     "backward": {"latency_ns", "gradient_bytes", "passes_to", "slices",
-                                 "kept_bytes", "residual_bytes", "workspace_bytes",
+                                 "buffer_bytes", "kept_bytes", "residual_bytes", "workspace_bytes",
                                  "weight_gradient_bytes", "saves", "recomputable", "rng_bytes",
                                  "region", "number_bytes"}},
                    ...],
@@ -237,8 +237,12 @@ class Oracle:
         return i != j and any(self._adds(i, k) for k in ending)
 
     def _received_gradient_bytes(self, i):
-        """What a stage holds for the gradient of what it reads of another: a slice, and a copy."""
-        return self._gradient_bytes(self.ops[i]) * (1 + self._is_sliced(i))
+        """What a stage holds for the gradient of what it reads of another.
+
+        Of a slice there is a copy, or all of its buffer.
+        """
+        size = self._gradient_bytes(self.ops[i])
+        return max(size * (1 + self._is_sliced(i)), self.ops[i]["backward"]["buffer_bytes"])
 
     def _is_sliced(self, i):
         name = self.names[i]

@@ -117,6 +117,7 @@ def _with_backward(
             gradient_bytes=most_gradient * rng.choice((0, op.value_bytes)),
             passes_to=op.reads[0] if op.reads[0] != "x" and rng.random() < 0.4 else None,
             slices=tuple(read for read in op.reads if numbers.random() < 0.2),
+            buffer_bytes=numbers.choice((0, 0, 0, 20)),
             kept_bytes=op.storage_bytes if op.name in saved else 0,
             residual_bytes=own_bytes,
             workspace_bytes=rng.choice((0, 0, 0, 0, 4)),

@@ -131,6 +131,51 @@ SLICED = {
 }
 """Models in which the gradients of several values are slices of one buffer."""
 
+
+class Prompted(nn.Module):
+    """Puts a trained prompt before what a layer makes, by way of a view or beside a constant."""
+
+    def __init__(self, joined, rows=8):
+        super().__init__()
+        self.joined = joined
+        self.prompt = nn.Parameter(torch.randn(rows, 32))
+        self.first, self.second = nn.Linear(32, 32), nn.Linear(32, 32)
+
+    def forward(self, x):
+        return self.second(torch.relu(self.joined(self.prompt, self.first(x))))
+
+
+def beside_a_constant(prompt, x):
+    rows = torch.cat([prompt, torch.ones(120, 32)])
+    return torch.relu(x @ rows.T) @ rows
+
+
+PROMPTED = {
+    "rows": lambda: (Prompted(lambda p, x: torch.cat([p, x])), (torch.ones(40, 32),)),
+    "one sample": lambda: (
+        Prompted(lambda p, x: torch.cat([p.expand(x.shape[0], -1, -1), x], 1)),
+        (torch.ones(1, 40, 32),),
+    ),
+    "two samples": lambda: (
+        Prompted(lambda p, x: torch.cat([p.expand(x.shape[0], -1, -1), x], 1)),
+        (torch.ones(2, 40, 32),),
+    ),
+    "columns": lambda: (
+        Prompted(lambda p, x: torch.cat([p.T, x[:, 8:]], 1)),
+        (torch.ones(32, 32),),
+    ),
+    "constant": lambda: (Prompted(beside_a_constant), (torch.ones(1, 32),)),
+    "stacked": lambda: (
+        Prompted(lambda p, x: torch.stack([p, x]).view(-1, 32)),
+        (torch.ones(8, 32),),
+    ),
+    "nested": lambda: (
+        Prompted(lambda p, x: torch.cat([torch.cat([p, p.view(8, 32)]), x])),
+        (torch.ones(40, 32),),
+    ),
+}
+"""Models in which the gradient of a weight may be a slice of a buffer."""
+
 MODELS = {
     "decoder": lambda: (Decoder(), (torch.arange(40).reshape(2, 20),)),
     "convolutional": lambda: (convolutional(), (torch.ones(4, 3, 12, 12),)),

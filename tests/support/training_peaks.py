@@ -37,11 +37,11 @@ class Tracker(TorchDispatchMode):
         return result
 
 
-def peak_of_stage(stage, inputs, in_flight, microbatches, is_last):
+def peak_of_stage(stage, inputs, in_flight, microbatches, is_last, has_gradients=True):
     """Run the steps of one stage as torch's pipeline stages do, with their buffers."""
     tracker = Tracker()
     for parameter in stage.parameters():
-        parameter.grad = torch.zeros_like(parameter)
+        parameter.grad = torch.zeros_like(parameter) if has_gradients else None
         tracker.hold(parameter.grad)
     tracker.hold([*stage.parameters(), *stage.buffers()])
 

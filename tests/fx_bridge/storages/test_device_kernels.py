@@ -63,7 +63,8 @@ def captured_attention(
 
 def residual_bytes(captured: CapturedGraph) -> int:
     """What is kept for the backward pass of the operators alone."""
-    passes = backward_passes(captured, {node.name: 2**40 for node in captured.operators})
+    costs = backward_costs(captured)
+    passes = backward_passes(captured, costs, {node.name: 2**40 for node in captured.operators})
     return sum(entry.residual_bytes for entry in passes.values())
 
 

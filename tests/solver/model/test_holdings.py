@@ -140,6 +140,15 @@ def test_a_stage_has_two_gradients_of_a_slice_that_goes_back():
     assert problem.arrays.held_bytes.tolist() == [3 * 4 + 2 * 4, 3 * 4 + 2 * 4, 6]
 
 
+def test_a_slice_without_gaps_that_goes_back_keeps_its_buffer():
+    operators = (
+        Operator("a", value_bytes=4, backward=of(4, buffer_bytes=20)),
+        Operator("b", value_bytes=4, backward=of(4, buffer_bytes=3)),
+    )
+    problem = PartitionProblem(operators, (Device("x"),), memory_model="training", microbatches=3)
+    assert problem.arrays.held_bytes.tolist() == [3 * 4 + 20, 3 * 4 + 4]
+
+
 def test_what_nobody_keeps_counts_where_no_gradient_is():
     operators = (Operator("a", storage_bytes=8), Operator("b", reads=("a",)))
     found = held(*operators, memory_model="training")
