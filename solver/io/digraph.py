@@ -18,11 +18,18 @@ Graph attributes: ``weights`` (key to ``{"size_bytes": ..., "training_bytes": ..
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import itertools
 from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, Final
 
+from solver.io.graph_attributes import (
+    OPERATOR_FIELDS,
+    check_times,
+    checked_graph,
+    node_name,
+    reject_unknown,
+    whole,
+)
 from solver.model.device_text import as_devices
 from solver.model.devices import Device
 from solver.model.errors import PartitionError
@@ -35,23 +42,6 @@ if TYPE_CHECKING:
     # It takes longer to load than the rest of the library together.
     import networkx as nx
 
-_OPERATOR_FIELDS: Final = (
-    "latency_ns",
-    "storage_bytes",
-    "workspace_bytes",
-    "value_bytes",
-    "alias_of",
-    "weights",
-    "backward",
-    "is_output",
-    "allowed_devices",
-    "transfer_ns",
-    "received_bytes",
-    "is_backward",
-    "stage",
-    "in_place",
-    "module",
-)
 _BY_CLASS: Final = ("storage_bytes", "alias_of", "in_place", "workspace_bytes", "backward")
 _ABSENT: Final[Mapping[str, Any]] = {
     "alias_of": None,
@@ -63,8 +53,6 @@ _ABSENT: Final[Mapping[str, Any]] = {
     "must_recompute": False,
 }
 """What an attribute by device class that is left out stands for, where that is not 0."""
-_NODE_ATTRIBUTES: Final = ("kind", "order", "info", "by_device_class", *_OPERATOR_FIELDS)
-_GRAPH_ATTRIBUTES: Final = ("weights", "colocation", "info")
 SETTINGS: Final = (
     "objective",
     "memory_model",
@@ -104,23 +92,17 @@ def problem_from_digraph(
     Examples
     --------
     >>> import networkx as nx
-    >>> graph = nx.DiGraph([("matmul", "relu")])
-    >>> graph.nodes["matmul"]["latency_ns"] = 500
+    >>> graph = nx.DiGraph()
+    >>> graph.add_node("matmul", latency_ns=500)
+    >>> graph.add_node("relu", latency_ns=20)
+    >>> graph.add_edge("matmul", "relu")
     >>> problem = problem_from_digraph(graph, [Device("a"), Device("b")])
     >>> [op.name for op in problem.operators]
     ['matmul', 'relu']
     """
-    import networkx as nx
-
-    if not isinstance(graph, nx.DiGraph) or graph.is_multigraph():
-        raise PartitionError(f"the graph is a {type(graph).__name__}; give a networkx.DiGraph")
     devices = as_devices(devices)
-    _reject_unknown(settings, ("interconnect", *SETTINGS), "setting")
-    _reject_unknown(graph.graph, _GRAPH_ATTRIBUTES, "graph attribute")
-    for node, attributes in graph.nodes(data=True):
-        if not isinstance(node, str):
-            raise PartitionError(f"node {node!r} is not named by a string")
-        _reject_unknown(attributes, _NODE_ATTRIBUTES, f"node {node!r}: attribute")
+    reject_unknown(settings, ("interconnect", *SETTINGS), "setting")
+    graph = checked_graph(graph)
     classes = {device.device_class for device in devices}
     operators: list[Operator] = []
     inputs: list[GraphInput] = []
@@ -134,7 +116,7 @@ def problem_from_digraph(
             operators.append(_operator(graph, node, own))
         else:
             raise PartitionError(f"node {node!r}: kind is {shown(kind)}; write operator or input")
-    return PartitionProblem(
+    problem = PartitionProblem(
         operators=tuple(operators),
         devices=devices,
         inputs=tuple(inputs),
@@ -142,6 +124,8 @@ def problem_from_digraph(
         colocation=_colocation(graph.graph.get("colocation", [])),
         **settings,
     )
+    check_times(graph, problem)
+    return problem
 
 
 def problem_to_digraph(problem: PartitionProblem) -> nx.DiGraph:
@@ -158,7 +142,7 @@ def problem_to_digraph(problem: PartitionProblem) -> nx.DiGraph:
     for order, op in enumerate(problem.operators):
         attributes = {
             name: _plain(getattr(op, name))
-            for name in _OPERATOR_FIELDS
+            for name in OPERATOR_FIELDS
             if getattr(op, name) != getattr(_DEFAULTS, name)
         }
         graph.add_node(op.name, kind="operator", order=order, **attributes)
@@ -190,20 +174,6 @@ def _plain(value: object) -> object:
     return value
 
 
-def _reject_unknown(attributes: Mapping[Any, Any], known: Sequence[str], what: str) -> None:
-    for name in attributes:
-        if name in known:
-            continue
-        close = difflib.get_close_matches(str(name), known, n=1)
-        if close:
-            hint = f"did you mean {close[0]!r}?"
-        elif "info" in known:
-            hint = "put your own data under 'info'"
-        else:
-            hint = f"write one of {', '.join(known)}"
-        raise PartitionError(f"{what} {name!r} is unknown; {hint}")
-
-
 def _execution_order(graph: nx.DiGraph) -> list[str]:
     import networkx as nx
 
@@ -214,7 +184,7 @@ def _execution_order(graph: nx.DiGraph) -> list[str]:
         )
     # A graph input precedes everything, so its order is immaterial.
     orders = {
-        node: order
+        node: whole(order)
         for node, order in graph.nodes(data="order")
         if order is not None and graph.nodes[node].get("kind") != "input"
     }
@@ -248,7 +218,7 @@ def _graph_input(graph: nx.DiGraph, node: str, attributes: Mapping[str, Any]) ->
     for name in attributes:
         if name not in ("kind", "order", "info", "value_bytes"):
             raise PartitionError(f"graph input {node!r}: {name} is only for operators")
-    return GraphInput(node, attributes.get("value_bytes", 0))
+    return GraphInput(node, whole(attributes.get("value_bytes", 0)))
 
 
 def _of_classes(attributes: Mapping[str, Any], classes: Set[str], what: str) -> Mapping[str, Any]:
@@ -257,8 +227,8 @@ def _of_classes(attributes: Mapping[str, Any], classes: Set[str], what: str) -> 
         return attributes
     others = _mapping(attributes["by_device_class"], what)
     for name, other in others.items():
-        _reject_unknown(_mapping(other, f"{what}: {name}"), _BY_CLASS, f"{what}: attribute")
-    variants = [{**others[name]} for name in sorted(classes & set(others))]
+        reject_unknown(_mapping(other, f"{what}: {name}"), _BY_CLASS, f"{what}: attribute")
+    variants = [whole(others[name]) for name in sorted(classes & set(others))]
     if classes - set(others) or not variants:
         variants.insert(0, {})
     return _most(attributes, variants)
@@ -287,26 +257,22 @@ def _most(own: Mapping[str, Any], variants: Sequence[Mapping[str, Any]]) -> dict
 
 
 def _operator(graph: nx.DiGraph, node: str, attributes: Mapping[str, Any]) -> Operator:
-    given = {name: attributes[name] for name in _OPERATOR_FIELDS if name in attributes}
+    given = {name: whole(attributes[name]) for name in OPERATOR_FIELDS if name in attributes}
     where = f"operator {node!r}: "
     for name in ("weights", "allowed_devices"):
         value = given.get(name)
         if value is None:
             given.pop(name, None)
-        elif not isinstance(value, (list, tuple, set, frozenset)) or not all(
-            isinstance(entry, str) for entry in value
-        ):
-            raise PartitionError(f"{where}{name} is {shown(value)}; write a list of names")
         else:
-            given[name] = frozenset(value) if name == "allowed_devices" else tuple(value)
+            names = _names(value, f"{where}{name}")
+            given[name] = frozenset(names) if name == "allowed_devices" else names
     for name in ("is_output", "is_backward", "in_place"):
         if not isinstance(given.get(name, False), bool):
             raise PartitionError(f"{where}{name} is {shown(given[name])}; write true or false")
     if "backward" in given:
         given["backward"] = _backward(given["backward"], f"{where}backward")
-    alias_of = given.get("alias_of")
-    if alias_of is not None and not isinstance(alias_of, str):
-        raise PartitionError(f"{where}alias_of is {shown(alias_of)}; write the name of a node")
+    if given.get("alias_of") is not None:
+        given["alias_of"] = node_name(given["alias_of"], f"{where}alias_of")
     return Operator(name=node, reads=tuple(graph.predecessors(node)), **given)
 
 
@@ -314,9 +280,11 @@ def _backward(value: object, what: str) -> Backward:
     if isinstance(value, Backward):
         return value
     fields = dict(_mapping(value, what))
-    _reject_unknown(
-        fields, [entry.name for entry in dataclasses.fields(Backward)], f"{what}: field"
-    )
+    reject_unknown(fields, [entry.name for entry in dataclasses.fields(Backward)], f"{what}: field")
+    if fields.get("passes_to") is not None:
+        fields["passes_to"] = node_name(fields["passes_to"], f"{what}: passes_to")
+    for name in {"slices", "saves"} & fields.keys():
+        fields[name] = _names(fields[name], f"{what}: {name}")
     try:
         return Backward(**fields)
     except PartitionError as error:
@@ -325,10 +293,16 @@ def _backward(value: object, what: str) -> Backward:
 
 def _weights(table: object) -> dict[str, Weight]:
     weights: dict[str, Weight] = {}
-    for key, entry in _mapping(table, "graph attribute weights").items():
+    what = "graph attribute weights"
+    if not isinstance(table, Mapping):
+        raise PartitionError(f"{what} is {shown(table)}; write a mapping")
+    for given, entry in table.items():
+        key = node_name(given, f"{what}: a key")
         where = f"weight {key!r}"
-        sizes = _mapping(entry, where)
-        _reject_unknown(sizes, ("size_bytes", "training_bytes"), f"{where}: field")
+        if key in weights:
+            raise PartitionError(f"{where} is in the {what} as a number and as a string; keep one")
+        sizes = whole(_mapping(entry, where))
+        reject_unknown(sizes, ("size_bytes", "training_bytes"), f"{where}: field")
         if "size_bytes" not in sizes:
             raise PartitionError(f"{where} has no size_bytes")
         try:
@@ -345,14 +319,12 @@ def _colocation(groups: object) -> tuple[ColocationGroup, ...]:
     for index, group in enumerate(groups):
         where = f"colocation[{index}]"
         fields = _mapping(group, where)
-        _reject_unknown(fields, ("operators", "reason"), f"{where}: field")
-        names = fields.get("operators")
-        if not isinstance(names, (list, tuple)) or not all(isinstance(n, str) for n in names):
-            raise PartitionError(f"{where}: operators is {shown(names)}; write a list of names")
+        reject_unknown(fields, ("operators", "reason"), f"{where}: field")
+        names = _names(fields.get("operators"), f"{where}: operators")
         reason = fields.get("reason", "given by the caller")
         if not isinstance(reason, str):
             raise PartitionError(f"{where}: reason is {shown(reason)}; write a string")
-        result.append(ColocationGroup(tuple(names), reason))
+        result.append(ColocationGroup(names, reason))
     return tuple(result)
 
 
@@ -363,3 +335,9 @@ def _mapping(value: object, what: str) -> Mapping[str, Any]:
         if not isinstance(key, str):
             raise PartitionError(f"{what}: key {key!r} is not a string")
     return value
+
+
+def _names(value: object, what: str) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple, set, frozenset)):
+        raise PartitionError(f"{what} is {shown(value)}; write a list of names")
+    return tuple(node_name(name, f"{what}: an entry") for name in value)

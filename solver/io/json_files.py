@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from solver.io.digraph import SETTINGS, problem_from_digraph, problem_to_digraph
 from solver.io.files import load_json, write_text_atomically
+from solver.io.graph_attributes import node_name
 from solver.io.json_fields import check_schema, read_as
 from solver.model.devices import Charging, Device, Interconnect, Link
 from solver.model.errors import PartitionError
@@ -32,19 +33,16 @@ _PLAN_SCHEMA: Final = "fxpartition.plan"
 
 
 @dataclass(frozen=True)
-class _Edge:
-    source: str
-    target: str
-
-
-@dataclass(frozen=True)
 class _Graph:
-    """As networkx writes it; the attributes of a node stand beside its ``id``."""
+    """As networkx writes it; the attributes of a node stand beside its ``id``.
+
+    Those of an edge stand beside its ``source`` and ``target``.
+    """
 
     directed: bool
     multigraph: bool
     nodes: tuple[Mapping[str, Any], ...]
-    edges: tuple[_Edge, ...]
+    edges: tuple[Mapping[str, Any], ...]
     graph: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -216,21 +214,30 @@ def _digraph(graph: _Graph) -> nx.DiGraph:
     if not graph.directed or graph.multigraph:
         raise PartitionError("graph: must say directed true and multigraph false")
     seen: set[str] = set()
+    nodes: list[Mapping[str, Any]] = []
     for index, node in enumerate(graph.nodes):
-        identity = read_as(str, node.get("id"), f"graph: nodes[{index}]: id")
+        identity = node_name(node.get("id"), f"graph: nodes[{index}]: id")
         if identity in seen:
             raise PartitionError(
                 f"graph: nodes[{index}]: the id {identity!r} is given twice; write it once"
             )
         seen.add(identity)
+        nodes.append({**node, "id": identity})
+    edges: list[Mapping[str, Any]] = []
     for index, edge in enumerate(graph.edges):
-        for end, name in dataclasses.asdict(edge).items():
-            if name not in seen:
+        ends: dict[str, str] = {}
+        for end in ("source", "target"):
+            where = f"graph: edges[{index}]: {end}"
+            if end not in edge:
+                raise PartitionError(f"{where} is missing; write the id of a node")
+            ends[end] = node_name(edge[end], where)
+            if ends[end] not in seen:
                 raise PartitionError(
-                    f"graph: edges[{index}]: {end} is {shown(name)}, which is not a node; "
-                    "write the id of one"
+                    f"{where} is {shown(edge[end])}, which is not a node; write the id of one"
                 )
+        edges.append({**edge, **ends})
     import networkx as nx
 
-    made: nx.DiGraph = nx.node_link_graph(dataclasses.asdict(graph), edges="edges")
+    read = {**dataclasses.asdict(graph), "nodes": nodes, "edges": edges}
+    made: nx.DiGraph = nx.node_link_graph(read, edges="edges")
     return made

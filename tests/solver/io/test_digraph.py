@@ -2,6 +2,7 @@ import json
 import re
 
 import networkx as nx
+import numpy as np
 import pytest
 
 from solver.io.digraph import problem_from_digraph, problem_to_digraph
@@ -124,7 +125,21 @@ def test_an_input_may_stand_anywhere_and_have_an_order_or_none():
         (nx.Graph([("a", "b")]), ("a Graph", "networkx.DiGraph")),
         (nx.MultiDiGraph([("a", "b")]), ("a MultiDiGraph", "networkx.DiGraph")),
         ({"a": ["b"]}, ("a dict", "networkx.DiGraph")),
-        (nx.DiGraph([("a", 3)]), ("node 3", "string")),
+        (nx.DiGraph([("a", (3, 4))]), ("name of a node is (3, 4)", "relabel_nodes")),
+        (nx.DiGraph([("a", True)]), ("name of a node is True", "whole number")),
+        (nx.DiGraph([(1, "1")]), ("nodes 1 and '1'", "same name '1'; rename one")),
+        (
+            nx.DiGraph([("a", "b", {"weight": 3})]),
+            ("edge 'a' -> 'b'", "'weight'", "put 'value_bytes', or 'transfer_ns', on node 'a'"),
+        ),
+        (
+            graph_of({"a": {"latency_ns": 3}}, [("a", "b")]),
+            ("node 'b' has no latency_ns, which another node has; give it one, 0 if",),
+        ),
+        (
+            graph_of({"a": {"latency_ns": 3}, "b": {"latency_ns": 0}, "c": {"value_bytes": 4}}),
+            ("node 'c' has no latency_ns, which 2 others have",),
+        ),
         (nx.DiGraph(), ("no operators",)),
         (
             graph_of({"a": {}}, [("a", "b"), ("b", "c"), ("c", "a")]),
@@ -176,13 +191,17 @@ def test_an_input_may_stand_anywhere_and_have_an_order_or_none():
             graph_of({"a": {"allowed_devices": "gpu0"}}),
             ("'a'", "allowed_devices is 'gpu0'", "list of names"),
         ),
-        (graph_of({"a": {"weights": [["w"]]}}), ("'a'", "weights is [['w']]", "list of names")),
+        (graph_of({"a": {"weights": [["w"]]}}), ("'a'", "weights: an entry is ['w']", "a text")),
         (graph_of({"a": {"is_output": 1}}), ("'a'", "is_output is 1", "true or false")),
         (graph_of({"a": {"is_backward": "no"}}), ("'a'", "is_backward is 'no'", "true or false")),
-        (graph_of({"a": {"alias_of": 5}}), ("'a'", "alias_of is 5", "name of a node")),
+        (graph_of({"a": {"alias_of": 5.5}}), ("'a'", "alias_of is 5.5", "a text")),
         (graph_of({"a": {}}, weights=["w"]), ("graph attribute weights", "write a mapping")),
         (graph_of({"a": {}}, weights={"w": 5}), ("weight 'w' is 5", "write a mapping")),
-        (graph_of({"a": {}}, weights={5: {}}), ("weights", "key 5 is not a string")),
+        (graph_of({"a": {}}, weights={5.5: {}}), ("weights: a key is 5.5", "whole number")),
+        (
+            graph_of({"a": {}}, weights={"5": {"size_bytes": 1}, 5: {"size_bytes": 1}}),
+            ("weight '5'", "as a number and as a string"),
+        ),
         (graph_of({"a": {}}, weights={"w": {}}), ("weight 'w' has no size_bytes",)),
         (
             graph_of({"a": {}}, weights={"w": {"size_bytes": 1, "size": 2}}),
@@ -228,6 +247,64 @@ def test_an_input_may_stand_anywhere_and_have_an_order_or_none():
 def test_a_wrong_graph_is_named_with_the_remedy(graph, parts):
     with raises(*parts):
         problem_from_digraph(graph, DEVICES)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        *((name, "latency_ns") for name in ("time_ns", "cost", "runtime_ms", "flops", "execTime")),
+        *((name, "storage_bytes") for name in ("memory", "size", "mem_mb", "activation_bytes")),
+        *((name, "value_bytes") for name in ("comm", "output_bytes", "tensorSize", "edge_weight")),
+        *((name, "transfer_ns") for name in ("comm_ns", "transfer_time", "communicationLatency")),
+        *((name, "weights") for name in ("params", "param_bytes", "weight_bytes")),
+        *((name, "allowed_devices") for name in ("device", "gpu_id")),
+        ("colorClass", "colocation"),
+    ],
+)
+def test_names_that_others_use_are_answered_with_ours(name, meant):
+    """Tests for the first name in the answer; ``weight`` alone may be any of several."""
+    with raises(f"attribute {name!r} is unknown; did you mean ", meant) as caught:
+        problem_from_digraph(graph_of({"a": {name: 1}}), DEVICES)
+    assert re.search(r"mean (?:the graph attribute )?'(\w+)'", str(caught.value))[1] == meant
+    with raises("'latency_ns'", "'storage_bytes'", "'weights'"):
+        problem_from_digraph(graph_of({"a": {"weight": 1}}), DEVICES)
+
+
+def test_whole_numbers_are_names_wherever_a_graph_names_something():
+    nodes = {
+        7: {"latency_ns": 3, "weights": [0], "storage_bytes": np.int64(8)},
+        np.int64(3): {"latency_ns": {"default": np.int32(4)}},
+        "x": {"kind": "input", "value_bytes": 2.0},
+        5: {"alias_of": 3, "backward": {"passes_to": 7, "slices": [3], "saves": [7]}},
+    }
+    graph = graph_of(
+        nodes,
+        [(3, 5), (7, 5), ("x", 7), (7, 3)],
+        colocation=[{"operators": [3, 5]}],
+        weights={0: {"size_bytes": np.int64(6)}},
+        name="mine",
+    )
+    problem = problem_from_digraph(graph, DEVICES)
+    assert [(op.name, op.reads) for op in problem.operators] == [
+        ("7", ("x",)),
+        ("3", ("7",)),
+        ("5", ("3", "7")),
+    ]
+    back = problem.operators[2].backward
+    assert (back.passes_to, back.slices, back.saves) == ("7", ("3",), ("7",))
+    assert problem.operators[2].alias_of == "3"
+    assert problem.colocation[0].operators == ("3", "5")
+    assert problem.weights == {"0": Weight(6)} and problem.operators[0].weights == ("0",)
+    assert [type(op.latency_on("default")) for op in problem.operators] == [int] * 3
+    assert list(graph) == [7, 3, "x", 5]
+
+
+def test_times_may_be_left_out_where_nothing_counts_them():
+    nodes = {"a": {"latency_ns": 3}, "b": {"value_bytes": 4}}
+    problem = problem_from_digraph(graph_of(nodes, [("a", "b")]), DEVICES, objective="transfer")
+    assert problem.operators[1].latency_ns == 0
+    view = {"a": {"latency_ns": 3}, "b": {"alias_of": "a"}}
+    assert len(problem_from_digraph(graph_of(view, [("a", "b")]), DEVICES).operators) == 2
 
 
 def test_memory_is_the_most_that_a_class_of_the_devices_needs():
