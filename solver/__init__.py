@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from solver.model.pipeline import Pipeline as Pipeline
     from solver.model.plan import PartitionPlan as PartitionPlan
     from solver.model.plan import Stage as Stage
+    from solver.model.plan import repair_colocation as repair_colocation
     from solver.model.problem import MEMORY_MODELS as MEMORY_MODELS
     from solver.model.problem import OBJECTIVES as OBJECTIVES
     from solver.model.problem import ColocationGroup as ColocationGroup
@@ -93,6 +94,7 @@ MODULE_OF = {
     "Pipeline": "solver.model.pipeline",
     "PartitionPlan": "solver.model.plan",
     "Stage": "solver.model.plan",
+    "repair_colocation": "solver.model.plan",
     "ColocationGroup": "solver.model.problem",
     "GraphInput": "solver.model.problem",
     "MEMORY_MODELS": "solver.model.problem",

@@ -26,10 +26,9 @@ from solver.io.graph_attributes import (
     OPERATOR_FIELDS,
     check_times,
     checked_graph,
-    node_name,
     reject_unknown,
-    whole,
 )
+from solver.model.checks import as_name, whole
 from solver.model.device_text import as_devices
 from solver.model.devices import Device
 from solver.model.errors import PartitionError
@@ -272,7 +271,7 @@ def _operator(graph: nx.DiGraph, node: str, attributes: Mapping[str, Any]) -> Op
     if "backward" in given:
         given["backward"] = _backward(given["backward"], f"{where}backward")
     if given.get("alias_of") is not None:
-        given["alias_of"] = node_name(given["alias_of"], f"{where}alias_of")
+        given["alias_of"] = as_name(given["alias_of"], f"{where}alias_of")
     return Operator(name=node, reads=tuple(graph.predecessors(node)), **given)
 
 
@@ -282,7 +281,7 @@ def _backward(value: object, what: str) -> Backward:
     fields = dict(_mapping(value, what))
     reject_unknown(fields, [entry.name for entry in dataclasses.fields(Backward)], f"{what}: field")
     if fields.get("passes_to") is not None:
-        fields["passes_to"] = node_name(fields["passes_to"], f"{what}: passes_to")
+        fields["passes_to"] = as_name(fields["passes_to"], f"{what}: passes_to")
     for name in {"slices", "saves"} & fields.keys():
         fields[name] = _names(fields[name], f"{what}: {name}")
     try:
@@ -297,7 +296,7 @@ def _weights(table: object) -> dict[str, Weight]:
     if not isinstance(table, Mapping):
         raise PartitionError(f"{what} is {shown(table)}; write a mapping")
     for given, entry in table.items():
-        key = node_name(given, f"{what}: a key")
+        key = as_name(given, f"{what}: a key")
         where = f"weight {key!r}"
         if key in weights:
             raise PartitionError(f"{where} is in the {what} as a number and as a string; keep one")
@@ -340,4 +339,4 @@ def _mapping(value: object, what: str) -> Mapping[str, Any]:
 def _names(value: object, what: str) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple, set, frozenset)):
         raise PartitionError(f"{what} is {shown(value)}; write a list of names")
-    return tuple(node_name(name, f"{what}: an entry") for name in value)
+    return tuple(as_name(name, f"{what}: an entry") for name in value)

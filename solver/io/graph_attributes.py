@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from operator import index
 from typing import TYPE_CHECKING, Any, Final
 
+from solver.model.checks import as_name
 from solver.model.errors import PartitionError
 from solver.model.problem import PartitionProblem
 from solver.model.problem_checks import TIMED_OBJECTIVES
@@ -140,7 +140,7 @@ def _renamed(graph: nx.DiGraph) -> nx.DiGraph:
     """Return a copy with strings as names, in which readers read in the order that they did."""
     import networkx as nx
 
-    name_of = {node: node_name(node, "the name of a node") for node in graph}
+    name_of = {node: as_name(node, "the name of a node") for node in graph}
     first: dict[str, object] = {}
     for node, name in name_of.items():
         if name in first:
@@ -157,31 +157,6 @@ def _renamed(graph: nx.DiGraph) -> nx.DiGraph:
         for read in graph.predecessors(node)
     )
     return named
-
-
-def node_name(name: object, what: str) -> str:
-    """Return a name as a string; of what is neither a string nor a whole number, refuse it."""
-    if isinstance(name, str):
-        return name
-    number = whole(name)
-    if isinstance(number, bool) or not isinstance(number, int):
-        raise PartitionError(
-            f"{what} is {shown(name)}; write a text or a whole number, such as "
-            "networkx.relabel_nodes(graph, str) makes"
-        )
-    return str(number)
-
-
-def whole(value: Any) -> Any:
-    """Return a whole number of another class, such as numpy's, as an int; in mappings too."""
-    # What most attributes are comes first: graphs are large.
-    if value is None or isinstance(value, (int, str, list, tuple)):
-        return value
-    if isinstance(value, Mapping):
-        return {key: whole(each) for key, each in value.items()}
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return index(value) if hasattr(value, "__index__") else value
 
 
 def check_times(graph: nx.DiGraph, problem: PartitionProblem) -> None:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from solver.io.digraph import SETTINGS, problem_from_digraph, problem_to_digraph
 from solver.io.files import load_json, write_text_atomically
-from solver.io.graph_attributes import node_name
 from solver.io.json_fields import check_schema, read_as
+from solver.model.checks import as_name
 from solver.model.devices import Charging, Device, Interconnect, Link
 from solver.model.errors import PartitionError
 from solver.model.plan import PartitionPlan
@@ -216,7 +216,7 @@ def _digraph(graph: _Graph) -> nx.DiGraph:
     seen: set[str] = set()
     nodes: list[Mapping[str, Any]] = []
     for index, node in enumerate(graph.nodes):
-        identity = node_name(node.get("id"), f"graph: nodes[{index}]: id")
+        identity = as_name(node.get("id"), f"graph: nodes[{index}]: id")
         if identity in seen:
             raise PartitionError(
                 f"graph: nodes[{index}]: the id {identity!r} is given twice; write it once"
@@ -230,7 +230,7 @@ def _digraph(graph: _Graph) -> nx.DiGraph:
             where = f"graph: edges[{index}]: {end}"
             if end not in edge:
                 raise PartitionError(f"{where} is missing; write the id of a node")
-            ends[end] = node_name(edge[end], where)
+            ends[end] = as_name(edge[end], where)
             if ends[end] not in seen:
                 raise PartitionError(
                     f"{where} is {shown(edge[end])}, which is not a node; write the id of one"

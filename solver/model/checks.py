@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import MISSING, fields
 from difflib import get_close_matches
+from operator import index
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -90,6 +91,31 @@ def check_name(value: object, what: str) -> None:
     """Raise unless `value` is a non-empty string."""
     if not isinstance(value, str) or not value:
         raise PartitionError(f"{what} is {shown(value)}; write a non-empty string")
+
+
+def as_name(name: object, what: str) -> str:
+    """Return a name as a string; of what is neither a string nor a whole number, refuse it."""
+    if isinstance(name, str):
+        return name
+    number = whole(name)
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise PartitionError(
+            f"{what} is {shown(name)}; write a text or a whole number, such as "
+            "networkx.relabel_nodes(graph, str) makes"
+        )
+    return str(number)
+
+
+def whole(value: Any) -> Any:
+    """Return a whole number of another class, such as numpy's, as an int; in mappings too."""
+    # What most attributes are comes first: graphs are large.
+    if value is None or isinstance(value, (int, str, list, tuple)):
+        return value
+    if isinstance(value, Mapping):
+        return {key: whole(each) for key, each in value.items()}
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return index(value) if hasattr(value, "__index__") else value
 
 
 def several(value: object, what: str) -> tuple[Any, ...]:

@@ -8,7 +8,15 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from solver.model.checks import as_mapping, check_name, check_natural, only_given, remake, several
+from solver.model.checks import (
+    as_mapping,
+    as_name,
+    check_name,
+    check_natural,
+    only_given,
+    remake,
+    several,
+)
 from solver.model.errors import PartitionError
 from solver.model.problem import PartitionProblem
 from solver.model.text import shown
@@ -110,10 +118,12 @@ class PartitionPlan:
     def from_assignment(
         cls,
         problem: PartitionProblem,
-        assignment: Mapping[str, str],
+        assignment: Mapping[str, str] | Mapping[int, str],
         chunks: Mapping[str, int] | None = None,
     ) -> PartitionPlan:
         """Build a plan from an assignment alone, finding the order of the devices.
+
+        Operators may be named by whole numbers, as nodes of a graph are.
 
         Among the orders in which data flows forward within every chunk it takes the one that
         prefers the device whose first operator comes first. If there is none, devices stand in
@@ -124,7 +134,7 @@ class PartitionPlan:
         PartitionError
             If an operator is missing, unknown, or on an unknown device, or a chunk is wrong.
         """
-        check_assignment(problem, assignment)
+        assignment = _named(problem, assignment)
         first_seen = tuple(dict.fromkeys(assignment[op.name] for op in problem.operators))
         unordered = cls(assignment, first_seen, chunks or {})
         successors: dict[str, set[str]] = {device: set() for device in first_seen}
@@ -201,6 +211,73 @@ def check_assignment(problem: PartitionProblem, assignment: Mapping[str, str]) -
             raise PartitionError(
                 f"the plan places {name!r}, which is not an operator; leave it out"
             )
+
+
+def _named(
+    problem: PartitionProblem, assignment: Mapping[str, str] | Mapping[int, str]
+) -> dict[str, str]:
+    """Return an assignment by names; PartitionError unless it is one of all operators."""
+    named: dict[str, str] = {}
+    for given, device in as_mapping(assignment, "assignment").items():
+        name = as_name(given, "assignment: an operator")
+        if name in named:
+            raise PartitionError(f"the plan places {name!r} as a number and as a text; keep one")
+        if not isinstance(device, str):
+            names = ", ".join(device.name for device in problem.devices)
+            raise PartitionError(
+                f"the plan puts operator {name!r} on {shown(device)}; the devices are {names}"
+            )
+        named[name] = device
+    check_assignment(problem, named)
+    return named
+
+
+def repair_colocation(
+    problem: PartitionProblem, assignment: Mapping[str, str] | Mapping[int, str]
+) -> dict[str, str]:
+    """Return an assignment in which operators that must share a device do, where they may run.
+
+    Each group goes to the one of its devices on which most of its time is, and of equals to that of
+    its largest operator; if its members may run on none of them, to the first that all may run on.
+    Groups that overlap are one, and so are operators that are pinned to one stage. All else stays.
+
+    Parameters
+    ----------
+    assignment : mapping of str or int to str
+        Every operator to a device, such as parts that a partitioner of plain graphs found.
+
+    Returns
+    -------
+    dict
+        By operator. Memory may be exceeded, and stages read from one another in a circle, whether
+        or not they did before: :func:`~solver.evaluation.evaluate.evaluate` says so.
+
+    Raises
+    ------
+    PartitionError
+        If an operator is missing, unknown, or on an unknown device.
+
+    Examples
+    --------
+    >>> from solver import ColocationGroup, Device, Operator
+    >>> operators = (Operator("a", 3), Operator("b", 5, ("a",)), Operator("c", 1, ("b",)))
+    >>> devices = (Device("gpu0"), Device("gpu1"))
+    >>> problem = PartitionProblem(operators, devices, colocation=(ColocationGroup(("a", "b")),))
+    >>> repair_colocation(problem, {"a": "gpu0", "b": "gpu1", "c": "gpu0"})
+    {'a': 'gpu1', 'b': 'gpu1', 'c': 'gpu0'}
+    """
+    repaired = _named(problem, assignment)
+    for unit in problem.units:
+        members = [problem.operators[problem.index_of[name]] for name in unit]
+        shares: dict[str, list[int]] = {}
+        for device in problem.devices:
+            if all(device.name in (op.allowed_devices or (device.name,)) for op in members):
+                there = [op for op in members if repaired[op.name] == device.name]
+                times = [op.latency_on(device.device_class) for op in there]
+                shares[device.name] = [sum(times), max(times, default=0), len(there)]
+        # The first one of the largest share; that there is one was checked with the problem.
+        repaired.update(dict.fromkeys(unit, max(shares, key=shares.__getitem__)))
+    return repaired
 
 
 def quotient_arcs(

@@ -1,12 +1,22 @@
 import re
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from solver.model.errors import PartitionError
 from solver.model.operators import Operator
-from solver.model.plan import PartitionPlan, Stage, check_assignment, quotient_arcs
+from solver.model.plan import (
+    PartitionPlan,
+    Stage,
+    check_assignment,
+    quotient_arcs,
+    repair_colocation,
+)
+from solver.model.problem import ColocationGroup
+from tests.support.random_problems import random_plan, random_problem
 
 
 def raises(*parts):
@@ -171,8 +181,6 @@ def test_operators_of_a_device():
 def test_the_order_of_a_random_plan_is_topological_if_any_is(seed, plan_seed, draw_chunks):
     from itertools import permutations
 
-    from tests.support.random_problems import random_plan, random_problem
-
     problem = random_problem(seed)
     drawn = random_plan(problem, plan_seed, draw_chunks=draw_chunks)
     plan = PartitionPlan.from_assignment(problem, drawn.assignment, drawn.chunks)
@@ -183,3 +191,78 @@ def test_the_order_of_a_random_plan_is_topological_if_any_is(seed, plan_seed, dr
     orders = permutations(plan.device_order)
     possible = any(is_forward(PartitionPlan(plan.assignment, o, plan.chunks)) for o in orders)
     assert is_forward(plan) == possible
+
+
+def test_operators_may_be_named_by_the_numbers_of_their_nodes(diamond):
+    problem = diamond(operators=(Operator("7"), Operator("8", reads=("7",))), inputs=())
+    for assignment in ({7: "p", 8: "q"}, {"7": "p", np.int64(8): "q"}):
+        plan = PartitionPlan.from_assignment(problem, assignment)
+        assert plan == PartitionPlan({"7": "p", "8": "q"}, ("p", "q"))
+        assert repair_colocation(problem, assignment) == plan.assignment
+
+
+@pytest.mark.parametrize(
+    ("assignment", "parts"),
+    [
+        ({7: "p"}, ("no device for operator '8'",)),
+        ({7: "p", 8: 1}, ("operator '8' on 1", "the devices are p, q")),
+        ({7: "p", 8: ["q"]}, ("operator '8' on ['q']", "the devices are p, q")),
+        ({7: "p", (8,): "q"}, ("an operator is (8,)", "a whole number")),
+        ({7: "p", "7": "q", 8: "q"}, ("'7' as a number and as a text", "keep one")),
+        (["p", "q"], ("assignment is ['p', 'q']", "write a mapping")),
+    ],
+)
+def test_an_assignment_that_is_none_is_named(diamond, assignment, parts):
+    problem = diamond(operators=(Operator("7"), Operator("8", reads=("7",))), inputs=())
+    for read in (PartitionPlan.from_assignment, repair_colocation):
+        with raises(*parts):
+            read(problem, assignment)
+
+
+def test_groups_go_to_where_most_of_their_time_is_and_all_else_stays(diamond):
+    operators = (
+        Operator("a", 3),
+        Operator("b", 4, ("a",)),
+        Operator("c", 2, ("b",)),
+        Operator("d", 9, ("c",)),
+        Operator("e", reads=("d",)),
+        Operator("f", reads=("e",)),
+    )
+    assignment = {"a": "p", "b": "q", "c": "p", "d": "p", "e": "q", "f": "q"}
+
+    def repaired(groups, **changed):
+        own = tuple(replace(op, **changed.get(op.name, {})) for op in operators)
+        colocation = tuple(ColocationGroup(tuple(names)) for names in groups)
+        problem = diamond(operators=own, inputs=(), colocation=colocation)
+        return "".join(repair_colocation(problem, assignment).values())
+
+    assert repaired([]) == "pqppqq"
+    assert repaired(["abc"]) == "ppppqq"  # 5 to 4
+    assert repaired(["ab"]) == "qqppqq"
+    assert repaired(["bd", "de"]) == "ppppp" + "q"  # groups that overlap
+    assert repaired(["ef"]) == "pqppqq"
+    # Of equal times that of the largest operator, of none that of most operators.
+    assert repaired(["abc"], a={"latency_ns": 2}) == "qqqpqq"
+    assert repaired(["aef"], a={"latency_ns": 0}) == "qqppqq"
+    # Pins count, and one of its own too.
+    only_q, only_p = ({"allowed_devices": frozenset(name)} for name in "qp")
+    assert repaired(["abc"], a=only_q) == "qqqpqq"
+    assert repaired([], e=only_p) == "pqpppq"
+    assert repaired(["ef"], f=only_p) == "pqpppp"
+    assert repaired([], a={"stage": 1}, b={"stage": 1}, c={"stage": 1}) == "ppppqq"
+
+
+@given(st.integers(0, 500), st.integers(0, 5))
+def test_repaired_assignments_keep_colocation_and_pins(seed, plan_seed):
+    problem = random_problem(seed)
+    drawn = random_plan(problem, plan_seed, draw_chunks=False).assignment
+    repaired = repair_colocation(problem, drawn)
+    for unit in problem.units:
+        (device,) = {repaired[name] for name in unit}
+        members = [problem.operators[problem.index_of[name]] for name in unit]
+        assert all(op.allowed_devices is None or device in op.allowed_devices for op in members)
+        if len({drawn[name] for name in unit}) == 1 and all(
+            op.allowed_devices is None for op in members
+        ):
+            assert device == drawn[unit[0]]
+    assert repair_colocation(problem, repaired) == repaired
