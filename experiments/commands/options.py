@@ -320,8 +320,9 @@ PlannersOption = Annotated[
     _option(
         SEARCH,
         "NAME",
-        "Some of those that fxpartition planners lists, with commas or repeated; if left out, "
-        "greedy, chain, auto and every peer that answers within seconds.",
+        "Some of those that fxpartition planners lists, or your own, package.module:FUNCTION, "
+        "with commas or repeated; if left out, greedy, chain, auto and every peer that answers "
+        "within seconds.",
         autocompletion=complete_planners,
     ),
 ]

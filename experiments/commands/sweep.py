@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from experiments.commands.completions import complete_models
+from experiments.commands.completions import complete_models, complete_planners
+from experiments.commands.option_reading import read_planners
 from experiments.commands.options import MOST_DEVICES, JsonOption, out_option
 from experiments.console.output import check_writable, print_json, say, say_written
 from solver import PartitionError
@@ -48,6 +49,16 @@ _ModelOption = Annotated[
         autocompletion=complete_models,
     ),
 ]
+_PlannerOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--planner",
+        metavar="NAME",
+        help="One more planner, which may be your own, package.module:FUNCTION: that runs code, "
+        "so no file may name it. May be repeated.",
+        autocompletion=complete_planners,
+    ),
+]
 _ClusterOption = Annotated[
     str | None,
     typer.Option(
@@ -66,6 +77,7 @@ def sweep(
     out: _OutOption,
     jobs: _JobsOption = None,
     model: _ModelOption = None,
+    planner: _PlannerOption = None,
     cluster: _ClusterOption = None,
     retry_failed: _RetryOption = False,
     as_json: JsonOption = False,
@@ -89,7 +101,7 @@ def sweep(
     models = [
         read_model(text, f"--model {text!r}", Path(), may_run_code=True) for text in model or ()
     ]
-    settings = read_sweep(Path(file), models)
+    settings = read_sweep(Path(file), models, read_planners(planner))
 
     from experiments.sweep.executors import cluster_runner, local_runner
     from experiments.sweep.progress import SweepProgress

@@ -50,7 +50,10 @@ def plan_row(key: CaseKey, task: PlanningTask, planner: str, limits: SolveLimits
         plan = partial(spec.plan, task, replace(limits, on_progress=trace))
         # What others wrote has no limit of its own.
         answer = call_within(None if spec.keeps_time else limits.time_limit_s, plan)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        # Of any class: planners are other people's code.
         return replace(
             row,
             status=_status_of(error),

@@ -7,6 +7,7 @@ from typing import Final
 
 from experiments.planners.balancers import BALANCERS
 from experiments.planners.device_maps import DEVICE_MAP_PLANNERS
+from experiments.planners.own import is_own, own_planner
 from experiments.planners.random_plans import RANDOM_PLANNERS
 from experiments.planners.recompute_peers import RECOMPUTE_PLANNERS
 from experiments.planners.solvers import SOLVER_PLANNERS
@@ -31,11 +32,13 @@ PLANNERS: Final[Mapping[str, PlannerSpec]] = {
 
 
 def check_planner(name: object) -> PlannerSpec:
-    """Return the planner of that name.
+    """Return the planner of that name, or the one that an import string names.
 
     Raises
     ------
     PartitionError
         If there is none, with the names that come close.
     """
+    if isinstance(name, str) and is_own(name):
+        return own_planner(name)
     return PLANNERS[check_known(name, PLANNERS, "planner")]

@@ -10,6 +10,7 @@ from itertools import product
 from typing import Any
 
 from experiments.comparison.records import CaseKey
+from experiments.planners.own import is_own, own_planner
 from experiments.planners.task import PlannerSpec
 from experiments.sweep.settings import DERIVED, OWN, DeviceChoice, SweepLimits, SweepSettings
 from experiments.sweep.sources import ModelSource
@@ -135,7 +136,7 @@ class Cell:
     digest : str
         Of the exact problem.
     planner : str
-        A key of ``PLANNERS``.
+        A key of ``PLANNERS``, or an import string.
     seed : int
         That the planner is told.
     without : tuple of str
@@ -171,7 +172,7 @@ def cells_of(
 ) -> Iterator[Cell]:
     """Return the cells of a case, in the order of the settings."""
     for planner in settings.planners:
-        spec = specs[planner]
+        spec = own_planner(planner) if is_own(planner) else specs[planner]
         # A planner that reads the model may answer otherwise for another of the same problem.
         read = source if spec.needs_model or spec.uses_model else None
         seeds = settings.seeds if spec.seeded else (0,)

@@ -28,7 +28,8 @@ from experiments.comparison.settings import CompareSettings, default_planners
 from experiments.comparison.split_check import check_split
 from experiments.console.progress import ProgressLine
 from experiments.console.usage import in_options
-from experiments.planners.registry import PLANNERS
+from experiments.planners.own import is_own
+from experiments.planners.registry import check_planner
 from experiments.planners.task import PlanningTask
 from experiments.problems.devices import DeviceSet
 from experiments.problems.request import (
@@ -289,7 +290,7 @@ class _Comparison:
             with_model=model is not None, recompute=problem.may_recompute
         )
         for planner in planners:
-            spec = PLANNERS[planner]
+            spec = check_planner(planner)
             limits = settings.limits
             if not settings.planners and spec.unasked_limit_s < (limits.time_limit_s or math.inf):
                 limits = replace(limits, time_limit_s=spec.unasked_limit_s)
@@ -307,7 +308,9 @@ class _Comparison:
 
     def _ask(self, case: PreparedCase, cell: _Cell, model: _Model | None) -> bool:
         """Answer a cell unless that is done, and keep it at once; return whether it was not."""
-        if cell.key in self._done or (self._resume and self._store.status(cell.key)):
+        # A planner of a person's own may answer otherwise by now.
+        is_kept = self._resume and not is_own(cell.planner) and self._store.status(cell.key)
+        if cell.key in self._done or is_kept:
             return False
         name = f"{case.case.model} on {case.case.device_set} devices"
         assert case.digest is not None

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 from experiments.comparison.plain_data import read_row
 from experiments.comparison.records import FAILURES, CaseKey, PlannerRow
+from experiments.planners.own import is_own
 from experiments.planners.registry import PLANNERS
 from experiments.planners.task import PlannerSpec
 from experiments.processes.environment import environment
@@ -125,7 +126,10 @@ class Sweep:
             keys_of.setdefault(cell.case, []).append(cell.key)
         before = {key: self._store.status(key) for key in once}
         missing = [
-            cell for key, cell in once.items() if before[key] is None or self._again(before[key])
+            cell
+            for key, cell in once.items()
+            # A planner of a person's own may answer otherwise by now.
+            if before[key] is None or self._again(before[key]) or is_own(cell.planner)
         ]
         # Workers that have built a model take no other cells, so those that need one come last.
         missing.sort(key=lambda cell: cell.source is not None)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
 from experiments.comparison.records import DEFAULT_TIME_LIMIT_S, OWN_PLANNERS
+from experiments.planners.own import is_own
 from experiments.planners.registry import check_planner
 from experiments.planners.steps import check_known, read_steps
 from experiments.problems.devices import (
@@ -149,8 +150,18 @@ class SweepLimits:
         return SolveLimits(self.time_limit_s, self.workers, seed, self.deterministic)
 
 
+def _listed(planner: str) -> str:
+    """Return the name of a planner, which is no code of a person's own."""
+    if is_own(planner):
+        raise PartitionError(
+            f"{planner!r} runs code, which no file may name; give it on the command line: "
+            f"--planner {planner}"
+        )
+    return check_planner(planner).name
+
+
 _link = _text(_checked(parse_link))
-_planner = _text(lambda name: check_planner(name).name)
+_planner = _text(_listed)
 _without = _text(lambda names: () if names.strip() == NOTHING else read_steps([names]))
 _recompute = _text(lambda rule: check_known(rule, RULES, "rule"))
 _seed = _named(_checked(lambda seed: SolveLimits(seed=seed)))
@@ -178,7 +189,7 @@ class SweepSettings:
     memory_models : tuple of str
         Empty takes what a saved problem has, and otherwise inference.
     planners : tuple of str
-        Keys of ``PLANNERS``.
+        Keys of ``PLANNERS``, and import strings from the command line.
     seeds : tuple of int
         Those planners whose answers depend on no seed run once, with seed 0.
     without : tuple of tuple of str
@@ -258,7 +269,9 @@ class SweepSettings:
             )
 
 
-def read_sweep(path: Path, models: Sequence[ModelSource] = ()) -> SweepSettings:
+def read_sweep(
+    path: Path, models: Sequence[ModelSource] = (), planners: Sequence[str] = ()
+) -> SweepSettings:
     """Read a sweep.
 
     Parameters
@@ -267,6 +280,8 @@ def read_sweep(path: Path, models: Sequence[ModelSource] = ()) -> SweepSettings:
         A TOML file; paths in it begin at its folder.
     models : sequence of ModelSource
         From the command line, besides those of the file.
+    planners : sequence of str
+        The same; they may be import strings.
 
     Raises
     ------
@@ -292,7 +307,8 @@ def read_sweep(path: Path, models: Sequence[ModelSource] = ()) -> SweepSettings:
     for key, value in table.items():
         if value == []:
             raise PartitionError(f"{path}: {key} is empty; write an entry, or leave the key out")
-    return settings
+    asked = dict.fromkeys((*settings.planners, *planners))
+    return replace(settings, planners=tuple(asked))
 
 
 def _read_devices(value: object, where: str, folder: Path) -> DeviceChoice:

@@ -14,6 +14,7 @@ from typing import Any
 from experiments.comparison.plain_data import plain
 from experiments.comparison.planner_row import plan_row
 from experiments.comparison.records import CaseKey, PlannerRow
+from experiments.planners.own import is_own, own_planner
 from experiments.planners.registry import PLANNERS
 from experiments.planners.task import PlanningTask
 from experiments.problems.devices import DeviceSet
@@ -86,7 +87,7 @@ class JobHandler:
         problem = problem_from_json(unpack(job["problem"], "the problem"))
         loaded = captured = None
         planner = job["planner"]
-        spec = PLANNERS.get(planner)
+        spec = own_planner(planner) if is_own(planner) else PLANNERS.get(planner)
         if spec is not None and (spec.needs_model or spec.uses_model):
             model = self._model_of(job)
             if model.source.own is None:

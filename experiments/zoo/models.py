@@ -6,11 +6,8 @@ depends on shapes alone. torch and transformers load only when a model is built.
 
 from __future__ import annotations
 
-import difflib
 import functools
-import importlib
 import os
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,10 +21,9 @@ from experiments.zoo.building import (
     ModelSpec,
     build_model,
     capture_model,
-    first_line,
-    others_code,
 )
 from experiments.zoo.configurations import CONFIGURATIONS
+from experiments.zoo.imports import import_named
 from solver import PartitionError
 from solver.model.checks import did_you_mean
 from solver.model.text import shortened
@@ -129,37 +125,10 @@ def _configuration_spec(text: str) -> ModelSpec:
 
 
 def _import_spec(text: str) -> ModelSpec:
-    module_name, _, attribute = text.partition(":")
-    if not attribute or not all(part.isidentifier() for part in module_name.split(".")):
-        raise PartitionError(
-            f"model {text!r} is not an import string; write package.module:factory"
-        )
-    # A console script does not have the working directory on its path; python -m does.
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        with others_code(f"module {module_name}"):
-            target: Any = importlib.import_module(module_name)
-    except PartitionError:
-        raise
-    except Exception as error:
-        raise PartitionError(
-            f"model {text!r}: cannot import {module_name}: "
-            f"{type(error).__name__}: {first_line(error)}; write package.module:factory"
-        ) from error
-    for part in attribute.split("."):
-        try:
-            target = getattr(target, part)
-        except Exception:  # whatever a model's own __getattr__ raises
-            names = [name for name in dir(target) if not name.startswith("_")]
-            close = difflib.get_close_matches(part, names, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise PartitionError(
-                f"model {text!r}: {module_name} has no {attribute!r}{hint}"
-            ) from None
+    target = import_named(text, "model", "factory")
     if not callable(target):
         raise PartitionError(
-            f"model {text!r}: {attribute} is a {type(target).__name__}; "
+            f"model {text!r}: {text.partition(':')[2]} is a {type(target).__name__}; "
             "name a function that returns (module, args)"
         )
     return ModelSpec(name=text, description="from an import string", factory=target)

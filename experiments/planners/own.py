@@ -1,0 +1,68 @@
+"""Planners that import strings name: a person's own functions of a problem, or specifications."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask, judged
+from experiments.zoo.imports import import_named
+from solver import PartitionError, PartitionPlan, PartitionProblem, SolveLimits, SolveResult
+from solver.model.text import shown
+
+
+def is_own(name: object) -> bool:
+    """Return whether a planner is named by an import string, so that it may change at any time."""
+    return isinstance(name, str) and ":" in name
+
+
+def own_planner(text: str) -> PlannerSpec:
+    """Return the planner that an import string names, which is imported.
+
+    Parameters
+    ----------
+    text : str
+        ``package.module:NAME``. It names a function that takes a
+        :class:`~solver.model.problem.PartitionProblem` and returns a
+        :class:`~solver.model.plan.PartitionPlan`, a mapping of operators to devices, or None where
+        it finds no plan; or it names a :class:`~experiments.planners.task.PlannerSpec`.
+
+    Raises
+    ------
+    PartitionError
+        If it names neither.
+    """
+    target = import_named(text, "planner", "function")
+    if isinstance(target, PlannerSpec):
+        return replace(target, name=text)
+    if not callable(target) or isinstance(target, type):
+        raise PartitionError(
+            f"planner {text!r} is {shown(target)}; name a function of a problem that returns a "
+            "plan, or a mapping of operators to devices"
+        )
+    lines = (getattr(target, "__doc__", None) or "").strip().splitlines()
+    description = lines[0] if lines else "a planner of your own"
+    return PlannerSpec(text, description, text, partial(_ask, text, target))
+
+
+def _ask(
+    text: str,
+    function: Callable[[PartitionProblem], Any],
+    task: PlanningTask,
+    limits: SolveLimits,
+) -> PlannerAnswer:
+    answer = function(task.problem)
+    # That another search proved something of it is not believed, as of no planner of others.
+    plan = answer.plan if isinstance(answer, SolveResult) else answer
+    if plan is None:
+        return PlannerAnswer(reason="it found no plan")
+    if isinstance(plan, Mapping):
+        plan = PartitionPlan.from_assignment(task.problem, plan)
+    if not isinstance(plan, PartitionPlan):
+        raise PartitionError(
+            f"planner {text!r} returned {shown(answer)}; return a PartitionPlan, or a mapping of "
+            "operators to devices"
+        )
+    return judged(text, task.problem, plan)
