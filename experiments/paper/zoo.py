@@ -8,9 +8,9 @@ from experiments.comparison.records import PlannerRow
 from experiments.paper.bench import TIGHT, WORK, Bench
 from experiments.paper.published import BY, CLOCK, SECONDS, gap_text
 from experiments.paper.tables import PaperTable
-from experiments.reports.content.details import plan_details
 from experiments.reports.content.statistics import Versus, compare_planners
 from experiments.reports.figures.whole_plan import plan_figures
+from fx_bridge.presentation.details import plan_details
 from solver.model.quantities import MISSING, format_seconds, format_value
 
 EXACT: Final = "auto"

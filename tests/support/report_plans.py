@@ -1,6 +1,6 @@
 """Plans that reports show, from plain ones to ones that nobody should write."""
 
-from experiments.reports.content.details import plan_details
+from fx_bridge.presentation.details import plan_details
 from solver import (
     Device,
     Interconnect,

@@ -7,7 +7,7 @@ from typing import Final
 
 from experiments.comparison.records import PlannerRow, SearchPoint
 from experiments.reports.content.blocks import Table, tabulated
-from experiments.reports.content.details import PlanDetails
+from fx_bridge.presentation.details import PlanDetails
 from solver.model.quantities import MISSING, format_bytes, format_gap, format_ns, format_value
 
 MOST_ALIVE: Final = 8

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from experiments.reports.content.details import PlanDetails
 from experiments.reports.figures.hatching import Hatch
 from experiments.reports.figures.svg import (
     BLUE,
@@ -31,6 +30,7 @@ from experiments.reports.figures.svg import (
     ticks,
 )
 from fx_bridge.presentation.alive import AliveKind
+from fx_bridge.presentation.details import PlanDetails
 from solver.model.quantities import format_bytes, format_ns
 
 _LEFT: Final = 150

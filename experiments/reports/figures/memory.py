@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from typing import Final
 
-from experiments.reports.content.details import PlanDetails, thinned
 from experiments.reports.figures.hatching import Hatch
 from experiments.reports.figures.svg import (
     BLUE,
@@ -25,6 +24,7 @@ from experiments.reports.figures.svg import (
     scale,
     ticks,
 )
+from fx_bridge.presentation.details import PlanDetails, thinned
 from solver import DeviceUsage
 from solver.model.quantities import counted, format_bytes
 

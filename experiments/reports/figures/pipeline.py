@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from experiments.reports.content.details import PipelineDetails, PlanDetails
 from experiments.reports.figures.hatching import Box, Hatch
 from experiments.reports.figures.svg import (
     BLUE,
@@ -28,6 +27,7 @@ from experiments.reports.figures.svg import (
     text_width,
     ticks,
 )
+from fx_bridge.presentation.details import PipelineDetails, PlanDetails
 from solver.model.quantities import counted, format_ns
 
 _LEFT: Final = 120

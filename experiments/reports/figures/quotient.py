@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from experiments.reports.content.details import PlanDetails, StageDetails
 from experiments.reports.figures.svg import (
     BAND,
     BLUE,
@@ -21,6 +20,7 @@ from experiments.reports.figures.svg import (
     number,
     text_width,
 )
+from fx_bridge.presentation.details import PlanDetails, StageDetails
 from fx_bridge.presentation.quotient import QuotientArc
 from solver.model.quantities import counted, format_bytes, format_ns
 

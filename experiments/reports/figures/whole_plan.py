@@ -6,7 +6,6 @@ from functools import partial
 
 from experiments.comparison.records import PlannerRow
 from experiments.reports.content.blocks import Figure
-from experiments.reports.content.details import PlanDetails
 from experiments.reports.content.frontier import Frontier, frontier_table
 from experiments.reports.content.plan_tables import (
     alive_table,
@@ -23,6 +22,7 @@ from experiments.reports.figures.pipeline import pipeline_figure
 from experiments.reports.figures.quotient import quotient_figure
 from experiments.reports.figures.ratio import ratio_figure
 from experiments.reports.figures.search import search_figure
+from fx_bridge.presentation.details import PlanDetails
 
 
 def plan_figures(details: PlanDetails) -> tuple[Figure, ...]:

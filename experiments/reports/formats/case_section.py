@@ -10,12 +10,12 @@ from typing import Final, TypeAlias
 
 from experiments.comparison.records import Case, PlannerRow, best_row
 from experiments.reports.content.blocks import Block, Code, Folded, Items, Section, Text
-from experiments.reports.content.details import PlanDetails, plan_details
 from experiments.reports.content.headline import case_name
 from experiments.reports.content.plan_tables import device_table
 from experiments.reports.content.rows import answers_table, troubles
 from experiments.reports.content.steps import steps_table
 from experiments.reports.figures.whole_plan import plan_figures, trace_figure
+from fx_bridge.presentation.details import PlanDetails, plan_details
 from solver import SOLVERS, Device, PartitionPlan, PartitionProblem, SolveLimits
 from solver.model.quantities import counted, format_bytes, format_ns
 

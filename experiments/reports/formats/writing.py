@@ -7,13 +7,13 @@ import os
 from pathlib import Path
 
 from experiments.comparison.records import Study, best_row
-from experiments.reports.content.details import plan_details
 from experiments.reports.content.names import ReportFiles, name_files
 from experiments.reports.formats.html import to_html
 from experiments.reports.formats.markdown import to_markdown
 from experiments.reports.formats.page import make_page
 from experiments.reports.formats.study_json import study_to_json, to_text
-from experiments.reports.formats.trace import pipeline_trace
+from fx_bridge.presentation.details import plan_details
+from fx_bridge.presentation.trace import pipeline_trace
 from solver import PartitionError
 from solver.io.files import check_folder_writable, write_texts_atomically
 from solver.io.json_files import plan_to_json, problem_to_json

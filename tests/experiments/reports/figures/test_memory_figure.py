@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.reports.content.details import plan_details
 from experiments.reports.figures.memory import memory_figure
 from experiments.reports.figures.svg import BLUE, VERMILLION, mixed
+from fx_bridge.presentation.details import plan_details
 from tests.support.figure_checks import SVG, parsed, texts
 from tests.support.report_plans import chain, details
 

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from experiments.reports.content.details import plan_details
 from experiments.reports.figures.pipeline import pipeline_figure
+from fx_bridge.presentation.details import plan_details
 from tests.support.figure_checks import SVG, parsed, texts
 from tests.support.report_plans import PLANS, chain, details
 

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from experiments.reports.content.details import plan_details
 from experiments.reports.figures.quotient import quotient_figure
+from fx_bridge.presentation.details import plan_details
 from solver.model.quantities import format_bytes
 from tests.support.figure_checks import SVG, parsed, texts, tips
 from tests.support.report_plans import PLANS, chain, details

@@ -1,4 +1,4 @@
-"""What a report shows of one plan, as plain data: figures and tables are drawn from this alone."""
+"""What is shown of one plan, as plain data: pages, figures and tables are made from it alone."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class PipelineDetails:
 
 @dataclass(frozen=True, slots=True)
 class PlanDetails:
-    """What a report shows of one plan.
+    """What is shown of one plan.
 
     Attributes
     ----------
@@ -139,7 +139,7 @@ class PlanDetails:
 
 
 def plan_details(problem: PartitionProblem, plan: PartitionPlan) -> PlanDetails:
-    """Return what a report shows of `plan`.
+    """Return what is shown of `plan`.
 
     Parameters
     ----------

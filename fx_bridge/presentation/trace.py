@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from experiments.reports.content.details import PlanDetails, thinned
+from fx_bridge.presentation.details import PlanDetails, thinned
 from fx_bridge.presentation.spans import Span, SpanKind
 from solver import DeviceUsage
 

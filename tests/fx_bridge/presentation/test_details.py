@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.reports.content.details import plan_details, thinned
+from fx_bridge.presentation.details import plan_details, thinned
 from solver import (
     Device,
     Interconnect,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.reports.content.details import plan_details
-from experiments.reports.formats.trace import pipeline_trace
+from fx_bridge.presentation.details import plan_details
+from fx_bridge.presentation.trace import pipeline_trace
 from tests.support.random_problems import random_plan, random_problem
 from tests.support.report_plans import NASTY, PLANS, details
 
