@@ -8,7 +8,7 @@ import numpy as np
 
 from solver.evaluation.layout import Layout
 from solver.evaluation.relays import Hops
-from solver.model.arrays import Ints, unique_pairs
+from solver.model.arrays import Ints, sums, unique_pairs
 from solver.model.devices import STAGING_HOST
 from solver.model.problem import PartitionProblem
 from solver.model.recomputation import Recomputation
@@ -16,7 +16,7 @@ from solver.model.recomputation import Recomputation
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """Compute time of both passes, by place (:class:`solver.evaluation.layout.Layout`)."""
+    """Compute time of both passes, by operator or by place (:mod:`solver.evaluation.layout`)."""
 
     forward_ns: Ints
     backward_ns: Ints
@@ -37,6 +37,9 @@ class Moves:
         Time of the value, and of its gradient on the way back.
     arcs : list of (int, int)
         The pairs of places between which anything travels, through the host or not.
+    sent : Ints
+        The operator whose value travels, for each transfer between devices, through the host or
+        not.
     transfer_bytes : int
         Sent in all, both ways.
     through_host : bool
@@ -49,6 +52,7 @@ class Moves:
     forward_ns: Ints
     gradient_ns: Ints
     arcs: list[tuple[int, int]]
+    sent: Ints
     transfer_bytes: int
     through_host: bool = False
 
@@ -56,23 +60,33 @@ class Moves:
 def stage_passes(
     problem: PartitionProblem, layout: Layout, recomputation: Recomputation | None = None
 ) -> Passes:
-    """Return what each place computes; those that only relay compute nothing.
+    """Return what each place computes; those that only relay compute nothing."""
+    by_operator = operator_passes(problem, layout, recomputation)
+    stage, count = layout.stage[: len(problem.operators)], len(layout.device_of_place)
+    return Passes(
+        sums(stage, by_operator.forward_ns, count), sums(stage, by_operator.backward_ns, count)
+    )
+
+
+def operator_passes(
+    problem: PartitionProblem, layout: Layout, recomputation: Recomputation | None = None
+) -> Passes:
+    """Return what each operator takes on its device.
 
     What runs again does so in the backward pass.
     """
     arrays, devices = problem.arrays, problem.devices
-    stage, count = layout.stage[: len(problem.operators)], len(layout.device_of_place)
-    device = layout.device_of_stage[stage]
+    count = len(problem.operators)
+    device = layout.device_of_stage[layout.stage[:count]]
     passes = Passes(np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64))
     for device_class in {entry.device_class for entry in devices}:
         of_class = np.array([entry.device_class == device_class for entry in devices])
         here = np.flatnonzero(of_class[device])
         forward_ns, backward_ns = arrays.pass_latency_ns(device_class)
-        np.add.at(passes.forward_ns, stage[here], forward_ns[here])
-        np.add.at(passes.backward_ns, stage[here], backward_ns[here])
+        passes.forward_ns[here], passes.backward_ns[here] = forward_ns[here], backward_ns[here]
         if recomputation is not None:
             again = here[recomputation.again[here]]
-            np.add.at(passes.backward_ns, stage[again], forward_ns[again])
+            passes.backward_ns[again] += forward_ns[again]
     return passes
 
 
@@ -90,11 +104,11 @@ def stage_moves(problem: PartitionProblem, layout: Layout) -> Moves:
     # The pairs are sorted by value and stage, and np.unique returns first occurrences.
     _, first = np.unique(value * len(devices) + device_of_stage[target], return_index=True)
     value, target = value[first], target[first]
-    arcs = _pairs(stage[value], target, count)
+    arcs, sent = _pairs(stage[value], target, count), value
     transfer_bytes = int((arrays.value_bytes + arrays.gradient_bytes)[value].sum())
     if problem.interconnect.charging == "peer_to_peer":
         times = _times(problem, value, device[value], device_of_stage[target])
-        return Moves(stage[value], target, value, *times, arcs, transfer_bytes)
+        return Moves(stage[value], target, value, *times, arcs, sent, transfer_bytes)
     pays = np.array([not entry.is_host for entry in devices])
     written = np.unique(value[pays[device[value]]])
     paid = pays[device_of_stage[target]]
@@ -107,7 +121,7 @@ def stage_moves(problem: PartitionProblem, layout: Layout) -> Moves:
         np.concatenate(parts)
         for parts in ((stage[written], ends[1]), (ends[0], target), (written, value))
     )
-    return Moves(source, target, value, forward_ns, gradient_ns, arcs, transfer_bytes, True)
+    return Moves(source, target, value, forward_ns, gradient_ns, arcs, sent, transfer_bytes, True)
 
 
 def _times(
@@ -144,6 +158,7 @@ def _relay_moves(problem: PartitionProblem, layout: Layout, hops: Hops) -> Moves
         hops.forward_ns,
         hops.gradient_ns,
         _pairs(source, target, len(layout.place)),
+        travelled,
         int(sizes_bytes[travelled].sum()),
     )
 

@@ -1,0 +1,102 @@
+"""What each module of a model holds, takes and sends under a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fx_bridge.presentation.modules import Module, ModuleTree
+from solver.evaluation.evaluate import Evaluation
+from solver.evaluation.layout import Layout
+from solver.evaluation.transfers import operator_passes, stage_moves
+from solver.model.arrays import sums
+from solver.model.plan import PartitionPlan
+from solver.model.recomputation import recomputation_of
+
+
+@dataclass(slots=True)
+class Totals:
+    """What some operators hold, take and send.
+
+    Attributes
+    ----------
+    weights : dict of (str, str) to int
+        Bytes that a device holds for a weight that they read.
+    time_ns : int
+        Of their passes, forward and backward, on their devices.
+    sent_bytes : int
+        Of their values and gradients that travel between devices.
+    stages : dict of int to int
+        How many of them run in each stage.
+    """
+
+    weights: dict[tuple[str, str], int] = field(default_factory=dict)
+    time_ns: int = 0
+    sent_bytes: int = 0
+    stages: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def weights_bytes(self) -> int:
+        """The bytes of the distinct weights, of all devices that hold them."""
+        return sum(self.weights.values())
+
+    def add(self, other: Totals) -> None:
+        """Add what other operators hold, take and send."""
+        self.weights.update(other.weights)
+        self.time_ns += other.time_ns
+        self.sent_bytes += other.sent_bytes
+        for stage, count in other.stages.items():
+            self.stages[stage] = self.stages.get(stage, 0) + count
+
+
+class ModuleTotals:
+    """The totals of every module and operator under a plan.
+
+    Those of the model itself are the evaluator's: the weights of all devices, what they compute,
+    and `transfer_bytes`.
+
+    Attributes
+    ----------
+    tree : ModuleTree
+        The modules of the problem.
+    of_operator : dict of str to Totals
+        By operator, in execution order.
+    of_module : dict of str to Totals
+        By the path of the module; the model itself is the empty path.
+    """
+
+    def __init__(self, evaluation: Evaluation, plan: PartitionPlan) -> None:
+        self.tree = ModuleTree.of(evaluation.problem)
+        self.of_operator = _by_operator(evaluation, plan)
+        self.of_module: dict[str, Totals] = {}
+        _add_up(self.tree.root, self.of_operator, self.of_module)
+
+
+def _by_operator(evaluation: Evaluation, plan: PartitionPlan) -> dict[str, Totals]:
+    problem = evaluation.problem
+    layout, arrays = Layout(problem, plan), problem.arrays
+    passes = operator_passes(problem, layout, recomputation_of(problem, plan))
+    sent = stage_moves(problem, layout).sent
+    sizes_bytes = (arrays.value_bytes + arrays.gradient_bytes)[sent]
+    times_ns = (passes.forward_ns + passes.backward_ns).tolist()
+    sent_bytes = sums(sent, sizes_bytes, len(arrays.root)).tolist()
+    found: dict[str, Totals] = {}
+    for number, op in enumerate(problem.operators):
+        device = plan.assignment[op.name]
+        weights = {
+            (device, key): problem.weights[key].held_bytes(problem.memory_model)
+            for key in op.weights
+        }
+        stages = {plan.stage_index[op.name]: 1}
+        found[op.name] = Totals(weights, times_ns[number], sent_bytes[number], stages)
+    return found
+
+
+def _add_up(module: Module, of_operator: Mapping[str, Totals], found: dict[str, Totals]) -> Totals:
+    """Add the totals of a module, and of those within it, to `found`."""
+    total = found[module.path] = Totals()
+    for child in module.children.values():
+        total.add(_add_up(child, of_operator, found))
+    for name in module.operators:
+        total.add(of_operator[name])
+    return total
