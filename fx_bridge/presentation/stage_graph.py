@@ -8,6 +8,7 @@ from fx_bridge.presentation.modules import ModuleTree
 from fx_bridge.presentation.quotient import stage_arcs
 from solver.evaluation.evaluate import Evaluation
 from solver.model.plan import PartitionPlan
+from solver.model.problem import PartitionProblem
 from solver.model.quantities import counted, format_bytes, format_ns
 from solver.model.text import printable
 
@@ -43,12 +44,18 @@ def mermaid_text(evaluation: Evaluation, plan: PartitionPlan) -> str:
     return "\n".join([*lines, ""])
 
 
+def stage_operators(problem: PartitionProblem, plan: PartitionPlan) -> list[list[str]]:
+    """Return the operators of each stage, in execution order."""
+    members: list[list[str]] = [[] for _ in plan.stages]
+    for op in problem.operators:
+        members[plan.stage_index[op.name]].append(op.name)
+    return members
+
+
 def _labels(evaluation: Evaluation, plan: PartitionPlan) -> list[tuple[str, ...]]:
     """Return the lines of text in each stage."""
     tree = ModuleTree.of(evaluation.problem)
-    members: list[list[str]] = [[] for _ in plan.stages]
-    for op in evaluation.problem.operators:
-        members[plan.stage_index[op.name]].append(op.name)
+    members = stage_operators(evaluation.problem, plan)
     return [
         (
             f"stage {number}: {entry.stage}",

@@ -1,0 +1,48 @@
+"""HTML of pages about plans: text in which no name is markup, colours of devices, tables."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final
+
+from solver.model.text import printable
+
+_COLOURS: Final = (
+    *("#5aa9e6", "#f2a541", "#4fbf8b", "#e98bb5", "#c9b52e", "#a48be0", "#ef7b62", "#9aa5b1"),
+)
+"""Light enough for dark letters, dark enough for white paper; later devices have turned hues."""
+_GOLDEN_ANGLE: Final = 137.508
+
+
+def escaped(text: object) -> str:
+    """Return a text that someone wrote as it stands in a page."""
+    return html.escape(printable(str(text)))
+
+
+def device_colours(count: int) -> str:
+    """Return the rules by which what has class ``d3`` has the colour of the fourth device."""
+    return "".join(f".d{number}{{--c:{colour_of(number)}}}" for number in range(count))
+
+
+def colour_of(device: int) -> str:
+    """Return the colour of a device, by its number."""
+    if device < len(_COLOURS):
+        return _COLOURS[device]
+    return f"hsl({device * _GOLDEN_ANGLE % 360:.0f} 60% 68%)"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], text: Collection[str] = ()) -> str:
+    """Return a table of HTML cells; columns of `text` are left-justified."""
+    kinds = [' class="text"' if name in text else "" for name in header]
+    head = "".join(f"<th{kind}>{name}" for kind, name in zip(kinds, header, strict=True))
+    body = "".join(
+        "<tr>" + "".join(f"<td{kind}>{cell}" for kind, cell in zip(kinds, row, strict=True))
+        for row in rows
+    )
+    return f'<div class="wide"><table><tr>{head}{body}</table></div>'
+
+
+def folded(summary: str, content: str) -> str:
+    """Return content that is shown when a person opens it."""
+    return f"<details><summary>{summary}</summary>{content}</details>"

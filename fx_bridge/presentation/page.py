@@ -1,0 +1,287 @@
+"""One page for a plan: where each module runs, what devices hold and do, and what is proven.
+
+A page is one file that loads nothing: no script, no font, no picture. It has the colours of the
+reader's system, dark or light, and fits narrow screens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from typing import NamedTuple
+
+from fx_bridge.presentation.details import PlanDetails, plan_details
+from fx_bridge.presentation.markup import device_colours, escaped, folded, table
+from fx_bridge.presentation.module_totals import ModuleTotals
+from fx_bridge.presentation.page_charts import memory_charts, pipeline_chart
+from fx_bridge.presentation.page_modules import ModuleView
+from fx_bridge.presentation.stage_graph import stage_operators
+from fx_bridge.presentation.summary import STEP_HEADER, step_cells
+from solver.evaluation.evaluate import Evaluation
+from solver.evaluation.result import SolveResult, SolveStatus
+from solver.evaluation.usage import DeviceUsage
+from solver.model.plan import PartitionPlan
+from solver.model.quantities import counted, format_bytes, format_gap, format_ns, format_value
+
+_BARS = ("compute", "send", "receive")
+
+
+class HandOver(NamedTuple):
+    """A plan in the words of a program.
+
+    Attributes
+    ----------
+    program : str
+        Who takes them.
+    text : str
+        The words; or why the program has none for the plan.
+    fits : bool
+        Whether there are words.
+    """
+
+    program: str
+    text: str
+    fits: bool
+
+
+def plan_page(
+    result: SolveResult,
+    *,
+    title: str = "Plan",
+    command: str = "",
+    hand_overs: Sequence[HandOver] = (),
+) -> str:
+    """Return the page of a plan as HTML.
+
+    Parameters
+    ----------
+    result : SolveResult
+        Has a plan, feasible or not.
+    title : str
+        The name of the model.
+    command : str
+        The command line that made the plan.
+    hand_overs : sequence of HandOver
+        The plan in the words of programs.
+    """
+    assert result.plan is not None
+    assert result.evaluation is not None
+    page = _Page(result, result.evaluation, result.plan)
+    sections = [
+        ("modules", "Where each module runs", page.tiles()),
+        ("devices", "Devices", page.devices()),
+        ("tree", "Modules", page.modules()),
+        ("memory", "Memory over time", page.memory()),
+        ("time", "Pipeline", page.pipeline()),
+        ("transfers", "Transfers", page.transfers()),
+        ("proof", "Proof", page.proof()),
+        ("words", "Hand over", _hand_over(hand_overs, command)),
+    ]
+    sections = [section for section in sections if section[2]]
+    links = "".join(f'<a href="#{anchor}">{name}</a>' for anchor, name, _ in sections)
+    body = "".join(
+        f'<section id="{anchor}"><h2>{name}</h2>{content}</section>'
+        for anchor, name, content in sections
+    )
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        # Nothing is loaded, whatever a name says.
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
+        "style-src 'unsafe-inline'; img-src data:\">"
+        '<link rel="icon" href="data:,">'
+        f"<title>{escaped(title)}: plan</title>"
+        f"<style>{_style()}{device_colours(len(result.evaluation.usage))}</style></head>"
+        f"<body><main><h1>{escaped(title)}</h1>{page.answer()}<nav>{links}</nav>{body}"
+        "</main></body></html>\n"
+    )
+
+
+@cache
+def _style() -> str:
+    return files("fx_bridge.presentation").joinpath("page.css").read_text(encoding="utf-8")
+
+
+class _Page:
+    """The sections of a page, each as HTML; empty where there is nothing to show."""
+
+    def __init__(self, result: SolveResult, evaluation: Evaluation, plan: PartitionPlan) -> None:
+        self._result = result
+        self._evaluation = evaluation
+        self._plan = plan
+        self._details: PlanDetails = plan_details(evaluation.problem, plan)
+        self._totals = ModuleTotals(evaluation, plan)
+        self._tree = self._totals.tree
+        self._numbers = {entry.device: number for number, entry in enumerate(evaluation.usage)}
+        self._members = stage_operators(evaluation.problem, plan)
+        self._view = ModuleView(self._totals, plan.stages, self._numbers)
+
+    def answer(self) -> str:
+        """Return what is proven, and the plan in numbers."""
+        evaluation, result = self._evaluation, self._result
+        names = list(evaluation.objective_names)
+        others = [n for n in ("bottleneck", "latency", "transfer", "devices") if n not in names]
+        values = [(name, evaluation.value(name)) for name in (*names, *others)]
+        facts = [(name.replace("_", " "), format_value(name, value)) for name, value in values]
+        if result.objective_bound is not None:
+            facts.insert(1, ("gap", format_gap(result.gap)))
+        cells = "".join(f"<div><b>{value}</b>{name}</div>" for name, value in facts)
+        told = f"<p>{self._proven()}</p>"
+        if evaluation.violations:
+            broken = "".join(f"<li>{escaped(text)}" for text in evaluation.violations[:20])
+            told = f'<p class="bad">This plan breaks limits:</p><ul class="bad">{broken}</ul>'
+        return f'{told}<div class="facts">{cells}</div>'
+
+    def _proven(self) -> str:
+        result, evaluation = self._result, self._evaluation
+        first = evaluation.objective_names[0]
+        made = f"{escaped(result.solver)}, {result.wall_time_s:.2f} s"
+        if result.status is SolveStatus.OPTIMAL:
+            name = ", then ".join(evaluation.objective_names).replace("_", " ")
+            return f"Proven optimal: no plan is better in {name} ({made})."
+        if result.objective_bound is None:
+            return f"A plan without a proof ({made})."
+        return (
+            f"Feasible; it is proven that no plan has a {first} below "
+            f"{format_value(first, result.objective_bound)} ({made})."
+        )
+
+    def tiles(self) -> str:
+        """Return the devices by colour, and a tile for each module."""
+        tiles = self._view.tiles()
+        key = "".join(
+            f'<span class="d{self._numbers[device]}"><i class="dot"></i>{escaped(device)}</span>'
+            for device in self._plan.device_order
+        )
+        return tiles and (
+            "<p>In the order in which they run. A tile of several colours is divided; each leads "
+            f'to its row.</p><div class="key">{key}</div>{tiles}'
+        )
+
+    def devices(self) -> str:
+        """Return a card for each device: its modules, memory and time."""
+        rank = {device: at for at, device in enumerate(self._plan.device_order)}
+        usage = sorted(self._evaluation.usage, key=lambda entry: rank.get(entry.device, len(rank)))
+        return f'<div class="cards">{"".join(map(self._card, usage))}</div>'
+
+    def _card(self, usage: DeviceUsage) -> str:
+        number = self._numbers[usage.device]
+        device_class = self._evaluation.problem.device_of[usage.device].device_class
+        parts = [f'<div class="card d{number}"><h3>{escaped(usage.device)} <small>']
+        parts.append(f"{escaped(device_class)}</small></h3>")
+        stages = [
+            (at, stage)
+            for at, stage in enumerate(self._plan.stages)
+            if stage.device == usage.device
+        ]
+        if not stages:
+            return "".join((*parts, '<p class="muted">not used</p></div>'))
+        for at, _ in stages:
+            words = escaped(self._tree.words(self._members[at]))
+            label = f'<span class="muted">stage {at}:</span> ' if len(stages) > 1 else ""
+            parts.append(f"<p>{label}{words}</p>")
+        over = usage.capacity_bytes is not None and usage.memory_bytes > usage.capacity_bytes
+        of = "" if usage.capacity_bytes is None else f" of {format_bytes(usage.capacity_bytes)}"
+        share = f" ({usage.peak_memory_permille / 10:.1f} %)" if of else ""
+        most_bytes = usage.capacity_bytes or max(e.memory_bytes for e in self._evaluation.usage)
+        filled = min(100.0, 100 * usage.memory_bytes / max(most_bytes, 1))
+        times_ns = (usage.compute_ns, usage.send_ns, usage.receive_ns)
+        most_ns = (
+            max(
+                max(e.load_ns, e.compute_ns + e.send_ns + e.receive_ns)
+                for e in self._evaluation.usage
+            )
+            or 1
+        )
+        bars = "".join(
+            f'<i class="{name}" style="width:{100 * time_ns / most_ns:.1f}%"></i>'
+            for name, time_ns in zip(_BARS, times_ns, strict=True)
+        )
+        told = ", ".join(
+            f"{name} {format_ns(time_ns)}"
+            for name, time_ns in zip(_BARS, times_ns, strict=True)
+            if time_ns
+        )
+        parts.append(
+            f"<dl><dt>memory<dd>{format_bytes(usage.memory_bytes)}{of}{share}"
+            f'<div class="bar{" over" if over else ""}"><i style="width:{filled:.1f}%"></i></div>'
+            f"<dt>load<dd>{format_ns(usage.load_ns)}"
+            f'<div class="bar" title="{told}">{bars}</div><small>{told}</small>'
+            f"<dt>operators<dd>{len(usage.operators):,}</dl></div>"
+        )
+        return "".join(parts)
+
+    def modules(self) -> str:
+        """Return the tree of modules."""
+        training = " and gradients" if self._evaluation.problem.is_training else ""
+        return (
+            "<p>Opened where a module is divided. The browser's search finds modules and operators "
+            "in closed rows too. Weights that several devices hold count for each; "
+            f"<i>sends</i> is what values{training} made there move to other devices.</p>"
+            f"{self._view.tree()}"
+        )
+
+    def memory(self) -> str:
+        """Return charts of the memory of devices."""
+        return (
+            "<p>While each operator runs, in execution order; the darker part is weights, the "
+            f"dashed line the capacity.</p>{memory_charts(self._details, self._numbers)}"
+        )
+
+    def pipeline(self) -> str:
+        """Return the plan in time, if several devices work."""
+        if len(self._plan.device_order) == 1:
+            return ""
+        return pipeline_chart(self._details.pipeline, self._numbers)
+
+    def transfers(self) -> str:
+        """Return what stages read from each other."""
+        if not self._details.arcs:
+            return ""
+        stages, is_training = self._plan.stages, self._evaluation.problem.is_training
+        rows = [
+            (
+                f"{arc.source}: {escaped(stages[arc.source])}",
+                f"{arc.target}: {escaped(stages[arc.target])}",
+                f"{arc.values:,}",
+                format_bytes(arc.value_bytes),
+                *([format_bytes(arc.gradient_bytes)] if is_training else []),
+            )
+            for arc in self._details.arcs
+        ]
+        header = ("from stage", "to stage", "values", "bytes", *["gradients"] * is_training)
+        return table(header, rows, text=header[:2])
+
+    def proof(self) -> str:
+        """Return value and bound of each objective, and the steps of the search."""
+        result, evaluation = self._result, self._evaluation
+        bounds: list[int | None] = [*(result.objective_bounds or ())]
+        bounds += [None] * (len(evaluation.objective) - len(bounds))
+        rows = [
+            (name.replace("_", " "), format_value(name, value), format_value(name, bound))
+            for name, value, bound in zip(
+                evaluation.objective_names, evaluation.objective, bounds, strict=True
+            )
+        ]
+        shown = table(("objective", "plan", "bound of all plans"), rows, text=("objective",))
+        if result.log:
+            steps = [tuple(map(escaped, step_cells(record))) for record in result.log]
+            summary = f"{counted(len(steps), 'step')} of the search"
+            shown += folded(summary, table(STEP_HEADER, steps, text=("step",)))
+        return shown
+
+
+def _hand_over(hand_overs: Sequence[HandOver], command: str) -> str:
+    """Return the plan in the words of programs, and the command that made it."""
+    shown = f"<p>This plan was made by:</p><pre>{escaped(command)}</pre>" if command else ""
+    shown += "".join(
+        folded(escaped(entry.program), f"<pre>{escaped(entry.text)}</pre>")
+        for entry in hand_overs
+        if entry.fits
+    )
+    rows = [(escaped(entry.program), escaped(entry.text)) for entry in hand_overs if not entry.fits]
+    if rows:
+        reasons = table(("program", "why"), rows, text=("program", "why"))
+        shown += folded("programs without words for this plan", reasons)
+    return shown

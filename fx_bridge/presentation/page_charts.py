@@ -1,0 +1,138 @@
+"""What devices hold and do over time, for a page: areas of SVG, and boxes of HTML and CSS."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from fx_bridge.presentation.alive import Alive
+from fx_bridge.presentation.details import PipelineDetails, PlanDetails, thinned
+from fx_bridge.presentation.markup import escaped, folded, table
+from fx_bridge.presentation.spans import Span
+from solver.evaluation.usage import DeviceUsage
+from solver.model.quantities import counted, exact_bytes, format_bytes, format_ns
+
+_MOST_POINTS: Final = 6400
+"""Of the memory of all devices; each has at most 400."""
+_MOST_TIPS: Final = 1600
+_MOST_SPANS: Final = 3000
+_MOST_ALIVE: Final = 8
+_HEIGHT: Final = 100
+_NUMBERED: Final = 0.02
+"""Part of the step that a box takes that has room for a number."""
+
+
+def memory_charts(details: PlanDetails, device_numbers: Mapping[str, int]) -> str:
+    """Return a chart for each device that is used: what it holds while each operator runs."""
+    used = [entry for entry in details.devices if entry.operators]
+    alive = dict(zip((entry.device for entry in details.devices), details.alive, strict=True))
+    points, tips = (min(most, all_ // len(used)) for most, all_ in _limits())
+    return "".join(
+        _memory_chart(entry, alive[entry.device], device_numbers[entry.device], points, tips)
+        for entry in used
+    )
+
+
+def _limits() -> tuple[tuple[int, int], tuple[int, int]]:
+    return (400, _MOST_POINTS), (80, _MOST_TIPS)
+
+
+def _memory_chart(
+    entry: DeviceUsage, alive: Sequence[Alive], number: int, points: int, tips: int
+) -> str:
+    held = thinned(entry.timeline_bytes, max(points, 8))
+    top = max(entry.memory_bytes, entry.capacity_bytes or 0, 1) * 1.04
+    ys = [_HEIGHT - size_bytes / top * _HEIGHT for size_bytes in held]
+    steps = "".join(f"V{y:.1f}H{at}" for at, y in enumerate(ys, start=1))
+    base = entry.weights_bytes / top * _HEIGHT
+    parts = [
+        f'<path d="M0 {_HEIGHT}{steps}V{_HEIGHT}Z"/>',
+        f'<path class="base" d="M0 {_HEIGHT}v-{base:.1f}h{len(held)}v{base:.1f}Z"/>',
+    ]
+    if entry.capacity_bytes is not None:
+        y = _HEIGHT - entry.capacity_bytes / top * _HEIGHT
+        parts.append(f'<line x1="0" x2="{len(held)}" y1="{y:.1f}" y2="{y:.1f}"/>')
+    parts += _tips(entry, len(held), tips)
+    capacity = "no limit"
+    if entry.capacity_bytes is not None:
+        capacity = f"of {format_bytes(entry.capacity_bytes)}"
+    rows = [(escaped(name), kind, format_bytes(size)) for name, kind, size in alive[:_MOST_ALIVE]]
+    rest = sum(size_bytes for _, _, size_bytes in alive[_MOST_ALIVE:])
+    if rest:
+        rows.append((counted(len(alive) - _MOST_ALIVE, "other"), "", format_bytes(rest)))
+    largest = table(("held at the peak", "as", "bytes"), rows, ("held at the peak", "as"))
+    return (
+        f'<figure class="d{number}"><figcaption><i class="dot"></i><b>{escaped(entry.device)}</b> '
+        f"{exact_bytes(entry.memory_bytes)} at the peak, {capacity}; at "
+        f"{escaped(entry.peak_operator)}; {format_bytes(entry.weights_bytes)} are weights"
+        f'</figcaption><svg viewBox="0 0 {len(held)} {_HEIGHT}" preserveAspectRatio="none">'
+        f"{''.join(parts)}</svg>{folded('largest at the peak', largest)}</figure>"
+    )
+
+
+def _tips(entry: DeviceUsage, width: int, most: int) -> Iterator[str]:
+    """Yield invisible boxes that say, when a person points there, what is held and where."""
+    count = min(len(entry.operators), most)
+    for tip in range(count):
+        start, end = (at * len(entry.operators) // count for at in (tip, tip + 1))
+        size_bytes = max(entry.timeline_bytes[start:end])
+        at = entry.timeline_bytes.index(size_bytes, start, end)
+        yield (
+            f'<rect x="{tip * width / count:.2f}" width="{width / count:.2f}" height="{_HEIGHT}">'
+            f"<title>{escaped(entry.operators[at])}: {format_bytes(size_bytes)}</title></rect>"
+        )
+
+
+def pipeline_chart(pipeline: PipelineDetails, device_numbers: Mapping[str, int]) -> str:
+    """Return a lane for each device with a box for each pass, and thin ones for transfers."""
+    shown = pipeline.spans[:_MOST_SPANS]
+    until_ns = max(span.end_ns for span in shown) or 1
+    names = ("all in turn",) if pipeline.in_turn else pipeline.devices
+    lanes: list[list[str]] = [[] for _ in names]
+    for span in shown:
+        lanes[span.rank].append(_box(span, pipeline, until_ns))
+    rows: list[str] = []
+    for rank, (name, boxes) in enumerate(zip(names, lanes, strict=True)):
+        colour = "" if pipeline.in_turn else f" d{device_numbers[name]}"
+        idle = "" if pipeline.in_turn else f" <small>{pipeline.idle_shares[rank]:.0%} idle</small>"
+        rows.append(
+            f'<div class="lane{colour}"><span><i class="dot"></i>{escaped(name)}{idle}</span>'
+            f"<div>{''.join(boxes)}</div></div>"
+        )
+    ticks = "".join(f"<span>{format_ns(until_ns * part // 4)}</span>" for part in range(5))
+    return f'<p>{_told(pipeline, until_ns)}</p>{"".join(rows)}<div class="axis">{ticks}</div>'
+
+
+def _box(span: Span, pipeline: PipelineDetails, until_ns: int) -> str:
+    left, width = span.start_ns / until_ns, (span.end_ns - span.start_ns) / until_ns
+    stage = pipeline.stage_of_position[span.position] if not pipeline.in_turn else None
+    where = "" if stage is None else f" of stage {stage}"
+    kind = span.step if span.kind == "compute" else span.kind
+    tip = f"{kind} {span.microbatch}{where}: {format_ns(span.end_ns - span.start_ns)}"
+    number = str(span.microbatch) if span.kind == "compute" and width > _NUMBERED else ""
+    return (
+        f'<i class="{kind}" style="left:{100 * left:.2f}%;width:{100 * width:.2f}%" '
+        f'title="{tip}">{number}</i>'
+    )
+
+
+def _told(pipeline: PipelineDetails, until_ns: int) -> str:
+    """Return what the lanes show."""
+    count = counted(pipeline.shown_microbatches, "microbatch", "microbatches")
+    if pipeline.assumed:
+        told = (
+            f"No pipeline is asked for; as one, {count} would pass like this ({pipeline.schedule})."
+        )
+    else:
+        of = (
+            ""
+            if pipeline.shown_microbatches == pipeline.microbatches
+            else (f", the first of {pipeline.microbatches:,}")
+        )
+        told = f"{count}{of} ({pipeline.schedule}); a step takes {format_ns(pipeline.step_ns)}."
+    if until_ns < pipeline.shown_ns:
+        told += f" Shown are the first {format_ns(until_ns)}."
+    if pipeline.in_turn:
+        told += " Something goes back to an earlier stage, so that all devices work in turn."
+    hatched = " Hatched: backward." if pipeline.backward else ""
+    return f"{told}{hatched} Thin lines: sends, and receives below them."
