@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,8 @@ import pytest
 pytest.register_assert_rewrite("tests.support.recomputed_stages")
 
 from tests.support import graphs  # noqa: E402
+from tests.support.paths import ROOT  # noqa: E402
+from tests.support.sources import tests_of  # noqa: E402
 
 # Shells start background jobs with SIGINT ignored, which processes inherit. Some tests send it to
 # themselves, or to processes that they start.
@@ -26,6 +29,17 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 def pytest_addoption(parser):
     """Let the command line ask for what compares with oracles at length."""
     parser.addoption("--deep", action="store_true", help="run tests that are marked deep too")
+    parser.addoption("--source", metavar="FILE", help="run the tests of this source file alone")
+
+
+def pytest_configure(config):
+    """Take the tests of a source file in the place of paths."""
+    source = config.getoption("--source")
+    if source is not None and not hasattr(config, "workerinput"):
+        found = tests_of(Path(os.path.relpath(source, ROOT)))
+        if not found:
+            raise pytest.UsageError(f"--source {source} is no source file that tests import")
+        config.args[:] = [str(ROOT / file) for file in found]
 
 
 def pytest_collection_modifyitems(config, items):

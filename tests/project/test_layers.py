@@ -21,6 +21,7 @@ from tests.support.sources import (
     files_imported_by,
     imported_by,
     module_of,
+    tests_of,
     tree_of,
 )
 
@@ -144,6 +145,19 @@ def test_no_file_is_called_like_its_folder():
 def test_the_clock_alone_reads_the_time():
     found = {str(file) for file in files("solver") if "time" in imported_by(file)}
     assert found == {CLOCK}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_source_file_has_tests(package):
+    sources = [file for file in files(package) if not file.name.startswith("__")]
+    assert not [str(file) for file in sources if not tests_of(file)]
+
+
+def test_tests_are_found_by_name_or_by_imports():
+    assert tests_of(Path("solver/model/plan.py")) == (Path("tests/solver/model/test_plan.py"),)
+    found = tests_of(Path("solver/bounds/region_cuts.py"))
+    assert Path("tests/solver/bounds/test_positions.py") in found
+    assert all("bounds" in file.parts for file in found)
 
 
 def test_no_test_imports_a_test():

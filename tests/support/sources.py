@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -66,6 +67,42 @@ def file_of(module: str) -> Path | None:
         if (ROOT / file).is_file():
             return file
     return None
+
+
+@functools.cache
+def importers() -> Mapping[Path, frozenset[Path]]:
+    """The files, tests among them, that import each of our own."""
+    found: dict[Path, set[Path]] = {}
+    for package in (*PACKAGES, "tests"):
+        for file in files(package):
+            for imported in files_imported_by(file):
+                found.setdefault(imported, set()).add(file)
+    return {file: frozenset(others) for file, others in found.items()}
+
+
+def tests_of(file: Path) -> tuple[Path, ...]:
+    """The test files of a source file: the one of its name, or those nearest to it.
+
+    Where none has its name they are those that import it or, without any, those that import a
+    file that does; of these the ones in the nearest folder. Without any they are those of its room.
+    """
+    own = Path("tests", file.parent, f"test_{file.name}")
+    if (ROOT / own).is_file():
+        return (own,)
+    seen, level = {file}, {file}
+    while level:
+        level = set().union(*(importers().get(each, ()) for each in level)) - seen
+        found = sorted(each for each in level if each.name.startswith("test_"))
+        if found:
+            shared = {each: _shared_folders(each, own) for each in found}
+            return tuple(each for each in found if shared[each] == max(shared.values()))
+        seen |= level
+    # Run by name, in processes of its own.
+    return tuple(each for each in files("tests") if each.match(f"{own.parent}/test_*.py"))
+
+
+def _shared_folders(first: Path, second: Path) -> int:
+    return len(Path(os.path.commonpath([first.parent, second.parent])).parts)
 
 
 def module_of(file: Path) -> str:
