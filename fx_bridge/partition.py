@@ -18,6 +18,7 @@ from torch.export import ExportedProgram
 from fx_bridge.capture.graph import CapturedGraph, capture
 from fx_bridge.costs.recompute import Recompute
 from fx_bridge.digraph import to_digraph
+from fx_bridge.interop.hand_overs import hand_overs
 from fx_bridge.memory.optimizer import check_sparse_gradients
 from fx_bridge.options import (
     DEFAULT_COSTS,
@@ -32,6 +33,7 @@ from fx_bridge.options import (
 )
 from fx_bridge.placement.model import PlacedModel, place
 from fx_bridge.placement.placing import TiedWeights
+from fx_bridge.presentation.plan_files import save_plan_as
 from fx_bridge.presentation.summary import result_html, summary
 from fx_bridge.split.by_plan import split_by_plan
 from fx_bridge.split.pins import with_hand_made
@@ -48,7 +50,6 @@ from solver import (
     SolveStatus,
     diagnose,
     problem_from_digraph,
-    save_plan,
     solve,
 )
 from solver.model.checks import only_given
@@ -187,14 +188,32 @@ class PartitionResult:
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan to a JSON file.
+        """Write the plan to a file, as the ending of its name says.
+
+        ``.json`` is the plan, ``.html`` a page to look at, which also has the words for programs
+        that take plans, ``.trace.json`` a step for Perfetto, ``.dot`` and ``.mmd`` the graph of
+        its stages for Graphviz and Mermaid.
 
         Raises
         ------
         PartitionError
-            If there is no feasible plan, or the file cannot be written.
+            If there is no feasible plan, the ending is another, or the file cannot be written.
         """
-        save_plan(self.plan, path)
+        plan = self.plan
+        save_plan_as(
+            self.solved,
+            path,
+            title=type(self.captured.source or self.captured.module).__name__,
+            hand_overs=lambda: hand_overs(self.captured, plan, self.problem),
+        )
+
+    def to_dot(self) -> str:
+        """Return the graph of the plan's stages for Graphviz; without a plan raise as `save`."""
+        return self.solved.to_dot()
+
+    def to_mermaid(self) -> str:
+        """Return the graph of the plan's stages for Mermaid; without a plan raise as `save`."""
+        return self.solved.to_mermaid()
 
     def _repr_html_(self) -> str:
         return result_html(str(self), self.solved.evaluation)

@@ -16,6 +16,7 @@ from experiments.processes.time_limit import call_within
 from solver.model.text import printable
 
 if TYPE_CHECKING:
+    from experiments.commands.plan_outputs import PlanOutputs
     from experiments.comparison.records import Study
     from experiments.console.progress import ProgressLine
     from solver import Diagnosis, PartitionProblem, SolveLimits, SolveResult
@@ -48,7 +49,7 @@ def finish(
     problem: PartitionProblem,
     results: list[SolveResult],
     limits: SolveLimits,
-    out: str | None,
+    outputs: PlanOutputs,
     as_json: bool,
     with_steps: bool = False,
 ) -> None:
@@ -60,9 +61,8 @@ def finish(
     """
     asked = results[-1]
     # Whoever reads what is printed may stop reading; the file is written by then.
-    if out is not None and asked.objective is not None and asked.plan is not None:
-        solver.save_plan(asked.plan, out)
-        say_written(out)
+    if asked.objective is not None:
+        outputs.write(asked)
     left = limits.after(sum(result.wall_time_s for result in results))
     explain = functools.partial(
         call_within, None, functools.partial(solver.diagnose, problem, left, result=asked)

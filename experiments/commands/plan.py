@@ -14,13 +14,13 @@ from experiments.commands.option_reading import check_given, read_limits, read_r
 from experiments.commands.options import (
     JsonOption,
     ModelArgument,
-    PlanOutOption,
     ProblemOptions,
     SearchOptions,
     StepsOption,
     WithoutOption,
 )
-from experiments.console.output import check_writable, say_note
+from experiments.commands.plan_outputs import PlanOutputOptions, PlanOutputs
+from experiments.console.output import say_note
 from experiments.problems.request import read_problem, read_saved_problem
 from solver import check_solver
 
@@ -30,16 +30,16 @@ def plan(
     model: ModelArgument,
     problem: ProblemOptions,
     search: SearchOptions,
+    outputs: PlanOutputOptions,
     without: WithoutOption = None,
     steps: StepsOption = False,
-    out: PlanOutOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Plan one model: greedy beside optimal, device by device, with bound and gap.
 
     For example, GPT-2 on three devices, and as a pipeline that divides no layer:
 
-        fxpartition plan gpt2 --devices 3x300MB --out plan.json
+        fxpartition plan gpt2 --devices 3x300MB --out plan.json --out plan.html
         fxpartition plan gpt2 --devices 3x300MB --schedule 1f1b --microbatches 8
             --keep-whole 'transformer.h.*'
 
@@ -50,14 +50,14 @@ def plan(
     limits = read_limits(search)
     check_solver(search.solver)
     left_out = read_without(without)
-    check_writable(out, model, problem.profile, *problem.devices or ())
+    forms = outputs.checked(model, problem.profile, *problem.devices or ())
     request = read_request(problem)
     with ProgressLine(quiet=True) as progress:
         captured, asked = read_problem(model, request, progress.step)
         say_note(captured)
         solvers = list(dict.fromkeys(("greedy", search.solver)))
         results = solve_all(asked, solvers, limits, model, progress, left_out)
-    finish(asked, results, limits, out, as_json, steps)
+    finish(asked, results, limits, PlanOutputs(forms, model, captured), as_json, steps)
 
 
 @with_option_groups
@@ -73,9 +73,9 @@ def solve(
     ],
     problem: ProblemOptions,
     search: SearchOptions,
+    outputs: PlanOutputOptions,
     without: WithoutOption = None,
     steps: StepsOption = False,
-    out: PlanOutOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Solve a saved problem or a published workload; torch is not needed.
@@ -93,8 +93,8 @@ def solve(
     limits = read_limits(search)
     check_solver(search.solver)
     left_out = read_without(without)
-    check_writable(out, graph, problem.profile)
+    forms = outputs.checked(graph, problem.profile)
     asked = read_saved_problem(Path(graph), read_request(problem))
     with ProgressLine(quiet=True) as progress:
         results = solve_all(asked, (search.solver,), limits, graph, progress, left_out)
-    finish(asked, results, limits, out, as_json, steps)
+    finish(asked, results, limits, PlanOutputs(forms, graph), as_json, steps)

@@ -10,10 +10,12 @@ import errno
 import gc
 import io
 import os
+import shlex
 import signal
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -29,6 +31,12 @@ if TYPE_CHECKING:
     import typer
 
 _STDERR: Final = 2
+_COMMAND: Final[ContextVar[str]] = ContextVar("_COMMAND", default="")
+
+
+def command_text() -> str:
+    """Return the command line that runs, as a shell takes it; empty outside of one."""
+    return _COMMAND.get()
 
 
 def run_command(load: Callable[[], typer.Typer], argv: Sequence[str] | None = None) -> int:
@@ -133,6 +141,8 @@ def _run(load: Callable[[], typer.Typer], argv: Sequence[str] | None) -> int:
 
     app = load()
     name = str(app.info.name)
+    words = sys.argv[1:] if argv is None else argv
+    _COMMAND.set(shlex.join([name, *words]))
     try:
         with warnings.catch_warnings():
             # Warnings of torch about its own insides are noise to a person at the command line.
@@ -160,7 +170,6 @@ def _run(load: Callable[[], typer.Typer], argv: Sequence[str] | None) -> int:
         if type(error).__name__ == "NoArgsIsHelpError":
             print(message())
             return EXIT_BAD_INPUT
-        words = sys.argv[1:] if argv is None else argv
         return _fail(explain_usage(error, message(), name, words))
     return int(code or EXIT_DONE)
 

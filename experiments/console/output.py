@@ -82,7 +82,7 @@ def say_written(path: str | os.PathLike[str]) -> None:
     say(f"wrote {os.fspath(path)}")
 
 
-def check_writable(path: str | None, *inputs: str | None) -> None:
+def check_writable(path: str | None, *inputs: str | None, option: str = "--out") -> None:
     """Refuse a file that cannot be written before the work, not after it.
 
     Parameters
@@ -91,11 +91,13 @@ def check_writable(path: str | None, *inputs: str | None) -> None:
         To be written.
     *inputs : str or None
         Names that the command reads, files or not: `path` must be none of these files.
+    option : str
+        That names the file.
     """
     if path is None:
         return
     if not path:
-        raise PartitionError("--out is empty; write the name of a file, such as plan.json")
+        raise PartitionError(f"{option} is empty; write the name of a file, such as plan.json")
     if "\0" in path:
         raise PartitionError(
             f"cannot write {shortened(path)}: a null character; write another path"
@@ -118,8 +120,8 @@ def check_writable(path: str | None, *inputs: str | None) -> None:
         for read in inputs:
             if read and target.exists() and os.path.realpath(read) == os.path.realpath(target):
                 raise PartitionError(
-                    f"--out {shortened(path)} is the file that is read, which would be lost; write "
-                    "another name"
+                    f"{option} {shortened(path)} is the file that is read, which would be lost; "
+                    "write another name"
                 )
     except OSError as error:
         raise PartitionError(

@@ -10,10 +10,13 @@ from fx_bridge.presentation.alive import Alive, alive_at_peak
 from fx_bridge.presentation.quotient import QuotientArc, Travel, stage_arcs, travels
 from fx_bridge.presentation.spans import Span, spans
 from solver import DeviceUsage, Evaluation, PartitionPlan, PartitionProblem, evaluate
+from solver.evaluation.step import PipelineStep
 from solver.evaluation.usage import StageUsage
 
 MIN_SHOWN_MICROBATCHES: Final = 16
 """At least this number of microbatches of a step is shown, or all of them."""
+_MOST_ACTIONS: Final = 100_000
+"""Passes of all stages and microbatches that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ class PipelineDetails:
         Of the step.
     shown_microbatches : int
         Of the step that `spans` show, at most `microbatches`: enough to see how the pipeline
-        fills, works and empties.
+        fills, works and empties, and fewer of hundreds of stages; 0 if too much happens to show.
     assumed : bool
         The problem asks for no pipeline: schedule and microbatches are there to show one.
     backward : bool
@@ -213,11 +216,9 @@ def _pipeline(
     assumed = problem.microbatches == 1 and not planned
     if assumed:
         step = replace(step, schedule="gpipe", microbatches=2 * ranks)
-    # A multiple of the ranks, as interleaved schedules want it.
-    most = ranks * max(2, -(-MIN_SHOWN_MICROBATCHES // ranks))
-    shown = replace(step, microbatches=min(step.microbatches, most))
+    shown = replace(step, microbatches=_shown_microbatches(step))
     step_ns = step.step_ns
-    found = spans(shown)
+    found = spans(shown) if shown.microbatches else ()
     stages: dict[int, int] = {}
     if not in_turn:
         rank = {device: number for number, device in enumerate(plan.device_order)}
@@ -235,8 +236,16 @@ def _pipeline(
         assumed=assumed,
         backward=step.backward,
         step_ns=step_ns,
-        shown_ns=max(span.end_ns for span in found),
+        shown_ns=max((span.end_ns for span in found), default=0),
         idle_shares=tuple((step_ns - busy_ns) / max(step_ns, 1) for busy_ns in step.busy_ns),
         spans=found,
         travels=() if in_turn else travels(problem, plan),
     )
+
+
+def _shown_microbatches(step: PipelineStep) -> int:
+    ranks, positions = step.devices, len(step.times.forward_ns)
+    most = ranks * max(2, -(-MIN_SHOWN_MICROBATCHES // ranks))
+    most = min(most, _MOST_ACTIONS // (2 * positions))
+    # Interleaved schedules want a multiple of the ranks.
+    return min(step.microbatches, most - most % ranks if positions > ranks else most)

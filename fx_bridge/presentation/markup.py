@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from solver.model.text import printable
@@ -13,6 +13,8 @@ _COLOURS: Final = (
 )
 """Light enough for dark letters, dark enough for white paper; later devices have turned hues."""
 _GOLDEN_ANGLE: Final = 137.508
+_MOST_ROWS: Final = 200
+"""Of a table; more are counted."""
 
 
 def escaped(text: object) -> str:
@@ -32,14 +34,16 @@ def colour_of(device: int) -> str:
     return f"hsl({device * _GOLDEN_ANGLE % 360:.0f} 60% 68%)"
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]], text: Collection[str] = ()) -> str:
-    """Return a table of HTML cells; columns of `text` are left-justified."""
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], text: Collection[str] = ()) -> str:
+    """Return a table of HTML cells; `text` columns stand to the left, later rows are counted."""
     kinds = [' class="text"' if name in text else "" for name in header]
     head = "".join(f"<th{kind}>{name}" for kind, name in zip(kinds, header, strict=True))
     body = "".join(
         "<tr>" + "".join(f"<td{kind}>{cell}" for kind, cell in zip(kinds, row, strict=True))
-        for row in rows
+        for row in rows[:_MOST_ROWS]
     )
+    if len(rows) > _MOST_ROWS:
+        body += f'<tr><td class="text" colspan="{len(header)}">and {len(rows) - _MOST_ROWS:,} more'
     return f'<div class="wide"><table><tr>{head}{body}</table></div>'
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from fx_bridge.presentation.details import PlanDetails, plan_details
 from fx_bridge.presentation.markup import device_colours, escaped, folded, table
@@ -22,9 +22,12 @@ from solver.evaluation.evaluate import Evaluation
 from solver.evaluation.result import SolveResult, SolveStatus
 from solver.evaluation.usage import DeviceUsage
 from solver.model.plan import PartitionPlan
+from solver.model.problem import ObjectiveName
 from solver.model.quantities import counted, format_bytes, format_gap, format_ns, format_value
 
-_BARS = ("compute", "send", "receive")
+_BARS: Final = ("compute", "send", "receive")
+_FACTS: Final[tuple[ObjectiveName, ...]] = ("bottleneck", "latency", "transfer", "devices")
+"""Shown of every plan, behind its objectives."""
 
 
 class HandOver(NamedTuple):
@@ -120,17 +123,17 @@ class _Page:
     def answer(self) -> str:
         """Return what is proven, and the plan in numbers."""
         evaluation, result = self._evaluation, self._result
-        names = list(evaluation.objective_names)
-        others = [n for n in ("bottleneck", "latency", "transfer", "devices") if n not in names]
-        values = [(name, evaluation.value(name)) for name in (*names, *others)]
+        names = dict.fromkeys((*evaluation.objective_names, *_FACTS))
+        values = [(name, evaluation.value(name)) for name in names]
         facts = [(name.replace("_", " "), format_value(name, value)) for name, value in values]
         if result.objective_bound is not None:
             facts.insert(1, ("gap", format_gap(result.gap)))
         cells = "".join(f"<div><b>{value}</b>{name}</div>" for name, value in facts)
         told = f"<p>{self._proven()}</p>"
         if evaluation.violations:
-            broken = "".join(f"<li>{escaped(text)}" for text in evaluation.violations[:20])
-            told = f'<p class="bad">This plan breaks limits:</p><ul class="bad">{broken}</ul>'
+            rows = [(escaped(text),) for text in evaluation.violations]
+            told = table(("This plan breaks limits",), rows, text=("This plan breaks limits",))
+            told = f'<div class="bad">{told}</div>'
         return f'{told}<div class="facts">{cells}</div>'
 
     def _proven(self) -> str:
@@ -231,7 +234,7 @@ class _Page:
 
     def pipeline(self) -> str:
         """Return the plan in time, if several devices work."""
-        if len(self._plan.device_order) == 1:
+        if len(self._plan.device_order) == 1 or not self._details.pipeline.spans:
             return ""
         return pipeline_chart(self._details.pipeline, self._numbers)
 

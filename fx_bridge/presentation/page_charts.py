@@ -15,7 +15,8 @@ from solver.model.quantities import counted, exact_bytes, format_bytes, format_n
 _MOST_POINTS: Final = 6400
 """Of the memory of all devices; each has at most 400."""
 _MOST_TIPS: Final = 1600
-_MOST_SPANS: Final = 3000
+_MOST_CHARTS: Final = 64
+_MOST_SPANS: Final = 2000
 _MOST_ALIVE: Final = 8
 _HEIGHT: Final = 100
 _NUMBERED: Final = 0.02
@@ -25,22 +26,20 @@ _NUMBERED: Final = 0.02
 def memory_charts(details: PlanDetails, device_numbers: Mapping[str, int]) -> str:
     """Return a chart for each device that is used: what it holds while each operator runs."""
     used = [entry for entry in details.devices if entry.operators]
+    fullest = sorted(used, key=lambda entry: -entry.peak_memory_permille)[:_MOST_CHARTS]
     alive = dict(zip((entry.device for entry in details.devices), details.alive, strict=True))
-    points, tips = (min(most, all_ // len(used)) for most, all_ in _limits())
-    return "".join(
-        _memory_chart(entry, alive[entry.device], device_numbers[entry.device], points, tips)
+    charts = [
+        _memory_chart(entry, alive[entry.device], device_numbers[entry.device], len(fullest))
         for entry in used
-    )
+        if entry in fullest
+    ]
+    if len(used) > len(fullest):
+        charts.append(f"<p>The {len(fullest)} fullest of {len(used):,} devices.</p>")
+    return "".join(charts)
 
 
-def _limits() -> tuple[tuple[int, int], tuple[int, int]]:
-    return (400, _MOST_POINTS), (80, _MOST_TIPS)
-
-
-def _memory_chart(
-    entry: DeviceUsage, alive: Sequence[Alive], number: int, points: int, tips: int
-) -> str:
-    held = thinned(entry.timeline_bytes, max(points, 8))
+def _memory_chart(entry: DeviceUsage, alive: Sequence[Alive], number: int, charts: int) -> str:
+    held = thinned(entry.timeline_bytes, min(400, 8 + _MOST_POINTS // charts))
     top = max(entry.memory_bytes, entry.capacity_bytes or 0, 1) * 1.04
     ys = [_HEIGHT - size_bytes / top * _HEIGHT for size_bytes in held]
     steps = "".join(f"V{y:.1f}H{at}" for at, y in enumerate(ys, start=1))
@@ -52,11 +51,14 @@ def _memory_chart(
     if entry.capacity_bytes is not None:
         y = _HEIGHT - entry.capacity_bytes / top * _HEIGHT
         parts.append(f'<line x1="0" x2="{len(held)}" y1="{y:.1f}" y2="{y:.1f}"/>')
-    parts += _tips(entry, len(held), tips)
+    parts += _tips(entry, len(held), min(80, _MOST_TIPS // charts))
     capacity = "no limit"
     if entry.capacity_bytes is not None:
         capacity = f"of {format_bytes(entry.capacity_bytes)}"
-    rows = [(escaped(name), kind, format_bytes(size)) for name, kind, size in alive[:_MOST_ALIVE]]
+    rows: list[tuple[str, ...]] = [
+        (escaped(name), kind, format_bytes(size_bytes))
+        for name, kind, size_bytes in alive[:_MOST_ALIVE]
+    ]
     rest = sum(size_bytes for _, _, size_bytes in alive[_MOST_ALIVE:])
     if rest:
         rows.append((counted(len(alive) - _MOST_ALIVE, "other"), "", format_bytes(rest)))

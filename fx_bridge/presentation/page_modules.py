@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, islice
+from itertools import groupby
 from typing import Final
 
 from fx_bridge.presentation.markup import colour_of, escaped
@@ -15,10 +15,13 @@ from solver.model.quantities import counted, format_bytes, format_ns
 _MOST_TILES: Final = 200
 _MOST_OPENED: Final = 60
 """Rows that are shown before a person opens any; the model's own children always are."""
-_MOST_ROWS: Final = 5000
-"""Of modules; of larger models the deepest are left out."""
-_MOST_OPERATORS: Final = 6000
-"""More operators are counted, not listed."""
+_MOST_LETTERS: Final = 1_250_000
+"""Of the rows of modules; of models with more the deepest modules are left out."""
+_ROW_LETTERS: Final = 160
+"""Of a row, about, besides its path."""
+_MOST_OPERATOR_LETTERS: Final = 500_000
+"""Of the names of operators; more operators are counted, not listed."""
+_OPERATOR_LETTERS: Final = 50
 
 _HEAD: Final = ("module", "device", "weights", "time", "sends", "operators")
 
@@ -43,7 +46,13 @@ class ModuleView:
         self._stages = stages
         self._device = [device_numbers[stage.device] for stage in stages]
         root = totals.tree.root
-        self._rows = {module.path for module in islice(_by_level(root), _MOST_ROWS)}
+        self._rows: set[str] = set()
+        letters = 0
+        for module in _by_level(root):
+            letters += len(module.path) + _ROW_LETTERS
+            if letters > _MOST_LETTERS:
+                break
+            self._rows.add(module.path)
         self._opened = {root.path}
         left = _MOST_OPENED
         for module in filter(self._is_divided, _by_level(root)):
@@ -52,7 +61,8 @@ class ModuleView:
                 self._opened.add(module.path)
         self._tiles = self._chosen_tiles(root)
         self._anchors = {module.path: f"m{number}" for number, module in enumerate(self._tiles)}
-        self._lists_operators = root.count <= _MOST_OPERATORS
+        letters = sum(len(name) + _OPERATOR_LETTERS for name in totals.of_operator)
+        self._lists_operators = letters <= _MOST_OPERATOR_LETTERS
 
     def tiles(self) -> str:
         """Return a line of tiles for each list of modules; without modules nothing."""
@@ -128,8 +138,8 @@ class ModuleView:
             format_bytes(total.sent_bytes) if total.sent_bytes else "",
             f"{sum(total.stages.values()):,}",
         )
-        numbers = "".join(f"<span>{cell}</span>" for cell in cells)
-        return f"<summary><span>{label}</span>{self._where(total)}{numbers}</summary>"
+        numbers = "".join(f"<i>{cell}</i>" for cell in cells)
+        return f"<summary><b>{label}</b>{self._where(total)}{numbers}</summary>"
 
     def _operators(self, names: Iterable[str]) -> Iterator[str]:
         """Yield the operators of a module's own forward, those of each stage in turn."""
@@ -138,22 +148,22 @@ class ModuleView:
             (stage,) = self._totals.of_operator[name].stages
             members.setdefault(stage, []).append(name)
         for stage, own in members.items():
-            yield f'<ul class="d{self._device[stage]}">'
+            yield f"<ul class=d{self._device[stage]}>"
             if len(members) > 1:
                 yield f"<li>{escaped(self._stages[stage])}:"
             for name in own:
                 total = self._totals.of_operator[name]
                 sent = f", sends {format_bytes(total.sent_bytes)}" if total.sent_bytes else ""
-                yield f"<li>{escaped(name)} <span>{format_ns(total.time_ns)}{sent}</span>"
+                yield f"<li>{escaped(name)} <i>{format_ns(total.time_ns)}{sent}</i>"
             yield "</ul>"
 
     def _where(self, total: Totals) -> str:
         """Return the stage that runs all of it, or how many operators each stage runs."""
         if len(total.stages) == 1:
             (stage,) = total.stages
-            return f'<em class="d{self._device[stage]}">{escaped(self._stages[stage])}</em>'
+            return f"<em class=d{self._device[stage]}>{escaped(self._stages[stage])}</em>"
         parts = "".join(
-            f'<i class="d{self._device[stage]}" style="flex:{count}"></i>'
+            f"<i class=d{self._device[stage]} style=flex:{count}></i>"
             for stage, count in sorted(total.stages.items())
         )
         return f'<em class="mix" title="{escaped(self._told(total))}">{parts}</em>'

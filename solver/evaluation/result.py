@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -117,6 +118,33 @@ class SolveResult:
         from fx_bridge.presentation.summary import result_html
 
         return result_html(str(self), self.evaluation)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan to a file, as the ending of its name says.
+
+        ``.json`` is the plan, ``.html`` a page to look at, ``.trace.json`` a step of it for
+        Perfetto, ``.dot`` and ``.mmd`` the graph of its stages for Graphviz and Mermaid.
+
+        Raises
+        ------
+        PartitionError
+            If there is no plan, the ending is another, or the file cannot be written.
+        """
+        from fx_bridge.presentation.plan_files import save_plan_as
+
+        save_plan_as(self, path)
+
+    def to_dot(self) -> str:
+        """Return the graph of the plan's stages for Graphviz; without a plan raise as `save`."""
+        from fx_bridge.presentation.plan_files import plan_text
+
+        return plan_text(self, "dot")
+
+    def to_mermaid(self) -> str:
+        """Return the graph of the plan's stages for Mermaid; without a plan raise as `save`."""
+        from fx_bridge.presentation.plan_files import plan_text
+
+        return plan_text(self, "mermaid")
 
     @property
     def objective_values(self) -> tuple[int, ...] | None:

@@ -62,8 +62,8 @@ CIRCLES_OF_FILES = {
 }
 """Files that import each other, some inside functions. This list may only shrink."""
 
-PRINTED = {"solver/evaluation/result.py": "fx_bridge.presentation.summary"}
-"""Printing a result asks the room of presentation, which stands above, for its text."""
+PRINTED = {"solver/evaluation/result.py": "fx_bridge.presentation."}
+"""A result is printed and saved by the room of presentation, which stands above."""
 
 CLOCK = "solver/model/clock.py"
 

@@ -98,6 +98,38 @@ def tiny():
     return problem, PartitionPlan({"a": "d"}, ("d",))
 
 
+def modular():
+    """A model of layers, of which the third is divided; the head reads the embedding's weight."""
+    names = ["embed", *(f"{part}{i}" for i in range(4) for part in ("attn", "mlp")), "head"]
+    operators = []
+    for i, name in enumerate(names):
+        number = name[-1]
+        module = {"embed": "model.embed", "head": "head"}.get(
+            name, f"model.layers.{number}.{name[:-1]}"
+        )
+        operators.append(
+            Operator(
+                name,
+                1000 * (i + 1),
+                reads=tuple(names[max(0, i - 1) : i]),
+                storage_bytes=500,
+                value_bytes=500,
+                weights=("tied",) if name in ("embed", "head") else (f"layers.{number}.weight",),
+                is_output=name == "head",
+                module=module,
+            )
+        )
+    problem = PartitionProblem(
+        tuple(operators),
+        (Device("cuda:0", 100_000), Device("cuda:1", 50_000), Device("cuda:2", 50_000)),
+        weights={"tied": Weight(7000), **{f"layers.{i}.weight": Weight(2000) for i in range(4)}},
+    )
+    cut = names.index("mlp2")
+    return problem, PartitionPlan(
+        {name: f"cuda:{int(i >= cut)}" for i, name in enumerate(names)}, ("cuda:0", "cuda:1")
+    )
+
+
 RELAYED = Interconnect(Link(5 * 10**12), charging="relayed")
 TRAINING = {"memory_model": "training", "microbatches": 8, "interconnect": RELAYED}
 
@@ -118,6 +150,7 @@ PLANS = {
     "nasty": nasty,
     "cyclic": cyclic,
     "tiny": tiny,
+    "modular": modular,
 }
 
 

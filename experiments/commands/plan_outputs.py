@@ -1,0 +1,120 @@
+"""The files that ``plan`` and ``solve`` write: the plan, a page, a trace, graphs of its stages."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from experiments.commands.options import OUTPUT_PANEL, out_option
+from experiments.console.command_line import command_text
+from experiments.console.output import check_writable, say_written
+from solver import PartitionError
+from solver.io.files import write_texts_atomically
+from solver.model.text import shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fx_bridge.capture.graph import CapturedGraph
+    from fx_bridge.presentation.page import HandOver
+    from fx_bridge.presentation.plan_files import Form
+    from solver import SolveResult
+
+
+def _file(text: str) -> Any:
+    return typer.Option(metavar="FILE", help=text, rich_help_panel=OUTPUT_PANEL)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOutputOptions:
+    """What to write of a plan."""
+
+    out: Annotated[
+        list[str] | None,
+        out_option(
+            "FILE",
+            "Save the plan: FILE.json for split, score and hand-over, FILE.html a page to look at. "
+            "May be repeated.",
+        ),
+    ] = None
+    trace: Annotated[
+        str | None, _file("Save a step as a pipeline, for Perfetto and chrome://tracing.")
+    ] = None
+    dot: Annotated[str | None, _file("Save the graph of the stages, for Graphviz.")] = None
+    mermaid: Annotated[str | None, _file("Save the graph of the stages, for Mermaid.")] = None
+
+    def checked(self, *inputs: str | None) -> dict[str, Form]:
+        """Return what to write to each file; refuse before the work what cannot be written.
+
+        Parameters
+        ----------
+        *inputs : str or None
+            Names that the command reads.
+        """
+        from fx_bridge.presentation.plan_files import form_of
+
+        found: dict[str, Form] = {}
+        named: set[str] = set()
+        given: list[tuple[str, str | None, Form | None]] = [
+            *(("--out", path, None) for path in self.out or ()),
+            ("--trace", self.trace, "trace"),
+            ("--dot", self.dot, "dot"),
+            ("--mermaid", self.mermaid, "mermaid"),
+        ]
+        for option, path, form in given:
+            if path is None:
+                continue
+            check_writable(path, *inputs, option=option)
+            found[path] = form or form_of(path)
+            place = os.path.realpath(path)
+            if place in named:
+                raise PartitionError(
+                    f"{option} {shortened(path)} is written twice; write another name"
+                )
+            named.add(place)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOutputs:
+    """What to write of the plan for a model.
+
+    Attributes
+    ----------
+    forms : mapping of str to str
+        What to write, by path.
+    model : str
+        As it was named.
+    captured : CapturedGraph or None
+        For the words of programs; None for a problem without a model.
+    """
+
+    forms: Mapping[str, Form]
+    model: str
+    captured: CapturedGraph | None = None
+
+    def write(self, result: SolveResult) -> None:
+        """Write all files, and say so."""
+        from fx_bridge.presentation.plan_files import plan_text
+
+        def said() -> Sequence[HandOver]:
+            if self.captured is None or result.plan is None or result.evaluation is None:
+                return ()
+            from fx_bridge.interop.hand_overs import hand_overs
+
+            return hand_overs(self.captured, result.plan, result.evaluation.problem)
+
+        write_texts_atomically(
+            {
+                path: plan_text(
+                    result, form, title=self.model, command=command_text(), hand_overs=said
+                )
+                for path, form in self.forms.items()
+            }
+        )
+        for path in self.forms:
+            say_written(path)

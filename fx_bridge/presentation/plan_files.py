@@ -1,0 +1,133 @@
+"""The files that a plan is written as, each known by its ending."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+from solver.io.files import write_text_atomically
+from solver.model.errors import PartitionError
+from solver.model.text import shortened, shown
+
+if TYPE_CHECKING:
+    from fx_bridge.presentation.page import HandOver
+    from solver.evaluation.result import SolveResult
+
+Form = Literal["plan", "page", "trace", "dot", "mermaid"]
+
+_FORMS: Final[Mapping[str, Form]] = {
+    ".trace.json": "trace",
+    ".json": "plan",
+    ".html": "page",
+    ".dot": "dot",
+    ".gv": "dot",
+    ".mmd": "mermaid",
+}
+
+
+def form_of(path: str | os.PathLike[str]) -> Form:
+    """Return what to write to a file, by the ending of its name.
+
+    Without an ending, and to what is no file, such as ``/dev/stdout``, that is the plan.
+
+    Raises
+    ------
+    PartitionError
+        If the ending is none of those that are known.
+
+    Examples
+    --------
+    >>> form_of("plan.html"), form_of("plan.trace.json"), form_of("plan")
+    ('page', 'trace', 'plan')
+    >>> form_of("plan.pdf")
+    Traceback (most recent call last):
+    solver.model.errors.PartitionError: plan.pdf ends in '.pdf'; write .json (the plan), .html (a \
+page), .trace.json (for Perfetto), .dot or .mmd (the graph of its stages)
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise PartitionError(
+            f"path is {shown(path)}; write the name of a file, such as 'plan.json'"
+        )
+    name = Path(path).name.lower()
+    found = next((form for ending, form in _FORMS.items() if name.endswith(ending)), None)
+    if found is not None:
+        return found
+    ending = Path(name).suffix
+    if ending and (Path(path).is_file() or not Path(path).exists()):
+        raise PartitionError(
+            f"{shortened(path)} ends in {ending!r}; write .json (the plan), .html (a page), "
+            ".trace.json (for Perfetto), .dot or .mmd (the graph of its stages)"
+        )
+    return "plan"
+
+
+def plan_text(
+    result: SolveResult,
+    form: Form,
+    *,
+    title: str = "Plan",
+    command: str = "",
+    hand_overs: Callable[[], Sequence[HandOver]] = tuple,
+) -> str:
+    """Return the text of a file for the plan of an answer.
+
+    Parameters
+    ----------
+    result : SolveResult
+        With a plan. One that breaks limits is no plan to save, but can be shown.
+    form : str
+        What to write.
+    title, command
+        For a page, as :func:`fx_bridge.presentation.page.plan_page` takes them.
+    hand_overs : callable
+        Returns the plan in the words of programs, for a page.
+
+    Raises
+    ------
+    PartitionError
+        If there is no plan.
+    """
+    plan, evaluation = result.plan, result.evaluation
+    if plan is None or evaluation is None or (form == "plan" and not evaluation.feasible):
+        raise PartitionError(
+            f"there is no plan to write ({result.status.value}): {result.reason}; {result.remedy}"
+        )
+    if form == "page":
+        from fx_bridge.presentation.page import plan_page
+
+        return plan_page(result, title=title, command=command, hand_overs=hand_overs())
+    if form in ("dot", "mermaid"):
+        from fx_bridge.presentation.stage_graph import dot_text, mermaid_text
+
+        return (dot_text if form == "dot" else mermaid_text)(evaluation, plan)
+
+    import json
+
+    if form == "trace":
+        from fx_bridge.presentation.details import plan_details
+        from fx_bridge.presentation.trace import pipeline_trace
+
+        return json.dumps(pipeline_trace(plan_details(evaluation.problem, plan))) + "\n"
+    from solver.io.json_files import plan_to_json
+
+    return json.dumps(plan_to_json(plan), indent=1) + "\n"
+
+
+def save_plan_as(
+    result: SolveResult,
+    path: str | os.PathLike[str],
+    *,
+    title: str = "Plan",
+    hand_overs: Callable[[], Sequence[HandOver]] = tuple,
+) -> None:
+    """Write the plan of an answer to a file, as the ending of its name says.
+
+    Raises
+    ------
+    PartitionError
+        If there is no plan, the ending is unknown, or the file cannot be written.
+    """
+    form = form_of(path)
+    write_text_atomically(path, plan_text(result, form, title=title, hand_overs=hand_overs))

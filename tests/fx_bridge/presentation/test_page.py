@@ -1,0 +1,213 @@
+"""Pages of plans, read as a browser reads them."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from fx_bridge.presentation.page import HandOver, plan_page
+from solver import Device, Operator, PartitionPlan, PartitionProblem, SolveStatus, Weight, solve
+from solver.evaluation.result import judge
+from solver.model.quantities import exact_bytes, format_bytes, format_ns
+from solver.model.text import printable
+from tests.support.report_plans import PLANS, modular
+
+VOID = {"meta", "link", "br"}
+CLOSED_BY_THE_NEXT = {"li", "td", "th", "tr", "dt", "dd"}
+TAGS = {
+    *("html", "head", "meta", "link", "title", "style", "body", "main", "section", "nav", "div"),
+    *("h1", "h2", "h3", "p", "pre", "a", "b", "i", "em", "small", "span", "ul", "li"),
+    *("details", "summary", "dl", "dt", "dd", "table", "tr", "th", "td"),
+    *("figure", "figcaption", "svg", "path", "line", "rect"),
+}
+ATTRIBUTES = {
+    *("class", "id", "href", "title", "style", "open", "colspan", "lang", "charset", "name"),
+    *("content", "http-equiv", "rel", "viewbox", "preserveaspectratio", "d"),
+    *("x", "x1", "x2", "y1", "y2", "width", "height"),
+}
+
+
+class Page(HTMLParser):
+    """The elements of a page, each with its text; fails where they do not nest."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self._open, self.shown = [], [], []
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag, attributes):
+        assert tag in TAGS and {name for name, _ in attributes} <= ATTRIBUTES, (tag, attributes)
+        element = {"tag": tag, "text": "", "within": list(self._open), **dict(attributes)}
+        self.elements.append(element)
+        if tag not in VOID | CLOSED_BY_THE_NEXT:
+            self._open.append(element)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        self._open.pop()
+
+    def handle_endtag(self, tag):
+        assert self._open.pop()["tag"] == tag
+
+    def handle_data(self, data):
+        last = [element for element in self.elements[-1:] if element not in self._open]
+        for element in [*self._open, *last]:
+            element["text"] += data
+        if self._open and self._open[-1]["tag"] != "style":
+            self.shown.append(data)
+
+    def of(self, tag, **attributes):
+        return [
+            element
+            for element in self.elements
+            if element["tag"] == tag and attributes.items() <= element.items()
+        ]
+
+    @property
+    def text(self):
+        return " ".join(self.shown)
+
+
+def page_of(name, **settings):
+    problem, plan = PLANS[name]()
+    result = judge("by hand", problem, plan, 0.0)
+    return Page(plan_page(result, **settings)), result
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_page_loads_nothing_and_names_every_operator_device_and_stage(name):
+    page, result = page_of(name)
+    for element in page.elements:
+        assert element.get("href", "#").startswith(("#", "data:,"))
+        assert "url(" not in element.get("style", "")
+    assert not re.search("@import|url\\(", page.of("style")[0]["text"])
+    items = [element["text"] for element in page.of("li")]
+    for operator in result.evaluation.problem.operators:
+        assert any(text.startswith(printable(operator.name)) for text in items)
+    for usage in result.evaluation.usage:
+        assert printable(usage.device) in page.text
+    targets = {element.get("id") for element in page.elements}
+    assert all(link["href"][1:] in targets for link in page.of("a"))
+
+
+def test_names_are_text_whatever_they_say():
+    hostile = "<script>alert('x')</script>\n\u202e"
+    page, _ = page_of(
+        "nasty", title=hostile, command=hostile, hand_overs=[HandOver(hostile, hostile, True)]
+    )
+    # No tag or attribute but the page's own: the parser checks that.
+    assert page.of("h1")[0]["text"] == printable(hostile)
+    assert page.text.count(printable(hostile)) == 5  # title, heading, command, program, words
+
+
+def test_rows_of_modules_have_the_evaluators_numbers():
+    page, result = page_of("modular")
+    rows = {}
+    for summary in page.of("summary"):
+        cells = [e["text"] for e in page.elements if e["within"][-1:] == [summary]]
+        if len(cells) == 6:
+            rows[cells[0]] = cells[1:]
+    usage = result.evaluation.usage
+    assert rows["the model"] == [
+        "",
+        format_bytes(sum(entry.weights_bytes for entry in usage)),
+        format_ns(sum(entry.compute_ns for entry in usage)),
+        format_bytes(result.evaluation.transfer_bytes),
+        "10",
+    ]
+    assert rows["model.layers.1"] == ["cuda:0", "2 kB", "9 us", "", "2"]
+    assert rows["model.layers.2"] == ["", "4 kB", "13 us", "500 B", "2"]
+    modules = {operator.module for operator in result.evaluation.problem.operators}
+    assert modules < rows.keys()
+    # Closed but where a device's share begins or ends.
+    opened = [e["text"] for e in page.of("summary") if "open" in e["within"][-1]]
+    assert [text.split("cuda")[0][:14] for text in opened if "model.layers." in text] == [
+        "model.layers.2"
+    ]
+
+
+def test_tiles_lead_to_rows_and_show_where_a_module_is_divided():
+    page, _ = page_of("modular")
+    tiles = {element["title"]: element for element in page.of("a") if "title" in element}
+    assert [tile["text"] for tile in tiles.values()] == ["embed", "0", "1", "2", "3", "head"]
+    assert tiles["model.layers.1: cuda:0"]["class"] == "d0"
+    divided = tiles["model.layers.2: 1 operator on cuda:0, 1 operator on cuda:1"]
+    assert divided["style"].count("50%") == 2
+    (row,) = page.of("details", id=tiles["model.layers.3: cuda:1"]["href"][1:])
+    assert row["text"].startswith("model.layers.3cuda:1")
+
+
+def test_cards_and_charts_say_what_a_device_holds():
+    page, result = page_of("modular")
+    first, second, third = page.of("div", **{"class": "card d0"}) + [
+        page.of("div", **{"class": f"card d{number}"})[0] for number in (1, 2)
+    ]
+    assert "model.embed, layers.0-1, part of layers.2 (attn)" in first["text"]
+    assert "part of model.layers.2 (mlp), layers.3, head" in second["text"]
+    assert "not used" in third["text"]
+    charts = page.of("figcaption")
+    for usage, card, chart in zip(
+        result.evaluation.usage[:2], (first, second), charts, strict=True
+    ):
+        share = f"{usage.peak_memory_permille / 10:.1f} %"
+        size = format_bytes(usage.memory_bytes)
+        assert f"{size} of {format_bytes(usage.capacity_bytes)} ({share})" in card["text"]
+        assert exact_bytes(usage.memory_bytes) in chart["text"]
+    # Each chart has a line at the capacity.
+    assert len(page.of("line")) == 2
+
+
+def test_what_is_proven_is_said():
+    problem, plan = modular()
+    solved = solve(problem)
+    assert solved.status is SolveStatus.OPTIMAL
+    text = Page(plan_page(solved)).text
+    assert "Proven optimal: no plan is better in bottleneck" in text
+    assert "without a proof" in Page(plan_page(judge("by hand", problem, plan, 0.0))).text
+    page, result = page_of("cyclic")
+    assert all(violation in page.text for violation in result.evaluation.violations)
+
+
+def test_words_of_programs_and_the_command_are_there():
+    overs = [HandOver("vllm", "A=1,2", True), HandOver("nemo", "it divides h.0", False)]
+    page, _ = page_of("two", command="fxpartition plan x", hand_overs=overs)
+    assert [element["text"] for element in page.of("pre")] == ["fxpartition plan x", "A=1,2"]
+    assert "it divides h.0" in page.text
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        lambda i: f"model.language_model.layers.{i // 20}.self_attention.projection_{i % 20}.inner",
+        lambda i: ".".join(f"part{level}" for level in range(i % 20)) + f".leaf{i}",
+        lambda i: "",
+    ],
+    ids=["a module for each", "deep", "none"],
+)
+def test_a_page_of_five_thousand_operators_has_at_most_two_megabytes(module):
+    names = [f"scaled_dot_product_attention_{i}" for i in range(5000)]
+    operators = tuple(
+        Operator(
+            name,
+            1000 + i,
+            reads=tuple(names[max(0, i - 1) : i]),
+            storage_bytes=10**6 + i,
+            value_bytes=10**6 + i,
+            weights=(f"w{i}",),
+            module=module(i).strip("."),
+        )
+        for i, name in enumerate(names)
+    )
+    devices = [f"cuda:{number}" for number in range(16)]
+    problem = PartitionProblem(
+        operators,
+        tuple(Device(name, 10**12) for name in devices),
+        weights={f"w{i}": Weight(10**7 + i) for i in range(5000)},
+    )
+    assignment = {name: devices[i * 16 // 5000] for i, name in enumerate(names)}
+    plan = PartitionPlan(assignment, tuple(devices))
+    text = plan_page(judge("by hand", problem, plan, 0.0))
+    assert len(text.encode()) <= 2_000_000
+    assert f"<li>{names[0]} " in text
