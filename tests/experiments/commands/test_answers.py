@@ -9,6 +9,7 @@ import typer
 import solver
 from experiments.commands import answers
 from experiments.commands.answers import finish, finish_study, result_json, solve_all
+from experiments.commands.plan_outputs import PlanOutputs
 from experiments.comparison.records import Study
 from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
 from experiments.console.progress import ProgressLine
@@ -26,6 +27,7 @@ from solver.evaluation.result import StepRecord
 from tests.support.studies import steps
 
 LIMITS = SolveLimits(time_limit_s=5, workers=1)
+NOTHING = PlanOutputs({}, "m")
 
 
 def problem(memory_bytes):
@@ -45,7 +47,7 @@ def test_the_plan_is_saved_before_anything_is_printed(tmp_path, monkeypatch):
 
     monkeypatch.setattr(answers, "print_json", gone)
     with pytest.raises(BrokenPipeError):
-        finish(given, [solve(given, LIMITS)], LIMITS, str(path), as_json=True)
+        finish(given, [solve(given, LIMITS)], LIMITS, PlanOutputs({str(path): "plan"}, "m"), as_json=True)
     assert set(load_plan(path).assignment) == {"a\x1b[2J", "b"}
 
 
@@ -64,12 +66,12 @@ def test_a_report_is_written_before_anything_is_printed(tmp_path, monkeypatch):
 def test_the_asked_answer_is_the_last_and_the_first_its_baseline(capsys):
     given = problem(100)
     results = [solve(given, LIMITS, solver=name) for name in ("greedy", "ideal-dp")]
-    finish(given, results, LIMITS, None, as_json=True)
+    finish(given, results, LIMITS, NOTHING, as_json=True)
     answer = json.loads(capsys.readouterr().out)
     baseline = answer.pop("baseline")
     expected = [json.loads(json.dumps(result_json(given, result))) for result in results]
     assert [baseline, answer] == expected
-    finish(given, results[1:], LIMITS, None, as_json=True)
+    finish(given, results[1:], LIMITS, NOTHING, as_json=True)
     assert json.loads(capsys.readouterr().out) == expected[1]
 
 
@@ -78,7 +80,7 @@ def test_no_plan_is_explained(tmp_path, capsys, as_json):
     given = problem(3)
     path = tmp_path / "plan.json"
     with pytest.raises(typer.Exit) as ended:
-        finish(given, [solve(given, LIMITS)], LIMITS, str(path), as_json)
+        finish(given, [solve(given, LIMITS)], LIMITS, PlanOutputs({str(path): "plan"}, "m"), as_json)
     assert ended.value.exit_code == EXIT_NO_PLAN
     printed = capsys.readouterr()
     assert printed.err.startswith("no plan exists: ")
@@ -91,7 +93,7 @@ def test_no_plan_is_explained(tmp_path, capsys, as_json):
 def test_a_search_that_found_nothing_rules_nothing_out(capsys):
     given = problem(3)
     with pytest.raises(typer.Exit) as ended:
-        finish(given, [solve(given, LIMITS, solver="greedy")], LIMITS, None, as_json=False)
+        finish(given, [solve(given, LIMITS, solver="greedy")], LIMITS, NOTHING, as_json=False)
     assert ended.value.exit_code == EXIT_TIME_OUT
     assert capsys.readouterr().err.startswith("no plan found, and none ruled out: device 'x'")
 
@@ -100,10 +102,10 @@ def test_steps_are_printed_after_the_answer_that_was_asked_for(capsys):
     given = problem(100)
     results = [solve(given, LIMITS, solver=name) for name in ("greedy", "ideal-dp")]
     results[1] = replace(results[1], log=steps(20))
-    finish(given, results, LIMITS, None, as_json=False)
+    finish(given, results, LIMITS, NOTHING, as_json=False)
     answer = capsys.readouterr().out
     assert "borders" not in answer
-    finish(given, results, LIMITS, None, as_json=False, with_steps=True)
+    finish(given, results, LIMITS, NOTHING, as_json=False, with_steps=True)
     assert capsys.readouterr().out == f"{answer}\n{steps_text(steps(20))}\n"
 
 
@@ -111,7 +113,7 @@ def test_json_has_the_steps(capsys):
     given = problem(100)
     result = replace(solve(given, LIMITS, solver="ideal-dp"), log=steps(20))
     for with_steps in (False, True):
-        finish(given, [result], LIMITS, None, as_json=True, with_steps=with_steps)
+        finish(given, [result], LIMITS, NOTHING, as_json=True, with_steps=with_steps)
         log = json.loads(capsys.readouterr().out)["log"]
         assert [StepRecord(**step) for step in log] == list(steps(20))
 
@@ -146,7 +148,7 @@ def test_one_limit_counts_for_all_searches(monkeypatch):
     given = problem(1)
     results = solve_all(given, ("greedy", "auto"), LIMITS, "model", ProgressLine(quiet=True))
     with pytest.raises(typer.Exit):
-        finish(given, results, LIMITS, None, as_json=True)
+        finish(given, results, LIMITS, NOTHING, as_json=True)
     assert told == [5.0, 3.0, 1.0]
     assert LIMITS.after(7.0).time_limit_s == 0.05
     # Searches to come share the rest.
