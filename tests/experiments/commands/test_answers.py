@@ -41,13 +41,20 @@ def problem(memory_bytes):
 def test_the_plan_is_saved_before_anything_is_printed(tmp_path, monkeypatch):
     given = problem(100)
     path = tmp_path / "plan.json"
+    outputs = PlanOutputs({str(path): "plan"}, "m")
 
     def gone(*_):
         raise BrokenPipeError
 
     monkeypatch.setattr(answers, "print_json", gone)
     with pytest.raises(BrokenPipeError):
-        finish(given, [solve(given, LIMITS)], LIMITS, PlanOutputs({str(path): "plan"}, "m"), as_json=True)
+        finish(
+            given,
+            [solve(given, LIMITS)],
+            LIMITS,
+            outputs,
+            as_json=True,
+        )
     assert set(load_plan(path).assignment) == {"a\x1b[2J", "b"}
 
 
@@ -79,8 +86,9 @@ def test_the_asked_answer_is_the_last_and_the_first_its_baseline(capsys):
 def test_no_plan_is_explained(tmp_path, capsys, as_json):
     given = problem(3)
     path = tmp_path / "plan.json"
+    outputs = PlanOutputs({str(path): "plan"}, "m")
     with pytest.raises(typer.Exit) as ended:
-        finish(given, [solve(given, LIMITS)], LIMITS, PlanOutputs({str(path): "plan"}, "m"), as_json)
+        finish(given, [solve(given, LIMITS)], LIMITS, outputs, as_json)
     assert ended.value.exit_code == EXIT_NO_PLAN
     printed = capsys.readouterr()
     assert printed.err.startswith("no plan exists: ")
