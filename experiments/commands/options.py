@@ -384,7 +384,11 @@ StepsOption = Annotated[
     _named(OUTPUT_PANEL, "--steps", "Print what each step of the search took and gained."),
 ]
 PlanOutOption = Annotated[
-    str | None, out_option("FILE", "Save the plan, for split, score and hand-over.")
+    str | None,
+    out_option(
+        "FILE",
+        "Save the plan: FILE.json for split, score and hand-over, FILE.html a page to look at.",
+    ),
 ]
 ReportOutOption = Annotated[
     str | None,

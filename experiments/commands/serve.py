@@ -22,7 +22,7 @@ from experiments.commands.options import (
     PinOption,
     PlanOutOption,
 )
-from experiments.commands.serve_answers import tell_plan, tell_plans
+from experiments.commands.serve_answers import tell_plan, tell_plans, write_plan
 from experiments.commands.serve_rules import RulesTable
 from experiments.commands.serve_streamed import (
     HostRequest,
@@ -30,8 +30,9 @@ from experiments.commands.serve_streamed import (
     check_host_options,
     check_words_options,
 )
-from experiments.console.output import check_writable, say_written
-from solver import Interconnect, PartitionError, SolveLimits, save_plan
+from experiments.console.output import check_writable
+from fx_bridge.presentation.plan_files import form_of
+from solver import Interconnect, PartitionError, SolveLimits
 from solver.model.devices import PCIE, Device
 from solver.model.quantities import parse_duration
 from solver.serving.problem import ServingObjective
@@ -202,6 +203,8 @@ def serve(
         raise PartitionError("there are no devices; write for example --devices 24GB,12GB")
     check_given(options.devices, "--devices", "24GB,12GB")
     check_writable(out, model, options.devices)
+    if out is not None:
+        form_of(out)
     searched = read_limits(limits)
     devices = parse_devices(options.devices, "--devices")
     first_ns = None if options.first_token is None else _time_ns(options.first_token)
@@ -244,8 +247,7 @@ def serve(
         return
     (found,) = plans
     if out is not None and whole is not None and found.solved.plan is not None:
-        save_plan(found.plan_of_model(whole), out)
-        say_written(out)
+        write_plan(found, whole, out, model, options.for_)
     table = RulesTable.of(found, module) if options.rules else None
     tell_plan(found, table, options.for_, as_json=as_json)
 

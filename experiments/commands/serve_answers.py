@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from experiments.console.command_line import command_text
 from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
-from experiments.console.output import print_json
-from solver import SolveStatus
+from experiments.console.output import print_json, say_written
+from solver import SolveStatus, save_plan
+from solver.io.files import write_text_atomically
 from solver.model.quantities import aligned, format_bytes, format_ns
 from solver.model.text import printable
 
 if TYPE_CHECKING:
     from experiments.commands.serve_rules import RulesTable
+    from fx_bridge.capture.graph import CapturedGraph
     from fx_bridge.choices import ExpertsRead
     from fx_bridge.interop.words import Words
     from fx_bridge.serving.plan import ServingPlan
@@ -41,6 +44,30 @@ def tell_plan(
         for line in [*_lines(found, engine), *more_lines]:
             print(printable(line))
     _exit([found])
+
+
+def write_plan(
+    found: ServingPlan, whole: CapturedGraph, path: str, model: str, engine: str | None
+) -> None:
+    """Write the plan of a model, or a page, trace or graph of it, as the ending of `path` says."""
+    from fx_bridge.interop.hand_overs import hand_overs
+    from fx_bridge.presentation.plan_files import form_of, plan_text
+
+    plan, form = found.plan_of_model(whole), form_of(path)
+    if form == "plan":
+        save_plan(plan, path)
+    else:
+        call = found.fullest_call
+        text = plan_text(
+            call,
+            form,
+            title=f"{model}: a call of {call.solver}",
+            told="\n".join(_lines(found, engine)),
+            command=command_text(),
+            hand_overs=lambda: hand_overs(whole, plan),
+        )
+        write_text_atomically(path, text)
+    say_written(path)
 
 
 def tell_plans(plans: Sequence[ServingPlan], engine: str | None, *, as_json: bool) -> None:

@@ -17,9 +17,14 @@ from solver import PartitionError, PartitionPlan, PartitionProblem
 
 
 def hand_overs(
-    captured: CapturedGraph, plan: PartitionPlan, problem: PartitionProblem
+    captured: CapturedGraph, plan: PartitionPlan, problem: PartitionProblem | None = None
 ) -> list[HandOver]:
     """Return what ``fxpartition hand-over`` would write for each program.
+
+    Parameters
+    ----------
+    problem : PartitionProblem, optional
+        Which the plan is a plan of; needed if something runs again.
 
     Examples
     --------

@@ -22,6 +22,11 @@ def escaped(text: object) -> str:
     return html.escape(printable(str(text)))
 
 
+def escaped_lines(text: str) -> str:
+    """Return a text of several lines that someone wrote as it stands in a page."""
+    return "\n".join(map(escaped, text.split("\n")))
+
+
 def device_colours(count: int) -> str:
     """Return the rules by which what has class ``d3`` has the colour of the fourth device."""
     return "".join(f".d{number}{{--c:{colour_of(number)}}}" for number in range(count))

@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Final, NamedTuple
 
 from fx_bridge.presentation.details import PlanDetails, plan_details
-from fx_bridge.presentation.markup import device_colours, escaped, folded, table
+from fx_bridge.presentation.markup import device_colours, escaped, escaped_lines, folded, table
 from fx_bridge.presentation.module_totals import ModuleTotals
 from fx_bridge.presentation.page_charts import memory_charts, pipeline_chart
 from fx_bridge.presentation.page_modules import ModuleView
@@ -52,6 +52,7 @@ def plan_page(
     result: SolveResult,
     *,
     title: str = "Plan",
+    told: str = "",
     command: str = "",
     hand_overs: Sequence[HandOver] = (),
 ) -> str:
@@ -63,6 +64,8 @@ def plan_page(
         Has a plan, feasible or not.
     title : str
         The name of the model.
+    told : str
+        Lines that say what the plan is for and what is proven of it, instead of the answer's own.
     command : str
         The command line that made the plan.
     hand_overs : sequence of HandOver
@@ -96,7 +99,7 @@ def plan_page(
         '<link rel="icon" href="data:,">'
         f"<title>{escaped(title)}: plan</title>"
         f"<style>{_style()}{device_colours(len(result.evaluation.usage))}</style></head>"
-        f"<body><main><h1>{escaped(title)}</h1>{page.answer()}<nav>{links}</nav>{body}"
+        f"<body><main><h1>{escaped(title)}</h1>{page.answer(told)}<nav>{links}</nav>{body}"
         "</main></body></html>\n"
     )
 
@@ -120,8 +123,8 @@ class _Page:
         self._members = stage_operators(evaluation.problem, plan)
         self._view = ModuleView(self._totals, plan.stages, self._numbers)
 
-    def answer(self) -> str:
-        """Return what is proven, and the plan in numbers."""
+    def answer(self, lines: str) -> str:
+        """Return what is proven, or the lines that say it, and the plan in numbers."""
         evaluation, result = self._evaluation, self._result
         names = dict.fromkeys((*evaluation.objective_names, *_FACTS))
         values = [(name, evaluation.value(name)) for name in names]
@@ -130,6 +133,8 @@ class _Page:
             facts.insert(1, ("gap", format_gap(result.gap)))
         cells = "".join(f"<div><b>{value}</b>{name}</div>" for name, value in facts)
         told = f"<p>{self._proven()}</p>"
+        if lines:
+            told = f"<pre>{escaped_lines(lines)}</pre>"
         if evaluation.violations:
             rows = [(escaped(text),) for text in evaluation.violations]
             told = table(("This plan breaks limits",), rows, text=("This plan breaks limits",))
@@ -257,8 +262,10 @@ class _Page:
         return table(header, rows, text=header[:2])
 
     def proof(self) -> str:
-        """Return value and bound of each objective, and the steps of the search."""
+        """Return value and bound of each objective and the steps, if there was a search."""
         result, evaluation = self._result, self._evaluation
+        if result.objective_bounds is None and not result.log:
+            return ""
         bounds: list[int | None] = [*(result.objective_bounds or ())]
         bounds += [None] * (len(evaluation.objective) - len(bounds))
         rows = [

@@ -68,6 +68,7 @@ def plan_text(
     form: Form,
     *,
     title: str = "Plan",
+    told: str = "",
     command: str = "",
     hand_overs: Callable[[], Sequence[HandOver]] = tuple,
 ) -> str:
@@ -79,7 +80,7 @@ def plan_text(
         With a plan. One that breaks limits is no plan to save, but can be shown.
     form : str
         What to write.
-    title, command
+    title, told, command
         For a page, as :func:`fx_bridge.presentation.page.plan_page` takes them.
     hand_overs : callable
         Returns the plan in the words of programs, for a page.
@@ -97,7 +98,7 @@ def plan_text(
     if form == "page":
         from fx_bridge.presentation.page import plan_page
 
-        return plan_page(result, title=title, command=command, hand_overs=hand_overs())
+        return plan_page(result, title=title, told=told, command=command, hand_overs=hand_overs())
     if form in ("dot", "mermaid"):
         from fx_bridge.presentation.stage_graph import dot_text, mermaid_text
 

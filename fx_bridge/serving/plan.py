@@ -31,6 +31,7 @@ from fx_bridge.serving.step import ServeStep
 from fx_bridge.serving.whole_model import plan_of_model
 from solver import Device, PartitionError, PartitionPlan
 from solver.evaluation.evaluate import Evaluation
+from solver.evaluation.result import SolveResult, judge
 from solver.model.checks import check_choice, only_given
 from solver.serving.captured import solve_captured_context
 from solver.serving.problem import (
@@ -110,6 +111,24 @@ class ServingPlan:
             for usage in evaluation.usage:
                 found[usage.device] = max(found.get(usage.device, 0), usage.memory_bytes)
         return found
+
+    @property
+    def fullest_call(self) -> SolveResult:
+        """The plan of the calls that hold most, as an answer of which pages and graphs are made.
+
+        It has no bound: what is proven is proven of all calls together.
+
+        Raises
+        ------
+        PartitionError
+            If there is no plan.
+        """
+        phase = max(
+            self.evaluations,
+            key=lambda name: sum(usage.memory_bytes for usage in self.evaluations[name].usage),
+        )
+        plan = self.solved.problem.phases.plan_of(phase, self.plan)
+        return judge(phase, self.solved.problem.phases.problems[phase], plan, 0.0)
 
     @property
     def layers(self) -> dict[str, list[str]]:

@@ -1,5 +1,6 @@
 """Language models that serve, planned from the shell."""
 
+import html
 import json
 import shlex
 
@@ -54,6 +55,20 @@ def test_the_most_tokens_that_fit(capsys, tmp_path):
     assert f"tokens that fit: {found['tokens']}\n" in told
     assert "context: proven optimal in" in told
     assert "VLLM_PP_LAYER_PARTITION=1,1" in told
+
+
+def test_a_page_has_what_is_printed_and_the_calls_that_hold_most(capsys, tmp_path):
+    page, dot = tmp_path / "plan.html", tmp_path / "plan.dot"
+    words = [*SERVE, "--objective", "token", "--for", "vllm", "--out"]
+    assert main([*words, str(page)]) == 0
+    text = html.unescape(page.read_text(encoding="utf-8"))
+    assert all(line in text for line in capsys.readouterr().out.splitlines())
+    # Prompts of eight tokens hold more than single ones.
+    assert f"<h1>{MODEL}: a call of 8 tokens</h1>" in text
+    assert "<summary>vllm</summary><pre>" in text
+    assert f"fxpartition {shlex.join([*words, str(page)])}" in text
+    assert main([*words, str(dot)]) == 0
+    assert dot.read_text(encoding="utf-8").startswith("digraph plan {")
 
 
 @pytest.mark.parametrize(
@@ -271,6 +286,7 @@ def test_no_plan(capsys):
             "with --host the time of a request or of a token is planned; write --objective request",
         ),
         ([*SERVE, "--objective", "all", "--out", "plan.json"], "--out is for one plan, and"),
+        ([*SERVE, "--out", "plan.pdf"], "plan.pdf ends in '.pdf'; write .json"),
         (
             [*SERVE, "--host", "1GB", "--objective", "token", "--out", "plan.json"],
             "with --host a plan also says what is streamed and what the host computes, which split",
