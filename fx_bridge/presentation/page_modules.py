@@ -53,10 +53,11 @@ class ModuleView:
             if letters > _MOST_LETTERS:
                 break
             self._rows.add(module.path)
-        self._opened = {root.path}
+        self._opened = {root.path} if root.children else set()
         left = _MOST_OPENED
         for module in filter(self._is_divided, _by_level(root)):
-            left -= len(module.children)
+            # Operators stand side by side.
+            left -= len(module.children) or len(module.operators) // 3
             if left >= 0:
                 self._opened.add(module.path)
         self._tiles = self._chosen_tiles(root)

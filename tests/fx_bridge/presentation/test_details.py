@@ -136,3 +136,24 @@ def test_details_are_what_the_evaluator_says(seed, draw_chunks, relayed):
 def test_a_plan_must_be_total():
     with pytest.raises(PartitionError, match="no device for operator"):
         plan_details(chain(), PartitionPlan({"op0": "a"}, ("a",)))
+
+
+@pytest.mark.parametrize(("chunks", "shown"), [(1, 208), (2, 0)])
+def test_of_hundreds_of_stages_fewer_microbatches_are_shown(chunks, shown):
+    """Twice as many as ranks would be 115,200 passes; interleaved, no whole round fits."""
+    ranks = 240
+    operators = tuple(
+        Operator(f"op{i}", 10, reads=(f"op{i - 1}",) if i else ()) for i in range(ranks * chunks)
+    )
+    names = tuple(f"d{rank}" for rank in range(ranks))
+    problem = PartitionProblem(operators, tuple(map(Device, names)), chunks_per_device=chunks)
+    plan = PartitionPlan(
+        {f"op{i}": names[i % ranks] for i in range(ranks * chunks)},
+        names,
+        {f"op{i}": i // ranks for i in range(ranks * chunks)},
+    )
+    pipeline = plan_details(problem, plan).pipeline
+    assert pipeline.shown_microbatches == shown
+    assert len(pipeline.spans) == shown * ranks
+    assert pipeline.microbatches == 2 * ranks
+    assert pipeline.step_ns > 0
