@@ -203,8 +203,7 @@ def serve(
         raise PartitionError("there are no devices; write for example --devices 24GB,12GB")
     check_given(options.devices, "--devices", "24GB,12GB")
     check_writable(out, model, options.devices)
-    if out is not None:
-        form_of(out)
+    form_of(out or "plan.json")
     searched = read_limits(limits)
     devices = parse_devices(options.devices, "--devices")
     first_ns = None if options.first_token is None else _time_ns(options.first_token)

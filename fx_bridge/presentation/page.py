@@ -28,6 +28,8 @@ from solver.model.quantities import counted, format_bytes, format_gap, format_ns
 _BARS: Final = ("compute", "send", "receive")
 _FACTS: Final[tuple[ObjectiveName, ...]] = ("bottleneck", "latency", "transfer", "devices")
 """Shown of every plan, behind its objectives."""
+_MOST_WORDS: Final = 300
+"""Letters that say the modules of a stage."""
 
 
 class HandOver(NamedTuple):
@@ -186,7 +188,7 @@ class _Page:
         if not stages:
             return "".join((*parts, '<p class="muted">not used</p></div>'))
         for at, _ in stages:
-            words = escaped(self._tree.words(self._members[at]))
+            words = escaped(self._tree.words(self._members[at], _MOST_WORDS))
             label = f'<span class="muted">stage {at}:</span> ' if len(stages) > 1 else ""
             parts.append(f"<p>{label}{words}</p>")
         over = usage.capacity_bytes is not None and usage.memory_bytes > usage.capacity_bytes
