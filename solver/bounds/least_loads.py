@@ -26,7 +26,7 @@ import numpy as np
 from solver.model.arrays import Bools, Ints
 from solver.model.clock import UNLIMITED, Clock
 from solver.presolve.instance import Instance
-from solver.stages.minimum_cut import MinimumCut
+from solver.presolve.minimum_cut import MinimumCut
 
 _LARGEST_FLOW: Final = 1 << 60
 _MOST_NODES: Final = 2_000

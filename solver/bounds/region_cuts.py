@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from solver.model.arrays import Ints
-from solver.stages.minimum_cut import MinimumCut
+from solver.presolve.minimum_cut import MinimumCut
 
 _LARGEST_SCALE = 1 << 20
 _LARGEST_FLOW = 1 << 60

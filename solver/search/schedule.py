@@ -45,7 +45,7 @@ from solver.search.steps import (
     presolve,
     recomputation,
 )
-from solver.search.steps.ideals import ideals
+from solver.search.steps.ideals import closed_ideals, has_closed_ideals, ideals
 
 UNIT_S: Final = 0.5
 UNIT_S_PER_UNIT: Final = 0.0005
@@ -154,6 +154,12 @@ EXACT: Final = (
     Step("dominance", presolve.dominance, when=is_first),
     Step("symmetry", presolve.symmetry, when=is_first),
     Step("averages", bounds.averages, is_baseline=True),
+    Step(
+        "closed ideals",
+        closed_ideals,
+        share=24.0,
+        when=all_of(is_bottleneck, gap_above(0), has_closed_ideals),
+    ),
     Step("positions", bounds.positions, when=is_first),
     Step("borders", bounds.borders, when=is_bottleneck),
     Step(

@@ -109,6 +109,13 @@ class Ideals:
             result &= (word[starts] & ~word[ends]) == 0
         return result
 
+    def containing(self, start: int, ends: Indices) -> Indices:
+        """Return those of some ends that one start is a proper subset of."""
+        ends = ends[ends > start]
+        for word in self._words:
+            ends = ends[word[start] & ~word[ends] == 0]
+        return ends
+
     def between(self, starts: Indices | int, ends: Indices | int) -> Bools:
         """Return the units (rows) of the stage from each start to the end at its place."""
         result: Bools = self.member[:, ends] & ~self.member[:, starts]

@@ -33,6 +33,7 @@ from tests.support.random_problems import (
     recomputed_problem,
     to_instance,
 )
+from tests.support.random_relays import relayed_problem
 from tests.support.repeated_blocks import problem_with_blocks
 from tests.support.search_states import take
 
@@ -40,6 +41,7 @@ PRESOLVE: Final = ("pins", "byte sums", "dominance", "symmetry")
 BOUNDS: Final[Mapping[str, tuple[str, ...]]] = {
     "averages": ("any", "relayed", "chunks", "steps"),
     "averages of units": ("any", "relayed", "chunks", "steps"),
+    "closed ideals": ("relayed bottleneck", "relays"),
     "positions": ("any", "relayed", "relayed bottleneck", "streams", "decoder"),
     "borders": ("bottleneck", "relayed bottleneck", "layers", "decoder"),
     "least loads": ("any", "relayed bottleneck", "interleaved", "streams", "decoder"),
@@ -111,6 +113,7 @@ SHAPES: Final[Mapping[str, Callable[[int], PartitionProblem]]] = {
     "relayed bottleneck": lambda seed: random_problem(
         seed, max_operators=6, relayed=True, objective=("bottleneck",)
     ),
+    "relays": lambda seed: relayed_problem(seed, most_operators=6, limited=True),
     "steps": lambda seed: random_problem(seed, max_operators=5, steps=True),
     "pinned": pinned_chain,
     "hand made": lambda seed: hand_made_problem(seed, max_operators=5),

@@ -10,7 +10,7 @@ from solver.bounds.markers import Markers
 from solver.bounds.spine import main_path
 from solver.model.arrays import Bools, Ints
 from solver.presolve.instance import Instance
-from solver.stages.minimum_cut import MinimumCut
+from solver.presolve.minimum_cut import MinimumCut
 
 _MOST_MARKERS = 64
 _LEAST_MARKERS = 4

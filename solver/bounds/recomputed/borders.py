@@ -12,7 +12,7 @@ import numpy as np
 from solver.bounds.recomputed.skeleton import Pairs, Skeleton, bits_of
 from solver.model.arrays import Bools, Floats, Ints
 from solver.model.clock import Clock
-from solver.stages.minimum_cut import MinimumCut
+from solver.presolve.minimum_cut import MinimumCut
 
 _MANY_READERS = 8
 """Values that as many chosen units read count by themselves."""

@@ -34,7 +34,7 @@ import numpy as np
 from solver.model.arrays import Bools, Floats, Ints
 from solver.model.problem import PartitionProblem
 from solver.presolve.instance import Instance
-from solver.stages.minimum_cut import UNCUT, PricedNetwork
+from solver.presolve.minimum_cut import UNCUT, PricedNetwork
 
 _MOST_PRICES = 24
 _FLAT = 1e-6
@@ -286,7 +286,7 @@ class RegionFlow:
     Parameters
     ----------
     arcs : sequence of (int, int, int, int)
-        As those of a :class:`solver.stages.minimum_cut.PricedNetwork`.
+        As those of a :class:`solver.presolve.minimum_cut.PricedNetwork`.
     owners : sequence of int
         By arc, the operator whose it is.
     values : dict of int to int

@@ -55,6 +55,13 @@ class MinimumCut:
         return found
 
     @property
+    def is_after(self) -> Bools:
+        """By node, whether it is on the side of the sink, of which no cut has fewer."""
+        found: Bools = np.zeros(self._nodes, dtype=np.bool_)
+        found[self._flow.get_sink_side_min_cut()] = True
+        return found
+
+    @property
     def flows(self) -> Ints:
         """By arc, what a maximum flow sends through it."""
         return np.asarray(self._flow.flows(self._arcs), dtype=np.int64)

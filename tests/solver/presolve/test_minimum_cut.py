@@ -5,7 +5,7 @@ import random
 
 import numpy as np
 
-from solver.stages.minimum_cut import UNCUT, MinimumCut, PricedNetwork
+from solver.presolve.minimum_cut import UNCUT, MinimumCut, PricedNetwork
 
 NODES = 5
 

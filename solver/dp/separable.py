@@ -1,0 +1,363 @@
+"""The best chain of ideals where loads are a function of the end of a stage and one of its start.
+
+Relayed, without overlap and on links alike, a stage from S to E on a device of kind q has the load
+``w_q(E) - w_q(S) + c(S) + c(E)``. It holds at least ``b(E) - b(S) + ret(E) + recv(S)`` and, for
+each further microbatch in flight, ``saved(E) - saved(S)``. So no list of stages is needed: some
+arrays by ideal say all of any pair of ideals.
+
+``best[S, s]``, the least bottleneck of running all outside S on exactly the devices s, is the
+least over E and the kind q of a device of s of the larger of that stage's load and
+``best[E, s - q]`` (:mod:`solver.dp.ideal_program`). It is found from the last ideal to the first,
+for each S with all E and s at once, below a ceiling: what is before S must fit on the other
+devices, and an E that no set of devices can end is no end. Ceilings begin near the average, where
+few ideals are left.
+
+What a stage of the best chain holds is found out exactly; if that is too much, the pair is known to
+be, and the chain is sought again ("solve, price exactly, solve again").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from solver.dp.set_bits import SetBits
+from solver.model.arrays import Floats, Indices, Ints
+from solver.model.clock import Clock
+from solver.model.plan import PartitionPlan
+from solver.presolve.device_kinds import (
+    interchangeable_kinds,
+    most_devices,
+    room_bytes,
+    sums_by_set,
+)
+from solver.presolve.graph import arcs_between
+from solver.presolve.instance import Instance
+from solver.presolve.transfers import Net
+from solver.stages.blocks import DROPPED, Blocks, relayed
+from solver.stages.held_bytes import HeldBytes
+from solver.stages.ideals import Ideals, list_ideals
+from solver.stages.in_flight import in_flight
+
+_NEAR: Final = (1.3, 2.0)
+"""Ceilings before that of the known plan, as multiples of a lower bound."""
+MOST_IDEALS: Final = 60_000
+_LIGHT: Final = 0.004
+"""Share of an average load."""
+_ENTRIES_PER_S: Final = 1e8
+_ROW: Final = 4_000
+"""Pairs of an end and a set of devices that take about as long as a start by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A stage of a chain."""
+
+    kind: int
+    start: int
+    end: int
+
+
+class OutOfTime(Exception):  # noqa: N818
+    """The clock is over.
+
+    Attributes
+    ----------
+    least_ns : int
+        No chain has a lower bottleneck.
+    """
+
+    def __init__(self, least_ns: int) -> None:
+        super().__init__(least_ns)
+        self.least_ns = least_ns
+
+
+class SeparableProgram:
+    """The program on the ideals of some blocks.
+
+    Parameters
+    ----------
+    units : Instance
+        One that :func:`solver.presolve.closures.applies`.
+    blocks : Blocks
+        Of the units.
+    masks : sequence of int
+        Ideals of the blocks as bits, the smaller ones first; the empty one and the whole too.
+    charges_ns : Ints
+        By unit, what it pays besides, on any device.
+    """
+
+    def __init__(
+        self, units: Instance, blocks: Blocks, masks: Sequence[int], charges_ns: Ints
+    ) -> None:
+        self.units, self.blocks = units, blocks
+        problem, nets = units.problem, units.transfers.nets
+        self.kinds = interchangeable_kinds(units)
+        self._kinds = len(self.kinds)
+        classes = [kind.device.device_class for kind in self.kinds]
+        self.ideals = Ideals.of(masks, blocks.sums(units.fastest_ns + charges_ns))
+        member, self._fast_ns = self.ideals.member, self.ideals.work_ns
+        self._work_ns = np.array(
+            [blocks.sums(units.work_ns[name] + charges_ns) @ member for name in classes]
+        )
+        bans = [
+            blocks.sums(units.banned(kind.device).astype(np.int64)) @ member for kind in self.kinds
+        ]
+        self._bans = np.array(bans) if np.any(bans) else None
+        self._border_ns = relayed(nets, units.transfers.most_ns, blocks, member)
+        self._rooms = np.array([room_bytes(kind.device) for kind in self.kinds])
+        counts, most = [len(kind.devices) for kind in self.kinds], most_devices(problem)
+        self._bits = SetBits(counts, most)
+        # What is charged besides is not slower on slow devices.
+        slowness = np.array([1.0 if charges_ns.any() else units.slowness[name] for name in classes])
+        self._most_slowness = float(slowness.max())
+        self.speed, self._speed_of_others = sums_by_set(
+            self._bits.counts, counts, list(1 / slowness), most
+        )
+        followers = self._bits.sizes
+        flying = [in_flight(problem, size + 1) - 1 for size in range(most)]
+        self._flying = np.array(
+            [*flying, *[0] * (1 + int(followers.max()) - most)], dtype=np.float64
+        )
+        self._held_bytes(nets)
+        self._exact = HeldBytes(units, blocks, self.ideals)
+        self._more: dict[int, dict[int, float]] = {}
+
+    def _held_bytes(self, nets: Sequence[Net]) -> None:
+        """Sum, by ideal, what stages hold at least: a function of the end and one of the start.
+
+        A weight or a graph input is counted at one of its readers, and of storages those that stay
+        to the end of the stage.
+        """
+        units, blocks, member = self.units, self.blocks, self.ideals.member
+        only_weights = units.problem.memory_model == "weights"
+        held, saved = np.zeros((2, len(units)), dtype=np.int64)
+        touched = [(entry.units, entry.size_bytes) for entry in units.weights]
+        if not only_weights:
+            touched += [(net.consumers, net.held_bytes) for net in units.input_nets]
+        for readers, size_bytes in touched:
+            kept = [unit for unit in readers if blocks.block_of[unit] != DROPPED]
+            if kept:
+                held[kept[-1]] += size_bytes
+        self._starts = self._ends = np.zeros(len(self.ideals))
+        if not only_weights:
+            for storage in units.storages:
+                if storage.is_output:
+                    held[storage.unit] += storage.size_bytes
+            for entry in units.saved:
+                saved[entry.units[0]] += entry.size_bytes
+            self._starts = relayed(nets, [net.held_bytes for net in nets], blocks, member)
+            self._ends = relayed(nets, [net.returned_bytes for net in nets], blocks, member)
+        self._within, self._saved = blocks.sums(held) @ member, blocks.sums(saved) @ member
+
+    @property
+    def most_ns(self) -> int:
+        """More than any bottleneck."""
+        moved_ns = 2 * sum(self.units.transfers.most_ns)
+        return int(self._work_ns[:, -1].max()) + moved_ns + 1
+
+    # -- the search -----------------------------------------------------------------------
+
+    def minimise(
+        self, least_ns: int, most_ns: int, clock: Clock, *, is_limited: bool
+    ) -> tuple[int, list[Link] | None]:
+        """Return the least bottleneck of a chain, and the chain; `most_ns` and None if no lower.
+
+        Parameters
+        ----------
+        least_ns : int
+            No chain has a lower one.
+        is_limited : bool
+            Whether stages must fit into memory.
+
+        Raises
+        ------
+        OutOfTime
+            With the least that is left, where the clock is over before.
+        """
+        total = float(self._fast_ns[-1]) / float(self.speed[self._bits.usable].max())
+        least_ns = max(least_ns, math.ceil(total * (1 - 1e-9)))
+        ceilings = [ceiling for near in _NEAR if (ceiling := int(least_ns * near)) < most_ns - 1]
+        for ceiling in [*ceilings, most_ns - 1]:
+            while ceiling >= least_ns:
+                found = self._pass(ceiling, clock, least_ns, is_limited=is_limited)
+                if found is None:
+                    least_ns = ceiling + 1
+                    break
+                value, chain = found
+                least_ns = max(least_ns, value)
+                if not is_limited or self._fits(chain):
+                    return value, chain
+        return most_ns, None
+
+    def _fits(self, chain: Sequence[Link]) -> bool:
+        """Return whether all stages of a chain do; remember what they hold if not."""
+        fits = True
+        for place, link in enumerate(chain):
+            following = len(chain) - place
+            flying = in_flight(self.units.problem, following)
+            exact = self._exact.exact(link.start, link.end, flying)
+            if exact > self._rooms[link.kind]:
+                fits = False
+            one = self._exact.exact(link.start, link.end, 1)
+            start, end = link.start, link.end
+            least = self._within[end] - self._within[start] + self._starts[start] + self._ends[end]
+            self._more.setdefault(start, {})[end] = one - float(least)
+        return fits
+
+    def _pass(
+        self, ceiling: float, clock: Clock, least_ns: int, *, is_limited: bool
+    ) -> tuple[int, list[Link]] | None:
+        """Return the best chain with loads of at most a ceiling, and its bottleneck."""
+        bits, last = self._bits, len(self.ideals) - 1
+        best = np.full((last + 1, len(bits.sizes)), np.inf)
+        best[last, 0] = 0.0
+        # Ends that some sets of devices reach, in the order of their work, and their work.
+        alive, work_ns = np.full(last + 1, last), np.full(last + 1, self._fast_ns[last])
+        first, spent = last, 0
+        grown = [
+            np.flatnonzero(bits.usable & (bits.counts[:, kind] > 0)) for kind in range(self._kinds)
+        ]
+        most_before = ceiling * (1 + 1e-9) * self._speed_of_others + 1
+        before = self._fast_ns + self._border_ns / self._most_slowness
+        for start in range(last - 1, -1, -1):
+            too_much = before[start] > most_before
+            if not start % 64:
+                clock.charge(spent / _ENTRIES_PER_S)
+                spent = 0
+                if clock.is_over:
+                    raise OutOfTime(least_ns)
+            if too_much.all():
+                continue
+            room = ceiling - self._border_ns[start] + self._fast_ns[start]
+            ends = alive[first : first + int(np.searchsorted(work_ns[first:], room, side="right"))]
+            spent += _ROW + len(ends)
+            ends = ends[self._fast_ns[ends] + self._border_ns[ends] <= room]
+            ends = self.ideals.containing(start, ends)
+            if not len(ends):
+                continue
+            found = best[start]
+            for kind, larger in enumerate(grown):
+                own, values = self._values(kind, start, ends, ceiling, is_limited=is_limited)
+                if len(own):
+                    spent += len(own) * len(found)
+                    rest = larger - bits.strides[kind]
+                    least = np.maximum(values, best[own]).min(axis=0)[rest]
+                    found[larger] = np.minimum(found[larger], least)
+            found[too_much] = np.inf
+            if found.min() < np.inf:
+                first -= 1
+                alive[first], work_ns[first] = start, self._fast_ns[start]
+        if best[0].min() == np.inf:
+            return None
+        return int(best[0].min()), self._walk(best, ceiling, is_limited=is_limited)
+
+    def _values(
+        self, kind: int, start: int, ends: Indices, ceiling: float, *, is_limited: bool
+    ) -> tuple[Indices, Floats]:
+        """Return the ends of stages on a kind, and their loads by the set of devices behind."""
+        loads = self._work_ns[kind, ends] - self._work_ns[kind, start]
+        loads += self._border_ns[start] + self._border_ns[ends]
+        good = loads <= ceiling
+        if self._bans is not None:
+            good &= self._bans[kind, ends] == self._bans[kind, start]
+        ends, values = ends[good], loads[good][:, None]
+        if is_limited and self._rooms[kind] < np.inf:
+            held = self._within[ends] - self._within[start] + self._starts[start] + self._ends[ends]
+            for end, more in self._more.get(start, {}).items():
+                held[ends == end] += more
+            saved = self._saved[ends] - self._saved[start]
+            is_full = held[:, None] + saved[:, None] * self._flying > self._rooms[kind]
+            values = np.where(is_full, np.inf, values)[:, self._bits.sizes]
+        return ends, values
+
+    def _walk(self, best: Floats, ceiling: float, *, is_limited: bool) -> list[Link]:
+        """Return a chain with the least bottleneck, on as few devices as that takes."""
+        least = float(best[0].min())
+        reaching = np.flatnonzero(best[0] == least)
+        number = int(reaching[np.argmin(self._bits.sizes[reaching])])
+        start, chain = 0, list[Link]()
+        while start < len(best) - 1:
+            steps: list[tuple[float, int, int]] = []
+            for kind in np.flatnonzero(self._bits.counts[number]).tolist():
+                rest = number - self._bits.strides[kind]
+                ends = self.ideals.containing(start, np.flatnonzero(best[:, rest] <= least))
+                own, values = self._values(kind, start, ends, ceiling, is_limited=is_limited)
+                loads = np.broadcast_to(values, (len(own), len(best[0])))[:, rest]
+                if len(own):
+                    steps.append((float(loads.min()), kind, int(own[np.argmin(loads)])))
+            _, kind, end = min(steps)
+            chain.append(Link(kind, start, end))
+            start, number = end, number - self._bits.strides[kind]
+        return chain
+
+    def plan(self, chain: Sequence[Link]) -> PartitionPlan:
+        """Return the plan of a chain."""
+        free = [list(kind.names) for kind in self.kinds]
+        order = [free[link.kind].pop(0) for link in chain]
+        stage_of_block = [0] * self.blocks.count
+        for place, link in enumerate(chain):
+            for block in np.flatnonzero(self.ideals.between(link.start, link.end)).tolist():
+                stage_of_block[block] = place
+        stages = self.blocks.stage_of_units(stage_of_block)
+        return PartitionPlan(self.units.lift([order[stage] for stage in stages]), tuple(order))
+
+
+def program_of(units: Instance, most_ideals: int = MOST_IDEALS) -> SeparableProgram | None:
+    """Return the program on all ideals, or on those without light sources; None if too many.
+
+    Without some units that come first the problem is relaxed: what is left of a plan is one. Who
+    reads a value of such a unit alone receives it or makes it, and so on for what that takes; the
+    lesser of the two is charged.
+    """
+    dropped: set[int] = set()
+    for share in (0.0, _LIGHT):
+        dropped = _light_sources(units, share) if share else set()
+        kept = [unit for unit in range(len(units)) if unit not in dropped]
+        edges = arcs_between(units.successors, kept)
+        masks = list_ideals(len(kept), edges, most_ideals)
+        if masks is not None:
+            place = {unit: number for number, unit in enumerate(kept)}
+            blocks = Blocks(
+                len(kept),
+                tuple(place.get(unit, DROPPED) for unit in range(len(units))),
+                edges,
+                tuple((unit, units.successors[unit]) for unit in sorted(dropped)),
+                frozenset(),
+            )
+            return SeparableProgram(units, blocks, masks, _charges(units, dropped))
+    return None
+
+
+def _light_sources(units: Instance, share: float) -> set[int]:
+    """Return units that take, with all that they need, at most a share of an average load."""
+    most_ns = share * int(units.fastest_ns.sum()) / most_devices(units.problem)
+    light = list[bool]()
+    below: list[set[int]] = []
+    for unit, needs in enumerate(units.predecessors):
+        is_light = units.allowed_devices[unit] is None and all(light[other] for other in needs)
+        own = {unit}.union(*(below[other] for other in needs)) if is_light else set[int]()
+        is_light = is_light and int(units.slowest_ns[list(own)].sum()) <= most_ns
+        light.append(is_light)
+        below.append(own)
+    return {unit for unit, is_light in enumerate(light) if is_light}
+
+
+def _charges(units: Instance, dropped: Collection[int]) -> Ints:
+    """Return what each unit that is left pays for values of dropped ones that it alone reads."""
+    charges = np.zeros(len(units), dtype=np.int64)
+    made: dict[int, list[tuple[tuple[int, ...], bool, int]]] = {}
+    for net, time in zip(units.transfers.nets, units.transfers.least_ns, strict=True):
+        made.setdefault(net.producer, []).append((net.consumers, net.is_output, time))
+    for unit in sorted(dropped):
+        # What it takes to make the value at its reader's; sources of its own come before.
+        own = int(units.fastest_ns[unit] + charges[unit])
+        match made.get(unit, []):
+            case [((reader,), False, time)]:
+                charges[reader] += min(time, own)
+    charges[list(dropped)] = 0
+    return charges
