@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -29,15 +30,17 @@ from solver.dp.set_bits import SetBits
 from solver.model.arrays import Floats, Indices, Ints
 from solver.model.clock import Clock
 from solver.model.plan import PartitionPlan
+from solver.presolve.closures import Closed
+from solver.presolve.clusters import contract
 from solver.presolve.device_kinds import (
     interchangeable_kinds,
     most_devices,
     room_bytes,
     sums_by_set,
 )
-from solver.presolve.graph import arcs_between
+from solver.presolve.graph import arcs_between, neighbours
 from solver.presolve.instance import Instance
-from solver.presolve.transfers import Net
+from solver.presolve.least_held import LeastHeld
 from solver.stages.blocks import DROPPED, Blocks, relayed
 from solver.stages.held_bytes import HeldBytes
 from solver.stages.ideals import Ideals, list_ideals
@@ -115,7 +118,7 @@ class SeparableProgram:
         # What is charged besides is not slower on slow devices.
         slowness = np.array([1.0 if charges_ns.any() else units.slowness[name] for name in classes])
         self._most_slowness = float(slowness.max())
-        self.speed, self._speed_of_others = sums_by_set(
+        self._speed, self._speed_of_others = sums_by_set(
             self._bits.counts, counts, list(1 / slowness), most
         )
         followers = self._bits.sizes
@@ -123,36 +126,18 @@ class SeparableProgram:
         self._flying = np.array(
             [*flying, *[0] * (1 + int(followers.max()) - most)], dtype=np.float64
         )
-        self._held_bytes(nets)
-        self._exact = HeldBytes(units, blocks, self.ideals)
+        # What stages hold at least, by end and by start.
+        least = LeastHeld(units)
+        self._within, self._saved = (blocks.sums(v) @ member for v in (least.within, least.saved))
+        self._ends, self._starts = (
+            relayed(nets, sizes.tolist(), blocks, member)
+            for sizes in (least.at_end, least.at_start)
+        )
         self._more: dict[int, dict[int, float]] = {}
 
-    def _held_bytes(self, nets: Sequence[Net]) -> None:
-        """Sum, by ideal, what stages hold at least: a function of the end and one of the start.
-
-        A weight or a graph input is counted at one of its readers, and of storages those that stay
-        to the end of the stage.
-        """
-        units, blocks, member = self.units, self.blocks, self.ideals.member
-        only_weights = units.problem.memory_model == "weights"
-        held, saved = np.zeros((2, len(units)), dtype=np.int64)
-        touched = [(entry.units, entry.size_bytes) for entry in units.weights]
-        if not only_weights:
-            touched += [(net.consumers, net.held_bytes) for net in units.input_nets]
-        for readers, size_bytes in touched:
-            kept = [unit for unit in readers if blocks.block_of[unit] != DROPPED]
-            if kept:
-                held[kept[-1]] += size_bytes
-        self._starts = self._ends = np.zeros(len(self.ideals))
-        if not only_weights:
-            for storage in units.storages:
-                if storage.is_output:
-                    held[storage.unit] += storage.size_bytes
-            for entry in units.saved:
-                saved[entry.units[0]] += entry.size_bytes
-            self._starts = relayed(nets, [net.held_bytes for net in nets], blocks, member)
-            self._ends = relayed(nets, [net.returned_bytes for net in nets], blocks, member)
-        self._within, self._saved = blocks.sums(held) @ member, blocks.sums(saved) @ member
+    @cached_property
+    def _held(self) -> HeldBytes:
+        return HeldBytes(self.units, self.blocks, self.ideals)
 
     @property
     def most_ns(self) -> int:
@@ -163,7 +148,7 @@ class SeparableProgram:
     # -- the search -----------------------------------------------------------------------
 
     def minimise(
-        self, least_ns: int, most_ns: int, clock: Clock, *, is_limited: bool
+        self, least_ns: int, most_ns: int, clock: Clock, price: float = 0.0
     ) -> tuple[int, list[Link] | None]:
         """Return the least bottleneck of a chain, and the chain; `most_ns` and None if no lower.
 
@@ -171,46 +156,46 @@ class SeparableProgram:
         ----------
         least_ns : int
             No chain has a lower one.
-        is_limited : bool
-            Whether stages must fit into memory.
+        price : float
+            Nanoseconds that each byte beyond a room adds to a load; if infinite all stages fit, and
+            if finite not all bytes are counted.
 
         Raises
         ------
         OutOfTime
             With the least that is left, where the clock is over before.
         """
-        total = float(self._fast_ns[-1]) / float(self.speed[self._bits.usable].max())
+        total = float(self._fast_ns[-1]) / float(self._speed[self._bits.usable].max())
         least_ns = max(least_ns, math.ceil(total * (1 - 1e-9)))
         ceilings = [ceiling for near in _NEAR if (ceiling := int(least_ns * near)) < most_ns - 1]
         for ceiling in [*ceilings, most_ns - 1]:
             while ceiling >= least_ns:
-                found = self._pass(ceiling, clock, least_ns, is_limited=is_limited)
+                found = self._pass(ceiling, clock, least_ns, price)
                 if found is None:
                     least_ns = ceiling + 1
                     break
                 value, chain = found
                 least_ns = max(least_ns, value)
-                if not is_limited or self._fits(chain):
-                    return value, chain
+                if price < math.inf or self._fits(chain):
+                    return least_ns, chain
         return most_ns, None
 
     def _fits(self, chain: Sequence[Link]) -> bool:
-        """Return whether all stages of a chain do; remember what they hold if not."""
+        """Return whether all stages of a chain do; remember what they hold."""
         fits = True
         for place, link in enumerate(chain):
-            following = len(chain) - place
-            flying = in_flight(self.units.problem, following)
-            exact = self._exact.exact(link.start, link.end, flying)
-            if exact > self._rooms[link.kind]:
-                fits = False
-            one = self._exact.exact(link.start, link.end, 1)
             start, end = link.start, link.end
+            one, flying = (
+                self._held.exact(start, end, count)
+                for count in (1, in_flight(self.units.problem, len(chain) - place))
+            )
+            fits &= flying <= self._rooms[link.kind]
             least = self._within[end] - self._within[start] + self._starts[start] + self._ends[end]
             self._more.setdefault(start, {})[end] = one - float(least)
         return fits
 
     def _pass(
-        self, ceiling: float, clock: Clock, least_ns: int, *, is_limited: bool
+        self, ceiling: float, clock: Clock, least_ns: int, price: float
     ) -> tuple[int, list[Link]] | None:
         """Return the best chain with loads of at most a ceiling, and its bottleneck."""
         bits, last = self._bits, len(self.ideals) - 1
@@ -242,7 +227,7 @@ class SeparableProgram:
                 continue
             found = best[start]
             for kind, larger in enumerate(grown):
-                own, values = self._values(kind, start, ends, ceiling, is_limited=is_limited)
+                own, values = self._values(kind, start, ends, ceiling, price)
                 if len(own):
                     spent += len(own) * len(found)
                     rest = larger - bits.strides[kind]
@@ -254,10 +239,11 @@ class SeparableProgram:
                 alive[first], work_ns[first] = start, self._fast_ns[start]
         if best[0].min() == np.inf:
             return None
-        return int(best[0].min()), self._walk(best, ceiling, is_limited=is_limited)
+        # Floats of prices are not exact: give it away rather than claim too much.
+        return math.ceil(best[0].min() * (1 - 1e-12)), self._walk(best, ceiling, price)
 
     def _values(
-        self, kind: int, start: int, ends: Indices, ceiling: float, *, is_limited: bool
+        self, kind: int, start: int, ends: Indices, ceiling: float, price: float
     ) -> tuple[Indices, Floats]:
         """Return the ends of stages on a kind, and their loads by the set of devices behind."""
         loads = self._work_ns[kind, ends] - self._work_ns[kind, start]
@@ -266,16 +252,18 @@ class SeparableProgram:
         if self._bans is not None:
             good &= self._bans[kind, ends] == self._bans[kind, start]
         ends, values = ends[good], loads[good][:, None]
-        if is_limited and self._rooms[kind] < np.inf:
+        if price and self._rooms[kind] < np.inf:
             held = self._within[ends] - self._within[start] + self._starts[start] + self._ends[ends]
-            for end, more in self._more.get(start, {}).items():
-                held[ends == end] += more
+            if price == math.inf:
+                for end, more in self._more.get(start, {}).items():
+                    held[ends == end] += more
             saved = self._saved[ends] - self._saved[start]
-            is_full = held[:, None] + saved[:, None] * self._flying > self._rooms[kind]
-            values = np.where(is_full, np.inf, values)[:, self._bits.sizes]
+            beyond = held[:, None] + saved[:, None] * self._flying - self._rooms[kind]
+            values = values + np.multiply(price, beyond, where=beyond > 0, out=0 * beyond)
+            values = np.where(values <= ceiling, values, np.inf)[:, self._bits.sizes]
         return ends, values
 
-    def _walk(self, best: Floats, ceiling: float, *, is_limited: bool) -> list[Link]:
+    def _walk(self, best: Floats, ceiling: float, price: float) -> list[Link]:
         """Return a chain with the least bottleneck, on as few devices as that takes."""
         least = float(best[0].min())
         reaching = np.flatnonzero(best[0] == least)
@@ -286,7 +274,7 @@ class SeparableProgram:
             for kind in np.flatnonzero(self._bits.counts[number]).tolist():
                 rest = number - self._bits.strides[kind]
                 ends = self.ideals.containing(start, np.flatnonzero(best[:, rest] <= least))
-                own, values = self._values(kind, start, ends, ceiling, is_limited=is_limited)
+                own, values = self._values(kind, start, ends, ceiling, price)
                 loads = np.broadcast_to(values, (len(own), len(best[0])))[:, rest]
                 if len(own):
                     steps.append((float(loads.min()), kind, int(own[np.argmin(loads)])))
@@ -307,35 +295,40 @@ class SeparableProgram:
         return PartitionPlan(self.units.lift([order[stage] for stage in stages]), tuple(order))
 
 
-def program_of(units: Instance, most_ideals: int = MOST_IDEALS) -> SeparableProgram | None:
-    """Return the program on all ideals, or on those without light sources; None if too many.
+def program_of(
+    units: Instance, closed: Closed, most_ideals: int = MOST_IDEALS
+) -> SeparableProgram | None:
+    """Return the program on all closed ideals, or without light sources; None if too many.
 
     Without some units that come first the problem is relaxed: what is left of a plan is one. Who
     reads a value of such a unit alone receives it or makes it, and so on for what that takes; the
     lesser of the two is charged.
     """
+    charges = np.zeros(len(units), dtype=np.int64)
     dropped: set[int] = set()
-    for share in (0.0, _LIGHT):
-        dropped = _light_sources(units, share) if share else set()
-        kept = [unit for unit in range(len(units)) if unit not in dropped]
-        edges = arcs_between(units.successors, kept)
+    for is_whole in (True, False):
+        if not is_whole:
+            merged = contract(units, closed.cluster_of, closed.count)
+            merged = replace(merged, edges=closed.arcs)
+            dropped = _light_sources(merged)
+            first = [closed.cluster_of.index(cluster) for cluster in range(closed.count)]
+            charges[first] = _charges(merged, dropped)
+        kept = [cluster for cluster in range(closed.count) if cluster not in dropped]
+        edges = arcs_between(neighbours(closed.count, closed.arcs), kept)
         masks = list_ideals(len(kept), edges, most_ideals)
         if masks is not None:
-            place = {unit: number for number, unit in enumerate(kept)}
-            blocks = Blocks(
-                len(kept),
-                tuple(place.get(unit, DROPPED) for unit in range(len(units))),
-                edges,
-                tuple((unit, units.successors[unit]) for unit in sorted(dropped)),
-                frozenset(),
-            )
-            return SeparableProgram(units, blocks, masks, _charges(units, dropped))
+            place = {cluster: number for number, cluster in enumerate(kept)}
+            block_of = tuple(place.get(cluster, DROPPED) for cluster in closed.cluster_of)
+            gone = [unit for unit, block in enumerate(block_of) if block == DROPPED]
+            left_out = tuple((unit, units.successors[unit]) for unit in gone)
+            blocks = Blocks(len(kept), block_of, edges, left_out, frozenset())
+            return SeparableProgram(units, blocks, masks, charges)
     return None
 
 
-def _light_sources(units: Instance, share: float) -> set[int]:
-    """Return units that take, with all that they need, at most a share of an average load."""
-    most_ns = share * int(units.fastest_ns.sum()) / most_devices(units.problem)
+def _light_sources(units: Instance) -> set[int]:
+    """Return units that take, with all that they need, next to nothing of an average load."""
+    most_ns = _LIGHT * int(units.fastest_ns.sum()) / most_devices(units.problem)
     light = list[bool]()
     below: list[set[int]] = []
     for unit, needs in enumerate(units.predecessors):

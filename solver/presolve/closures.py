@@ -36,36 +36,52 @@ The ideals that keep all arcs are a lattice again, on which all of this may be r
 X need not be sought in the whole graph: a *window* of units near by will do. Equal windows, as
 those of equal layers are, have equal answers.
 
-This is about time alone: the least bottleneck without limits on memory bounds that with them. Where
-values are sent to each reader, a third stage may pay for a unit that moves, and with overlap what a
-device computes and what it transfers are not added, so nothing is said of either.
+*Memory at a price.* The least bottleneck without limits on memory bounds that with them. To know
+more, let a stage with f microbatches in flight hold at least ``b_f(E) - b_f(S) + ret(E) + recv(S)``
+bytes (:mod:`solver.presolve.least_held`) in a room r. For any price x >= 0 a plan of bottleneck T
+has, for each stage, load <= T and load + x (held - r) <= T. Let X minimise, as above, at once
+
+    upwards:    c + W,   c + x ret + W + x b_m,    c + x recv,
+    downwards:  c - W,   c + x recv - W - x b_m,   c + x ret,
+
+with as many microbatches in flight as there ever are. Then no left side grows when borders move.
+*Proof.* All six are submodular, so each falls for all borders at once. Upwards, at an end,
+c + x ret + w_q + x b_f falls since w_q + x b_f grows by no more than W + x b_m; at a start
+c + x recv falls, and so does -(w_q + x b_f). Downwards is the mirror image. A stage that is taken
+out lowers f of those before it. ∎ A set that minimises several functions is found by minimising
+each among the subsets of what the last one found, until none of them shrinks it.
+
+Where values are sent to each reader, a third stage may pay for a unit that moves, and with overlap
+what a device computes and what it transfers are not added, so nothing is said of either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from solver.model.clock import Clock
 from solver.model.cuts import is_hand_made
-from solver.presolve.clusters import contract
-from solver.presolve.graph import neighbours, quotient_arcs, topological_order
+from solver.presolve.closure_graph import ClosureGraph
 from solver.presolve.instance import Instance
+from solver.presolve.least_held import Price
 from solver.presolve.minimum_cut import MinimumCut
 
 _WINDOWS: Final = (12, 40, 160, 640)
 """Units in a window, round after round: most merges are found in small ones."""
 _CUT_S: Final = 2e-4
 """Work of a window, and of a cut for each of its units."""
-_UNCUT: Final = 1 << 50
+_UNCUT: Final = 1 << 58
+_MOST_NS: Final = 1 << 50
 _SOURCE, _SINK = 0, 1
 
-Net = tuple[int, tuple[int, ...], int]
-"""Maker, readers and time of values that cross together."""
-Window = tuple[bool, tuple[Net, ...], tuple[int, ...], tuple[tuple[int, int], ...]]
+Row = tuple[int, tuple[int, ...], int]
+"""The same in a window, for one function."""
+Window = tuple[bool, tuple[Row, ...], tuple[int, ...], tuple[tuple[int, int], ...]]
 """Direction, nets, weights and arcs of a window, by place: what has one answer."""
 
 
@@ -80,12 +96,33 @@ def applies(units: Instance) -> bool:
         and not problem.may_recompute
         and not is_hand_made(problem)
         and not units.pins_contradict
-        and int(units.slowest_ns.sum()) + sum(transfers.most_ns) < _UNCUT
+        and int(units.slowest_ns.sum()) + sum(transfers.most_ns) < _MOST_NS
     )
 
 
-def closed_units(units: Instance, clock: Clock) -> Instance:
-    """Return merged units with more arcs that some best plan keeps, limits on memory aside.
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """Clusters in a topological order, of which some best plan keeps all arcs.
+
+    Attributes
+    ----------
+    cluster_of : tuple of int
+        By unit.
+    arcs : tuple of (int, int)
+        Between clusters.
+    """
+
+    cluster_of: tuple[int, ...]
+    arcs: tuple[tuple[int, int], ...]
+
+    @property
+    def count(self) -> int:
+        """How many clusters there are."""
+        return 1 + max(self.cluster_of)
+
+
+def closed_units(units: Instance, clock: Clock, price: Price | None = None) -> Closed:
+    """Return clusters and arcs that some best plan keeps.
 
     Parameters
     ----------
@@ -93,8 +130,10 @@ def closed_units(units: Instance, clock: Clock) -> Instance:
         One that :func:`applies`.
     clock : Clock
         What is found until it is over holds.
+    price : Price
+        Of memory; without one it is free.
     """
-    graph, cluster_of = _Graph.of(units), list(range(len(units)))
+    graph, cluster_of = ClosureGraph.of(units, price or Price()), list(range(len(units)))
     known: dict[Window, tuple[int, ...]] = {}
     for most in _WINDOWS:
         for upwards in (True, False):
@@ -104,115 +143,7 @@ def closed_units(units: Instance, clock: Clock) -> Instance:
                 cluster_of = [number[cluster] for cluster in cluster_of]
                 if most != _WINDOWS[-1] or not implied:
                     break
-    merged = contract(units, cluster_of, len(graph))
-    return replace(merged, edges=tuple(sorted(graph.arcs)))
-
-
-class _Graph:
-    """Units in a topological order, with what closures ask of them.
-
-    Parameters
-    ----------
-    arcs : iterable of (int, int)
-        From what is needed to what needs it.
-    work, returned : sequence of int
-        The most time of each unit, and the time of what the graph returns of it.
-    is_free : sequence of bool
-        Whether a unit may be in an X.
-
-    Attributes
-    ----------
-    before, after : tuple of tuple of int
-        What each unit needs and what needs it, without what follows from others.
-    below, above : list of int
-        All that a unit needs and all that need it, itself included, as bits.
-    nets : list of Net
-        Without readers that a later reader needs: if one is outside, so is the other.
-    """
-
-    def __init__(
-        self,
-        arcs: Iterable[tuple[int, int]],
-        nets: Iterable[Net],
-        work: Sequence[int],
-        returned: Sequence[int],
-        is_free: Sequence[bool],
-    ) -> None:
-        self.work, self.returned, self.is_free = work, returned, is_free
-        needed = neighbours(len(work), ((target, source) for source, target in arcs))
-        self.below: list[int] = []
-        self.arcs: list[tuple[int, int]] = []
-        for unit, sources in enumerate(needed):
-            inside = 0
-            for source in sorted(set(sources), reverse=True):
-                if not inside >> source & 1:
-                    self.arcs.append((source, unit))
-                    inside |= self.below[source]
-            self.below.append(inside | 1 << unit)
-        self.before = neighbours(len(work), ((target, source) for source, target in self.arcs))
-        self.after = neighbours(len(work), self.arcs)
-        self.above = [1 << unit for unit in range(len(work))]
-        for unit in reversed(range(len(work))):
-            for target in self.after[unit]:
-                self.above[unit] |= self.above[target]
-        times: dict[tuple[int, tuple[int, ...]], int] = {}
-        for maker, readers, time in nets:
-            last = tuple(
-                r for r in readers if not any(self.above[r] >> o & 1 for o in readers if o != r)
-            )
-            times[maker, last] = times.get((maker, last), 0) + time
-        self.nets = [(maker, readers, time) for (maker, readers), time in times.items()]
-
-    @classmethod
-    def of(cls, units: Instance) -> _Graph:
-        """Return the graph of units."""
-        returned, nets = [0] * len(units), list[Net]()
-        for net, time in zip(units.transfers.nets, units.transfers.most_ns, strict=True):
-            if net.is_output:
-                returned[net.producer] += time
-            elif time:
-                nets.append((net.producer, net.consumers, time))
-        is_free = [allowed is None for allowed in units.allowed_devices]
-        return cls(units.edges, nets, units.slowest_ns.tolist(), returned, is_free)
-
-    def __len__(self) -> int:
-        return len(self.work)
-
-    def with_arcs(self, implied: Collection[tuple[int, int]]) -> tuple[_Graph, list[int]]:
-        """Return the graph with more arcs, circles merged, and the new number of each unit."""
-        if not implied:
-            return self, list(range(len(self)))
-        import networkx as nx
-
-        digraph = nx.DiGraph([*self.arcs, *implied])
-        digraph.add_nodes_from(range(len(self)))
-        circle_of = [0] * len(self)
-        circles = sorted(map(sorted, nx.strongly_connected_components(digraph)))
-        for name, circle in enumerate(circles):
-            for unit in circle:
-                circle_of[unit] = name
-        arcs = quotient_arcs(digraph.edges, circle_of)
-        order = topological_order(arcs, range(len(circles)))
-        place = {name: number for number, name in enumerate(order)}
-        number = [place[name] for name in circle_of]
-
-        def summed(values: Sequence[int]) -> list[int]:
-            return [sum(values[unit] for unit in circles[name]) for name in order]
-
-        nets = [
-            (number[maker], tuple(sorted(outside)), time)
-            for maker, readers, time in self.nets
-            if (outside := {number[reader] for reader in readers} - {number[maker]})
-        ]
-        is_free = [all(self.is_free[unit] for unit in circles[name]) for name in order]
-        merged = _Graph(
-            [(place[source], place[target]) for source, target in arcs],
-            nets,
-            summed(self.work),
-            summed(self.returned),
-            is_free,
-        )
-        return merged, number
+    return Closed(tuple(cluster_of), tuple(sorted(graph.arcs)))
 
 
 class _Closing:
@@ -230,13 +161,20 @@ class _Closing:
     """
 
     def __init__(
-        self, graph: _Graph, known: dict[Window, tuple[int, ...]], *, upwards: bool
+        self, graph: ClosureGraph, known: dict[Window, tuple[int, ...]], *, upwards: bool
     ) -> None:
         self._graph, self._known, self._upwards = graph, known, upwards
         self._needs = graph.before if upwards else graph.after
         self._inside = graph.below if upwards else graph.above
-        sign = 1 if upwards else -1
-        self._weights = [w + sign * r for w, r in zip(graph.work, graph.returned, strict=True)]
+        # The functions that are minimised are those of ends and starts; downwards the reverse.
+        sign, functions = (1, (0, 1, 2)) if upwards else (-1, (0, 2, 1))
+        self._functions = functions[: len(graph.work[0])]
+        self._weights = [
+            tuple(
+                own + sign * out[function] for own, function in zip(work, functions, strict=False)
+            )
+            for work, out in zip(graph.work, graph.returned, strict=True)
+        ]
         self._touching: list[list[int]] = [[] for _ in range(len(graph))]
         self._beside: list[list[int]] = [
             list(near) for near in (graph.after if upwards else graph.before)
@@ -250,7 +188,7 @@ class _Closing:
         if upwards:
             # What costs nothing comes first; then all ideals but the empty one have it.
             sources = [unit for unit, needs in enumerate(self._needs) if not needs]
-            idle = [unit for unit in sources if not self._weights[unit]]
+            idle = [unit for unit in sources if not any(self._weights[unit])]
             for unit in sources:
                 self._beside[unit] += idle
 
@@ -262,7 +200,7 @@ class _Closing:
                 break
             window = self._window(unit, most)
             clock.charge(_CUT_S * (1 + len(window)) / 10)
-            for other in self._added(unit, window):
+            for other in self._closure(unit, window):
                 found.add((other, unit) if self._upwards else (unit, other))
         return found
 
@@ -294,23 +232,35 @@ class _Closing:
                     found.append(other)
         return found
 
-    def _added(self, unit: int, window: list[int]) -> list[int]:
-        """Return the units of X."""
+    def _closure(self, unit: int, window: list[int]) -> list[int]:
+        """Return the units of X: of a part that minimises each function among its own parts."""
+        calm = 0
+        for place in itertools.cycle(range(len(self._functions))):
+            found = self._added(unit, window, place)
+            calm = calm + 1 if len(found) == len(window) else 1
+            window = found
+            if not window or calm == len(self._functions):
+                return window
+        raise AssertionError
+
+    def _added(self, unit: int, window: list[int], function: int) -> list[int]:
+        """Return the units of a window that minimise one function."""
         inside = self._inside[unit]
         place = {other: number for number, other in enumerate(window, 2)}
 
         def place_of(other: int) -> int:
             return place.get(other, _SOURCE if inside >> other & 1 else _SINK)
 
-        nets: list[Net] = []
+        nets: list[Row] = []
         saved = 0
         for number in sorted({net for other in window for net in self._touching[other]}):
             maker, readers, time = self._graph.nets[number]
             row = self._row(place_of(maker), {place_of(reader) for reader in readers})
             if row is not None:
-                nets.append((*row, time))
-                saved += time
-        weights = tuple(self._weights[other] for other in window)
+                own = time[self._functions[function]]
+                nets.append((*row, own))
+                saved += own
+        weights = tuple(self._weights[other][function] for other in window)
         if saved < min(weights, default=1):
             return []
         needs = [
@@ -341,7 +291,7 @@ class _Closing:
     @staticmethod
     def _cut(
         upwards: bool,
-        nets: Sequence[Net],
+        nets: Sequence[Row],
         weights: Sequence[int],
         needs: Sequence[tuple[int, int]],
     ) -> tuple[int, ...]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
 from solver.dp.separable import OutOfTime, SeparableProgram, program_of
 from solver.evaluation.result import SolveStatus
 from solver.model.clock import Clock
 from solver.model.problem import ColocationGroup
 from solver.presolve import closures
-from solver.presolve.instance import Instance
+from solver.presolve.closures import Closed
+from solver.presolve.least_held import Price
 from solver.search.findings import (
     BoundFound,
     Finding,
@@ -21,6 +24,11 @@ from solver.search.findings import (
 )
 from solver.search.state import SearchState
 from solver.search.steps.heuristics import ideal_program
+
+_PRICES: Final = (10, 3)
+"""Of a room full of bytes, in bottlenecks."""
+_DIGITS: Final = 1 << 14
+"""Bytes of the fraction that is a price."""
 
 
 def ideals(state: SearchState, clock: Clock) -> Iterator[Finding]:
@@ -43,17 +51,22 @@ def ideals(state: SearchState, clock: Clock) -> Iterator[Finding]:
 def closed_ideals(state: SearchState, clock: Clock) -> Iterator[Finding]:
     """Bound the bottleneck by closed ideals, and offer plans of them.
 
-    The bound is that of all plans without limits on memory (:mod:`solver.presolve.closures`). Where
-    its plan does not fit, the best one that does is offered. With too many ideals, the search of
-    the merged units without limits bounds it.
+    The bound is that of all plans without limits on memory (:mod:`solver.presolve.closures`). With
+    too many ideals, the search of the merged units without limits has it. Where its plan does not
+    fit, a price of memory raises it, and the best chain that fits is offered.
     """
-    units = closures.closed_units(state.units, clock)
-    program = program_of(units)
+    units = state.units
+    closed = closures.closed_units(units, clock)
+    program = program_of(units, closed)
     if program is not None:
-        yield from _best_chains(state, program, clock)
+        yield from _best_chain(state, program, clock)
     is_exact = program is not None and not program.blocks.dropped
-    if not is_exact and not state.is_closed and len(units) < len(state.units):
-        yield from _merged_search(state, units, clock)
+    if not is_exact and not state.is_closed and closed.count < len(units):
+        yield from _merged_search(state, closed, clock)
+    if not state.is_closed and _is_limited(state):
+        yield from _priced(state, clock)
+        if program is not None and not state.is_closed:
+            yield from _best_chain(state, program, clock, math.inf)
 
 
 def has_closed_ideals(state: SearchState) -> bool:
@@ -61,36 +74,52 @@ def has_closed_ideals(state: SearchState) -> bool:
     return closures.applies(state.units)
 
 
-def _best_chains(state: SearchState, program: SeparableProgram, clock: Clock) -> Iterator[Finding]:
-    """Offer the best chain without limits on memory, then the best that fits."""
-    for is_limited in (False, True):
-        most_ns = program.most_ns if state.best is None else state.best
-        if most_ns <= state.bound:
-            return
-        try:
-            value, chain = program.minimise(state.bound, most_ns, clock, is_limited=is_limited)
-        except OutOfTime as stopped:
-            if not is_limited:
-                yield BoundFound(stopped.least_ns)
-            return
-        if chain is not None:
-            yield PlanFound(program.plan(chain))
-        if not is_limited and (chain is not None or state.best is not None):
-            yield BoundFound(value)
+def _is_limited(state: SearchState) -> bool:
+    return any(device.memory_bytes is not None for device in state.problem.devices)
 
 
-def _merged_search(state: SearchState, units: Instance, clock: Clock) -> Iterator[Finding]:
+def _priced(state: SearchState, clock: Clock) -> Iterator[Finding]:
+    """Bound the bottleneck by a price of memory, the largest with which ideals are few."""
+    rooms = [each.memory_bytes for each in state.problem.devices if each.memory_bytes]
+    if state.best is None or not rooms:
+        return
+    for share in _PRICES:
+        # A fraction with few digits, so that sums are exact.
+        price = Price(max(1, share * state.best * _DIGITS // min(rooms)), _DIGITS)
+        closed = closures.closed_units(state.units, clock, price)
+        program = program_of(state.units, closed)
+        if program is not None:
+            yield from _best_chain(state, program, clock, price.ns / price.size_bytes)
+            return
+
+
+def _best_chain(
+    state: SearchState, program: SeparableProgram, clock: Clock, price: float = 0.0
+) -> Iterator[Finding]:
+    """Offer the best chain, and its bottleneck as a bound if memory has no limit, or a price."""
+    most_ns = program.most_ns if state.best is None else state.best
+    if most_ns <= state.bound:
+        return
+    try:
+        value, chain = program.minimise(state.bound, most_ns, clock, price)
+    except OutOfTime as stopped:
+        value, chain = stopped.least_ns, None
+    if chain is not None:
+        yield PlanFound(program.plan(chain))
+    if price < math.inf and (chain is not None or state.best is not None):
+        yield BoundFound(value)
+
+
+def _merged_search(state: SearchState, closed: Closed, clock: Clock) -> Iterator[Finding]:
     """Search plans of merged units without limits on memory; all plans have their bound."""
     problem = state.problem
-    names = [op.name for op in problem.operators]
+    groups: dict[int, list[str]] = {}
+    for op, unit in zip(problem.operators, state.units.unit_of_operator, strict=True):
+        groups.setdefault(closed.cluster_of[unit], []).append(op.name)
     merged = problem.replace(
         objective=("bottleneck",),
         devices=[replace(device, memory_bytes=None) for device in problem.devices],
-        colocation=[
-            ColocationGroup(tuple(names[index] for index in members))
-            for members in units.members
-            if len(members) > 1
-        ],
+        colocation=[ColocationGroup(tuple(names)) for names in groups.values() if len(names) > 1],
     )
     result = state.sub_search(merged, replace(state.limits, on_progress=None), clock)
     if result.objective_bounds:

@@ -21,10 +21,10 @@ def test_some_best_plan_without_limits_has_closed_ideals_alone(count):
             continue
         assert applies(units)
         closed = closed_units(units, UNLIMITED)
-        merged += len(closed) < len(units)
-        program = program_of(closed)
+        merged += closed.count < len(units)
+        program = program_of(units, closed)
         assert program is not None
-        value, chain = program.minimise(0, program.most_ns, UNLIMITED, is_limited=False)
+        value, chain = program.minimise(0, program.most_ns, UNLIMITED)
         if best is None:
             assert chain is None, seed
             continue

@@ -1,0 +1,143 @@
+"""The graph on which closures are sought: units in a topological order, with what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+import numpy as np
+
+from solver.presolve.graph import neighbours, quotient_arcs, topological_order
+from solver.presolve.instance import Instance
+from solver.presolve.least_held import LeastHeld, Price
+
+Costs = tuple[int, ...]
+"""What something costs in each function: time alone, or also with memory at ends and at starts."""
+Net = tuple[int, tuple[int, ...], Costs]
+"""Maker, readers and costs of values that cross together."""
+
+
+class ClosureGraph:
+    """Units in a topological order, with what closures ask of them.
+
+    Parameters
+    ----------
+    arcs : iterable of (int, int)
+        From what is needed to what needs it.
+    work, returned : sequence of Costs
+        Of each unit the most time, that with memory, and nothing; and what crosses of what the
+        graph returns of it.
+    is_free : sequence of bool
+        Whether a unit may be in an X.
+
+    Attributes
+    ----------
+    before, after : tuple of tuple of int
+        What each unit needs and what needs it, without what follows from others.
+    below, above : list of int
+        All that a unit needs and all that need it, itself included, as bits.
+    nets : list of Net
+        Without readers that a later reader needs: if one is outside, so is the other.
+    """
+
+    def __init__(
+        self,
+        arcs: Iterable[tuple[int, int]],
+        nets: Iterable[Net],
+        work: Sequence[Costs],
+        returned: Sequence[Costs],
+        is_free: Sequence[bool],
+    ) -> None:
+        self.work, self.returned, self.is_free = work, returned, is_free
+        needed = neighbours(len(work), ((target, source) for source, target in arcs))
+        self.below: list[int] = []
+        self.arcs: list[tuple[int, int]] = []
+        for unit, sources in enumerate(needed):
+            inside = 0
+            for source in sorted(set(sources), reverse=True):
+                if not inside >> source & 1:
+                    self.arcs.append((source, unit))
+                    inside |= self.below[source]
+            self.below.append(inside | 1 << unit)
+        self.before = neighbours(len(work), ((target, source) for source, target in self.arcs))
+        self.after = neighbours(len(work), self.arcs)
+        self.above = [1 << unit for unit in range(len(work))]
+        for unit in reversed(range(len(work))):
+            for target in self.after[unit]:
+                self.above[unit] |= self.above[target]
+        times: dict[tuple[int, tuple[int, ...]], Costs] = {}
+        for maker, readers, time in nets:
+            last = tuple(
+                reader
+                for reader in readers
+                if not any(self.above[reader] >> other & 1 for other in readers if other != reader)
+            )
+            times[maker, last] = _sum([time, *([old] if (old := times.get((maker, last))) else [])])
+        self.nets = [(maker, readers, time) for (maker, readers), time in times.items()]
+
+    @classmethod
+    def of(cls, units: Instance, price: Price) -> ClosureGraph:
+        """Return the graph of units, in time for the bytes of the price."""
+        least, scale = LeastHeld(units), price.size_bytes
+        most_flying = units.problem.microbatches - 1 if units.problem.is_training else 0
+        held = price.ns * (least.within + most_flying * least.saved)
+        work = scale * units.slowest_ns
+        crossing = scale * np.array(units.transfers.most_ns, dtype=np.int64)
+        costs = [crossing, crossing + price.ns * least.at_end, crossing + price.ns * least.at_start]
+        own = [work, work + held, 0 * work]
+        if not price.ns:
+            costs, own = costs[:1], own[:1]
+        returned: list[Costs] = [(0,) * len(own)] * len(units)
+        nets: list[Net] = []
+        for net, *time in zip(
+            units.transfers.nets, *(each.tolist() for each in costs), strict=True
+        ):
+            if net.is_output:
+                returned[net.producer] = _sum([returned[net.producer], tuple(time)])
+            elif any(time):
+                nets.append((net.producer, net.consumers, tuple(time)))
+        is_free = [allowed is None for allowed in units.allowed_devices]
+        rows = list(zip(*(each.tolist() for each in own), strict=True))
+        return cls(units.edges, nets, rows, returned, is_free)
+
+    def __len__(self) -> int:
+        return len(self.work)
+
+    def with_arcs(self, implied: Collection[tuple[int, int]]) -> tuple[ClosureGraph, list[int]]:
+        """Return the graph with more arcs, circles merged, and the new number of each unit."""
+        if not implied:
+            return self, list(range(len(self)))
+        import networkx as nx
+
+        digraph = nx.DiGraph([*self.arcs, *implied])
+        digraph.add_nodes_from(range(len(self)))
+        circle_of = [0] * len(self)
+        circles = sorted(map(sorted, nx.strongly_connected_components(digraph)))
+        for name, circle in enumerate(circles):
+            for unit in circle:
+                circle_of[unit] = name
+        arcs = quotient_arcs(digraph.edges, circle_of)
+        order = topological_order(arcs, range(len(circles)))
+        place = {name: number for number, name in enumerate(order)}
+        number = [place[name] for name in circle_of]
+
+        def summed(values: Sequence[Costs]) -> list[Costs]:
+            return [_sum([values[unit] for unit in circles[name]]) for name in order]
+
+        nets = [
+            (number[maker], tuple(sorted(outside)), time)
+            for maker, readers, time in self.nets
+            if (outside := {number[reader] for reader in readers} - {number[maker]})
+        ]
+        is_free = [all(self.is_free[unit] for unit in circles[name]) for name in order]
+        merged = ClosureGraph(
+            [(place[source], place[target]) for source, target in arcs],
+            nets,
+            summed(self.work),
+            summed(self.returned),
+            is_free,
+        )
+        return merged, number
+
+
+def _sum(costs: Sequence[Costs]) -> Costs:
+    return tuple(map(sum, zip(*costs, strict=True)))

@@ -1,0 +1,42 @@
+"""The program of separable prices against the program over all ideals, where memory is limited."""
+
+import math
+
+from solver import SolveStatus, solve
+from solver.dp.separable import program_of
+from solver.evaluation.evaluate import evaluate
+from solver.model.clock import UNLIMITED
+from solver.presolve.closures import closed_units
+from solver.presolve.instance import condense
+from solver.presolve.least_held import Price
+from tests.support.problem_counts import counts
+from tests.support.random_relays import relayed_problem
+
+PRICES = (Price(1, 100), Price(1, 3), Price(7, 1), Price(1000, 1))
+
+
+@counts(60, 4_000, quick=24)
+def test_prices_bound_what_fits(count):
+    tight = compared = 0
+    for seed in range(count):
+        problem = relayed_problem(seed, limited=True)
+        units = condense(problem)
+        result = solve(problem, solver="ideal-dp")
+        if result.status is not SolveStatus.OPTIMAL:
+            continue
+        assert result.objective is not None
+        for price in (None, PRICES[seed % len(PRICES)]):
+            program = program_of(units, closed_units(units, UNLIMITED, price))
+            assert program is not None
+            ratio = 0.0 if price is None else price.ns / price.size_bytes
+            bound, _ = program.minimise(0, program.most_ns, UNLIMITED, ratio)
+            assert bound <= result.objective, seed
+        tight += bound == result.objective
+        value, chain = program.minimise(0, program.most_ns, UNLIMITED, math.inf)
+        if chain is not None:
+            evaluation = evaluate(problem, program.plan(chain))
+            assert evaluation.feasible, (seed, evaluation.violations)
+            assert evaluation.bottleneck_ns == value >= result.objective, seed
+        compared += 1
+    assert compared > count // 4
+    assert tight > compared // 3
