@@ -52,6 +52,8 @@ MOST_IDEALS: Final = 60_000
 _LIGHT: Final = 0.004
 """Share of an average load."""
 _ENTRIES_PER_S: Final = 1e8
+_LEARNT: Final = 1_000
+"""Stages of one start whose memory is looked at together."""
 _ROW: Final = 4_000
 """Pairs of an end and a set of devices that take about as long as a start by itself."""
 
@@ -133,7 +135,8 @@ class SeparableProgram:
             relayed(nets, sizes.tolist(), blocks, member)
             for sizes in (least.at_end, least.at_start)
         )
-        self._more: dict[int, dict[int, float]] = {}
+        # By start, what stages to all ends hold besides, as far as it is known.
+        self._more: dict[int, Floats] = {}
 
     @cached_property
     def _held(self) -> HeldBytes:
@@ -176,23 +179,34 @@ class SeparableProgram:
                     break
                 value, chain = found
                 least_ns = max(least_ns, value)
-                if price < math.inf or self._fits(chain):
+                if price < math.inf or self._fits(chain, ceiling, clock):
                     return least_ns, chain
         return most_ns, None
 
-    def _fits(self, chain: Sequence[Link]) -> bool:
-        """Return whether all stages of a chain do; remember what they hold."""
+    def _fits(self, chain: Sequence[Link], ceiling: float, clock: Clock) -> bool:
+        """Return whether all stages of a chain do; if not, learn what stages like these hold."""
         fits = True
         for place, link in enumerate(chain):
-            start, end = link.start, link.end
-            one, flying = (
-                self._held.exact(start, end, count)
-                for count in (1, in_flight(self.units.problem, len(chain) - place))
-            )
-            fits &= flying <= self._rooms[link.kind]
-            least = self._within[end] - self._within[start] + self._starts[start] + self._ends[end]
-            self._more.setdefault(start, {})[end] = one - float(least)
+            start, flying = link.start, in_flight(self.units.problem, len(chain) - place)
+            if self._held.exact(start, link.end, flying) <= self._rooms[link.kind]:
+                continue
+            fits = False
+            ends = self.ideals.containing(start, np.arange(len(self.ideals)))
+            ends, values = self._values(link.kind, start, ends, ceiling, math.inf)
+            ends = ends[values.min(axis=1) < np.inf]
+            ends = ends[np.argsort(np.abs(ends - link.end), kind="stable")[:_LEARNT]]
+            clock.charge(len(ends) * _ROW / _ENTRIES_PER_S)
+            starts = np.full(len(ends), start)
+            exact = self._held.parts(starts, ends, paired=True).always
+            more = self._more.setdefault(start, np.zeros(len(self.ideals)))
+            more[ends] = exact + self._held.peaks(starts, ends) - self._least(start, ends)
         return fits
+
+    def _least(self, start: int, ends: Indices) -> Floats:
+        """Return what stages hold at least with one microbatch in flight."""
+        at_start = float(self._starts[start] - self._within[start])
+        held: Floats = self._within[ends] + self._ends[ends] + at_start
+        return held
 
     def _pass(
         self, ceiling: float, clock: Clock, least_ns: int, price: float
@@ -253,10 +267,9 @@ class SeparableProgram:
             good &= self._bans[kind, ends] == self._bans[kind, start]
         ends, values = ends[good], loads[good][:, None]
         if price and self._rooms[kind] < np.inf:
-            held = self._within[ends] - self._within[start] + self._starts[start] + self._ends[ends]
-            if price == math.inf:
-                for end, more in self._more.get(start, {}).items():
-                    held[ends == end] += more
+            held = self._least(start, ends)
+            if price == math.inf and start in self._more:
+                held = held + self._more[start][ends]
             saved = self._saved[ends] - self._saved[start]
             beyond = held[:, None] + saved[:, None] * self._flying - self._rooms[kind]
             values = values + np.multiply(price, beyond, where=beyond > 0, out=0 * beyond)
@@ -296,9 +309,9 @@ class SeparableProgram:
 
 
 def program_of(
-    units: Instance, closed: Closed, most_ideals: int = MOST_IDEALS
+    units: Instance, closed: Closed, *, may_relax: bool = True
 ) -> SeparableProgram | None:
-    """Return the program on all closed ideals, or without light sources; None if too many.
+    """Return the program on all closed ideals, or perhaps without light sources; None if too many.
 
     Without some units that come first the problem is relaxed: what is left of a plan is one. Who
     reads a value of such a unit alone receives it or makes it, and so on for what that takes; the
@@ -306,7 +319,7 @@ def program_of(
     """
     charges = np.zeros(len(units), dtype=np.int64)
     dropped: set[int] = set()
-    for is_whole in (True, False):
+    for is_whole in (True, False)[: 1 + may_relax]:
         if not is_whole:
             merged = contract(units, closed.cluster_of, closed.count)
             merged = replace(merged, edges=closed.arcs)
@@ -315,7 +328,7 @@ def program_of(
             charges[first] = _charges(merged, dropped)
         kept = [cluster for cluster in range(closed.count) if cluster not in dropped]
         edges = arcs_between(neighbours(closed.count, closed.arcs), kept)
-        masks = list_ideals(len(kept), edges, most_ideals)
+        masks = list_ideals(len(kept), edges, MOST_IDEALS)
         if masks is not None:
             place = {cluster: number for number, cluster in enumerate(kept)}
             block_of = tuple(place.get(cluster, DROPPED) for cluster in closed.cluster_of)

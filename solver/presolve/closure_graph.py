@@ -8,10 +8,10 @@ import numpy as np
 
 from solver.presolve.graph import neighbours, quotient_arcs, topological_order
 from solver.presolve.instance import Instance
-from solver.presolve.least_held import LeastHeld, Price
+from solver.presolve.least_held import LeastHeld, MostHeld, Price
 
 Costs = tuple[int, ...]
-"""What something costs in each function: time alone, or also with memory at ends and at starts."""
+"""Time alone; or also, with memory, at ends, at starts, and at ends that readers leave."""
 Net = tuple[int, tuple[int, ...], Costs]
 """Maker, readers and costs of values that cross together."""
 
@@ -24,8 +24,7 @@ class ClosureGraph:
     arcs : iterable of (int, int)
         From what is needed to what needs it.
     work, returned : sequence of Costs
-        Of each unit the most time, that with memory, and nothing; and what crosses of what the
-        graph returns of it.
+        Of each unit, its own, and those of what the graph returns of it.
     is_free : sequence of bool
         Whether a unit may be in an X.
 
@@ -77,17 +76,24 @@ class ClosureGraph:
     @classmethod
     def of(cls, units: Instance, price: Price) -> ClosureGraph:
         """Return the graph of units, in time for the bytes of the price."""
-        least, scale = LeastHeld(units), price.size_bytes
-        most_flying = units.problem.microbatches - 1 if units.problem.is_training else 0
-        held = price.ns * (least.within + most_flying * least.saved)
-        work = scale * units.slowest_ns
-        crossing = scale * np.array(units.transfers.most_ns, dtype=np.int64)
-        costs = [crossing, crossing + price.ns * least.at_end, crossing + price.ns * least.at_start]
-        own = [work, work + held, 0 * work]
+        scale, work = price.size_bytes, units.slowest_ns
+        crossing = np.array(units.transfers.most_ns, dtype=np.int64)
+        waiting = 0 * work
+        nets: list[Net] = []
+        if scale:
+            least = LeastHeld(units)
+            others = units.problem.microbatches - 1 if units.problem.is_training else 0
+            within, ends, starts = least.within + others * least.saved, least.at_end, least.at_start
+        else:
+            most = MostHeld(units)
+            within, ends, starts, waiting = most.within, most.at_end, most.at_start, most.waiting
+            nets = [(*key, (0, 0, 0, size)) for key, size in most.waiting_for.items()]
+        ends, starts = (scale * crossing + price.ns * sizes for sizes in (ends, starts))
+        costs = [crossing, ends, starts, ends]
+        own = [work, scale * work + price.ns * within, 0 * work, waiting]
         if not price.ns:
             costs, own = costs[:1], own[:1]
         returned: list[Costs] = [(0,) * len(own)] * len(units)
-        nets: list[Net] = []
         for net, *time in zip(
             units.transfers.nets, *(each.tolist() for each in costs), strict=True
         ):

@@ -51,6 +51,17 @@ c + x recv falls, and so does -(w_q + x b_f). Downwards is the mirror image. A s
 out lowers f of those before it. ∎ A set that minimises several functions is found by minimising
 each among the subsets of what the last one found, until none of them shrinks it.
 
+*Memory itself.* Let b be the most bytes that units add to a stage that they join. Let u(S) be the
+bytes of what is made in S and read outside, minus all bytes of what is made in S and read by other
+units. Closures of
+
+    upwards:    c + W,   ret + b,    recv,
+    downwards:  c - W,   recv - b,   ret + u
+
+raise neither a load nor what a stage holds. *Proof.* The stage that units join gains at most b, and
+falls by as much at that border. The one that they leave loses units, but storages may begin to wait
+for readers among them: u grows by no less, as no more is taken off than what the units hold. ∎
+
 Where values are sent to each reader, a third stage may pay for a unit that moves, and with overlap
 what a device computes and what it transfers are not added, so nothing is said of either.
 """
@@ -166,13 +177,13 @@ class _Closing:
         self._graph, self._known, self._upwards = graph, known, upwards
         self._needs = graph.before if upwards else graph.after
         self._inside = graph.below if upwards else graph.above
-        # The functions that are minimised are those of ends and starts; downwards the reverse.
-        sign, functions = (1, (0, 1, 2)) if upwards else (-1, (0, 2, 1))
-        self._functions = functions[: len(graph.work[0])]
+        # What a stage pays where it ends and where it starts; downwards it is the reverse.
+        functions = (0, 1, 2) if upwards else (0, 2, 3)
+        own = (0, 1, 2) if upwards else (0, 1, 3)
+        sign = 1 if upwards else -1
+        self._functions = functions[: 1 if len(graph.work[0]) == 1 else 3]
         self._weights = [
-            tuple(
-                own + sign * out[function] for own, function in zip(work, functions, strict=False)
-            )
+            tuple(work[i] + sign * out[k] for i, k in zip(own, self._functions, strict=False))
             for work, out in zip(graph.work, graph.returned, strict=True)
         ]
         self._touching: list[list[int]] = [[] for _ in range(len(graph))]

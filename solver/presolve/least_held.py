@@ -1,4 +1,4 @@
-"""What a stage holds at least, where values are relayed: sums of what its two borders say."""
+"""What relayed stages hold, as sums of what their two borders say: at least, and by what moves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from solver.presolve.instance import Instance
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Time for memory, a fraction so that sums are exact: `ns` for `size_bytes`."""
+    """Time for memory, a fraction so that sums are exact: `ns` for `size_bytes`.
+
+    With no bytes for some time no stage may hold more, whatever it saves in time.
+    """
 
     ns: int = 0
     size_bytes: int = 1
@@ -57,3 +60,41 @@ class LeastHeld:
             sent = min(sent, net.held_bytes)
             self.at_end[number] = net.returned_bytes + sent
             self.at_start[number] = net.held_bytes - sent
+
+
+class MostHeld:
+    """Bytes that a stage holds at most besides when units join it, or when readers leave it.
+
+    All storages of a unit are counted at once, with all its weights and inputs; a storage begins to
+    wait for the end of the stage when a reader leaves.
+
+    Attributes
+    ----------
+    within, waiting : Ints
+        By unit, with as many microbatches in flight as there are, and of these bytes those that
+        may wait for readers.
+    at_end, at_start : Ints
+        By net of ``units.transfers``.
+    waiting_for : dict
+        Bytes by unit and readers.
+    """
+
+    def __init__(self, units: Instance) -> None:
+        self.within, self.waiting = np.zeros((2, len(units)), dtype=np.int64)
+        nets, problem = units.transfers.nets, units.problem
+        self.at_end = np.array([net.returned_bytes for net in nets], dtype=np.int64)
+        self.at_start = np.array([net.held_bytes for net in nets], dtype=np.int64)
+        self.waiting_for: dict[tuple[int, tuple[int, ...]], int] = {}
+        entries = [(entry.units, entry.size_bytes) for entry in units.weights]
+        entries += [(net.consumers, net.held_bytes) for net in units.input_nets]
+        entries += [
+            (entry.units, (problem.microbatches - 1) * entry.size_bytes) for entry in units.saved
+        ]
+        entries += [((storage.unit,), storage.size_bytes) for storage in units.storages]
+        for members, size_bytes in entries:
+            self.within[list(members)] += size_bytes
+        for storage in units.storages:
+            if storage.readers:
+                ends = storage.unit, storage.readers
+                self.waiting[storage.unit] += storage.size_bytes
+                self.waiting_for[ends] = self.waiting_for.get(ends, 0) + storage.size_bytes

@@ -66,7 +66,12 @@ def closed_ideals(state: SearchState, clock: Clock) -> Iterator[Finding]:
     if not state.is_closed and _is_limited(state):
         yield from _priced(state, clock)
         if program is not None and not state.is_closed:
-            yield from _best_chain(state, program, clock, math.inf)
+            yield from _best_chain(state, program, clock, math.inf, is_bound=False)
+        if not state.is_closed:
+            closed = closures.closed_units(units, clock, Price(1, 0))
+            program = program_of(units, closed, may_relax=False)
+            if program is not None:
+                yield from _best_chain(state, program, clock, math.inf)
 
 
 def has_closed_ideals(state: SearchState) -> bool:
@@ -94,9 +99,14 @@ def _priced(state: SearchState, clock: Clock) -> Iterator[Finding]:
 
 
 def _best_chain(
-    state: SearchState, program: SeparableProgram, clock: Clock, price: float = 0.0
+    state: SearchState,
+    program: SeparableProgram,
+    clock: Clock,
+    price: float = 0.0,
+    *,
+    is_bound: bool = True,
 ) -> Iterator[Finding]:
-    """Offer the best chain, and its bottleneck as a bound if memory has no limit, or a price."""
+    """Offer the best chain, and its bottleneck as a bound of all plans if it is one."""
     most_ns = program.most_ns if state.best is None else state.best
     if most_ns <= state.bound:
         return
@@ -106,7 +116,7 @@ def _best_chain(
         value, chain = stopped.least_ns, None
     if chain is not None:
         yield PlanFound(program.plan(chain))
-    if price < math.inf and (chain is not None or state.best is not None):
+    if is_bound and (chain is not None or state.best is not None):
         yield BoundFound(value)
 
 

@@ -32,11 +32,16 @@ def test_prices_bound_what_fits(count):
             bound, _ = program.minimise(0, program.most_ns, UNLIMITED, ratio)
             assert bound <= result.objective, seed
         tight += bound == result.objective
-        value, chain = program.minimise(0, program.most_ns, UNLIMITED, math.inf)
-        if chain is not None:
-            evaluation = evaluate(problem, program.plan(chain))
-            assert evaluation.feasible, (seed, evaluation.violations)
-            assert evaluation.bottleneck_ns == value >= result.objective, seed
+        for price in (PRICES[seed % len(PRICES)], Price(1, 0)):
+            program = program_of(units, closed_units(units, UNLIMITED, price))
+            assert program is not None
+            value, chain = program.minimise(0, program.most_ns, UNLIMITED, math.inf)
+            if chain is not None:
+                evaluation = evaluate(problem, program.plan(chain))
+                assert evaluation.feasible, (seed, evaluation.violations)
+                assert evaluation.bottleneck_ns == value >= result.objective, seed
+        # Closures that raise no memory keep a best plan.
+        assert value == result.objective, seed
         compared += 1
     assert compared > count // 4
     assert tight > compared // 3
