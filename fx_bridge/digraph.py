@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from fx_bridge.capture.graph import CapturedGraph, check_captured
-from fx_bridge.capture.modules import module_calls
+from fx_bridge.capture.modules import innermost_modules
 from fx_bridge.costs.backward import (
     BackwardCost,
     backward_costs,
@@ -152,7 +152,7 @@ def _add_nodes(
         for each, own in zip(found, backward, strict=True)
     ]
     returned = set(captured.graph.output_node().all_input_nodes)
-    modules = module_calls(captured)
+    modules = innermost_modules(captured)
     for node in captured.graph.nodes:
         if node.op == "placeholder":
             graph.add_node(
@@ -171,7 +171,7 @@ def _add_nodes(
             value_bytes=table.value_bytes[node.name],
             weights=list(table.weights_read.get(node.name, ())),
             is_output=node in returned,
-            module=modules[node.name][-1].path if modules[node.name] else "",
+            module=modules[node.name],
             info=_info(node, flops[node.name], attention_of(found, node.name)),
             **merged(own),
         )

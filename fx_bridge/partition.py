@@ -35,6 +35,7 @@ from fx_bridge.placement.model import PlacedModel, place
 from fx_bridge.placement.placing import TiedWeights
 from fx_bridge.presentation.plan_files import save_plan_as
 from fx_bridge.presentation.summary import result_html, summary
+from fx_bridge.presentation.tables import wrapped
 from fx_bridge.split.by_plan import split_by_plan
 from fx_bridge.split.pins import with_hand_made
 from fx_bridge.storages.autocast import captured_precision, described
@@ -90,14 +91,11 @@ class PartitionResult:
     __repr__ = only_given
 
     def __str__(self) -> str:
-        lines = [
-            summary(self.problem, (self.baseline, self.solved)),
-            f"captured by {self.captured.how}",
-        ]
+        lines = [f"captured by {self.captured.how}"]
         if dtypes := captured_precision(self.captured.module):
-            lines[1] += f" under {described(dtypes)}"
+            lines[0] += f" under {described(dtypes)}"
         if self.captured.note:
-            lines[1] += f"; {printable(self.captured.note)}"
+            lines[0] += f"; {self.captured.note}"
         lines += [
             f"attention on {name}: "
             + ", ".join(f"{kernel} ({counted(count, 'operator')})" for kernel, count in of.items())
@@ -116,7 +114,8 @@ class PartitionResult:
             lines.append(diagnose(self.problem, limits, result=self.solved).text)
         elif self.solved.remedy:
             lines.append(self.solved.remedy)
-        return "\n".join(lines)
+        told = wrapped(map(printable, lines), "  ")
+        return "\n".join([summary((self.baseline, self.solved)), *told])
 
     @property
     def plan(self) -> PartitionPlan:
@@ -216,7 +215,7 @@ class PartitionResult:
         return self.solved.to_mermaid()
 
     def _repr_html_(self) -> str:
-        return result_html(str(self), self.solved.evaluation)
+        return result_html(str(self), self.solved)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,8 @@ import typer
 
 import solver
 from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
-from experiments.console.output import make_console, print_json, say, say_written
+from experiments.console.output import print_json, print_lines, say, say_written
 from experiments.processes.time_limit import call_within
-from solver.model.text import printable
 
 if TYPE_CHECKING:
     from experiments.commands.plan_outputs import PlanOutputs
@@ -77,7 +76,7 @@ def finish(
     else:
         from fx_bridge.presentation.summary import steps_text, summary
 
-        print(summary(problem, results))
+        print(summary(results))
         if with_steps:
             print(f"\n{steps_text(asked.log)}")
     if asked.status is solver.SolveStatus.INFEASIBLE:
@@ -94,7 +93,7 @@ def finish_study(study: Study, out: str | None, as_json: bool) -> None:
     """Write the report of a study into the folder `out`, if any, and print the study."""
     from experiments.reports.content.headline import headline
     from experiments.reports.formats.study_json import study_to_json
-    from experiments.reports.formats.terminal import study_tables
+    from experiments.reports.formats.terminal import study_lines
     from experiments.reports.formats.writing import write_report
 
     if out is not None:
@@ -103,11 +102,8 @@ def finish_study(study: Study, out: str | None, as_json: bool) -> None:
     if as_json:
         print_json(study_to_json(study))
         return
-    console = make_console()
-    for table in study_tables(study, console.width):
-        console.print(table)
-    for finding in headline(study):
-        console.print(printable(": ".join(filter(None, finding))), markup=False)
+    findings = [": ".join(filter(None, finding)) for finding in headline(study)]
+    print_lines([*study_lines(study), *findings])
 
 
 def result_json(problem: PartitionProblem, result: SolveResult) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from experiments.commands.options import JsonOption
-from experiments.console.output import make_console, print_json, text_table
+from experiments.console.output import print_json, print_lines
+from fx_bridge.presentation.tables import table_lines
 
 _DTYPES: Final = ("float32", "bfloat16")
 
@@ -34,14 +35,14 @@ def list_models(as_json: JsonOption = False) -> None:
             spec.name,
             spec.description,
             "yes" if spec.name in DEFAULT_MODELS else "",
-            "" if spec.extra is None else f"fxpartition[{spec.extra}]",
+            spec.extra or "",
         )
         for spec in ZOO.values()
     ]
-    console = make_console()
-    console.print(text_table(("model", "what it is", "compared by default", "needs"), rows))
+    header = ("model", "what it is", "compared", "needs")
+    print_lines(table_lines(header, rows, text=header))
     workloads = ", ".join(published_names())
-    console.print(f"{PREFIX}NAME is a published workload: {workloads}.", markup=False)
+    print_lines([f"{PREFIX}NAME is a published workload: {workloads}."])
 
 
 def list_devices(as_json: JsonOption = False) -> None:
@@ -71,9 +72,8 @@ def list_devices(as_json: JsonOption = False) -> None:
         )
         for name, spec in DEVICE_SPECS.items()
     ]
-    console = make_console()
-    console.print(text_table(header, rows, right=header[1:]))
-    console.print("Use one as 2x80GiB@CLASS; a device file may define others.", markup=False)
+    print_lines(table_lines(header, rows))
+    print_lines(["Use one as 2x80GiB@CLASS; a device file may define others."])
 
 
 def list_planners(as_json: JsonOption = False) -> None:
@@ -88,14 +88,13 @@ def list_planners(as_json: JsonOption = False) -> None:
     rows = [
         (
             spec.name,
-            spec.description,
             "yes" if spec.proves else "",
             ", ".join(
                 filter(
                     None,
                     (
                         "a model" if spec.needs_model else "",
-                        f"fxpartition[{spec.extra}]" if spec.extra else "",
+                        spec.extra or "",
                         "--recompute" if spec.recomputes else "",
                     ),
                 )
@@ -103,4 +102,6 @@ def list_planners(as_json: JsonOption = False) -> None:
         )
         for spec in PLANNERS.values()
     ]
-    make_console().print(text_table(("planner", "what it does", "proves", "needs"), rows))
+    header = ("planner", "proves", "needs")
+    below = [[spec.description] for spec in PLANNERS.values()]
+    print_lines(table_lines(header, rows, text=header, below=below))

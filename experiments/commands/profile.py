@@ -16,13 +16,8 @@ from experiments.commands.options import (
     ThreadsOption,
     out_option,
 )
-from experiments.console.output import (
-    check_writable,
-    make_console,
-    print_json,
-    say_written,
-    text_table,
-)
+from experiments.console.output import check_writable, print_json, print_lines, say_written
+from fx_bridge.presentation.tables import table_lines
 from solver.model.quantities import counted, format_bytes, format_ns
 
 if TYPE_CHECKING:
@@ -98,14 +93,13 @@ def _show(found: Profile) -> None:
         )
         for name in sorted(total_ns, key=total_ns.__getitem__, reverse=True)[:_SHOWN]
     ]
-    console = make_console()
-    console.print(text_table(header, rows, right=header[1:]))
     sums = [sum(found.forward_ns.values()), sum(found.backward_ns.values())]
-    console.print(
+    lines = [
         f"{counted(len(total_ns), 'operator')}: forward {format_ns(sums[0])}, "
         f"backward {format_ns(sums[1])}; "
         f"calibrated by {found.forward_permille / 1000:g} and {found.backward_permille / 1000:g}"
-    )
+    ]
     rate = found.link.bandwidth_bytes_per_s
     speed = "unlimited" if rate is None else f"{format_bytes(rate)}/s"
-    console.print(f"link: {speed}, {format_ns(found.link.latency_ns)}")
+    lines.append(f"link: {speed}, {format_ns(found.link.latency_ns)}")
+    print_lines([*table_lines(header, rows, text=["operator"]), *lines])

@@ -20,11 +20,11 @@ from experiments.commands.options import (
     ThreadsOption,
 )
 from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
-from experiments.console.output import make_console, print_json, say, say_note
+from experiments.console.output import print_json, print_lines, say, say_note
 from experiments.problems.request import ProblemRequest, check_model_request
 from solver import SOLVERS, PartitionError
 from solver.model.quantities import counted
-from solver.model.text import printable, shown
+from solver.model.text import shown
 
 if TYPE_CHECKING:
     from experiments.pipelines.prediction import PlanRow
@@ -122,16 +122,13 @@ def run(
 
 def _show(rows: Sequence[PlanRow], as_json: bool) -> None:
     """Print rows as a table, or as JSON."""
-    from experiments.pipelines.tables import plan_table, row_json
+    from experiments.pipelines.tables import plan_lines, row_json
 
     if as_json:
         print_json([row_json(row) for row in rows])
         return
-    console = make_console()
-    console.print(plan_table(rows))
-    for row in rows:
-        if row.same_as is not None:
-            console.print(printable(f"{row.name} has the plan of {row.same_as}"), markup=False)
+    same = [f"{row.name} has the plan of {row.same_as}" for row in rows if row.same_as is not None]
+    print_lines([*plan_lines(rows), *same])
 
 
 def _processes(given: DeviceSet) -> DeviceSet:

@@ -13,17 +13,17 @@ from experiments.commands.option_groups import with_option_groups
 from experiments.commands.option_reading import check_given, read_limits, read_request
 from experiments.commands.options import JsonOption, ModelArgument, ProblemOptions, SearchOptions
 from experiments.console.exit_codes import EXIT_NO_PLAN
-from experiments.console.output import print_json, say_note
+from experiments.console.output import print_json, print_lines, say_note
 from experiments.problems.plan_files import FORMATS, ForeignPlan, PlanFormat, read_foreign_plan
 from experiments.problems.request import read_problem
-from fx_bridge.presentation.summary import summary
+from fx_bridge.presentation.summary import result_text
 from solver import PartitionError, PartitionProblem, SolveResult, SolveStatus, check_solver
 from solver.evaluation.result import judge
 from solver.model.plan import check_assignment
 from solver.model.problem import ObjectiveName
 from solver.model.quantities import format_value
 from solver.model.recomputation import with_regions
-from solver.model.text import printable, shortened
+from solver.model.text import shortened
 
 _SHOWN: tuple[ObjectiveName, ...] = ("transfer", "bottleneck", "latency", "peak_memory")
 _GIVEN = "given"
@@ -97,16 +97,20 @@ def score(
     if as_json:
         print_json(_to_json(scored, found, given, best))
     else:
-        print(printable(f"{plan_file}, read as {found.format}"))
-        for note in found.notes:
-            print(printable(f"note: {note}"))
-        print(summary(scored, (given, best)))
         assert given.evaluation is not None
-        for violation in given.evaluation.violations:
-            print(printable(f"broken: {violation}"))
-        for line in _values(given, best):
-            print(printable(line))
-        print(printable(_gap(scored, given, best).text))
+        print_lines(
+            [
+                f"{plan_file}, read as {found.format}",
+                *(f"note: {note}" for note in found.notes),
+                *result_text(given).splitlines(),
+                "",
+                *result_text(best).splitlines(),
+                "",
+                *(f"broken: {violation}" for violation in given.evaluation.violations),
+                *_values(given, best),
+                _gap(scored, given, best).text,
+            ]
+        )
     if given.objective is None:
         raise typer.Exit(EXIT_NO_PLAN)
 

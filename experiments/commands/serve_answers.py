@@ -12,11 +12,12 @@ import typer
 
 from experiments.console.command_line import command_text
 from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
-from experiments.console.output import print_json, say_written
-from solver import SolveStatus, save_plan
+from experiments.console.output import print_json, print_lines, say_written
+from fx_bridge.presentation.modules import ModuleTree
+from fx_bridge.presentation.tables import names_width, table_lines, terminal_width
+from solver import PartitionProblem, SolveStatus, save_plan
 from solver.io.files import write_text_atomically
-from solver.model.quantities import aligned, format_bytes, format_ns
-from solver.model.text import printable
+from solver.model.quantities import format_bytes, format_ns
 
 if TYPE_CHECKING:
     from experiments.commands.serve_rules import RulesTable
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
     from solver.serving.solve import ServingResult
 
 _COLUMNS = (
-    *("objective", "tokens that fit", "first token", "token", "request", "tokens/s"),
-    *("layers", "proof"),
+    *("objective", "tokens that fit", "first token", "token", "request", "tokens/s", "proof"),
 )
 
 
@@ -41,8 +41,7 @@ def tell_plan(
         print_json({**_json(found, engine), **more})
     else:
         more_lines = () if table is None else table.lines()
-        for line in [*_lines(found, engine), *more_lines]:
-            print(printable(line))
+        print_lines([*_lines(found, engine), *more_lines])
     _exit([found])
 
 
@@ -75,8 +74,7 @@ def tell_plans(plans: Sequence[ServingPlan], engine: str | None, *, as_json: boo
     if as_json:
         print_json({found.solved.objective: _json(found, engine) for found in plans})
     else:
-        for line in _table(plans, engine):
-            print(printable(line))
+        print_lines(_table(plans, engine))
     _exit(plans)
 
 
@@ -132,20 +130,22 @@ def _lines(found: ServingPlan, engine: str | None) -> list[str]:
     if solved.metrics is None:
         return [f"{solved.objective}: {solved.status.value}; {solved.reason or 'no plan found'}"]
     metrics = solved.metrics
-    held = found.memory_bytes
-    capacities = next(iter(solved.problem.phases.problems.values())).device_of
-    rows = [("device", "usable", "memory", "layers")]
-    rows += [
+    held, capacities = found.memory_bytes, _problem(found).device_of
+    rows = [
         (
             device,
             format_bytes(capacities[device].memory_bytes),
             format_bytes(held[device]),
-            f"{len(layers)}: {layers[0]} to {layers[-1]}" if layers else "none",
+            str(len(layers)),
         )
         for device, layers in found.layers.items()
     ]
-    lines = aligned(rows)
-    lines += [
+    return [
+        *table_lines(
+            ("device", "usable", "memory", "layers"),
+            rows,
+            below=[[words] for words in _modules(found)],
+        ),
         f"tokens that fit: {_number(solved.most_tokens) or 'not known'}",
         f"first token: {format_ns(metrics.first_token_ns)}",
         f"each token after it: {format_ns(metrics.token_ns)}",
@@ -154,15 +154,39 @@ def _lines(found: ServingPlan, engine: str | None) -> list[str]:
         f"{metrics.tokens_per_s:.1f}",
         *experts_lines(found.experts_read),
         f"{solved.objective}: {_proof(solved)} in {solved.wall_time_s:.2f} s",
+        *([] if engine is None else words_lines(found.words(engine))),
     ]
-    if engine is not None:
-        lines.append(words_line(found.words(engine)))
-    return lines
 
 
-def words_line(words: Words) -> str:
+def _problem(found: ServingPlan) -> PartitionProblem:
+    """Return the problem of one of the phases, which have the same modules."""
+    return next(iter(found.solved.problem.phases.problems.values()))
+
+
+def _modules(found: ServingPlan, label: str = "") -> list[str]:
+    """Return the modules on each device of a plan, in its order, in a line of the terminal."""
+    plan, problem = found.plan, _problem(found)
+    on: dict[str, list[str]] = {device: [] for device in plan.device_order}
+    for op in problem.operators:
+        on[plan.assignment[op.name]].append(op.name)
+    tree = ModuleTree.of(problem)
+    return [tree.words(names, names_width() - len(label)) for names in on.values()]
+
+
+def words_lines(words: Words) -> list[str]:
     """Return the words of an engine as its command line, or its settings."""
-    return shlex.join(words) if isinstance(words, list) else json.dumps(words)
+    width = terminal_width() or math.inf
+    if not isinstance(words, list):
+        text = json.dumps(words)
+        return [text] if len(text) <= width else json.dumps(words, indent=1).split("\n")
+    lines = [""]
+    for word in map(shlex.quote, words):
+        # With room for the sign that the line goes on, and for the indent of a table.
+        if len(lines[-1]) + len(word) > width - 5:
+            lines[-1] += "\\"
+            lines.append("  ")
+        lines[-1] += f"{word} "
+    return [line.rstrip() for line in lines]
 
 
 def experts_lines(read: ExpertsRead | None) -> list[str]:
@@ -179,7 +203,7 @@ def _row(found: ServingPlan) -> tuple[str, ...]:
     """Return the cells of a plan beside those for other objectives."""
     solved, metrics = found.solved, found.solved.metrics
     if metrics is None:
-        return (solved.objective, *("-",) * 6, solved.status.value)
+        return (solved.objective, *("-",) * 5, solved.status.value)
     return (
         solved.objective,
         str(_number(solved.most_tokens) or "-"),
@@ -187,22 +211,24 @@ def _row(found: ServingPlan) -> tuple[str, ...]:
         format_ns(metrics.token_ns),
         format_ns(metrics.request_ns),
         f"{metrics.tokens_per_s:.1f}",
-        ",".join(str(len(layers)) for layers in found.layers.values()),
         _proof(solved),
     )
 
 
 def _table(plans: Sequence[ServingPlan], engine: str | None) -> list[str]:
     """Return a row for each objective, and below it what rows have no room for."""
-    lines = aligned([_COLUMNS, *map(_row, plans)])
-    lines += experts_lines(plans[0].experts_read)
+    below = []
     for found in plans:
-        name = found.solved.objective
         if found.solved.plan is None:
-            lines.append(f"{name}: {found.solved.reason or 'no plan found'}")
-        elif engine is not None:
-            lines.append(f"{name}: {words_line(found.words(engine))}")
-    return lines
+            below.append([found.solved.reason or "no plan found"])
+            continue
+        devices = [f"{device}: " for device in found.plan.device_order]
+        words = _modules(found, max(devices, key=len))
+        told = [device + names for device, names in zip(devices, words, strict=True)]
+        told += () if engine is None else words_lines(found.words(engine))
+        below.append(told)
+    lines = table_lines(_COLUMNS, [*map(_row, plans)], text=["proof"], below=below)
+    return lines + experts_lines(plans[0].experts_read)
 
 
 def _proof(solved: ServingResult) -> str:

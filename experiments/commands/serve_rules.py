@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from solver.model.quantities import aligned, format_ns
+from fx_bridge.presentation.tables import table_lines
+from solver.model.quantities import format_ns
 
 if TYPE_CHECKING:
     from torch import nn
@@ -59,12 +60,12 @@ class RulesTable:
     def lines(self) -> list[str]:
         """Return the table as a person reads it, and why rules give nothing."""
         asked = self.found.asked
-        rows = [_COLUMNS] if self.ours is None else [_COLUMNS, _cells(self.ours, None)]
+        rows = [] if self.ours is None else [_cells(self.ours, None)]
         rows += [_cells(rule, self._times_better(rule)) for rule in self.rules]
         return [
             f"rules of engines, {asked.batch} x {asked.context} tokens, by "
             f"{self.found.solved.objective}:",
-            *aligned(rows),
+            *table_lines(_COLUMNS, rows, text=["layers"]),
             *(f"{rule.name}: {rule.reason}" for rule in self.rules if rule.reason),
         ]
 
@@ -118,7 +119,7 @@ class StreamedRulesTable:
     def lines(self) -> list[str]:
         """Return the table as a person reads it, and why rules give nothing."""
         request = self.found.request
-        rows: list[tuple[str, ...]] = [_STREAMED_COLUMNS]
+        rows = []
         for rule in self.rules:
             better = self._times_better(rule)
             cells = [str(count) for count in rule.modes.values()] or 3 * [_NONE]
@@ -129,7 +130,7 @@ class StreamedRulesTable:
         return [
             f"rules of others, {request.batch} x {request.context} tokens, by "
             f"{self.found.objective}:",
-            *aligned(rows),
+            *table_lines(_STREAMED_COLUMNS, rows),
             *(f"{rule.name}: {rule.reason}" for rule in self.rules if rule.reason),
         ]
 

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from experiments.commands.serve_answers import experts_lines, words_line
+from experiments.commands.serve_answers import experts_lines, words_lines
 from experiments.commands.serve_given import ScoredWords
 from experiments.commands.serve_rules import StreamedRulesTable
 from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
-from experiments.console.output import print_json
+from experiments.console.output import print_json, print_lines
+from fx_bridge.presentation.modules import ModuleTree
+from fx_bridge.presentation.tables import table_lines
 from solver import Device, PartitionError, SolveLimits, SolveStatus
 from solver.model.devices import DEFAULT_DEVICE_CLASS, PCIE, STAGING_HOST, Link
-from solver.model.quantities import aligned, format_bytes, format_ns
-from solver.model.text import printable
+from solver.model.quantities import format_bytes, format_ns
 
 if TYPE_CHECKING:
     from torch import nn
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from fx_bridge.serving.offload import StreamedObjective, StreamedServingPlan
     from fx_bridge.serving.request import Request
 
+_MOST_NAMES: Final = 160
+"""Letters, two lines of most terminals: half layers are told one by one."""
+_MODE_WORDS: Final = {"resident": "resident", "streamed": "streamed", "host": "on the host"}
 _EXAMPLE: Final = "write one memory, such as 64GB@cpu"
 
 
@@ -170,11 +174,10 @@ def answer_with_host(
     else:
         lines = [*_lines(found), *experts_lines(read)]
         if engine is not None and found.solved.plan is not None:
-            lines.append(words_line(found.words(engine)))
+            lines += words_lines(found.words(engine))
         lines += () if scored is None else scored.lines()
         lines += () if table is None else table.lines()
-        for line in lines:
-            print(printable(line))
+        print_lines(lines)
     if found.solved.plan is None:
         is_proven = found.solved.status is SolveStatus.INFEASIBLE
         raise typer.Exit(EXIT_NO_PLAN if is_proven else EXIT_TIME_OUT)
@@ -217,9 +220,8 @@ def _lines(found: StreamedServingPlan) -> list[str]:
     if solved.plan is None or solved.value_ns is None:
         return [f"{found.objective}: {solved.status.value}; {_no_plan(found)}"]
     cost = evaluate_offload(found.problem, solved.plan)
-    rows: list[tuple[str, ...]] = [
-        ("device", "usable", "for good", "for loads", "resident", "streamed", "on the host")
-    ]
+    header = ("device", "usable", "for good", "for loads", *_MODE_WORDS.values())
+    rows = []
     for place in found.problem.devices:
         room = cost.buffer_bytes[place.name]
         rows.append(
@@ -241,11 +243,24 @@ def _lines(found: StreamedServingPlan) -> list[str]:
         times.append(f"request: {format_ns(round(solved.value_ns))}")
     proof = f"bound {format_ns(solved.bound_ns)}, gap {100 * (solved.gap or 0):.2f} %"
     return [
-        *aligned(rows),
+        *table_lines(header, rows, below=_modules(found)),
         f"host: {format_bytes(cost.host_bytes)}",
         *times,
         f"{found.objective}: {'proven optimal' if solved.status is SolveStatus.OPTIMAL else proof}",
     ]
+
+
+def _modules(found: StreamedServingPlan) -> list[list[str]]:
+    """Return the units that each device has, by what is done with them, one below the other."""
+    plan = found.plan
+    tree = ModuleTree({unit: unit for unit in plan.mode_of})
+    told: dict[str, list[str]] = {place.name: [] for place in found.problem.devices}
+    for device, lines in told.items():
+        for mode, label in _MODE_WORDS.items():
+            is_own = {unit for unit, of in plan.device_of.items() if of == device}
+            own = [unit for unit, given in plan.mode_of.items() if given == mode and unit in is_own]
+            lines += [f"{label}: {tree.words(own, _MOST_NAMES)}"] * bool(own)
+    return [*told.values()]
 
 
 def _no_plan(found: StreamedServingPlan) -> str:

@@ -17,10 +17,11 @@ from experiments.commands.options import (
     out_option,
 )
 from experiments.console.exit_codes import EXIT_NOT_EQUAL
-from experiments.console.output import make_console, print_json, say, say_note, text_table
+from experiments.console.output import print_json, print_lines, say, say_note
+from fx_bridge.presentation.modules import ModuleTree
+from fx_bridge.presentation.tables import names_width, table_lines
 from solver import PartitionError, PartitionPlan, load_plan
 from solver.model.quantities import counted, format_bytes
-from solver.model.text import printable
 
 if TYPE_CHECKING:
     from torch import fx
@@ -87,7 +88,7 @@ def split(
     if loaded.has_weights:
         with others_code(f"model {model!r}"):
             report = check_equivalence(loaded.module, parts, loaded.args, loaded.kwargs)
-    stages = _stages(parts, chosen)
+    stages = _stages(captured, parts, chosen)
     written: dict[str, Any] | None = None
     if out is not None and report is not None and report.equal:
         written = _save(parts, captured, out, model)
@@ -102,17 +103,24 @@ def split(
         raise typer.Exit(EXIT_NOT_EQUAL)
 
 
-def _stages(parts: fx.GraphModule, plan: PartitionPlan) -> list[dict[str, Any]]:
+def _stages(
+    captured: CapturedGraph, parts: fx.GraphModule, plan: PartitionPlan
+) -> list[dict[str, Any]]:
+    from fx_bridge.capture.modules import innermost_modules
+
+    tree = ModuleTree(innermost_modules(captured))
     stages: list[dict[str, Any]] = []
     for index, (name, device) in enumerate(parts.meta["stages"].items()):
         module = parts.get_submodule(name)
+        operators = [n.name for n in captured.operators if plan.stage_index[n.name] == index]
         tensors = (*module.parameters(), *module.buffers())
         stages.append(
             {
                 "stage": index,
                 "name": name,
                 "device": device,
-                "operators": sum(position == index for position in plan.stage_index.values()),
+                "operators": len(operators),
+                "modules": tree.words(operators, names_width()),
                 "weights_bytes": sum(each.numel() * each.element_size() for each in tensors),
             }
         )
@@ -133,7 +141,7 @@ def _show(
     report: EquivalenceReport | None,
     written: Mapping[str, Any] | None,
 ) -> None:
-    header = ("stage", "device", "operators", "parameters and buffers")
+    header = ("stage", "device", "operators", "weights")
     rows = [
         (
             str(stage["stage"]),
@@ -143,17 +151,18 @@ def _show(
         )
         for stage in stages
     ]
-    console = make_console()
-    console.print(text_table(header, rows, right={*header} - {"device"}))
+    lines = table_lines(
+        header, rows, text=["device"], below=[[stage["modules"]] for stage in stages]
+    )
     if report is None:
-        console.print("The model has no weights in memory, so nothing was run.")
+        lines.append("The model has no weights in memory, so nothing was run.")
     elif report.equal:
-        console.print(f"The split computes the same (largest error {report.max_abs_error:g}).")
+        lines.append(f"The split computes the same (largest error {report.max_abs_error:g}).")
     if written is not None:
         size = format_bytes(sum(each["size_bytes"] for each in written["files"]))
         files = counted(len(written["files"]), "file")
-        told = f"wrote {written['folder']}: {files} with {size}, and {written['manifest']}"
-        print(printable(told))
+        lines.append(f"wrote {written['folder']}: {files} with {size}, and {written['manifest']}")
+    print_lines(lines)
 
 
 def _save(parts: fx.GraphModule, captured: CapturedGraph, out: str, model: str) -> dict[str, Any]:

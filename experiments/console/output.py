@@ -6,59 +6,23 @@ import json
 import math
 import os
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
+from fx_bridge.presentation.tables import wrapped
 from solver import PartitionError
 from solver.io.files import check_folder_writable, real_path
 from solver.model.text import printable, shortened
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
     from fx_bridge.capture.graph import CapturedGraph
 
-_PIPE_WIDTH: Final = 160
 
-
-def make_console() -> Console:
-    """Return the console of standard output."""
-    from rich.console import Console
-
-    # Not a terminal means a pipe or a file: there a table must not be squeezed into 80 columns.
-    width = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else _PIPE_WIDTH
-    return Console(width=width, highlight=False)
-
-
-def text_table(
-    header: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    right: Collection[str] = (),
-    sections: Collection[int] | None = None,
-) -> Table:
-    """Return a table of plain text, whoever made it; columns of `right` are right-justified.
-
-    With `sections`, numbers of rows with a line above them, it has no frame, and folds its cells.
-    """
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.HEAVY_HEAD if sections is None else box.SIMPLE_HEAD)
-    for name in header:
-        table.add_column(
-            Text(name),
-            justify="right" if name in right else "left",
-            overflow="ellipsis" if sections is None else "fold",
-        )
-    for number, row in enumerate(rows):
-        if number in (sections or ()):
-            table.add_section()
-        table.add_row(*(Text("\n".join(map(printable, cell.split("\n")))) for cell in row))
-    return table
+def print_lines(lines: Iterable[str]) -> None:
+    """Print an answer, whoever wrote its lines; a narrow terminal breaks them between words."""
+    for line in wrapped(map(printable, lines), "  "):
+        print(line)
 
 
 def print_json(answer: Any) -> None:

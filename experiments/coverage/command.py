@@ -17,21 +17,20 @@ from dataclasses import asdict
 from typing import Annotated, Final
 
 import typer
-from rich.table import Table
 
 from experiments.console.command_line import run_script
-from experiments.console.output import check_writable, make_console, text_table
+from experiments.console.output import check_writable, print_lines
 from experiments.console.progress import ProgressLine
 from experiments.coverage.worker import CoverageRow, WorkerLimits, run_isolated
 from experiments.processes.environment import releases
 from experiments.zoo.builders import Configuration
 from experiments.zoo.configurations import CONFIGURATIONS
 from experiments.zoo.small.configurations import SMALL_CONFIGURATIONS
+from fx_bridge.presentation.tables import table_lines
 from solver import PartitionError
 from solver.io.files import write_text_atomically
 from solver.model.checks import did_you_mean
 from solver.model.quantities import MISSING, counted, format_bytes, format_seconds
-from solver.model.text import printable
 
 SCHEMA: Final = "fxpartition.coverage"
 SCHEMA_VERSION: Final = 1
@@ -92,7 +91,7 @@ def select(patterns: Sequence[str]) -> list[Configuration]:
     return [each for name, each in _ALL.items() if name in found]
 
 
-def coverage_table(rows: Iterable[CoverageRow]) -> Table:
+def coverage_table(rows: Iterable[CoverageRow]) -> list[str]:
     """Return the rows as one table, in sections by family; `remarks` say why one failed."""
     lines: list[tuple[str, ...]] = []
     starts: list[int] = []
@@ -100,11 +99,11 @@ def coverage_table(rows: Iterable[CoverageRow]) -> Table:
     for row in rows:
         if row.family != family:
             starts.append(len(lines))
-            lines.append((row.family,))
+            lines.append((row.family, *[""] * (len(_COLUMNS) - 1)))
             family = row.family
         lines.append(_cells(row))
-    words = {"model", "captured by", "splits", "equal", "gradients"}
-    return text_table(_COLUMNS, lines, right={*_COLUMNS} - words, sections=starts)
+    words = ("captured by", "splits", "equal", "gradients")
+    return table_lines(_COLUMNS, lines, text=words, rules=starts)
 
 
 def _cells(row: CoverageRow) -> tuple[str, ...]:
@@ -223,12 +222,9 @@ def command(
         with ProgressLine() as progress:
             run(configurations, limits, rows, json_file, progress)
     finally:
-        console = make_console()
-        console.print(coverage_table(rows))
-        for line in remarks(rows):
-            console.print(printable(line), markup=False)
         versions = ", ".join(f"{name} {version}" for name, version in releases(*_PACKAGES).items())
-        console.print(f"Seconds of processor time; {versions}.", markup=False)
+        seconds = f"Seconds of processor time; {versions}."
+        print_lines([*coverage_table(rows), *remarks(rows), seconds])
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -110,6 +110,8 @@ class PlanRow:
         What the solver's times and sizes say.
     measured : MeasuredPlan
         What the processes found.
+    modules : tuple of str
+        A line for each stage, with its device.
     """
 
     model: str
@@ -119,6 +121,7 @@ class PlanRow:
     devices: tuple[str, ...]
     predicted: PlanPrediction
     measured: MeasuredPlan
+    modules: tuple[str, ...] = ()
 
     @property
     def step_ns(self) -> int:

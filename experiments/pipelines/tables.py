@@ -6,12 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from experiments.console.output import text_table
+from fx_bridge.presentation.tables import table_lines
 from solver.model.quantities import MISSING, format_bytes, format_ns
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from experiments.pipelines.prediction import PlanRow
 
 _COLUMNS = (
@@ -29,14 +27,15 @@ _COLUMNS = (
 )
 
 
-def plan_table(rows: Sequence[PlanRow]) -> Table:
+def plan_lines(rows: Sequence[PlanRow]) -> list[str]:
     """Return a table with a row for each plan; memory is by rank, one below the other."""
     starts = [at for at, row in enumerate(rows) if not at or rows[at - 1].model != row.model]
+    below = [row.modules if row.same_as is None else () for row in rows]
     cells = [_cells(row, at in starts) for at, row in enumerate(rows)]
-    return text_table(_COLUMNS, cells, right={*_COLUMNS[2:]}, sections=starts)
+    return table_lines(_COLUMNS, cells, text=["plan"], rules=starts, below=below)
 
 
-def _cells(row: PlanRow, with_model: bool) -> tuple[str, ...]:
+def _cells(row: PlanRow, with_model: bool) -> tuple[str | list[str], ...]:
     name = row.name if row.same_as is None else f"{row.name} = {row.same_as}"
     predicted, measured = row.predicted, row.measured
     return (
@@ -48,9 +47,9 @@ def _cells(row: PlanRow, with_model: bool) -> tuple[str, ...]:
         f"{row.spread:.1%}",
         format_ns(predicted.step_ns // row.microbatches),
         format_ns(row.step_ns // row.microbatches),
-        "\n".join(map(format_bytes, predicted.peak_bytes)),
-        "\n".join(map(format_bytes, measured.peak_bytes)) or MISSING,
-        "\n".join(f"{error:+.1%}" for error in row.memory_errors) or MISSING,
+        [*map(format_bytes, predicted.peak_bytes)],
+        [*map(format_bytes, measured.peak_bytes)] or MISSING,
+        [f"{error:+.1%}" for error in row.memory_errors] or MISSING,
     )
 
 

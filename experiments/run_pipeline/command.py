@@ -26,8 +26,9 @@ from experiments.commands.option_groups import with_option_groups
 from experiments.console.exit_codes import EXIT_BAD_INPUT, EXIT_NOT_EQUAL
 from experiments.run_pipeline.launch import JobOptions, Launch
 from experiments.run_pipeline.rank_watch import RankWatch
+from fx_bridge.presentation.tables import table_lines
 from solver import PartitionError
-from solver.model.quantities import aligned, format_bytes, format_ns
+from solver.model.quantities import format_bytes, format_ns
 from solver.model.text import printable
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ def _print(reports: Sequence[RankReport], options: JobOptions, microbatches: int
         }
         print(json.dumps(document, indent=1))
         return
-    rows = [["rank", "device", "runs on", "stages", "weights", "median step"]]
+    rows = []
     for report in reports:
         rows.append(
             [
@@ -203,8 +204,8 @@ def _print(reports: Sequence[RankReport], options: JobOptions, microbatches: int
                 format_ns(report.median_step_ns),
             ]
         )
-    for line in aligned(rows):
-        print(line)
+    header = ("rank", "device", "runs on", "stages", "weights", "median step")
+    print("\n".join(table_lines(header, rows, text=("device", "runs on", "stages"))))
     last = reports[-1]
     if last.losses:
         print(f"loss: {', '.join(f'{loss:.6g}' for loss in last.losses)}")

@@ -100,6 +100,11 @@ def module_operators(captured: CapturedGraph) -> dict[str, tuple[str, ...]]:
     return operators
 
 
+def innermost_modules(captured: CapturedGraph) -> dict[str, str]:
+    """Return the path of the innermost module that each operator runs in, empty for the model."""
+    return {name: calls[-1].path if calls else "" for name, calls in module_calls(captured).items()}
+
+
 def module_paths(captured: CapturedGraph) -> tuple[str, ...]:
     """Return the paths of the modules of a captured model, as ``module_operators`` orders them.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final
 
+from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 
 _MOST_NESTED: Final = 2
@@ -122,6 +123,17 @@ class ModuleTree:
         return held
 
 
+def stage_words(
+    problem: PartitionProblem, plan: PartitionPlan, width: int | None = None
+) -> tuple[str, ...]:
+    """Return the modules of each stage of a plan, in its order, as :meth:`ModuleTree.words`."""
+    tree = ModuleTree.of(problem)
+    members: list[list[str]] = [[] for _ in plan.stages]
+    for op in problem.operators:
+        members[plan.stage_index[op.name]].append(op.name)
+    return tuple(tree.words(names, width) for names in members)
+
+
 @dataclass
 class _Part:
     """Some of a module, or all of some modules in a row."""
@@ -132,23 +144,28 @@ class _Part:
 
 
 def _parts(module: Module, held: Mapping[str, int], nested: int) -> Iterator[_Part]:
-    """Yield the children that are held, those in a row as one, each with its inner parts."""
+    """Yield the children that are held with their inner parts, equal ones in a row as one."""
     row: _Part | None = None
     for child in module.children.values():
         count = held.get(child.path, 0)
-        if count == child.count and row is not None and _follows(row, child):
+        inner = None
+        if count < child.count:
+            if row is not None and (not count or child.has_list):
+                yield row
+                row = None
+            if not count:
+                continue
+            if child.has_list and not child.name.isdecimal():
+                yield from list(_parts(child, held, nested)) or [_Part(child.path, inner="")]
+                continue
+            parts = _without_shared_words(_parts(child, held, nested - 1), child) if nested else ()
+            inner = ", ".join(parts)
+        if row is not None and row.inner == inner and _follows(row, child):
             row.last = child.name
             continue
         if row is not None:
             yield row
-        row = None
-        if count == child.count:
-            row = _Part(child.path)
-        elif count and child.has_list and not child.name.isdecimal():
-            yield from list(_parts(child, held, nested)) or [_Part(child.path, inner="")]
-        elif count:
-            inner = _without_shared_words(_parts(child, held, nested - 1), child) if nested else ()
-            yield _Part(child.path, inner=", ".join(inner))
+        row = _Part(child.path, inner=inner)
     if row is not None:
         yield row
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import html
+from collections import Counter
 from typing import Final
 
+from fx_bridge.presentation.modules import stage_words
 from solver.evaluation.evaluate import Evaluation
-from solver.model.quantities import format_bytes, format_ns
+from solver.model.plan import PartitionPlan
+from solver.model.quantities import counted, format_bytes, format_ns
 from solver.model.text import printable
 
 _BAR: Final = 200
@@ -15,10 +18,12 @@ _LABEL: Final = 180
 _ROW: Final = 22
 _COLUMN: Final = _BAR + 130
 _MOST_LETTERS: Final = 24
+_MOST_WORDS: Final = 120
+"""Letters of modules, below the bars."""
 
 
-def stage_picture(evaluation: Evaluation) -> str:
-    """Return an SVG with a row for each stage: its time, and the memory of its device.
+def stage_picture(evaluation: Evaluation, plan: PartitionPlan) -> str:
+    """Return an SVG with two rows for each stage: its time and its device's memory, its modules.
 
     Bars of times are parts of the longest stage. Bars of memory are parts of the capacity of the
     device or, where none is limited, of what the fullest holds; they are red where the plan needs
@@ -31,10 +36,13 @@ def stage_picture(evaluation: Evaluation) -> str:
         _text(_LABEL, 0, "time of the stage"),
         _text(_LABEL + _COLUMN, 0, "memory of its device"),
     ]
-    for row, stage in enumerate(evaluation.stages, start=1):
+    words = stage_words(evaluation.problem, plan, _MOST_WORDS)
+    counts = Counter(plan.stage_index.values())
+    for number, stage in enumerate(evaluation.stages):
+        row = 1 + 2 * number
         device = usage[stage.stage.device]
         capacity_bytes = device.capacity_bytes or most_bytes
-        label = printable(f"{row - 1}: {device.device}")
+        label = printable(f"{number}: {device.device}")
         if len(label) > _MOST_LETTERS:
             label = f"{label[: _MOST_LETTERS - 1]}…"
         parts += [
@@ -49,8 +57,9 @@ def stage_picture(evaluation: Evaluation) -> str:
                 "#c44" if device.memory_bytes > capacity_bytes else "#6a9a5b",
             ),
             _text(_LABEL + _COLUMN + _BAR + 6, row, format_bytes(device.memory_bytes)),
+            _text(_LABEL, row + 1, f"{counted(counts[number], 'operator')}: {words[number]}"),
         ]
-    width, height = _LABEL + 2 * _COLUMN, (len(evaluation.stages) + 1) * _ROW
+    width, height = _LABEL + 2 * _COLUMN, (2 * len(evaluation.stages) + 1) * _ROW
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
         f'font-family="sans-serif" font-size="13" fill="currentColor">{"".join(parts)}</svg>'
@@ -58,7 +67,7 @@ def stage_picture(evaluation: Evaluation) -> str:
 
 
 def _text(x: int, row: int, text: str) -> str:
-    return f'<text x="{x}" y="{row * _ROW + 15}">{html.escape(text)}</text>'
+    return f'<text x="{x}" y="{row * _ROW + 15}">{html.escape(printable(text))}</text>'
 
 
 def _bar(x: int, row: int, value: int, most: int, colour: str) -> str:

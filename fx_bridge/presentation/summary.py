@@ -1,4 +1,4 @@
-"""Answers of several solvers side by side, and the steps of a search, as plain text."""
+"""Answers of solvers, and the steps of a search, as plain text."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import html
 from collections.abc import Sequence
 from typing import Final
 
+from fx_bridge.presentation.modules import stage_words
 from fx_bridge.presentation.stage_picture import stage_picture
-from solver.evaluation.evaluate import Evaluation
-from solver.evaluation.result import SolveResult, SolveStatus, StepRecord
-from solver.evaluation.usage import DeviceUsage
-from solver.model.problem import PartitionProblem
+from fx_bridge.presentation.tables import names_width, table_lines, wrapped
+from solver.evaluation.result import SolveResult, StepRecord
 from solver.model.quantities import (
     MISSING,
-    aligned,
+    counted,
     format_bytes,
     format_gap,
     format_ns,
@@ -26,35 +25,31 @@ STEP_HEADER: Final = ("step", "round", "from", "seconds", "incumbent", "bound")
 """What :func:`step_cells` returns of a step."""
 
 
-def summary(problem: PartitionProblem, results: Sequence[SolveResult]) -> str:
-    """Return a table, device by device, with each answer's objectives, bound and gap.
+def summary(results: Sequence[SolveResult]) -> str:
+    """Return the last of some answers to a problem, and what the others come to beside it.
 
     Parameters
     ----------
-    problem : PartitionProblem
-        The one that all of `results` answer.
     results : sequence of SolveResult
-        The baseline first; the last one is compared with it.
+        The plan of the last one stands there device by device, with the modules of each.
 
     Returns
     -------
     str
         Lines without a trailing newline.
     """
-    devices = [(device.name, device.memory_bytes) for device in problem.devices]
-    lines = _table(devices, problem.objective, results)
-    lines += [line for result in results for line in _again(problem, result)]
-    if len(results) > 1:
-        lines += _gain(problem, results[0], results[-1])
-    return "\n".join(lines)
+    *others, asked = results
+    lines = [_sentence(asked), *_again(asked)]
+    for other in others:
+        lines += [_sentence(other, asked), *_again(other)]
+    return "\n".join([*_plan_lines(asked), *wrapped(map(printable, lines), "  ")])
 
 
 def result_text(result: SolveResult) -> str:
-    """Return the table of one answer, or one line with what to do where it has no plan."""
+    """Return one answer as :func:`summary` does, with what to do where it has no plan."""
     if result.evaluation is None:
-        return printable(f"{_sentence((), result)}; {result.remedy}")
-    devices = [(usage.device, usage.capacity_bytes) for usage in result.evaluation.usage]
-    return "\n".join(_table(devices, result.evaluation.objective_names, [result]))
+        return printable(f"{_sentence(result)}; {result.remedy}")
+    return summary([result])
 
 
 def steps_text(log: Sequence[StepRecord]) -> str:
@@ -83,7 +78,7 @@ def steps_text(log: Sequence[StepRecord]) -> str:
     if not log:
         return "the search took no steps"
     names = list(dict.fromkeys(record.objective_name for record in log))
-    rows: list[Sequence[str]] = [STEP_HEADER]
+    rows: list[Sequence[str]] = []
     above = names[0] if len(names) == 1 else ""
     for record in log:
         if record.objective_name != above:
@@ -99,9 +94,7 @@ def steps_text(log: Sequence[StepRecord]) -> str:
             _change(names[0], first.bound_before, last.bound_after),
         )
     rows.append(("total", "", "", seconds, *gained))
-    lines = aligned(rows)
-    rule = "-" * max(map(len, lines))
-    return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1]])
+    return "\n".join(table_lines(STEP_HEADER, rows, rules=[len(rows) - 1]))
 
 
 def step_cells(record: StepRecord) -> tuple[str, ...]:
@@ -124,76 +117,74 @@ def _change(objective: str, before: int | None, after: int | None) -> str:
     return f"{format_value(objective, before)} -> {format_value(objective, after)}"
 
 
-def result_html(text: str, evaluation: Evaluation | None) -> str:
-    """Return the table of an answer, and a picture of its stages if it has a plan, as HTML."""
-    picture = "" if evaluation is None else stage_picture(evaluation)
+def result_html(text: str, result: SolveResult) -> str:
+    """Return the text of an answer, and a picture of its stages if it has a plan, as HTML."""
+    picture = ""
+    if result.evaluation is not None and result.plan is not None:
+        picture = stage_picture(result.evaluation, result.plan)
     return f"<pre>{html.escape(text, quote=False)}</pre>{picture}"
 
 
-def _table(
-    devices: Sequence[tuple[str, int | None]],
-    objectives: Sequence[str],
-    results: Sequence[SolveResult],
-) -> list[str]:
-    """Return the lines of a table of devices, by name and capacity, and a line for each answer."""
-    header = [["", ""], ["device", "capacity"]]
-    for result in results:
-        header[0] += [result.solver, "", ""]
-        header[1] += ["operators", "memory", "load"]
-    rows = [
-        [name, format_bytes(capacity_bytes)]
-        + [cell for result in results for cell in _usage_cells(result, index)]
-        for index, (name, capacity_bytes) in enumerate(devices)
-    ]
-    totals: list[list[str]] = []
-    for level, name in enumerate(objectives):
-        cells = [name, ""]
-        for result in results:
-            values = result.objective_values
-            cells += ["", "", format_value(name, None if values is None else values[level])]
-        totals.append(cells)
-    lines = aligned([*header, *rows, *totals])
-    rule = "-" * max(map(len, lines))
-    lines.insert(len(header), rule)
-    lines.insert(len(header) + 1 + len(rows), rule)
-    return lines + [printable(_sentence(objectives, result)) for result in results]
+def _plan_lines(result: SolveResult) -> list[str]:
+    """Return a plan device by device, below each the modules of its stages."""
+    if result.evaluation is None or result.plan is None:
+        return []
+    stages = result.plan.stages
+    several = bool(stages[-1].chunk)
+    label = f"stage {len(stages)}: " if several else ""
+    words = stage_words(result.evaluation.problem, result.plan, names_width() - len(label))
+    rows, below = [], []
+    for usage in result.evaluation.usage:
+        own = [number for number, stage in enumerate(stages) if stage.device == usage.device]
+        names = [f"stage {number}: {words[number]}" if several else words[number] for number in own]
+        memory = format_bytes(usage.memory_bytes)
+        if usage.capacity_bytes is not None:
+            memory += f" ({usage.peak_memory_permille / 10:.1f} %)"
+        used = [f"{len(usage.operators):,}", memory, format_ns(usage.load_ns)]
+        unused = ["0", MISSING, MISSING]
+        rows.append([usage.device, format_bytes(usage.capacity_bytes), *(used if own else unused)])
+        below.append(names)
+    return table_lines(
+        ["device", "capacity", "operators", "memory", "load"], rows, below=below, rules=[len(rows)]
+    )
 
 
-def _usage_cells(result: SolveResult, index: int) -> list[str]:
-    if result.evaluation is None:
-        return [MISSING] * 3
-    usage: DeviceUsage = result.evaluation.usage[index]
-    if not usage.operators:
-        return ["0", MISSING, MISSING]
-    memory = format_bytes(usage.memory_bytes)
-    if usage.capacity_bytes is not None:
-        memory += f" ({usage.peak_memory_permille / 10:.1f} %)"
-    operators = str(len(usage.operators))
-    stages = sum(entry.stage.device == usage.device for entry in result.evaluation.stages)
-    if stages > 1:
-        operators += f" in {stages} stages"
-    return [operators, memory, format_ns(usage.load_ns)]
-
-
-def _sentence(objectives: Sequence[str], result: SolveResult) -> str:
-    start = f"{result.solver}: {result.status.value}"
-    if result.evaluation is not None and not result.evaluation.feasible:
-        first, *others = result.evaluation.violations
+def _sentence(result: SolveResult, asked: SolveResult | None = None) -> str:
+    """Return what an answer comes to, beside the one that was asked for."""
+    evaluation = result.evaluation
+    if evaluation is None:
+        status = result.status.value
+        return f"{result.solver}: {status} after {result.wall_time_s:.2f} s: {result.reason}"
+    if not evaluation.feasible:
+        first, *others = evaluation.violations
         more = f"; and {len(others)} more" if others else ""
         return f"{result.solver}: its plan breaks limits: {first}{more}"
-    if result.status in (SolveStatus.INFEASIBLE, SolveStatus.UNKNOWN):
-        return f"{start} after {result.wall_time_s:.2f} s: {result.reason}"
-    bound = ""
+    pairs = zip(evaluation.objective_names, evaluation.objective, strict=True)
+    told = [f"{name.replace('_', ' ')} {format_value(name, value)}" for name, value in pairs]
+    best = None if asked is None else asked.objective_values
+    if best == evaluation.objective:
+        told[-1] += " (the same)"
+    elif best is not None:
+        differ = [a != b for a, b in zip(evaluation.objective, best, strict=True)].index(True)
+        value, least = evaluation.objective[differ], best[differ]
+        if least:
+            excess = format_gap(abs(value / least - 1))
+            told[differ] += f" ({excess} {'more' if value > least else 'less'})"
+    time = f" in {result.wall_time_s:.2f} s" if result.wall_time_s else ""
+    told.append(result.status.value + time)
     if result.objective_bound is not None:
-        bound = f", bound {format_value(objectives[0], result.objective_bound)}"
-        bound += f", gap {format_gap(result.gap)}"
-    return f"{start} in {result.wall_time_s:.2f} s{bound}"
+        bound = format_value(evaluation.objective_names[0], result.objective_bound)
+        told += [f"bound {bound}", f"gap {format_gap(result.gap)}"]
+    return f"{result.solver}: {', '.join(told)}"
 
 
-def _again(problem: PartitionProblem, result: SolveResult) -> list[str]:
-    """Say what runs again under a plan, what that takes, and what it saves."""
-    recomputation = None if result.plan is None else recomputation_of(problem, result.plan)
-    if result.plan is None or recomputation is None:
+def _again(result: SolveResult) -> list[str]:
+    """Return what runs again under a plan, what that takes, and what it saves."""
+    if result.evaluation is None or result.plan is None:
+        return []
+    problem = result.evaluation.problem
+    recomputation = recomputation_of(problem, result.plan)
+    if recomputation is None:
         return []
     time_ns = kept_bytes = 0
     for op, again, anchor in zip(
@@ -207,16 +198,6 @@ def _again(problem: PartitionProblem, result: SolveResult) -> list[str]:
             kept_bytes -= op.storage_bytes - op.backward.kept_bytes
     count = int(recomputation.again.sum())
     return [
-        f"{result.solver}: {count} operators run again in {format_ns(time_ns)}; "
+        f"{result.solver}: {counted(count, 'operator')} run again in {format_ns(time_ns)}; "
         f"{format_bytes(kept_bytes)} less kept of each microbatch"
     ]
-
-
-def _gain(problem: PartitionProblem, baseline: SolveResult, result: SolveResult) -> list[str]:
-    if baseline.objective is None or not result.objective:
-        return []
-    name = problem.objective[0]
-    excess = baseline.objective / result.objective - 1
-    if baseline.objective == result.objective:
-        return [f"{baseline.solver} reaches the same {name}"]
-    return [f"{baseline.solver}'s {name} is {excess:.1%} above {result.solver}'s"]

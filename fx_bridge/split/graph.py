@@ -19,11 +19,12 @@ from typing import Any, Final
 
 import networkx as nx
 
+from fx_bridge.presentation.tables import table_lines
 from solver import PartitionError
 from solver.io.files import load_json, write_text_atomically
 from solver.io.json_fields import check_schema, read_as
 from solver.model.checks import only_given
-from solver.model.quantities import MISSING, aligned, counted, format_bytes
+from solver.model.quantities import MISSING, counted, format_bytes
 from solver.model.text import printable, shown
 
 _SCHEMA: Final = "fxpartition.stage_graph"
@@ -123,6 +124,8 @@ class StageNode:
         problem was given.
     parents, children : tuple of int
         Positions of the stages that it reads from, and that read from it.
+    modules : str
+        What it runs of the model, in the words of the module tree.
     """
 
     position: int
@@ -139,6 +142,7 @@ class StageNode:
     peak_bytes: int | None
     parents: tuple[int, ...]
     children: tuple[int, ...]
+    modules: str = ""
     __repr__ = only_given
 
 
@@ -284,7 +288,7 @@ class StageGraph:
 
     def __str__(self) -> str:
         header = ["stage", "device", "operators", "weights", "received", "sent", "peak", "reads"]
-        rows = [header]
+        rows = []
         for stage in self.stages:
             device = f"{stage.device} ({stage.chunk})" if stage.chunk else stage.device
             sources = [self.stages[parent].name for parent in stage.parents]
@@ -302,8 +306,8 @@ class StageGraph:
                     ", ".join(sources) or MISSING,
                 ]
             )
-        lines = aligned(rows)
-        lines.insert(1, "-" * max(map(len, lines)))
+        below = [[stage.modules] * bool(stage.modules) for stage in self.stages]
+        lines = table_lines(header, rows, text=["device", "reads"], below=below)
         for position in range(len(self.stages) - 1):
             alive = self.alive_between(position)
             total_bytes = sum(value.size_bytes for value in alive)

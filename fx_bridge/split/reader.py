@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import torch
 from torch import fx, nn
 
 from fx_bridge.capture.graph import COMPUTE_OPS, CapturedGraph
 from fx_bridge.capture.model.attributes import stage_results
+from fx_bridge.capture.modules import innermost_modules
 from fx_bridge.costs.operators import dtype_name
+from fx_bridge.presentation.modules import ModuleTree
 from fx_bridge.split.graph import StageGraph, StageNode, StageValue, StageWeight
 from fx_bridge.split.name_map import tensors_of
 from fx_bridge.storages.replay import hint
 from fx_bridge.storages.table import StorageTable
 from solver import PartitionError, PartitionPlan, PartitionProblem, evaluate
+
+_MOST_WORDS: Final = 98
+"""Letters that say the modules of a stage."""
 
 
 def stage_graph(
@@ -65,11 +71,13 @@ def stage_graph(
     if problem is not None:
         peaks = _peaks(split.meta["plan"], problem)
     devices = list(split.meta["stages"].values())
-    stages = []
+    module_of = innermost_modules(captured)
+    tree, stages = ModuleTree(module_of), []
     for position, name in enumerate(names):
         stage = split.get_submodule(name)
         assert isinstance(stage, fx.GraphModule)
         inputs, outputs = flow.arguments[position], flow.results[position]
+        operators = tuple(n.name for n in stage.graph.nodes if n.op in COMPUTE_OPS)
         sources = [values[read].source for read in inputs]
         stages.append(
             StageNode(
@@ -77,7 +85,7 @@ def stage_graph(
                 name=name,
                 device=devices[position],
                 chunk=stage.meta["chunk"],
-                operators=tuple(n.name for n in stage.graph.nodes if n.op in COMPUTE_OPS),
+                operators=operators,
                 weights=tuple(
                     StageWeight(key, paths, table.weights[key].size_bytes, tuple(owners[key]))
                     for key, paths in held[position].items()
@@ -93,6 +101,7 @@ def stage_graph(
                 peak_bytes=peaks[position],
                 parents=tuple(sorted({source for source in sources if source is not None})),
                 children=tuple(sorted({t for made in outputs for t in values[made].targets})),
+                modules=tree.words((name for name in operators if name in module_of), _MOST_WORDS),
             )
         )
     return StageGraph(

@@ -117,7 +117,7 @@ class SolveResult:
     def _repr_html_(self) -> str:
         from fx_bridge.presentation.summary import result_html
 
-        return result_html(str(self), self.evaluation)
+        return result_html(str(self), self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan to a file, as the ending of its name says.

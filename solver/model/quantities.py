@@ -9,7 +9,6 @@ from fractions import Fraction
 from typing import Final
 
 from solver.model.errors import PartitionError
-from solver.model.text import printable
 
 MISSING = "-"
 _MAX_DIGITS: Final = 30
@@ -139,19 +138,6 @@ def format_gap(gap: float | None) -> str:
 def format_seconds(value_s: float | None) -> str:
     """Return a wall time in seconds."""
     return MISSING if value_s is None else f"{value_s:.2f} s"
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table: the first column to the left, the others to the right."""
-    rows = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  ".join(
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
 
 
 def exact_bytes(size_bytes: int) -> str:

@@ -106,7 +106,15 @@ def test_the_plan_is_what_the_evaluator_says_it_is():
 def test_printing_shows_greedy_beside_optimal():
     """Tests the one table."""
     text = str(partition())
-    for part in ("greedy", "ideal-dp: optimal", "bound", "gap 0 %", "gpu0", "gpu1"):
+    for part in (
+        "greedy",
+        "ideal-dp: bottleneck",
+        "optimal in",
+        "bound",
+        "gap 0 %",
+        "gpu0",
+        "gpu1",
+    ):
         assert part in text
 
 
@@ -210,7 +218,7 @@ def test_too_little_memory_is_a_status_and_split_says_so():
 
 def test_a_notebook_shows_what_is_printed_and_the_stages():
     result = partition()
-    assert result._repr_html_() == result_html(str(result), result.solved.evaluation)
+    assert result._repr_html_() == result_html(str(result), result.solved)
     assert ">0: " in result._repr_html_() and "greedy" in result._repr_html_()
 
 
@@ -325,7 +333,7 @@ def test_printing_says_how_it_was_captured_and_what_no_device_holds():
         Unread(), (torch.ones(2, 64),), devices=[Device(name, 20 * KiB) for name in ("<a>", "b")]
     )
     *table, how, unread = str(result).splitlines()
-    assert "\n".join(table) == summary(result.problem, (result.baseline, result.solved))
+    assert "\n".join(table) == summary((result.baseline, result.solved))
     assert how == f"captured by export; {result.captured.note}" and "note" in how
     assert unread.startswith("1 weight that no operator reads (32.77 kB)"), unread
     # They are in no stage, and so on no device.

@@ -116,14 +116,15 @@ def test_all_objectives_stand_in_one_table(capsys):
     for key in set(one) - changing:
         assert one[key] == found["token"][key], key
     assert main(words) == 0
-    header, *rows = capsys.readouterr().out.splitlines()
-    told = "objective tokens that fit first token token request tokens/s layers proof"
+    header, _, *rows = capsys.readouterr().out.splitlines()
+    told = "objective tokens that fit first token token request tokens/s proof"
     assert header.split() == told.split()
-    for own, row in zip(found.values(), rows[:4], strict=True):
+    for own, row, *below in zip(found.values(), *(rows[at::4] for at in range(4)), strict=True):
         assert row.split()[:2] == [own["objective"], str(own["tokens"])]
-        assert row.split()[-3:] == ["1,1", "proven", "optimal"]
-    assert [row.split()[0] for row in rows[4:]] == [f"{name}:" for name in SERVING_OBJECTIVES]
-    assert all("VLLM_PP_LAYER_PARTITION=1,1" in row for row in rows[4:])
+        assert row.split()[-2:] == ["proven", "optimal"]
+        assert [line.split()[0] for line in below[:2]] == [f"{d}:" for d in own["device_order"]]
+        assert all("layers." in line for line in below[:2])
+        assert "VLLM_PP_LAYER_PARTITION=1,1" in below[2]
 
 
 def test_of_all_objectives_some_may_have_no_plan(capsys):
@@ -133,13 +134,12 @@ def test_of_all_objectives_some_may_have_no_plan(capsys):
     assert [own["status"] for own in found.values()] == ["optimal", "infeasible", *["optimal"] * 2]
     assert main(words) == 0
     printed = capsys.readouterr().out.splitlines()
-    assert printed[2].split() == ["token", *["-"] * 6, "infeasible"]
-    assert printed[-1].startswith("token: no plan has its first token before")
+    at = [row.split()[0] for row in printed].index("token")
+    assert printed[at].split() == ["token", *["-"] * 5, "infeasible"]
+    assert printed[at + 1].startswith("  no plan has its first token before")
     words = ["serve", MODEL, "--devices", "10KB", *REQUEST, "--objective", "all"]
     assert main(words) == EXIT_NO_PLAN
-    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()[1:5]] == [
-        "infeasible"
-    ] * 4
+    assert capsys.readouterr().out.count(" infeasible\n") == 4
 
 
 def test_any_context_fits_where_nothing_limits_the_memory(capsys):
@@ -216,7 +216,7 @@ def test_a_host_serves_requests_and_rules_stand_beside(capsys):
     assert any(line.startswith("first token: ") for line in told[:start])
     assert told[start - 1].startswith(("request: bound ", "request: proven optimal"))
     assert told[start + 1].split()[:2] == ["rule", "resident"]
-    for row, rule in zip(told[start + 2 :], found["rules"], strict=False):
+    for row, rule in zip(told[start + 3 :], found["rules"], strict=False):
         assert row.startswith(rule["rule"])
         if rule["value"] is not None:
             assert row.endswith(f"{rule['times_better']:.2f} times")
@@ -344,7 +344,7 @@ def test_rules_stand_beside_the_plan_in_a_table_and_in_json(capsys):
     assert main(words) == 0
     printed = capsys.readouterr().out.splitlines()
     start = printed.index("rules of engines, 1 x 24 tokens, by context:")
-    header, plan, *rows = printed[start + 1 : start + 3 + len(SERVING_RULES)]
+    header, _, plan, *rows = printed[start + 1 : start + 4 + len(SERVING_RULES)]
     assert header.split()[:2] == ["rule", "layers"] and plan.split()[0] == "plan"
     assert main([*words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

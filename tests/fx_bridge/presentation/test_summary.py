@@ -1,9 +1,12 @@
-"""Answers side by side."""
+"""Answers as people read them: a plan device by device, others beside it, steps of a search."""
 
+import re
 from dataclasses import replace
 from xml.etree import ElementTree
 
-from fx_bridge.presentation.summary import summary
+import pytest
+
+from fx_bridge.presentation.summary import STEP_HEADER, step_cells, steps_text, summary
 from solver import (
     Device,
     Operator,
@@ -13,55 +16,66 @@ from solver import (
     SolveStatus,
     solve,
 )
-from solver.evaluation.result import judge
+from solver.evaluation.result import StepRecord, judge
 
 LIMITS = SolveLimits(workers=1)
 
 
 def chain_of_two(memory_bytes):
     operators = (
-        Operator("a", 3000, storage_bytes=6, value_bytes=6),
-        Operator("b", 5000, reads=("a",), storage_bytes=6),
+        Operator("a", 3000, storage_bytes=6, value_bytes=6, module="layers.0"),
+        Operator("b", 5000, reads=("a",), storage_bytes=6, module="layers.1.mlp"),
     )
     devices = (Device("x", memory_bytes), Device("[bold]y"))
     return PartitionProblem(operators, devices)
 
 
-def test_a_table_shows_every_device_under_every_answer():
-    """Tests that names come as they are, and that capacities, loads and objectives are there."""
-    problem = chain_of_two(100)
-    text = summary(problem, [solve(problem, LIMITS, solver=name) for name in ("greedy", "cp-sat")])
-    header, columns, _, first, second, _, total, *sentences = text.splitlines()
-    assert header.split() == ["greedy", "cp-sat"]
-    assert columns.split() == ["device", "capacity", *["operators", "memory", "load"] * 2]
-    assert first.startswith("x ") and "100 B" in first
-    assert second.startswith("[bold]y ") and "unlimited" in second
-    assert total.split() == ["bottleneck", "8", "us", "5", "us"]
-    assert "cp-sat: optimal" in sentences[1] and "bound 5 us, gap 0 %" in sentences[1]
-    assert sentences[-1] == "greedy's bottleneck is 60.0% above cp-sat's"
+def answers(problem, *solvers):
+    return [solve(problem, LIMITS, solver=name) for name in solvers]
 
 
-def test_an_equal_baseline_is_said_to_be_equal():
-    """Tests that no gain is claimed where there is none."""
-    problem = chain_of_two(None).replace(devices=(Device("x"),))
-    text = summary(problem, [solve(problem, LIMITS, solver=name) for name in ("greedy", "cp-sat")])
-    assert text.endswith("greedy reaches the same bottleneck")
+def test_the_last_answer_has_a_row_for_each_device_and_the_others_a_line():
+    lines = summary(answers(chain_of_two(100), "greedy", "cp-sat")).splitlines()
+    cells = [re.split(r" {2,}", line) for line in lines[:7]]
+    assert cells[0] == ["device", "capacity", "operators", "memory", "load"]
+    assert cells[2:6] == [
+        ["x", "100 B", "1", "6 B (6.0 %)", "3 us"],
+        ["", "layers.0"],
+        ["[bold]y", "unlimited", "1", "12 B", "5 us"],
+        ["", "layers.1"],
+    ]
+    assert set(lines[1]) == {"-"} and lines[6] == lines[1]
+    seconds = r"\d+\.\d\d s"
+    asked = rf"cp-sat: bottleneck 5 us, optimal in {seconds}, bound 5 us, gap 0 %"
+    assert re.fullmatch(asked, lines[7])
+    other = rf"greedy: bottleneck 8 us \(60\.00 % more\), feasible in {seconds}"
+    assert re.fullmatch(other, lines[8])
+
+
+def test_what_others_reach_is_told_by_the_first_objective_that_differs():
+    problem = chain_of_two(None).replace(objective=("peak_memory", "bottleneck"))
+    one = judge("one", problem, PartitionPlan({"a": "x", "b": "x"}, ("x",)), 0.0)
+    plan = PartitionPlan({"a": "x", "b": "[bold]y"}, ("x", "[bold]y"))
+    two = judge("two", problem, plan, 0.0)
+
+    def beside(other, asked):
+        return summary([other, asked]).splitlines()[-1]
+
+    more = "one: peak memory 0.0 %, bottleneck 8 us (60.00 % more), feasible"
+    assert beside(one, two) == more
+    assert beside(two, one) == "two: peak memory 0.0 %, bottleneck 5 us (37.50 % less), feasible"
+    same = "two: peak memory 0.0 %, bottleneck 5 us (the same), feasible"
+    assert beside(two, two) == same
 
 
 def test_without_a_plan_the_reason_stands_there():
-    """Tests that an infeasible problem is shown with its reason, and no numbers."""
     problem = chain_of_two(1).replace(devices=(Device("x", 1),))
-    result = solve(problem, LIMITS, solver="cp-sat")
-    text = summary(problem, [result])
-    assert f"cp-sat: infeasible after {result.wall_time_s:.2f} s: proven: no plan fits" in text
-    assert "gap" not in text
-
-
-def test_an_answer_that_breaks_limits_is_called_that():
-    """Tests that an infeasible heuristic answer is shown with what it breaks."""
-    problem = chain_of_two(1).replace(devices=(Device("x", 1), Device("y", 1)))
-    text = summary(problem, [solve(problem, LIMITS, solver="greedy")])
-    assert "greedy: its plan breaks limits: device" in text
+    proven = solve(problem, LIMITS, solver="cp-sat")
+    told = f"cp-sat: infeasible after {proven.wall_time_s:.2f} s: {proven.reason}"
+    assert summary([proven]) == told
+    assert str(proven) == f"{told}; {proven.remedy}" and "diagnose(problem)" in proven.remedy
+    still_open = replace(proven, status=SolveStatus.UNKNOWN, reason="it took too long")
+    assert "a longer time limit" in str(still_open) and "diagnose" not in str(still_open)
 
 
 def test_of_many_broken_limits_the_first_is_told_and_the_others_are_counted():
@@ -69,30 +83,10 @@ def test_of_many_broken_limits_the_first_is_told_and_the_others_are_counted():
     problem = PartitionProblem(operators, tuple(Device(f"d{i}", 1) for i in range(9)))
     plan = PartitionPlan({f"op{i}": f"d{i}" for i in range(9)}, tuple(f"d{i}" for i in range(9)))
     given = judge("greedy", problem, plan, 0.0)
-    line = summary(problem, [given]).splitlines()[-1]
+    line = str(given).splitlines()[-1]
     first = "device 'd0' needs 9 bytes but has 1: 8 too few"
     assert line == f"greedy: its plan breaks limits: {first}; and 8 more"
     assert given.reason.count("too few") == 9
-
-
-def test_one_answer_is_printed_as_in_a_summary():
-    problem = chain_of_two(100)
-    result = solve(problem, LIMITS, solver="cp-sat")
-    assert str(result) == summary(problem, [result])
-    broken = judge("greedy", problem, PartitionPlan({"a": "x", "b": "x"}, ("x",)), 0.0)
-    assert str(broken) == summary(problem, [broken])
-
-
-def test_an_answer_without_a_plan_says_what_to_do():
-    """Tests that a proof offers diagnose and no time, and an open search time."""
-    problem = chain_of_two(1).replace(devices=(Device("x", 1),))
-    proven = solve(problem, LIMITS)
-    assert proven.status is SolveStatus.INFEASIBLE
-    assert "\n" not in str(proven)
-    assert proven.reason in str(proven) and "ask solver.diagnose(problem)" in str(proven)
-    assert "time limit" not in str(proven)
-    still_open = replace(proven, status=SolveStatus.UNKNOWN, reason="it took too long")
-    assert "a longer time limit" in str(still_open) and "diagnose" not in str(still_open)
 
 
 def test_a_notebook_shows_the_table_and_the_stages():
@@ -107,8 +101,8 @@ def test_a_notebook_shows_the_table_and_the_stages():
     assert words == [
         "time of the stage",
         "memory of its device",
-        *("0: <b>&x", "3 us", "6 B"),
-        *("1: y", "5 us", "12 B"),
+        *("0: <b>&x", "3 us", "6 B", "1 operator: layers.0"),
+        *("1: y", "5 us", "12 B", "1 operator: layers.1"),
     ]
     widths = [float(item.get("width")) for item in picture if item.tag.endswith("rect")]
     assert widths == [120, 150, 200, 200]
@@ -118,18 +112,68 @@ def test_a_notebook_shows_the_table_and_the_stages():
     assert infeasible._repr_html_() == f"<pre>{infeasible}</pre>"
 
 
-def test_several_stages_of_a_device_are_counted():
+def test_each_of_several_stages_of_a_device_has_a_line():
     problem = chain_of_two(100).replace(chunks_per_device=2)
     plan = PartitionPlan({"a": "x", "b": "x"}, ("x",), {"b": 1})
-    text = summary(problem, [judge("greedy", problem, plan, 0.0)])
-    assert "2 in 2 stages" in text
+    lines = str(judge("greedy", problem, plan, 0.0)).splitlines()
+    assert lines[3:5] == ["  stage 0: layers.0", "  stage 1: layers.1"]
 
 
 def test_names_cannot_steer_the_terminal():
     """Tests that escape sequences, line breaks and what is no text are shown, not obeyed."""
     device = Device("\x1b[31mred\n\u202eback\udcff")
     problem = chain_of_two(None).replace(devices=(device,))
-    text = summary(problem, [solve(problem, LIMITS, solver="greedy")])
+    text = summary(answers(problem, "greedy"))
     assert "\\x1b[31mred\\n\\u202eback\\udcff" in text
     assert all(char == "\n" or char.isprintable() for char in text)
     text.encode()
+
+
+def record(step, start_s, seconds, incumbents, bounds, objective="bottleneck", number=1):
+    return StepRecord(step, number, start_s, seconds, objective, *incumbents, *bounds)
+
+
+def test_a_step_has_a_line_and_the_last_line_is_their_total():
+    log = (
+        record("greedy", 0.0, 0.011, (None, 123_456_789), (0, 0)),
+        record("borders", 0.011, 12.5, (123_456_789, 123_456_789), (0, 99_999_999)),
+        record("branching", 12.52, 100.25, (123_456_789, 120_000_000), (99_999_999, 120_000_000)),
+    )
+    header, rule, *lines, second_rule, total = steps_text(log).splitlines()
+    assert header.split() == list(STEP_HEADER)
+    assert set(rule) == {"-"} and second_rule == rule
+    assert [re.split(r" {2,}", line) for line in lines] == [
+        ["greedy", "1", "0.00", "0.01", "- -> 123.5 ms", "0 ns"],
+        ["borders", "1", "0.01", "12.50", "123.5 ms", "0 ns -> 100 ms"],
+        ["branching", "1", "12.52", "100.25", "123.5 ms -> 120 ms", "100 ms -> 120 ms"],
+    ]
+    assert re.split(r" {2,}", total) == ["total", "112.76", "- -> 120 ms", "0 ns -> 120 ms"]
+    assert steps_text(()) == "the search took no steps"
+
+
+@pytest.mark.parametrize(
+    ("objective", "before", "after", "shown"),
+    [
+        ("latency", 4000, 3000, "4 us -> 3 us"),
+        ("transfer", 4000, 3000, "4 kB -> 3 kB"),
+        ("peak_memory", 905, 900, "90.5 % -> 90.0 %"),
+        ("devices", 4, 3, "4 -> 3"),
+        ("devices", 3, 3, "3"),
+        ("devices", None, None, "-"),
+    ],
+)
+def test_values_stand_in_the_unit_of_their_objective(objective, before, after, shown):
+    assert step_cells(record("x", 0, 1, (before, after), (0, 0), objective))[-2] == shown
+
+
+def test_steps_of_several_objectives_stand_under_their_names():
+    log = (
+        record("greedy", 0, 1, (None, 4), (1, 1), "devices"),
+        record("borders", 1, 2, (4, 3), (1, 3), "devices"),
+        record("borders", 3, 4, (5000, 4000), (0, 4000), "transfer", number=2),
+    )
+    lines = [re.split(r" {2,}", line) for line in steps_text(log).splitlines()]
+    firsts = [line[0] for line in lines]
+    assert firsts[2:-2] == ["devices:", "greedy", "borders", "transfer:", "borders"]
+    # Values of different objectives have no total.
+    assert lines[-1] == ["total", "7.00"]
