@@ -19,12 +19,13 @@ from experiments.commands.options import (
     JsonOption,
     out_option,
 )
-from experiments.console.output import check_writable, print_json, say, say_note
+from experiments.console.output import check_writable, print_json, print_lines, say, say_note
 from experiments.problems.plan_files import EngineName, read_foreign_plan
+from fx_bridge.presentation.modules import ModuleTree
+from fx_bridge.presentation.tables import names_width
 from solver import Device, PartitionError, PartitionPlan, PartitionProblem, Stage, load_plan
 from solver.io.files import write_text_atomically
 from solver.model.quantities import counted
-from solver.model.text import printable
 
 if TYPE_CHECKING:
     from experiments.problems.plan_files import PlanFormat
@@ -98,6 +99,7 @@ def hand_over(
     if to != "programs":
         check_writable(out, plan_file, model)
 
+    from fx_bridge.capture.modules import innermost_modules
     from fx_bridge.checkpoint.programs import save_stage_programs
     from fx_bridge.split.by_plan import split_by_plan
 
@@ -128,9 +130,12 @@ def hand_over(
     if as_json:
         print_json(answer)
         return
-    print(printable(f"wrote {out}: {told}"))
+    lines = [f"wrote {out}: {told}"]
     if stages:
-        print(printable(_told_ranks(stages)))
+        modules = ModuleTree(innermost_modules(captured)).stages(plan, names_width())
+        named = zip(plan.stages, modules, strict=True)
+        lines += [_told_ranks(stages), *(f"{stage}: {names}" for stage, names in named)]
+    print_lines(lines)
 
 
 def _check_options(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -108,19 +109,19 @@ def _stages(
 ) -> list[dict[str, Any]]:
     from fx_bridge.capture.modules import innermost_modules
 
-    tree = ModuleTree(innermost_modules(captured))
+    modules = ModuleTree(innermost_modules(captured)).stages(plan, names_width())
+    counts = Counter(plan.stage_index.values())
     stages: list[dict[str, Any]] = []
     for index, (name, device) in enumerate(parts.meta["stages"].items()):
         module = parts.get_submodule(name)
-        operators = [n.name for n in captured.operators if plan.stage_index[n.name] == index]
         tensors = (*module.parameters(), *module.buffers())
         stages.append(
             {
                 "stage": index,
                 "name": name,
                 "device": device,
-                "operators": len(operators),
-                "modules": tree.words(operators, names_width()),
+                "operators": counts[index],
+                "modules": modules[index],
                 "weights_bytes": sum(each.numel() * each.element_size() for each in tensors),
             }
         )

@@ -12,7 +12,7 @@ from experiments.problems.devices import DeviceSet
 from experiments.problems.instances import devices_by_shares
 from experiments.problems.profile import Profile
 from experiments.problems.request import ProblemRequest, problem_of_graph, requested_graph
-from fx_bridge.presentation.modules import stage_words
+from fx_bridge.presentation.modules import ModuleTree
 from fx_bridge.presentation.tables import names_width
 from solver import (
     Device,
@@ -149,7 +149,7 @@ def _plans(
 def _modules(problem: PartitionProblem, plan: PartitionPlan) -> tuple[str, ...]:
     """Return each stage and its modules, in a line of a terminal."""
     labels = [f"{stage}: " for stage in plan.stages]
-    words = stage_words(problem, plan, names_width() - max(map(len, labels)))
+    words = ModuleTree.of(problem).stages(plan, names_width() - max(map(len, labels)))
     return tuple(label + names for label, names in zip(labels, words, strict=True))
 
 

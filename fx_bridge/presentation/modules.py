@@ -114,6 +114,13 @@ class ModuleTree:
                 break
         return _cut(parts or ["part of the model's forward"], width)
 
+    def stages(self, plan: PartitionPlan, width: int | None = None) -> tuple[str, ...]:
+        """Return the modules of each stage of a plan, in its order, as :meth:`words` does."""
+        members: list[list[str]] = [[] for _ in plan.stages]
+        for name in self._module_of:
+            members[plan.stage_index[name]].append(name)
+        return tuple(self.words(names, width) for names in members)
+
     def _held(self, names: Iterable[str]) -> dict[str, int]:
         """Return the number of `names` within each module that contains one."""
         held: dict[str, int] = {}
@@ -121,17 +128,6 @@ class ModuleTree:
             for path in _enclosing(self._module_of[name]):
                 held[path] = held.get(path, 0) + 1
         return held
-
-
-def stage_words(
-    problem: PartitionProblem, plan: PartitionPlan, width: int | None = None
-) -> tuple[str, ...]:
-    """Return the modules of each stage of a plan, in its order, as :meth:`ModuleTree.words`."""
-    tree = ModuleTree.of(problem)
-    members: list[list[str]] = [[] for _ in plan.stages]
-    for op in problem.operators:
-        members[plan.stage_index[op.name]].append(op.name)
-    return tuple(tree.words(names, width) for names in members)
 
 
 @dataclass

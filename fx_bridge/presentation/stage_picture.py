@@ -6,7 +6,7 @@ import html
 from collections import Counter
 from typing import Final
 
-from fx_bridge.presentation.modules import stage_words
+from fx_bridge.presentation.modules import ModuleTree
 from solver.evaluation.evaluate import Evaluation
 from solver.model.plan import PartitionPlan
 from solver.model.quantities import counted, format_bytes, format_ns
@@ -36,7 +36,7 @@ def stage_picture(evaluation: Evaluation, plan: PartitionPlan) -> str:
         _text(_LABEL, 0, "time of the stage"),
         _text(_LABEL + _COLUMN, 0, "memory of its device"),
     ]
-    words = stage_words(evaluation.problem, plan, _MOST_WORDS)
+    words = ModuleTree.of(evaluation.problem).stages(plan, _MOST_WORDS)
     counts = Counter(plan.stage_index.values())
     for number, stage in enumerate(evaluation.stages):
         row = 1 + 2 * number

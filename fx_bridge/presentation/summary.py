@@ -6,7 +6,7 @@ import html
 from collections.abc import Sequence
 from typing import Final
 
-from fx_bridge.presentation.modules import stage_words
+from fx_bridge.presentation.modules import ModuleTree
 from fx_bridge.presentation.stage_picture import stage_picture
 from fx_bridge.presentation.tables import names_width, table_lines, wrapped
 from solver.evaluation.result import SolveResult, StepRecord
@@ -132,7 +132,7 @@ def _plan_lines(result: SolveResult) -> list[str]:
     stages = result.plan.stages
     several = bool(stages[-1].chunk)
     label = f"stage {len(stages)}: " if several else ""
-    words = stage_words(result.evaluation.problem, result.plan, names_width() - len(label))
+    words = ModuleTree.of(result.evaluation.problem).stages(result.plan, names_width() - len(label))
     rows, below = [], []
     for usage in result.evaluation.usage:
         own = [number for number, stage in enumerate(stages) if stage.device == usage.device]

@@ -89,7 +89,7 @@ def table_lines(
     widths = _widths(table)
     for _ in range(_missing(widths)):
         widest = max(left, key=widths.__getitem__)
-        if widths[widest] == _LEAST_WIDTH:
+        if widths[widest] <= _LEAST_WIDTH:
             return _blocks(table, under)
         widths[widest] -= 1
     found = [_row(row, widths, left) for row in table]

@@ -1,4 +1,5 @@
 import dataclasses
+from dataclasses import replace
 
 import pytest
 
@@ -140,13 +141,17 @@ def test_accuracy_is_of_medians_over_different_plans():
     assert accuracy([]) == ["plans measured in the predicted order: 0 of 0 models"]
 
 
-def test_tables_show_every_row_and_rank():
-
+@pytest.mark.parametrize("columns", ["80", "200"])
+def test_tables_show_every_row_and_rank(monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
     rows = [
         row("greedy", 2_000_000, (1_000_000,) * 3, peaks=((2048, 1024), (512, 1024))),
         row("auto", 2_000_000, (1_000_000,) * 3, same_as="greedy"),
     ]
-    text = "\n".join(plan_lines(rows))
+    lines = plan_lines([replace(rows[0], modules=("p: layers.0", "q: layers.1")), rows[1]])
+    assert max(map(len, lines)) <= int(columns)
+    assert lines.count("  p: layers.0") == 1
+    text = "\n".join(lines)
     for part in ("+100.0%", "-50.0%", "auto = greedy", "2.048 kB", "500 us"):
         assert part in text
     data = row_json(rows[0])
