@@ -103,13 +103,20 @@ class ModuleTree:
         if not names:
             return ""
         if not self.root.children:
-            return _cut([names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"], width)
+            ends = f"s {names[0]} to {names[-1]}" if len(names) > 1 else f" {names[0]}"
+            return _cut([f"operator{ends}"], width)
         if len(names) == self.root.count:
             return _cut(["the whole model"], width)
         held = self._held(names)
         parts: list[str] = []
         for nested in range(_MOST_NESTED, -1, -1):
             parts = _without_shared_words(_parts(self.root, held, nested))
+            start = "part of " * bool(parts and parts[0].startswith("part of "))
+            first = parts[0].removeprefix(start) if parts else ""
+            if first[:1].isdecimal():
+                # Numbers alone, as those of a Sequential, say nothing.
+                are_many = not start and (len(parts) > 1 or "-" in first)
+                parts[0] = f"{start}module{'s' * are_many} {first}"
             if width is None or len(", ".join(parts)) <= width:
                 break
         return _cut(parts or ["part of the model's forward"], width)

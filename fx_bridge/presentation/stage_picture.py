@@ -57,7 +57,7 @@ def stage_picture(evaluation: Evaluation, plan: PartitionPlan) -> str:
                 "#c44" if device.memory_bytes > capacity_bytes else "#6a9a5b",
             ),
             _text(_LABEL + _COLUMN + _BAR + 6, row, format_bytes(device.memory_bytes)),
-            _text(_LABEL, row + 1, f"{counted(counts[number], 'operator')}: {words[number]}"),
+            _text(_LABEL, row + 1, f"{words[number]} ({counted(counts[number], 'operator')})"),
         ]
     width, height = _LABEL + 2 * _COLUMN, (2 * len(evaluation.stages) + 1) * _ROW
     return (

@@ -66,8 +66,23 @@ def test_operators_of_a_forward_of_its_own_are_said_where_no_child_is():
     assert own.words(["0", "1"]) == "part of a"
 
 
+def test_equal_parts_of_modules_in_a_row_are_folded():
+    assert BLOCKS.words(["2", "5", "8", "10", "11"]) == (
+        "part of m.h.0-2 (attn), part of h.3 (ln, attn)"
+    )
+    assert BLOCKS.words(["2", "8", "11"]) == "part of m.h.0 (attn), part of h.2-3 (attn)"
+
+
+def test_numbers_alone_are_called_modules():
+    layers = tree(*map(str, range(6)))
+    assert layers.words(["2"]) == "module 2"
+    assert layers.words(["2", "3"]) == "modules 2-3"
+    assert layers.words(["2", "4"]) == "modules 2, 4"
+    assert tree("0", "1.a", "1.b", "2").words(["2", "3"]) == "part of module 1 (b), 2"
+
+
 def test_without_modules_the_first_and_the_last_operator_are_said():
     plain = ModuleTree({"conv": "", "relu": "", "pool": ""})
-    assert plain.words(["conv"]) == "conv"
-    assert plain.words(["conv", "relu"]) == "conv to relu"
-    assert plain.words(["conv", "relu"], 7) == "conv t…"
+    assert plain.words(["conv"]) == "operator conv"
+    assert plain.words(["conv", "relu"]) == "operators conv to relu"
+    assert plain.words(["conv", "relu"], 17) == "operators conv t…"

@@ -101,8 +101,8 @@ def test_a_notebook_shows_the_table_and_the_stages():
     assert words == [
         "time of the stage",
         "memory of its device",
-        *("0: <b>&x", "3 us", "6 B", "1 operator: layers.0"),
-        *("1: y", "5 us", "12 B", "1 operator: layers.1"),
+        *("0: <b>&x", "3 us", "6 B", "layers.0 (1 operator)"),
+        *("1: y", "5 us", "12 B", "layers.1 (1 operator)"),
     ]
     widths = [float(item.get("width")) for item in picture if item.tag.endswith("rect")]
     assert widths == [120, 150, 200, 200]
