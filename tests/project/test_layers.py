@@ -67,7 +67,7 @@ PRINTED = {"solver/evaluation/result.py": "fx_bridge.presentation."}
 
 CLOCK = "solver/model/clock.py"
 
-HEAVY = {"torch", "ortools", "transformers"}
+HEAVY = {"torch", "ortools", "transformers", "matplotlib"}
 
 
 def levels_of(package):
