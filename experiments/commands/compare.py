@@ -6,6 +6,7 @@ import contextlib
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -157,7 +158,7 @@ def _compared(
                 progress,
                 store,
                 resume=resume,
-                between=None if out is None else lambda study: write_report(study, out),
+                between=None if out is None else partial(write_report, path=out, is_last=False),
             )
 
 

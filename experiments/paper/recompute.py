@@ -10,7 +10,6 @@ from experiments.paper.tables import PaperTable
 from experiments.problems.devices import parse_devices
 from experiments.problems.request import ProblemRequest
 from experiments.reports.content.frontier import Frontier, frontier_table, frontiers
-from experiments.reports.figures.frontier import frontier_figure
 from experiments.workloads.catalogue import PREFIX
 
 _WORKLOAD: Final = "piper.bert32a100"
@@ -27,7 +26,11 @@ def recompute(bench: Bench) -> PaperTable:
 
 def recompute_figure(bench: Bench) -> dict[str, str]:
     """Draw what :func:`recompute` finds."""
-    return {f"{_WORKLOAD}-frontier.svg": frontier_figure(_frontier(bench))}
+    # It loads matplotlib.
+    from experiments.reports.figures.frontier import frontier_figure
+
+    name = f"{_WORKLOAD}-frontier"
+    return {f"{name}.svg": frontier_figure(name, _frontier(bench)).svg}
 
 
 def _frontier(bench: Bench) -> Frontier:

@@ -9,12 +9,10 @@ from experiments.paper.bench import TIGHT, WORK, Bench
 from experiments.paper.published import BY, CLOCK, SECONDS, gap_text
 from experiments.paper.tables import PaperTable
 from experiments.reports.content.statistics import Versus, compare_planners
-from experiments.reports.figures.whole_plan import plan_figures
-from fx_bridge.presentation.details import plan_details
 from solver.model.quantities import MISSING, format_seconds, format_value
 
 EXACT: Final = "auto"
-DRAWN: Final = (("branches", "equal"), ("gpt2", "unequal"))
+DRAWN: Final = (("branches", "equal"),)
 """The model and the devices of each plan that is drawn."""
 
 
@@ -63,6 +61,9 @@ def planners(bench: Bench) -> PaperTable:
 
 def figures(bench: Bench) -> dict[str, str]:
     """Draw the best plans of some models: file names and their SVG."""
+    # It loads matplotlib.
+    from experiments.reports.figures.of_study import shown_plan
+
     drawn: dict[str, str] = {}
     for case in bench.zoo().cases:
         key = case.key
@@ -72,8 +73,8 @@ def figures(bench: Bench) -> dict[str, str]:
         name = f"{key.model} on {key.device_set} devices, to draw"
         plan = bench.solve(case.problem, name, first=WORK, otherwise=None).plan
         assert plan is not None, name
-        for figure in plan_figures(plan_details(case.problem, plan)):
-            drawn[f"{key.model}-{key.device_set}-{figure.name}.svg"] = figure.draw()
+        for figure in shown_plan(f"{key.model}-{key.device_set}", case, plan).figures:
+            drawn[f"{figure.name}.svg"] = figure.picture.svg
     return drawn
 
 

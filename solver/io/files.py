@@ -37,13 +37,13 @@ def _check_path(path: object) -> None:
 
 
 def write_text_atomically(path: str | os.PathLike[str], text: str) -> None:
-    """Write `text` to `path`: :func:`write_texts_atomically` with one file."""
+    """Write `text` to `path`: :func:`write_files_atomically` with one file."""
     _check_path(path)
-    write_texts_atomically({path: text})
+    write_files_atomically({path: text})
 
 
-def write_texts_atomically(texts: Mapping[str | os.PathLike[str], str]) -> None:
-    """Write texts to files, by way of temporary files beside them.
+def write_files_atomically(contents: Mapping[str | os.PathLike[str], str | bytes]) -> None:
+    """Write texts and bytes to files, by way of temporary files beside them.
 
     All are complete before the first takes its place.
 
@@ -52,7 +52,7 @@ def write_texts_atomically(texts: Mapping[str | os.PathLike[str], str]) -> None:
 
     Parameters
     ----------
-    texts : mapping of path to str
+    contents : mapping of path to str or bytes
         In the order in which they take their places.
 
     Raises
@@ -62,9 +62,9 @@ def write_texts_atomically(texts: Mapping[str | os.PathLike[str], str]) -> None:
     """
     made: list[tuple[str, Path]] = []
     try:
-        for path, text in texts.items():
+        for path, content in contents.items():
             try:
-                _write_beside(Path(path), text, made)
+                _write_beside(Path(path), content, made)
             except (OSError, ValueError) as error:
                 raise PartitionError(f"cannot write {shortened(path)}: {_why(error)}") from None
         try:
@@ -80,11 +80,11 @@ def write_texts_atomically(texts: Mapping[str | os.PathLike[str], str]) -> None:
             Path(temporary).unlink(missing_ok=True)
 
 
-def _write_beside(path: Path, text: str, made: list[tuple[str, Path]]) -> None:
+def _write_beside(path: Path, content: str | bytes, made: list[tuple[str, Path]]) -> None:
     """Write a temporary file; `made` gets its name before it exists, and its place."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    data = text.encode("utf-8")
+    data = content.encode("utf-8") if isinstance(content, str) else content
     # Not by its real path: that of a pipe of /dev/stdout is none.
     if path.exists() and not path.is_file():
         with _opened_special(path) as stream:

@@ -5,9 +5,9 @@ Names from models stand there as they are: whoever shows them escapes them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 _Entry = TypeVar("_Entry")
 
@@ -45,6 +45,16 @@ class Table:
     def is_text(self, column: str) -> bool:
         """Return whether a column holds words."""
         return column in self.text_columns
+
+    def beside(self, **columns: str) -> Table:
+        """Return the table with more columns of words before it, each of one text."""
+        names = tuple(name.replace("_", " ") for name in columns)
+        return replace(
+            self,
+            header=(*names, *self.header),
+            rows=tuple((*columns.values(), *row) for row in self.rows),
+            text_columns=self.text_columns.union(names),
+        )
 
     def without(self, columns: Collection[str]) -> Table:
         """Return the table without some of its columns."""
@@ -97,6 +107,22 @@ class Items:
     kind: str = ""
 
 
+class Picture(Protocol):
+    """An image, drawn when it is first asked for."""
+
+    @property
+    def svg(self) -> str:
+        """The image as a file."""
+
+    @property
+    def inline(self) -> str:
+        """The image within a page of HTML, in the colours of the page."""
+
+    @property
+    def pdf(self) -> bytes:
+        """The image as a file for print."""
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     """A figure with what a page says of it.
@@ -104,30 +130,27 @@ class Figure:
     Attributes
     ----------
     name : str
-        Of letters alone; for identifiers and file names.
+        Of its file, without a suffix: of lower-case letters, digits and hyphens.
     title : str
         A few words, for its heading.
     caption : str
-        What is to be seen and how to read it.
-    draw : callable
-        Returns the whole image as SVG; a page without figures does not call it.
-    tables : tuple of Table
-        The same in numbers.
+        What is to be seen and how to read it; or empty.
+    picture : Picture
+        The image.
     """
 
     name: str
     title: str
     caption: str
-    draw: Callable[[], str]
-    tables: tuple[Table, ...] = ()
+    picture: Picture
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A paragraph, which ends in the name of a file that it leads to; or in none."""
+    """A paragraph, which ends in the names of files that it leads to; or in none."""
 
     text: str
-    file: str = ""
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +162,18 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """What stands closed below a summary until a reader opens it."""
+    """What stands closed below a summary until a reader opens it.
+
+    Attributes
+    ----------
+    short, anchor : str
+        As of :class:`Section`.
+    """
 
     summary: str
     content: tuple[Block, ...]
+    short: str = ""
+    anchor: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,15 +186,21 @@ class Section:
         Heading, and what a table of contents says; empty leaves it out there.
     anchor : str
         Where links lead, of letters, digits and hyphens; or empty.
-    kind : str
-        How a page may set it off, such as ``model`` or ``case``; or empty.
     """
 
     title: str
     content: tuple[Block, ...]
     short: str = ""
     anchor: str = ""
-    kind: str = ""
+
+
+def all_figures(block: Block) -> Iterator[Figure]:
+    """Yield the figures of a block and of all within it."""
+    if isinstance(block, Figure):
+        yield block
+    elif isinstance(block, (Section, Folded)):
+        for each in block.content:
+            yield from all_figures(each)
 
 
 Block: TypeAlias = Table | Items | Figure | Text | Code | Folded | Section

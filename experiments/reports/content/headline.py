@@ -62,8 +62,11 @@ def _objective_findings(comparison: Comparison) -> list[Finding]:
     compared = comparison.compared
     # What it is worth at all comes first.
     in_full = [each for each in compared if each.method in (*_IN_FULL, *BOUNDING_PLANNERS)]
-    for versus in sorted(in_full, key=lambda each: each.planner != BEST_OTHER):
-        found.append((_capital(versus.planner), _versus_text(versus)))
+    in_full.sort(key=lambda each: each.planner != BEST_OTHER)
+    for versus in in_full:
+        # Where the best of the others is as good is said once; the table has the rest.
+        with_ties = versus is in_full[0] or in_full[0].planner != BEST_OTHER
+        found.append((_capital(versus.planner), _versus_text(versus, with_ties=with_ties)))
     return found + _peer_findings([each for each in compared if each not in in_full])
 
 
@@ -134,14 +137,14 @@ def _proof_sentences(reference: str, proofs: Proofs) -> list[str]:
     return sentences
 
 
-def _versus_text(versus: Versus) -> str:
+def _versus_text(versus: Versus, *, with_ties: bool) -> str:
     sentences = [f"{_compared(versus)}."]
     if versus.only_reference:
         sentences.append(
             f"Only the exact solver has a plan, and {_has(versus)} none, in "
             f"{_listed(versus.only_reference)}."
         )
-    if versus.ties:
+    if versus.ties and with_ties:
         sentences.append(
             f"The exact solver buys nothing over {_over(versus)}, but for the proof, in "
             f"{len(versus.ties)}: {_listed(versus.ties)}."

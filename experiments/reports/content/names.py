@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from experiments.comparison.records import CaseKey, PlannerRow, Study, best_row
+from experiments.comparison.records import CaseKey, Study, best_row
 from experiments.reports.content.rows import rows_by_case
+from solver import PartitionPlan
 
 _LONGEST: Final = 40
 
@@ -32,12 +33,15 @@ class ReportFiles:
 
     Attributes
     ----------
+    stems : dict of CaseKey to str
+        What the names of all files of a case begin with.
     problems, traces : dict of CaseKey to str
         The problem of a case, and its best plan as a pipeline in time.
     plans : dict of int to str
-        By the number of the row in its study.
+        By the number of the row in its study; planners of a case with one plan share its file.
     """
 
+    stems: dict[CaseKey, str] = field(default_factory=dict)
     problems: dict[CaseKey, str] = field(default_factory=dict)
     traces: dict[CaseKey, str] = field(default_factory=dict)
     plans: dict[int, str] = field(default_factory=dict)
@@ -46,32 +50,39 @@ class ReportFiles:
 def name_files(study: Study) -> ReportFiles:
     """Give a file to every problem, every plan, and the best plan's trace of every case.
 
-    Names begin with the number of the case, so that no two cases share one.
+    Cases that come later change no name, so that the files of those before stay as they are.
     """
     files = ReportFiles()
-    width = len(str(len(study.cases)))
-    stem_of: dict[CaseKey, str] = {}
+    taken: set[str] = set()
     best_of = {key: best_row(rows) for key, rows in rows_by_case(study.rows).items()}
-    for number, case in enumerate(study.cases, start=1):
+    for case in study.cases:
         key = case.key
-        stem_of[key] = f"{number:0{width}}-{slug(key.model)}-{slug(key.device_set)}"
+        stem = files.stems[key] = _free(f"{slug(key.model)}-{slug(key.device_set)}", taken)
         best = best_of.get(key)
         if case.problem is not None:
-            files.problems[key] = f"problems/{stem_of[key]}.json"
+            files.problems[key] = f"problems/{stem}.json.gz"
             if best is not None and best.plan is not None:
-                files.traces[key] = f"traces/{stem_of[key]}.json"
-    taken: set[str] = set()
+                files.traces[key] = f"traces/{stem}.json.gz"
+    taken = set()
+    known: dict[CaseKey, list[tuple[PartitionPlan, str]]] = {}
     for index, row in enumerate(study.rows):
-        if row.plan is not None:
-            files.plans[index] = _plan_file(row, stem_of[row.case], taken)
+        if row.plan is None:
+            continue
+        plans = known.setdefault(row.case, [])
+        name = next((name for plan, name in plans if plan == row.plan), None)
+        if name is None:
+            seed = f"-seed-{row.seed}" if row.seed else ""
+            name = _free(f"plans/{files.stems[row.case]}-{slug(row.asked)}{seed}", taken)
+            plans.append((row.plan, name))
+        files.plans[index] = f"{name}.json.gz"
     return files
 
 
-def _plan_file(row: PlannerRow, stem: str, taken: set[str]) -> str:
-    start = f"plans/{stem}-{slug(row.asked)}" + (f"-seed-{row.seed}" if row.seed else "")
+def _free(start: str, taken: set[str]) -> str:
+    """Return the first name that begins so and is not taken, and take it."""
     name, count = start, 1
     while name in taken:
         count += 1
         name = f"{start}-{count}"
     taken.add(name)
-    return f"{name}.json"
+    return name

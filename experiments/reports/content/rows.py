@@ -10,6 +10,7 @@ from experiments.comparison.records import Case, CaseKey, PlannerRow, Study, bes
 from experiments.reports.content.blocks import Table, tabulated
 from experiments.reports.content.statistics import has_plan
 from solver.model.quantities import MISSING, format_bytes, format_gap, format_seconds, format_value
+from solver.model.text import shortened
 
 _Answers: TypeAlias = Sequence[PlannerRow]
 _Line: TypeAlias = tuple[Case, _Answers, PlannerRow | None]
@@ -17,7 +18,9 @@ _Line: TypeAlias = tuple[Case, _Answers, PlannerRow | None]
 
 _IF_VARIED: Final = ("minimised", "memory model", "seed")
 """Columns that only stand there where they say different things."""
-_IF_KNOWN: Final = ("to disk", "own memory")
+_LONGEST: Final = 120
+"""Characters of a reason."""
+_IF_KNOWN: Final = ("to disk", "own memory", "why")
 """Columns that only stand there where they say anything."""
 _CASE: Final[Mapping[str, Callable[[CaseKey], str]]] = {
     "model": lambda key: key.model,
@@ -37,7 +40,8 @@ def answers_table(rows: Sequence[PlannerRow], *, names_case: bool = True) -> Tab
     rows : sequence of PlannerRow
         All of the cases to show, in their order.
     names_case : bool
-        Whether model and devices stand in the table; without them its rows are of one case.
+        Whether model and devices stand in the table; without them its rows are of one case, and
+        say why they have no plan.
     """
     cases = rows_by_case(rows)
     best = {id(best_row(answers)) for answers in cases.values()}
@@ -59,12 +63,14 @@ def answers_table(rows: Sequence[PlannerRow], *, names_case: bool = True) -> Tab
             "devices used": lambda row: _known(row.devices_used, str),
             "time": lambda row: format_seconds(row.wall_time_s),
             "own memory": lambda row: _known(row.peak_rss_bytes, format_bytes),
+            "why": lambda row: "" if row.feasible else shortened(row.reason, _LONGEST),
         },
-        text=(*_CASE, "planner", "status"),
+        text=(*_CASE, "planner", "status", "why"),
         marked=[index for index, row in enumerate(rows) if id(row) in best],
     )
-    unknown = [name for name in _IF_KNOWN if {*table.column(name)} <= {MISSING}]
-    named = () if names_case else ("model", "devices")
+    unknown = [name for name in _IF_KNOWN if {*table.column(name)} <= {MISSING, ""}]
+    # Among answers to other cases there is no room for reasons.
+    named = ("why",) if names_case else ("model", "devices")
     return table.without((*unknown, *named)).without_alike(_IF_VARIED)
 
 
@@ -88,6 +94,9 @@ def overview_table(study: Study) -> Table:
     def of_key(cell: Callable[[CaseKey], str]) -> Callable[[_Line], str]:
         return lambda line: cell(line[0].key)
 
+    checks: dict[CaseKey, list[bool]] = {}
+    for check in study.checks:
+        checks.setdefault(check.case, []).append(check.equal)
     return tabulated(
         lines,
         {
@@ -98,13 +107,57 @@ def overview_table(study: Study) -> Table:
             "gap": of_best(lambda row, answers: format_gap(_least_gap(row, answers))),
             "vs greedy": of_best(lambda row, answers: _change(row, "greedy", answers)),
             "vs chain": of_best(lambda row, answers: _change(row, "chain", answers)),
+            "split": of_key(lambda key: _split_words(checks.get(key, ()))),
             "planners": lambda line: str(len({row.asked for row in line[1]})),
             "without a plan": lambda line: str(
                 len({row.asked for row in line[1] if not row.feasible})
             ),
         },
-        text=(*_CASE, "best plan by", "status"),
+        text=(*_CASE, "best plan by", "status", "split"),
     ).without_alike(_IF_VARIED)
+
+
+def _split_words(equal: Sequence[bool]) -> str:
+    """Return whether the model split by plans of a case computes what the model computes."""
+    if not equal:
+        return MISSING
+    if all(equal):
+        return "same" if len(equal) == 1 else f"same, {len(equal)} plans"
+    return f"NOT EQUAL in {len(equal) - sum(equal)} of {len(equal)}"
+
+
+def exact_table(rows: Iterable[PlannerRow]) -> Table:
+    """Return all answers with the numbers that others compute with, in bytes and nanoseconds."""
+
+    def number(value: float | None) -> str:
+        return "" if value is None else str(value)
+
+    def numbers(values: Sequence[int] | None) -> str:
+        return " ".join(map(str, values or ()))
+
+    return tabulated(
+        rows,
+        {
+            "model": lambda row: row.case.model,
+            "devices": lambda row: row.case.device_set,
+            "minimised": lambda row: " ".join(row.case.objective),
+            "memory_model": lambda row: row.case.memory_model,
+            "planner": lambda row: row.asked,
+            "answered_by": lambda row: row.answered_by,
+            "seed": lambda row: str(row.seed),
+            "status": lambda row: row.status,
+            "feasible": lambda row: str(row.feasible).lower(),
+            "objective": lambda row: numbers(row.objective),
+            "bound": lambda row: numbers(row.bound),
+            "gap": lambda row: number(row.gap),
+            "transfer_bytes": lambda row: number(row.transfer_bytes),
+            "peak_memory_permille": lambda row: number(row.peak_memory_permille),
+            "devices_used": lambda row: number(row.devices_used),
+            "spilled_bytes": lambda row: str(row.spilled_bytes),
+            "wall_time_s": lambda row: f"{row.wall_time_s:.6f}",
+        },
+        text=("model", "devices", "minimised", "memory_model", "planner", "answered_by", "status"),
+    )
 
 
 def rows_by_case(rows: Iterable[PlannerRow]) -> Mapping[CaseKey, tuple[PlannerRow, ...]]:
@@ -124,16 +177,6 @@ def status_words(row: PlannerRow) -> str:
             "nothing found" if row.plan is None and row.bottleneck_ns is None else "breaks limits"
         )
     return row.status
-
-
-def troubles(rows: Iterable[PlannerRow]) -> tuple[tuple[str, str], ...]:
-    """Return who has no feasible plan, and why; planners with the same reason together."""
-    planners: dict[str, dict[str, None]] = {}
-    for row in rows:
-        if not row.feasible:
-            reason = row.reason or status_words(row)
-            planners.setdefault(reason, {})[row.label] = None
-    return tuple((", ".join(names), reason) for reason, names in planners.items())
 
 
 def _values(objective: Sequence[str], values: Sequence[int] | None) -> str:

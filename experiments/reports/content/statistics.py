@@ -74,9 +74,7 @@ class Versus:
     @property
     def geometric_mean(self) -> float | None:
         """Of the ratios; above 1 the exact solver is better. None without ratios."""
-        if not self.ratios:
-            return None
-        return math.exp(math.fsum(math.log(ratio) for ratio, _ in self.ratios) / len(self.ratios))
+        return geometric_mean([ratio for ratio, _ in self.ratios])
 
     @property
     def largest(self) -> tuple[float, CaseKey] | None:
@@ -151,6 +149,13 @@ class Comparison:
     reference: str | None
     proofs: Proofs
     compared: tuple[Versus, ...]
+
+
+def geometric_mean(ratios: Sequence[float]) -> float | None:
+    """Return the geometric mean of some ratios; None of none."""
+    if not ratios:
+        return None
+    return math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
 
 
 def comparisons(rows: Iterable[PlannerRow]) -> tuple[Comparison, ...]:

@@ -1,12 +1,14 @@
-"""A report as one self-contained HTML page: no scripts, nothing from elsewhere.
+"""A report as one self-contained HTML page: nothing from elsewhere.
 
 Names reach the page as escaped text alone, and a content security policy in the page forbids
-scripts and whatever else a page can load. Only figures that
-:mod:`experiments.reports.figures.svg` drew are put in as they are.
+whatever a page can load, and all scripts but the one that sorts tables, by its hash. Only pictures
+of :mod:`experiments.reports.figures` are put in as they are.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Iterable, Iterator
 from html import escape
 from importlib.resources import files
@@ -30,15 +32,22 @@ _PAGE: Final = """<!doctype html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; \
-style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'">
+style-src 'unsafe-inline'; script-src 'sha256-{digest}'; form-action 'none'; base-uri 'none'">
 <title>{title}</title>
 <style>
 {style}</style>
 </head>
 <body>
+<nav aria-label="Contents">
+<details open><summary>Contents</summary>
+{contents}
+</details>
+</nav>
 <main>
+<h1>{title}</h1>
 {content}
 </main>
+<script>{script}</script>
 </body>
 </html>
 """
@@ -48,13 +57,18 @@ _LONG: Final = 30
 
 def to_html(page: Section) -> str:
     """Return a report as HTML."""
-    parts = [f"<h1>{_shown(page.title)}</h1>"]
-    sections = [block for block in page.content if isinstance(block, Section)]
-    parts += [_html(block, 1) for block in page.content if not isinstance(block, Section)]
-    parts += [f'<nav aria-label="Contents">{_contents(sections)}</nav>']
-    parts += [_html(section, 1) for section in sections]
-    style = files("experiments.reports.formats").joinpath("report.css").read_text("utf-8")
-    return _PAGE.format(title=_shown(page.title), style=style, content="\n".join(parts))
+    style, script = (
+        files("experiments.reports.formats").joinpath(name).read_text("utf-8")
+        for name in ("report.css", "report.js")
+    )
+    return _PAGE.format(
+        title=_shown(page.title),
+        style=style,
+        script=script,
+        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        contents=_contents(page.content),
+        content="\n".join(_html(block, 1) for block in page.content),
+    )
 
 
 def _shown(text: str) -> str:
@@ -62,12 +76,11 @@ def _shown(text: str) -> str:
     return escape("\n".join(printable(line) for line in text.split("\n")))
 
 
-def _contents(sections: Iterable[Block]) -> str:
+def _contents(blocks: Iterable[Block]) -> str:
     entries = "\n".join(
-        f'<li><a href="#{section.anchor}">{_shown(section.short)}</a>'
-        f"{_contents(section.content)}</li>"
-        for section in sections
-        if isinstance(section, Section) and section.short
+        f'<li><a href="#{block.anchor}">{_shown(block.short)}</a>{_contents(block.content)}</li>'
+        for block in blocks
+        if isinstance(block, (Section, Folded)) and block.short
     )
     return f"<ul>\n{entries}\n</ul>" if entries else ""
 
@@ -80,27 +93,30 @@ def _html(block: Block, depth: int) -> str:
         case Items():
             return _items(block)
         case Figure():
-            numbers = (
-                _html(Folded(f"{each.caption}, in numbers", (each,)), depth)
-                for each in block.tables
+            links = ", ".join(
+                f'<a href="figures/{block.name}.{kind}">{kind.upper()}</a>'
+                for kind in ("svg", "pdf")
             )
-            return (
-                f'<figure class="{block.name}"><figcaption><b>{_shown(block.title)}.</b> '
-                f"{_shown(block.caption)}</figcaption>{block.draw()}</figure>\n{''.join(numbers)}"
-            )
-        case Text(text=text, file=file):
-            link = f': <a href="{_shown(file)}">{_shown(file)}</a>' if file else ""
-            return f"<p>{_shown(text)}{link}</p>"
+            said = " ".join((f"<b>{_shown(block.title)}.</b>", _shown(block.caption), links))
+            picture = f'<div class="wide">{block.picture.inline}</div>'
+            return f"<figure><figcaption>{said}</figcaption>\n{picture}</figure>"
+        case Text(text=text, files=files):
+            links = ", ".join(f'<a href="{_shown(name)}">{_shown(name)}</a>' for name in files)
+            return f"<p>{_shown(text)}{': ' if files else ''}{links}</p>" if text else ""
         case Code():
             return f"<pre>\n{_shown(chr(10).join(block.lines))}\n</pre>"
         case Folded():
             content = "\n".join(_html(each, depth) for each in block.content)
-            return f"<details><summary>{_shown(block.summary)}</summary>\n{content}\n</details>"
+            summary = f"<summary>{_shown(block.summary)}</summary>"
+            return f"<details{_anchor(block.anchor)}>{summary}\n{content}\n</details>"
         case Section():
             content = "\n".join(_html(each, depth + 1) for each in block.content)
-            anchor = f' id="{block.anchor}"' if block.anchor else ""
             heading = f"<h{depth + 1}>{_shown(block.title)}</h{depth + 1}>"
-            return f"<section{_kind(block.kind)}{anchor}>\n{heading}\n{content}\n</section>"
+            return f"<section{_anchor(block.anchor)}>\n{heading}\n{content}\n</section>"
+
+
+def _anchor(anchor: str) -> str:
+    return f' id="{anchor}"' if anchor else ""
 
 
 def _items(items: Items) -> str:
@@ -129,7 +145,7 @@ def _table(table: Table) -> Iterator[str]:
         yield f"<tr{_kind('marked' * (number in table.marked))}>"
         for column, (cell, is_text) in enumerate(zip(row, texts, strict=True)):
             shown = _shown(cell)
-            if table.anchors and not column:
+            if number < len(table.anchors) and not column:
                 shown = f'<a href="#{table.anchors[number]}">{shown}</a>'
             kind = ("text long" if len(cell) > _LONG else "text") if is_text else ""
             yield f"<td{_kind(kind)}>{shown}</td>"

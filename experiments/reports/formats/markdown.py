@@ -1,4 +1,4 @@
-"""A report as Markdown, with tables in place of figures."""
+"""A report as Markdown, whose figures are the files beside it."""
 
 from __future__ import annotations
 
@@ -41,9 +41,16 @@ def _lines(block: Block, depth: int) -> list[str]:
         case Items():
             return _items(block)
         case Figure():
-            return [line for table in block.tables for line in _table(table)]
-        case Text(text=text, file=file):
-            return [escape_markdown(text) + (f": [{file}]({file})" if file else ""), ""]
+            title, caption = escape_markdown(block.title), escape_markdown(block.caption)
+            return [
+                f"**{title}.** {caption}".rstrip(),
+                "",
+                f"![{title}](figures/{block.name}.svg)",
+                "",
+            ]
+        case Text(text=text, files=files):
+            links = ", ".join(f"[{file}]({file})" for file in files)
+            return [escape_markdown(text) + (f": {links}" if files else ""), ""] if text else []
         case Code():
             return [*(f"    {line}" for line in block.lines), ""]
         case Folded():

@@ -2,143 +2,180 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
-from experiments.comparison.records import CaseKey, ModelRecord, Study
+from experiments.comparison.records import CaseKey, ModelRecord, Study, best_row
 from experiments.planners.registry import PLANNERS
 from experiments.planners.task import PlannerSpec
-from experiments.reports.content.blocks import Block, Items, Section, Table, Text, tabulated
+from experiments.reports.content.blocks import Block, Folded, Items, Section, Table, Text, tabulated
 from experiments.reports.content.comparisons import comparison_table
+from experiments.reports.content.dots import dots
 from experiments.reports.content.explanations import HOW_TO_READ, LIMITS
-from experiments.reports.content.frontier import frontiers
+from experiments.reports.content.frontier import frontier_table, frontiers
 from experiments.reports.content.headline import headline
 from experiments.reports.content.names import ReportFiles
-from experiments.reports.content.rows import overview_table
+from experiments.reports.content.rows import answers_table, overview_table
 from experiments.reports.content.statistics import comparisons
-from experiments.reports.figures.whole_plan import comparison_figure, memory_against_time_figure
-from experiments.reports.formats.case_section import Answer, make_case_section
-from solver.model.quantities import MISSING, counted, format_bytes, format_seconds
+from experiments.reports.figures.of_study import (
+    ShownPlan,
+    dots_block,
+    frontier_block,
+    shown_plan,
+)
+from experiments.reports.formats.case_section import CaseFiles, make_case
+from solver.model.quantities import counted, format_bytes, format_seconds
 
 TITLE: Final = "How plans compare"
+MOST_SHOWN: Final = 30
+"""Cases with figures and answers: a page of more is none that a person reads."""
 
 
-def make_page(study: Study, files: ReportFiles) -> Section:
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What is written of a study.
+
+    Attributes
+    ----------
+    page : Section
+        What people read.
+    tables : dict of str to Table
+        Those that are files too, by name.
+    plans : dict of CaseKey to ShownPlan
+        The best plan of each case that is shown.
+    """
+
+    page: Section
+    tables: dict[str, Table]
+    plans: dict[CaseKey, ShownPlan]
+
+
+def make_report(study: Study, files: ReportFiles) -> Report:
     """Return a study's report."""
-    anchors, models = _models(study, files)
-    compared: list[Block] = []
-    for comparison in comparisons(study.rows):
-        if any(versus.ratios for versus in comparison.compared):
-            compared.append(comparison_figure(comparison))
-        if comparison.compared:
-            compared.append(comparison_table(comparison))
-    compared += map(memory_against_time_figure, frontiers(study))
-    overview = replace(overview_table(study), anchors=anchors)
-    environment = Table(("what", "version"), study.environment, frozenset(("what", "version")))
-    run = Text(_run(study))
-    return Section(
+    plans: dict[CaseKey, ShownPlan] = {}
+    for case in study.cases[:MOST_SHOWN]:
+        best = best_row(study.rows_of(case.key))
+        if case.problem is not None and best is not None and best.plan is not None:
+            plans[case.key] = shown_plan(files.stems[case.key], case, best.plan)
+    overview = overview_table(study)
+    compared = {
+        f"planners{f'-{number}' if number else ''}": comparison_table(comparison)
+        for number, comparison in enumerate(comparisons(study.rows))
+        if comparison.compared
+    }
+    findings = Items(headline(study), kind="headline")
+    figures: list[Block] = [dots_block(*each) for each in enumerate(dots(study.rows), 1)]
+    if compared:
+        figures.append(Folded("The planners in numbers", tuple(compared.values())))
+    for number, frontier in enumerate(frontiers(study), 1):
+        figures.append(frontier_block(number, frontier))
+        figures.append(Folded("The same in numbers", (frontier_table(frontier),)))
+    anchors = {case.key: f"case-{number}" for number, case in enumerate(study.cases, 1)}
+    anchored = tuple(anchors[case.key] for case in study.cases[:MOST_SHOWN])
+    stages = [
+        plan.stages.beside(model=key.model, devices=key.device_set) for key, plan in plans.items()
+    ]
+    page = Section(
         TITLE,
         (
-            Items(headline(study), kind="headline"),
-            *compared,
-            Section("All cases", (overview,), "All cases", "cases"),
-            *models,
-            Section(
-                "How to read this",
-                (Items(HOW_TO_READ), _planner_table(study)),
-                "How to read this",
-                "reading",
-                "reading",
-            ),
-            Section(
-                "What this does not say",
-                (Items(tuple(("", text) for text in LIMITS)),),
-                "What this does not say",
-                "limits",
-            ),
-            Section("Where it ran", (environment, run), "Where it ran", "environment"),
+            *figures,
+            Section("All cases", (replace(overview, anchors=anchored),), "All cases", "all"),
+            Section("What they show", (findings,), "What they show", "shown"),
+            *_models(study, files, plans, anchors),
+            _explanations(study),
         ),
     )
+    tables = {"cases": overview, **compared, "answers": answers_table(study.rows)}
+    if stages:
+        tables["stages"] = replace(
+            stages[0], rows=tuple(row for each in stages for row in each.rows)
+        )
+    return Report(page, tables, plans)
 
 
-def _models(study: Study, files: ReportFiles) -> tuple[tuple[str, ...], list[Section]]:
-    """Return the anchors of all cases, and a section for each model."""
-    answers: dict[CaseKey, list[Answer]] = {}
+def _models(
+    study: Study,
+    files: ReportFiles,
+    plans: Mapping[CaseKey, ShownPlan],
+    anchors: Mapping[CaseKey, str],
+) -> list[Section]:
+    """Return a section for each model, with what is shown of its cases."""
+    answers: dict[CaseKey, list[int]] = {}
     for index, row in enumerate(study.rows):
-        answers.setdefault(row.case, []).append((row, files.plans.get(index)))
+        answers.setdefault(row.case, []).append(index)
     records = {record.model: record for record in study.models}
-    names = dict.fromkeys((*records, *(case.key.model for case in study.cases)))
+    cases: dict[str, list[Block]] = {name: [] for name in records}
+    overview = overview_table(study)
     several = len({case.key.objective for case in study.cases}) > 1
-    sections: dict[str, list[Section]] = {name: [] for name in names}
-    numbers = {name: number for number, name in enumerate(names, start=1)}
-    anchors: list[str] = []
-    for case in study.cases:
-        model = case.key.model
-        anchors.append(f"model-{numbers[model]}-case-{len(sections[model]) + 1}")
-        sections[model].append(
-            make_case_section(
+    for case, line in zip(study.cases[:MOST_SHOWN], overview.rows, strict=False):
+        key = case.key
+        of = dict(zip(overview.header, line, strict=True))
+        best = best_row(study.rows_of(key))
+        plan = next((i for i in answers.get(key, ()) if study.rows[i] is best), None)
+        outcome = of["status"]
+        if best is not None:
+            outcome = f"{of['objective']}, {outcome}, by {of['best plan by']}"
+        if several:
+            outcome = f"{', '.join(key.objective)} {outcome}"
+        cases.setdefault(key.model, []).append(
+            make_case(
                 case,
-                answers.get(case.key, ()),
+                study.rows_of(key),
                 study.limits,
-                anchor=anchors[-1],
-                problem_file=files.problems.get(case.key),
-                trace_file=files.traces.get(case.key),
-                names_objective=several,
+                anchor=anchors[key],
+                outcome=outcome,
+                shown=plans.get(key),
+                files=CaseFiles(
+                    files.problems.get(key),
+                    None if plan is None else files.plans.get(plan),
+                    files.traces.get(key) if key in plans else None,
+                ),
             )
         )
-    return tuple(anchors), [
+    left = len(study.cases) - MOST_SHOWN
+    rest = [Text(f"{counted(left, 'more case')}: see results.json.")] if left > 0 else []
+    return [
         Section(
-            title=name,
-            content=(
-                Items(tuple(("", fact) for fact in _model_facts(records.get(name))), kind="facts"),
-                _check_table(study, name),
-                *sections[name],
-            ),
-            short=name,
-            anchor=f"model-{numbers[name]}",
-            kind="model",
+            name,
+            (Text(". ".join((*_model_facts(records.get(name)), ""))[:-1]), *content),
+            name,
+            f"model-{number}",
         )
-        for name in names
-    ]
+        for number, (name, content) in enumerate(cases.items(), 1)
+        if content or name in records
+    ] + ([Section("More cases", tuple(rest))] if rest else [])
 
 
 def _model_facts(record: ModelRecord | None) -> tuple[str, ...]:
     if record is None:
         return ()
     if record.reason:
-        return (f"Could not be compared: {record.reason}",)
-    facts = [record.description[:1].upper() + record.description[1:]] if record.description else []
-    facts.append(
+        return (f"Could not be compared: {record.reason.rstrip('.')}",)
+    facts = [
         f"{counted(record.operators, 'operator')}, {counted(record.edges, 'edge')}, "
         f"{format_bytes(record.weight_bytes)} of weights, "
         f"{format_bytes(record.one_device_bytes)} on one device"
-    )
-    if record.captured_by:
-        facts.append(
-            f"Captured ({record.captured_by}) in {format_seconds(record.capture_s)}, operator "
-            f"graph in {format_seconds(record.graph_s)}"
-        )
-        if not record.has_weights:
-            facts.append("On the meta device, without weights: planned, not run")
+    ]
+    if record.description:
+        facts.insert(0, record.description[:1].upper() + record.description[1:])
+    if record.captured_by and not record.has_weights:
+        facts.append("Planned on the meta device, not run")
     return tuple(facts)
 
 
-def _check_table(study: Study, model: str) -> Table:
-    return tabulated(
-        [check for check in study.checks if check.case.model == model],
-        {
-            "devices": lambda check: check.case.device_set,
-            "split by": lambda check: check.planner,
-            "computes the same": lambda check: "yes" if check.equal else f"NO: {check.reason}",
-            "largest error": lambda check: (
-                MISSING if check.max_abs_error is None else f"{check.max_abs_error:g}"
-            ),
-            "split": lambda check: format_seconds(check.split_s),
-            "check": lambda check: format_seconds(check.check_s),
-        },
-        text=("devices", "split by", "computes the same"),
-        caption="Splits compared with the model",
+def _explanations(study: Study) -> Section:
+    environment = Table(("what", "version"), study.environment, frozenset(("what", "version")))
+    return Section(
+        "How to read this",
+        (
+            Items(HOW_TO_READ),
+            Folded("What this does not say", (Items(tuple(("", text) for text in LIMITS)),)),
+            Folded("Planners that were asked", (_planner_table(study),)),
+            Folded("Where it ran", (environment, Text(_run(study)))),
+        ),
+        "How to read this",
+        "reading",
     )
 
 
@@ -150,8 +187,7 @@ def _planner_table(study: Study) -> Table:
         "what it does": lambda spec: spec.description,
         "where it is from": lambda spec: spec.source,
     }
-    known = [PLANNERS[name] for name in asked if name in PLANNERS]
-    return tabulated(known, columns, text=columns, caption="Planners that were asked")
+    return tabulated([PLANNERS[name] for name in asked if name in PLANNERS], columns, text=columns)
 
 
 def _run(study: Study) -> str:

@@ -41,7 +41,7 @@ VERSION: Final = 2
 
 _COUNTED: Final = ("wins", "ties", "losses", "only_reference", "only_planner", "neither")
 _ENVIRONMENT: Final = get_type_hints(Study)["environment"]
-_FILE: Final = re.compile(r"(?:problems|plans)/[a-z0-9-]{1,250}\.json")
+_FILE: Final = re.compile(r"(?:problems|plans)/[a-z0-9-]{1,250}\.json(?:\.gz)?")
 
 
 def study_to_json(study: Study, files: ReportFiles | None = None) -> dict[str, Any]:
@@ -219,6 +219,6 @@ def _beside(file: str, where: str, folder: Path) -> Path:
     """Return a file of the report; what leads elsewhere is refused."""
     if not _FILE.fullmatch(file):
         raise PartitionError(
-            f"{where} is {shown(file)}; write a file of the report, such as problems/1-gpt2.json"
+            f"{where} is {shown(file)}; write a file of the report, such as problems/gpt2-a.json"
         )
     return folder / file

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from pathlib import Path
 
-from experiments.comparison.records import Study, best_row
-from experiments.reports.content.names import ReportFiles, name_files
+from experiments.comparison.records import Study
+from experiments.reports.content.blocks import all_figures
+from experiments.reports.content.names import name_files
+from experiments.reports.content.rows import exact_table
 from experiments.reports.formats.html import to_html
 from experiments.reports.formats.markdown import to_markdown
-from experiments.reports.formats.page import make_page
 from experiments.reports.formats.study_json import study_to_json, to_text
-from fx_bridge.presentation.details import plan_details
-from fx_bridge.presentation.trace import pipeline_trace
+from experiments.reports.formats.table_files import to_csv, to_latex
 from solver import PartitionError
-from solver.io.files import check_folder_writable, write_texts_atomically
+from solver.io.files import check_folder_writable, write_files_atomically
 from solver.io.json_files import plan_to_json, problem_to_json
 from solver.model.text import shortened
 
@@ -46,13 +47,20 @@ def _make(folder: Path) -> None:
         raise PartitionError(f"cannot create the folder {shortened(folder)}: {error}") from None
 
 
-def write_report(study: Study, path: str | os.PathLike[str]) -> tuple[Path, ...]:
+def write_report(
+    study: Study, path: str | os.PathLike[str], *, is_last: bool = True
+) -> tuple[Path, ...]:
     """Write ``report.html``, ``report.md`` and ``results.json``, and the files that they name.
 
-    Those are ``problems/*.json``, ``plans/*.json`` and ``traces/*.json``. All files are complete,
-    beside those that they replace, before the first takes its place: a full disk leaves the old
-    report whole. The pages come last, so that they never name a file that is not there. Other
-    files in the folder stay.
+    Those are in ``figures``, ``tables``, ``problems``, ``plans`` and ``traces``. All files are
+    complete, beside those that they replace, before the first takes its place: a full disk leaves
+    the old report whole. The pages come last, so that they never name a file that is not there.
+    Other files in the folder stay, and so do those that hold the same already.
+
+    Parameters
+    ----------
+    is_last : bool
+        No other follows soon; figures as PDF are left to the last.
 
     Returns
     -------
@@ -64,39 +72,58 @@ def write_report(study: Study, path: str | os.PathLike[str]) -> tuple[Path, ...]
     PartitionError
         If the folder cannot be made or written to.
     """
-    texts = compose(study)
+    contents = compose(study, is_last=is_last)
     folder = prepare_folder(path)
-    for parent in dict.fromkeys((folder / name).parent for name in texts):
+    for parent in dict.fromkeys((folder / name).parent for name in contents):
         _make(parent)
-    write_texts_atomically({folder / name: text for name, text in texts.items()})
-    return tuple(folder / name for name in texts if "/" not in name)
+    write_files_atomically(
+        {
+            folder / name: content
+            for name, content in contents.items()
+            if not _holds(folder / name, content)
+        }
+    )
+    return tuple(folder / name for name in contents if "/" not in name)
 
 
-def compose(study: Study) -> dict[str, str]:
-    """Return the texts of all files by their names relative to the folder, pages last."""
+def _holds(path: Path, content: bytes) -> bool:
+    try:
+        return path.stat().st_size == len(content) and path.read_bytes() == content
+    except OSError:
+        return False
+
+
+def compose(study: Study, *, is_last: bool = True) -> dict[str, bytes]:
+    """Return the contents of all files by their names relative to the folder, pages last."""
+    # Figures load matplotlib, which is not needed before.
+    from experiments.reports.formats.page import make_report
+
     files = name_files(study)
-    texts: dict[str, str] = {}
+    contents: dict[str, bytes] = {}
     for case in study.cases:
         if case.problem is not None:
-            text = json.dumps(problem_to_json(case.problem))
-            texts[files.problems[case.key]] = text + "\n"
+            contents[files.problems[case.key]] = _packed(problem_to_json(case.problem))
     for index, row in enumerate(study.rows):
-        if row.plan is not None:
-            texts[files.plans[index]] = json.dumps(plan_to_json(row.plan), indent=1) + "\n"
-    page = make_page(study, files)
-    texts.update(_traces(study, files))
-    texts["results.json"] = to_text(study_to_json(study, files))
-    texts["report.md"] = to_markdown(page)
-    texts["report.html"] = to_html(page)
-    return texts
+        if row.plan is not None and files.plans[index] not in contents:
+            contents[files.plans[index]] = _packed(plan_to_json(row.plan))
+    report = make_report(study, files)
+    for key, plan in report.plans.items():
+        contents[files.traces[key]] = _packed(plan.trace)
+    for figure in all_figures(report.page):
+        contents[f"figures/{figure.name}.svg"] = figure.picture.svg.encode()
+        if is_last:
+            contents[f"figures/{figure.name}.pdf"] = figure.picture.pdf
+    for name, table in report.tables.items():
+        contents[f"tables/{name}.csv"] = to_csv(table).encode()
+        contents[f"tables/{name}.tex"] = to_latex(table).encode()
+    contents["tables/answers.csv"] = to_csv(exact_table(study.rows)).encode()
+    contents["results.json"] = to_text(study_to_json(study, files)).encode()
+    contents["report.md"] = to_markdown(report.page).encode()
+    contents["report.html"] = to_html(report.page).encode()
+    return contents
 
 
-def _traces(study: Study, files: ReportFiles) -> dict[str, str]:
-    """Return the best plan of every case as a pipeline in time."""
-    texts: dict[str, str] = {}
-    for case in study.cases:
-        best = best_row(study.rows_of(case.key))
-        if case.key in files.traces and case.problem is not None and best is not None and best.plan:
-            trace = pipeline_trace(plan_details(case.problem, best.plan))
-            texts[files.traces[case.key]] = json.dumps(trace, separators=(",", ":")) + "\n"
-    return texts
+def _packed(document: object) -> bytes:
+    """Return plain data as packed JSON, the same bytes for the same data."""
+    text = json.dumps(document, separators=(",", ":")) + "\n"
+    return gzip.compress(text.encode(), compresslevel=6, mtime=0)

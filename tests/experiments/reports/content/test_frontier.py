@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from experiments.comparison.records import Case, CaseKey
 from experiments.reports.content.frontier import frontier_table, frontiers
-from experiments.reports.figures.whole_plan import memory_against_time_figure
 from tests.support.recompute_cases import SMALL, small_problem
 from tests.support.studies import row, study
 
@@ -47,7 +46,6 @@ def test_a_curve_has_a_value_for_each_size():
     table = frontier_table(found)
     assert table.header == ("memory of each device", *found.curves)
     assert table.rows[2] == ("2.224 kB", "131 ns", "-", "150 ns")
-    assert memory_against_time_figure(found).tables == (table,)
 
 
 def test_cases_that_make_no_curve():

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.comparison.records import Case
+from experiments.comparison.records import Case, EquivalenceRow
 from experiments.reports.content.blocks import Table
-from experiments.reports.content.rows import answers_table, format_change, overview_table, troubles
+from experiments.reports.content.rows import (
+    answers_table,
+    exact_table,
+    format_change,
+    overview_table,
+)
 from tests.support.studies import key, row, study
 
 
@@ -93,12 +98,9 @@ def test_statuses_are_words() -> None:
     ]
     found = [cells(answers_table(rows), line)["status"] for line in range(5)]
     assert found == ["no plan exists", "nothing found", "breaks limits", "timed out", "feasible"]
-    assert troubles(rows) == (
-        ("a", "no plan exists"),
-        ("b, f", "nothing found"),
-        ("c", "device 'x' needs 5 bytes"),
-        ("d", "timed out"),
-    )
+    why = answers_table(rows, names_case=False).column("why")
+    assert why == ("", "", "device 'x' needs 5 bytes", "", "", "", "")
+    assert "why" not in answers_table(rows).header
 
 
 def test_the_overview_names_the_best_plan_and_the_best_proof() -> None:
@@ -121,3 +123,20 @@ def test_the_overview_names_the_best_plan_and_the_best_proof() -> None:
     assert fourth["status"] == "too small"
     assert (second["planners"], third["without a plan"]) == ("2", "1")
     assert "minimised" not in table.header
+
+
+def test_the_overview_says_whether_splits_compute_the_same() -> None:
+    a, b, c, d = (key(name) for name in "abcd")
+    checks = [EquivalenceRow(a, "auto", True), EquivalenceRow(b, "auto", True)]
+    checks += [EquivalenceRow(b, "chain", True), EquivalenceRow(c, "auto", False)]
+    found = study(cases=tuple(map(Case, (a, b, c, d))), checks=tuple(checks))
+    words = ("same", "same, 2 plans", "NOT EQUAL in 1 of 1", "-")
+    assert overview_table(found).column("split") == words
+
+
+def test_exact_numbers_are_those_of_the_rows() -> None:
+    table = exact_table([row("auto", 12, 3, bound=10), row("peer", spilled_bytes=7)])
+    first, second = cells(table, 0), cells(table, 1)
+    assert (first["objective"], first["bound"], first["gap"]) == ("12 3", "10", str(2 / 12))
+    assert (first["feasible"], second["feasible"]) == ("true", "false")
+    assert (second["objective"], second["transfer_bytes"], second["spilled_bytes"]) == ("", "", "7")

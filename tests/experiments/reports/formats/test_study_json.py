@@ -50,16 +50,16 @@ def test_problems_and_plans_are_files_that_other_commands_take(tmp_path: Path) -
     found = solved_study()
     write_report(found, tmp_path)
     data = json.loads((tmp_path / "results.json").read_text())
-    assert data["cases"][0]["problem"] == "problems/1-m-a.json"
-    problem = load_problem(tmp_path / "problems/1-m-a.json")
+    assert data["cases"][0]["problem"] == "problems/m-a.json.gz"
+    problem = load_problem(tmp_path / "problems/m-a.json.gz")
     assert problem_digest(problem) == data["cases"][0]["digest"]
     assert [row["plan"] for row in data["rows"]] == [
-        "plans/1-m-a-greedy.json",
-        "plans/1-m-a-chain.json",
-        "plans/1-m-a-cp-sat.json",
+        "plans/m-a-greedy.json.gz",
+        "plans/m-a-chain.json.gz",
+        "plans/m-a-chain.json.gz",
         None,
     ]
-    assert load_plan(tmp_path / "plans/1-m-a-cp-sat.json") == found.rows[2].plan
+    assert load_plan(tmp_path / "plans/m-a-chain.json.gz") == found.rows[2].plan
 
 
 def test_one_line_holds_one_answer() -> None:

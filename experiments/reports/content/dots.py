@@ -1,0 +1,90 @@
+"""Every answer in multiples of the best bound of its case: what the first figure shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from experiments.comparison.records import CaseKey, PlannerRow
+from experiments.reports.content.rows import rows_by_case
+from experiments.reports.content.statistics import geometric_mean, has_plan
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerDots:
+    """One planner.
+
+    Attributes
+    ----------
+    planner : str
+        With the steps that it left out.
+    ratios : tuple of (float, CaseKey)
+        Of its answers with feasible plans.
+    answers : int
+        All of them.
+    """
+
+    planner: str
+    ratios: tuple[tuple[float, CaseKey], ...]
+    answers: int
+
+    @property
+    def mean(self) -> float | None:
+        """The geometric mean of the ratios; None without one."""
+        return geometric_mean([ratio for ratio, _ in self.ratios])
+
+
+@dataclass(frozen=True, slots=True)
+class Dots:
+    """All planners on the cases of one objective.
+
+    Attributes
+    ----------
+    objective : tuple of str
+        Of these cases; ratios are of the first.
+    planners : tuple of PlannerDots
+        Those that have a plan most often first, of these the ones of the least mean.
+    unbounded : int
+        Cases of which no bound is known: their ratios are those to the best plan.
+    """
+
+    objective: tuple[str, ...]
+    planners: tuple[PlannerDots, ...]
+    unbounded: int
+
+
+def dots(rows: Iterable[PlannerRow]) -> tuple[Dots, ...]:
+    """Return what is drawn, once for each objective of which any ratio is known."""
+    groups: dict[tuple[str, ...], list[PlannerRow]] = {}
+    for row in rows:
+        groups.setdefault(row.case.objective, []).append(row)
+    found = (_dots(objective, group) for objective, group in groups.items())
+    return tuple(each for each in found if any(planner.ratios for planner in each.planners))
+
+
+def _dots(objective: tuple[str, ...], rows: Sequence[PlannerRow]) -> Dots:
+    least: dict[CaseKey, int] = {}
+    unbounded = 0
+    for key, answers in rows_by_case(rows).items():
+        plans = [row.objective[0] for row in answers if has_plan(row) and row.objective]
+        bounds = [row.bound[0] for row in answers if row.bound]
+        bound = max(bounds, default=0)
+        least[key] = bound or min(plans, default=0)
+        unbounded += bool(plans) and not bound
+    planners = [
+        _planner(name, [row for row in rows if row.asked == name], least)
+        for name in dict.fromkeys(row.asked for row in rows)
+    ]
+    planners.sort(key=lambda each: (-len(each.ratios), each.mean or 0.0))
+    return Dots(objective, tuple(planners), unbounded)
+
+
+def _planner(name: str, rows: Sequence[PlannerRow], least: dict[CaseKey, int]) -> PlannerDots:
+    ratios = tuple(
+        # Rounded once, from exact integers.
+        (float(Fraction(row.objective[0], least[row.case])), row.case)
+        for row in rows
+        if has_plan(row) and row.objective and row.objective[0] and least[row.case]
+    )
+    return PlannerDots(name, ratios, len(rows))

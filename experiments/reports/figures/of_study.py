@@ -1,0 +1,123 @@
+"""The figures of a report with their words."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from typing import Any, Final
+
+from experiments.comparison.records import Case
+from experiments.reports.content.blocks import Figure, Table
+from experiments.reports.content.dots import Dots
+from experiments.reports.content.frontier import Frontier
+from experiments.reports.content.plan_tables import device_table, stage_table, stage_words
+from experiments.reports.figures.devices import devices_figure
+from experiments.reports.figures.dots import dots_figure
+from experiments.reports.figures.frontier import frontier_figure
+from experiments.reports.figures.stages import stages_figure
+from fx_bridge.presentation.details import plan_details
+from fx_bridge.presentation.trace import pipeline_trace
+from solver import PartitionPlan, PartitionProblem
+from solver.io.json_files import plan_to_json, problem_digest
+
+_MOST_KEPT: Final = 256
+"""Plans whose figures are kept: a comparison writes its report after each model."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownPlan:
+    """What a report has of one plan.
+
+    Attributes
+    ----------
+    figures : tuple of Figure
+        Its stages, and its devices.
+    stages, devices : Table
+        The same in numbers.
+    trace : dict
+        The plan as a pipeline in time.
+    """
+
+    figures: tuple[Figure, ...]
+    stages: Table
+    devices: Table
+    trace: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Key:
+    """What a plan is told from others by."""
+
+    stem: str
+    digest: str
+    text: str
+    problem: PartitionProblem = field(compare=False)
+    plan: PartitionPlan = field(compare=False)
+
+
+def shown_plan(stem: str, case: Case, plan: PartitionPlan) -> ShownPlan:
+    """Return what is shown of a plan, made once in a process.
+
+    Parameters
+    ----------
+    stem : str
+        What the names of its figures begin with.
+    """
+    assert case.problem is not None
+    digest = case.digest or problem_digest(case.problem)
+    return _shown(_Key(stem, digest, json.dumps(plan_to_json(plan)), case.problem, plan))
+
+
+@lru_cache(_MOST_KEPT)
+def _shown(key: _Key) -> ShownPlan:
+    details = plan_details(key.problem, key.plan)
+    words = partial(stage_words, key.problem, key.plan)
+    quotient, devices = f"{key.stem}-quotient", f"{key.stem}-devices"
+    return ShownPlan(
+        (
+            Figure(
+                quotient,
+                "Stages",
+                "",
+                stages_figure(quotient, details, words),
+            ),
+            Figure(
+                devices,
+                "Devices",
+                "Compute, send and receive overlap." if details.overlap else "",
+                devices_figure(devices, details),
+            ),
+        ),
+        stage_table(details, words()),
+        device_table(details),
+        pipeline_trace(details),
+    )
+
+
+def dots_block(number: int, dots: Dots) -> Figure:
+    """Return the figure of all answers to the cases of one objective."""
+    name = f"answers-{number}"
+    unbounded = ""
+    if dots.unbounded:
+        unbounded = f" Without a bound ({dots.unbounded}) the best plan takes its place."
+    return Figure(
+        name,
+        f"All answers, {', '.join(dots.objective)}",
+        "A dot for each case in which the planner has a plan: its objective in multiples of the "
+        f"best bound that anyone proves. No plan is left of 1.{unbounded} Lines are geometric "
+        "means.",
+        dots_figure(name, dots),
+    )
+
+
+def frontier_block(number: int, frontier: Frontier) -> Figure:
+    """Return the figure of what less memory costs."""
+    name = f"frontier-{number}"
+    return Figure(
+        name,
+        f"Memory of each device against {frontier.objective}, {frontier.model}",
+        f"The line is {frontier.exact}, which decides what runs again together with the "
+        "partition; marks are planners with rules of their own. No mark: nothing fits.",
+        frontier_figure(name, frontier),
+    )
