@@ -12,7 +12,7 @@ from typing import Any, Final
 from experiments.problems.generators import GeneratorSettings, generate_problem
 from experiments.workloads.catalogue import PREFIX, workload_path
 from experiments.workloads.reader import InstanceSettings, instance_from_json
-from experiments.zoo.models import ZOO
+from experiments.zoo.models import SAVED_PROBLEM, ZOO
 from solver import PartitionError, PartitionProblem
 from solver.io.files import read_json
 from solver.io.json_fields import Name, read_as
@@ -123,7 +123,7 @@ def read_model(
 
 
 def _is_file(text: str) -> bool:
-    return text.startswith(PREFIX) or text.lower().endswith((".json", ".json.gz"))
+    return text.startswith(PREFIX) or text.lower().endswith(SAVED_PROBLEM)
 
 
 @dataclass(frozen=True)

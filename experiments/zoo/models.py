@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 CONFIGURATION_PREFIX: Final = "configuration:"
 """Of names of ``CONFIGURATIONS`` in :mod:`experiments.zoo.configurations`."""
+SAVED_PROBLEM: Final = (".json", ".json.gz")
+"""How the names of saved problems end."""
 
 
 def resolve_model(text: str) -> ModelSpec | Path:
@@ -43,9 +45,9 @@ def resolve_model(text: str) -> ModelSpec | Path:
     ----------
     text : str
         A zoo name, ``configuration:NAME``, a name of ``CONFIGURATIONS``, an import string
-        ``package.module:factory``, a ``*.pt2`` file of ``torch.export.save``, a ``*.json``
-        file, or ``published:NAME``, a workload that comes with the package. An import string
-        runs that module's code, and a ``*.pt2`` file is unpickled.
+        ``package.module:factory``, a ``*.pt2`` file of ``torch.export.save``, a ``*.json`` or
+        ``*.json.gz`` file, or ``published:NAME``, a workload that comes with the package. An
+        import string runs that module's code, and a ``*.pt2`` file is unpickled.
 
     Raises
     ------
@@ -54,7 +56,7 @@ def resolve_model(text: str) -> ModelSpec | Path:
     """
     if text in ZOO:
         return ZOO[text]
-    if text.lower().endswith(".json"):
+    if text.lower().endswith(SAVED_PROBLEM):
         path = Path(text)
         if not os.path.exists(text):  # noqa: PTH110 - false for any name that cannot be
             raise PartitionError(
@@ -85,7 +87,7 @@ def resolve_model(text: str) -> ModelSpec | Path:
 
 def is_import_string(text: str) -> bool:
     """Return whether `text` names code of a person's own, which runs where it is resolved."""
-    is_file = text.lower().endswith((".json", ".pt2"))
+    is_file = text.lower().endswith((*SAVED_PROBLEM, ".pt2"))
     return ":" in text and not is_file and not text.startswith((PREFIX, CONFIGURATION_PREFIX))
 
 

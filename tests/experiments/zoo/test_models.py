@@ -69,6 +69,7 @@ def test_large_models_take_no_memory_for_weights(name: str, size_bytes: int) -> 
         ("zzzzz", "the zoo has gpt2"),
         ("", "the zoo has gpt2"),
         ("missing.json", "there is no file missing.json"),
+        ("missing.json.gz", "there is no file missing.json.gz"),
         ("no_such_module:make", "cannot import no_such_module"),
         ("math:", "not an import string"),
         (":make", "not an import string"),
