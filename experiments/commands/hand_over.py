@@ -99,7 +99,6 @@ def hand_over(
     if to != "programs":
         check_writable(out, plan_file, model)
 
-    from fx_bridge.capture.modules import innermost_modules
     from fx_bridge.checkpoint.programs import save_stage_programs
     from fx_bridge.split.by_plan import split_by_plan
 
@@ -129,13 +128,21 @@ def hand_over(
         answer["devices"] = [stage.device for stage in stages]
     if as_json:
         print_json(answer)
-        return
-    lines = [f"wrote {out}: {told}"]
-    if stages:
-        modules = ModuleTree(innermost_modules(captured)).stages(plan, names_width())
-        named = zip(plan.stages, modules, strict=True)
-        lines += [_told_ranks(stages), *(f"{stage}: {names}" for stage, names in named)]
-    print_lines(lines)
+    else:
+        print_lines([f"wrote {out}: {told}", *_told_stages(captured, plan, stages)])
+
+
+def _told_stages(
+    captured: CapturedGraph, plan: PartitionPlan, stages: Sequence[Stage]
+) -> list[str]:
+    """Return a line that says where some stages run, and one with the modules of each of a plan."""
+    from fx_bridge.capture.modules import innermost_modules
+
+    if not stages:
+        return []
+    modules = ModuleTree(innermost_modules(captured)).stages(plan, names_width())
+    named = zip(plan.stages, modules, strict=True)
+    return [_told_ranks(stages), *(f"{stage}: {names}" for stage, names in named)]
 
 
 def _check_options(

@@ -13,7 +13,7 @@ from experiments.commands.options import OUTPUT_PANEL, out_option
 from experiments.console.command_line import command_text
 from experiments.console.output import check_writable, say_written
 from solver import PartitionError
-from solver.io.files import write_texts_atomically
+from solver.io.files import write_files_atomically
 from solver.model.text import shortened
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class PlanOutputs:
 
             return hand_overs(self.captured, result.plan, result.evaluation.problem)
 
-        write_texts_atomically(
+        write_files_atomically(
             {
                 path: plan_text(
                     result, form, title=self.model, command=command_text(), hand_overs=said
