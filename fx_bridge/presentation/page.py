@@ -180,16 +180,12 @@ class _Page:
         device_class = self._evaluation.problem.device_of[usage.device].device_class
         parts = [f'<div class="card d{number}"><h3>{escaped(usage.device)} <small>']
         parts.append(f"{escaped(device_class)}</small></h3>")
-        stages = [
-            (at, stage)
-            for at, stage in enumerate(self._plan.stages)
-            if stage.device == usage.device
-        ]
-        if not stages:
+        own = [at for at, stage in enumerate(self._plan.stages) if stage.device == usage.device]
+        if not own:
             return "".join((*parts, '<p class="muted">not used</p></div>'))
-        for at, _ in stages:
+        for at in own:
             words = escaped(self._tree.words(self._members[at], _MOST_WORDS))
-            label = f'<span class="muted">stage {at}:</span> ' if len(stages) > 1 else ""
+            label = f'<span class="muted">stage {at}:</span> ' if len(own) > 1 else ""
             parts.append(f"<p>{label}{words}</p>")
         over = usage.capacity_bytes is not None and usage.memory_bytes > usage.capacity_bytes
         of = "" if usage.capacity_bytes is None else f" of {format_bytes(usage.capacity_bytes)}"
@@ -197,13 +193,9 @@ class _Page:
         most_bytes = usage.capacity_bytes or max(e.memory_bytes for e in self._evaluation.usage)
         filled = min(100.0, 100 * usage.memory_bytes / max(most_bytes, 1))
         times_ns = (usage.compute_ns, usage.send_ns, usage.receive_ns)
-        most_ns = (
-            max(
-                max(e.load_ns, e.compute_ns + e.send_ns + e.receive_ns)
-                for e in self._evaluation.usage
-            )
-            or 1
-        )
+        # Where transfers overlap, the parts of a load are longer than it.
+        longest_ns = (e.compute_ns + e.send_ns + e.receive_ns for e in self._evaluation.usage)
+        most_ns = max(*longest_ns, 1)
         bars = "".join(
             f'<i class="{name}" style="width:{100 * time_ns / most_ns:.1f}%"></i>'
             for name, time_ns in zip(_BARS, times_ns, strict=True)

@@ -110,7 +110,9 @@ class ModuleView:
     def _row(self, module: Module) -> Iterator[str]:
         total = self._totals.of_module[module.path]
         above, dot, name = module.path.rpartition(".")
-        label = f"<small>{escaped(above)}{dot}</small>{escaped(name)}" if name else "the model"
+        label = (
+            f"<small>{escaped(above)}{dot}</small>{escaped(name)}" if module.path else "the model"
+        )
         anchor = self._anchors.get(module.path)
         yield f"<details{f' id={anchor}' if anchor else ''}"
         yield f"{' open' if module.path in self._opened else ''}>{self._summary(label, total)}"

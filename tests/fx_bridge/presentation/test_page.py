@@ -1,6 +1,7 @@
 """Pages of plans, read as a browser reads them."""
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -100,6 +101,18 @@ def test_names_are_text_whatever_they_say():
     # No tag or attribute but the page's own: the parser checks that.
     assert page.of("h1")[0]["text"] == printable(hostile)
     assert page.text.count(printable(hostile)) == 5  # title, heading, command, program, words
+
+
+def test_paths_of_modules_are_text_whatever_they_say():
+    problem, plan = PLANS["nasty"]()
+    paths = ["<script>.x</script>\n", 'a."\u202e.b', "..", "a.", "'", *["model.0"] * 9]
+    operators = tuple(
+        replace(operator, module=path)
+        for operator, path in zip(problem.operators, paths, strict=False)
+    )
+    result = judge("by hand", problem.replace(operators=operators), plan, 0.0)
+    rows = {element["text"] for element in Page(plan_page(result)).of("b")}
+    assert {printable(path) for path in paths} <= rows
 
 
 def test_rows_of_modules_have_the_evaluators_numbers():
