@@ -133,6 +133,8 @@ class _Page:
         facts = [(name.replace("_", " "), format_value(name, value)) for name, value in values]
         if result.objective_bound is not None:
             facts.insert(1, ("gap", format_gap(result.gap)))
+        if self._plan.recomputed:
+            facts.append(("operators run again", f"{len(self._plan.recomputed):,}"))
         cells = "".join(f"<div><b>{value}</b>{name}</div>" for name, value in facts)
         told = f"<p>{self._proven()}</p>"
         if lines:

@@ -33,7 +33,7 @@ def dot_text(evaluation: Evaluation, plan: PartitionPlan) -> str:
 
 
 def mermaid_text(evaluation: Evaluation, plan: PartitionPlan) -> str:
-    """Return the graph in the language of Mermaid, as ```` ```mermaid ```` in Markdown takes it."""
+    """Return the graph in the language of Mermaid, which Markdown takes in blocks of that name."""
     lines = ["flowchart LR"]
     for number, label in enumerate(_labels(evaluation, plan)):
         text = "<br>".join(map(_escaped_for_mermaid, label))
