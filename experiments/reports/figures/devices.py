@@ -38,6 +38,8 @@ _LONGEST: Final = 19
 _LETTER: Final = 4.4
 """Width of a letter of a name, of which there are at most `_LONGEST`."""
 _PANEL: Final = 0.31
+_FAR: Final = 3
+"""Times the largest peak."""
 _LOADS: Final = {"compute": BLUE, "send": ORANGE, "receive": SKY}
 _ALIVE: Final = {
     "weights": (BLUE, ("weight",)),
@@ -104,6 +106,10 @@ def _draw_memory(axes: Axes, details: PlanDetails) -> None:
         for what, (colour, kinds) in _ALIVE.items()
     }
     _draw_bars(axes, "Memory at the peak", bars, BYTE_UNITS)
+    most_bytes = max(each.memory_bytes for each in details.devices)
+    limits = [each.capacity_bytes or 0 for each in details.devices]
+    # Where capacities are far off, numbers say them.
+    axes.set_xlim(right=1.04 * max(1, most_bytes, min(max(limits), _FAR * most_bytes)))
     for row, each in enumerate(details.devices):
         words = format_bytes(each.memory_bytes)
         capacity = each.capacity_bytes
