@@ -1,1 +1,1 @@
-"""Plain data drawn as SVG."""
+"""Plain data drawn by matplotlib, as SVG and PDF."""

@@ -153,7 +153,7 @@ def _draw_bars(
     axes.set_xlim(left=0)
     axes.xaxis.set_major_locator(MaxNLocator(4))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x / size:g} {unit}" if x else "0"))
-    axes.set_title(title, loc="left", fontsize=9, weight="bold", pad=18, x=-0.01)
+    axes.set_title(title, loc="left", fontsize=10, pad=18, x=-0.01)
     axes.legend(
         loc="lower left",
         bbox_to_anchor=(-0.03, 0.98),
