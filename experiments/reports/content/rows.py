@@ -82,8 +82,14 @@ def _known(value: int | None, words: Callable[[int], str]) -> str:
     return MISSING if value is None else words(value)
 
 
-def overview_table(study: Study) -> Table:
-    """Return one line for each case: the best plan, who found it, and whether it is proven."""
+def overview_table(study: Study, *, with_splits: bool = False) -> Table:
+    """Return one line for each case: the best plan, who found it, and whether it is proven.
+
+    Parameters
+    ----------
+    with_splits : bool
+        Whether it says that models split by plans compute the same, too.
+    """
     rows = rows_by_case(study.rows)
     found = [(case, rows.get(case.key, ())) for case in study.cases]
     lines = [(case, answers, best_row(answers)) for case, answers in found]
@@ -97,7 +103,8 @@ def overview_table(study: Study) -> Table:
     checks: dict[CaseKey, list[bool]] = {}
     for check in study.checks:
         checks.setdefault(check.case, []).append(check.equal)
-    return tabulated(
+    left_out = () if with_splits else ("split",)
+    table = tabulated(
         lines,
         {
             **{name: of_key(cell) for name, cell in _CASE.items()},
@@ -114,7 +121,8 @@ def overview_table(study: Study) -> Table:
             ),
         },
         text=(*_CASE, "best plan by", "status", "split"),
-    ).without_alike(_IF_VARIED)
+    )
+    return table.without(left_out).without_alike(_IF_VARIED)
 
 
 def _split_words(equal: Sequence[bool]) -> str:

@@ -58,7 +58,7 @@ def make_report(study: Study, files: ReportFiles) -> Report:
         best = best_row(study.rows_of(case.key))
         if case.problem is not None and best is not None and best.plan is not None:
             plans[case.key] = shown_plan(files.stems[case.key], case, best.plan)
-    overview = overview_table(study)
+    overview = overview_table(study, with_splits=True)
     compared = {
         f"planners{f'-{number}' if number else ''}": comparison_table(comparison)
         for number, comparison in enumerate(comparisons(study.rows))
@@ -106,7 +106,7 @@ def _models(
         answers.setdefault(row.case, []).append(index)
     records = {record.model: record for record in study.models}
     cases: dict[str, list[Block]] = {name: [] for name in records}
-    overview = overview_table(study)
+    overview = overview_table(study, with_splits=True)
     several = len({case.key.objective for case in study.cases}) > 1
     for case, line in zip(study.cases[:MOST_SHOWN], overview.rows, strict=False):
         key = case.key

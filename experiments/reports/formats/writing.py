@@ -54,8 +54,9 @@ def write_report(
 
     Those are in ``figures``, ``tables``, ``problems``, ``plans`` and ``traces``. All files are
     complete, beside those that they replace, before the first takes its place: a full disk leaves
-    the old report whole. The pages come last, so that they never name a file that is not there.
-    Other files in the folder stay, and so do those that hold the same already.
+    the old report whole. The pages come last, so that they never name a file that is not there
+    (but figures as PDF, until the last report). Other files in the folder stay, and so do those
+    that hold the same already.
 
     Parameters
     ----------
