@@ -84,8 +84,10 @@ from solver.presolve.minimum_cut import MinimumCut
 
 _WINDOWS: Final = (12, 40, 160, 640)
 """Units in a window, round after round: most merges are found in small ones."""
-_CUT_S: Final = 2e-4
-"""Work of a window, and of a cut for each of its units."""
+_UNIT_S: Final = 3e-6
+"""Work of a unit in a window."""
+_WINDOW_UNITS: Final = 10
+"""Units that take as long as a window by itself."""
 _UNCUT: Final = 1 << 58
 _MOST_NS: Final = 1 << 50
 _SOURCE, _SINK = 0, 1
@@ -210,7 +212,7 @@ class _Closing:
             if clock.is_over:
                 break
             window = self._window(unit, most)
-            clock.charge(_CUT_S * (1 + len(window)) / 10)
+            clock.charge(_UNIT_S * (_WINDOW_UNITS + len(window)))
             for other in self._closure(unit, window):
                 found.add((other, unit) if self._upwards else (unit, other))
         return found

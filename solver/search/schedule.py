@@ -157,7 +157,7 @@ EXACT: Final = (
     Step(
         "closed ideals",
         closed_ideals,
-        share=24.0,
+        share=48.0,
         when=all_of(is_bottleneck, gap_above(0), has_closed_ideals),
     ),
     Step("positions", bounds.positions, when=is_first),
