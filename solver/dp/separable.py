@@ -329,7 +329,7 @@ def program_of(
         kept = [cluster for cluster in range(closed.count) if cluster not in dropped]
         edges = arcs_between(neighbours(closed.count, closed.arcs), kept)
         masks = list_ideals(len(kept), edges, MOST_IDEALS)
-        if masks is not None:
+        if masks is not None and kept:
             place = {cluster: number for number, cluster in enumerate(kept)}
             block_of = tuple(place.get(cluster, DROPPED) for cluster in closed.cluster_of)
             gone = [unit for unit, block in enumerate(block_of) if block == DROPPED]
