@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,15 +22,17 @@ _LIMIT_S: Final = 120
 def executed(path: Path) -> nbformat.NotebookNode:
     """Return a notebook with what its cells print now; an error of a cell is raised."""
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(
-        notebook,
-        # No port that others on this machine could speak to.
-        config=Config(KernelManager={"transport": "ipc"}),
-        timeout=_LIMIT_S,
-        record_timing=False,
-        # Where the kernel is: modules are those of this tree.
-        resources={"metadata": {"path": str(ROOT)}},
-    ).execute()
+    with tempfile.TemporaryDirectory() as folder:
+        # Sockets in a folder: no port that others on this machine could speak to.
+        transport = {"transport": "ipc", "ip": str(Path(folder, "kernel"))}
+        NotebookClient(
+            notebook,
+            config=Config(KernelManager=transport),
+            timeout=_LIMIT_S,
+            record_timing=False,
+            # Where the kernel is: modules are those of this tree.
+            resources={"metadata": {"path": str(ROOT)}},
+        ).execute()
     for cell in notebook.cells:
         # Warnings of libraries are not part of the page.
         if "outputs" in cell:
