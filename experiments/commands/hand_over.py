@@ -22,7 +22,6 @@ from experiments.commands.options import (
 from experiments.console.output import check_writable, print_json, print_lines, say, say_note
 from experiments.problems.plan_files import EngineName, read_foreign_plan
 from fx_bridge.presentation.modules import ModuleTree
-from fx_bridge.presentation.tables import names_width
 from solver import Device, PartitionError, PartitionPlan, PartitionProblem, Stage, load_plan
 from solver.io.files import write_text_atomically
 from solver.model.quantities import counted
@@ -135,14 +134,12 @@ def hand_over(
 def _told_stages(
     captured: CapturedGraph, plan: PartitionPlan, stages: Sequence[Stage]
 ) -> list[str]:
-    """Return a line that says where some stages run, and one with the modules of each of a plan."""
+    """Return the modules of each stage of a plan, and a line that says where stages run."""
     from fx_bridge.capture.modules import innermost_modules
 
     if not stages:
         return []
-    modules = ModuleTree(innermost_modules(captured)).stages(plan, names_width())
-    named = zip(plan.stages, modules, strict=True)
-    return [_told_ranks(stages), *(f"{stage}: {names}" for stage, names in named)]
+    return [*ModuleTree(innermost_modules(captured)).stage_lines(plan), _told_ranks(stages)]
 
 
 def _check_options(

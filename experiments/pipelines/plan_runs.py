@@ -13,7 +13,6 @@ from experiments.problems.instances import devices_by_shares
 from experiments.problems.profile import Profile
 from experiments.problems.request import ProblemRequest, problem_of_graph, requested_graph
 from fx_bridge.presentation.modules import ModuleTree
-from fx_bridge.presentation.tables import names_width
 from solver import (
     Device,
     PartitionError,
@@ -146,13 +145,6 @@ def _plans(
     return plans
 
 
-def _modules(problem: PartitionProblem, plan: PartitionPlan) -> tuple[str, ...]:
-    """Return each stage and its modules, in a line of a terminal."""
-    labels = [f"{stage}: " for stage in plan.stages]
-    words = ModuleTree.of(problem).stages(plan, names_width() - max(map(len, labels)))
-    return tuple(label + names for label, names in zip(labels, words, strict=True))
-
-
 def run_plans(
     model: str,
     captured: CapturedGraph,
@@ -224,7 +216,7 @@ def run_plans(
             devices=plan.device_order,
             predicted=predict(problem, plan),
             measured=measured[first_with[name]],
-            modules=_modules(problem, plan),
+            modules=tuple(ModuleTree.of(problem).stage_lines(plan)),
         )
         for name, plan in plans.items()
     ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final
 
+from fx_bridge.presentation.tables import names_width
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 
@@ -127,6 +128,12 @@ class ModuleTree:
         for name in self._module_of:
             members[plan.stage_index[name]].append(name)
         return tuple(self.words(names, width) for names in members)
+
+    def stage_lines(self, plan: PartitionPlan) -> list[str]:
+        """Return each stage of a plan with its modules, in a line of the terminal."""
+        labels = [f"{stage}: " for stage in plan.stages]
+        words = self.stages(plan, names_width() - max(map(len, labels)))
+        return [label + names for label, names in zip(labels, words, strict=True)]
 
     def _held(self, names: Iterable[str]) -> dict[str, int]:
         """Return the number of `names` within each module that contains one."""
