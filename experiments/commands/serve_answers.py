@@ -130,11 +130,12 @@ def _lines(found: ServingPlan, engine: str | None) -> list[str]:
     if solved.metrics is None:
         return [f"{solved.objective}: {solved.status.value}; {solved.reason or 'no plan found'}"]
     metrics = solved.metrics
-    held, capacities = found.memory_bytes, _problem(found).device_of
+    held, problem = found.memory_bytes, _problem(found)
+    modules = ModuleTree.of(problem).stages(found.plan, names_width())
     rows = [
         (
             device,
-            format_bytes(capacities[device].memory_bytes),
+            format_bytes(problem.device_of[device].memory_bytes),
             format_bytes(held[device]),
             str(len(layers)),
         )
@@ -144,7 +145,7 @@ def _lines(found: ServingPlan, engine: str | None) -> list[str]:
         *table_lines(
             ("device", "usable", "memory", "layers"),
             rows,
-            below=[[words] for words in _modules(found)],
+            below=[[words] for words in modules],
         ),
         f"tokens that fit: {_number(solved.most_tokens) or 'not known'}",
         f"first token: {format_ns(metrics.first_token_ns)}",
@@ -161,16 +162,6 @@ def _lines(found: ServingPlan, engine: str | None) -> list[str]:
 def _problem(found: ServingPlan) -> PartitionProblem:
     """Return the problem of one of the phases, which have the same modules."""
     return next(iter(found.solved.problem.phases.problems.values()))
-
-
-def _modules(found: ServingPlan, label: str = "") -> list[str]:
-    """Return the modules on each device of a plan, in its order, in a line of the terminal."""
-    plan, problem = found.plan, _problem(found)
-    on: dict[str, list[str]] = {device: [] for device in plan.device_order}
-    for op in problem.operators:
-        on[plan.assignment[op.name]].append(op.name)
-    tree = ModuleTree.of(problem)
-    return [tree.words(names, names_width() - len(label)) for names in on.values()]
 
 
 def words_lines(words: Words) -> list[str]:
@@ -222,9 +213,7 @@ def _table(plans: Sequence[ServingPlan], engine: str | None) -> list[str]:
         if found.solved.plan is None:
             below.append([found.solved.reason or "no plan found"])
             continue
-        devices = [f"{device}: " for device in found.plan.device_order]
-        words = _modules(found, max(devices, key=len))
-        told = [device + names for device, names in zip(devices, words, strict=True)]
+        told = ModuleTree.of(_problem(found)).stage_lines(found.plan)
         told += () if engine is None else words_lines(found.words(engine))
         below.append(told)
     lines = table_lines(_COLUMNS, [*map(_row, plans)], text=["proof"], below=below)

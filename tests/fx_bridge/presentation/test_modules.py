@@ -3,6 +3,7 @@
 import pytest
 
 from fx_bridge.presentation.modules import ModuleTree
+from solver import PartitionPlan
 
 
 def tree(*paths):
@@ -71,6 +72,22 @@ def test_equal_parts_of_modules_in_a_row_are_folded():
         "part of m.h.0-2 (attn), part of h.3 (ln, attn)"
     )
     assert BLOCKS.words(["2", "8", "11"]) == "part of m.h.0 (attn), part of h.2-3 (attn)"
+
+
+def test_each_stage_of_a_plan_has_a_line(monkeypatch):
+    plan = PartitionPlan(
+        {name: "x" if name < "3" else "y" for name in "012345"}, ("x", "y"), {"2": 1, "5": 1}
+    )
+    layers = tree(*(f"layers.{number}.{part}" for number in range(3) for part in "ab"))
+    words = ["layers.0", "part of layers.1 (b), part of layers.2 (a)", "part of layers.1 (a)"]
+    assert list(layers.stages(plan)) == [*words, "part of layers.2 (b)"]
+    monkeypatch.setenv("COLUMNS", "40")
+    assert layers.stage_lines(plan) == [
+        "x: layers.0",
+        "y: part of layers.1-2",
+        "x (chunk 1): part of layers.1 (a)",
+        "y (chunk 1): part of layers.2 (b)",
+    ]
 
 
 def test_numbers_alone_are_called_modules():
