@@ -26,7 +26,7 @@ from experiments.pipelines.group import PipelineGroup
 from experiments.pipelines.plan_runs import RunSettings, run_plans
 from experiments.pipelines.prediction import accuracy
 from experiments.pipelines.profiling import measure_profile
-from experiments.pipelines.tables import plan_table, row_json
+from experiments.pipelines.tables import plan_lines, row_json
 from experiments.problems.request import ProblemRequest
 from experiments.zoo.models import captured_model
 from solver import Pipeline
@@ -90,10 +90,7 @@ def main():
     rows = []
     for found in rows_of(given.models or MODELS, modes or (False, True), given.steps, say):
         rows += found
-    from rich.console import Console
-
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
-    console.print(plan_table(rows))
+    print("\n".join(plan_lines(rows)))
     for line in accuracy(rows):
         print(line)
     if given.json:

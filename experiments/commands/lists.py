@@ -35,7 +35,7 @@ def list_models(as_json: JsonOption = False) -> None:
             spec.name,
             spec.description,
             "yes" if spec.name in DEFAULT_MODELS else "",
-            spec.extra or "",
+            "" if spec.extra is None else f"fxpartition[{spec.extra}]",
         )
         for spec in ZOO.values()
     ]
@@ -94,7 +94,7 @@ def list_planners(as_json: JsonOption = False) -> None:
                     None,
                     (
                         "a model" if spec.needs_model else "",
-                        spec.extra or "",
+                        f"fxpartition[{spec.extra}]" if spec.extra else "",
                         "--recompute" if spec.recomputes else "",
                     ),
                 )

@@ -182,7 +182,7 @@ def test_plan_shows_greedy_beside_optimal_and_saves(
     assert main(["plan", "mlp", "--devices", "300KiB,350KiB,3MB", "--out", str(out)]) == 0
     text = capsys.readouterr().out
     assert "greedy" in text
-    assert "ideal-dp: optimal in" in text
+    assert "ideal-dp: bottleneck" in text and "optimal in" in text
     assert "gap 0 %" in text
     plan = load_plan(out)
     assert len(plan.assignment) == 9
