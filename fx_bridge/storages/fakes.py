@@ -178,7 +178,9 @@ def is_flat(tensor: torch.Tensor) -> bool:
     flat = tensor.layout is torch.strided and not tensor.is_quantized
     if not flat or tensor.is_conj() or tensor.is_neg() or tensor.is_inference():
         return False
-    return all(type(size) is int for size in tensor.shape)
+    numbers = *tensor.shape, *tensor.stride(), tensor.storage_offset()
+    # The storage of a view that is an input has a size that is a symbol.
+    return all(type(number) is int for number in (*numbers, tensor.untyped_storage().nbytes()))
 
 
 def layout_of(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], int]:

@@ -244,6 +244,20 @@ def test_a_graph_is_that_of_a_trace_of_every_call(forward, is_copied):
     assert bool(copies) == is_copied
 
 
+@pytest.mark.parametrize(
+    "view",
+    [X.view(3, 4), X[:], X.t().reshape(4, 3).t(), torch.cat([X, X])[1:4], X[:1].expand(3, 4)],
+    ids=["view", "slice", "transposed", "narrow", "expanded"],
+)
+def test_inputs_may_be_views(view):
+    """The storage of one has no size that is a number."""
+    assert view._is_view()
+    without, found, copies = both_ways(Forward(layers), (view,))
+    assert found == without
+    assert not any("failed" in line for line in found)
+    assert copies
+
+
 def test_models_that_differentiate_are_traced_without_copies():
     def forces(model, x):
         energy = functional.silu(model.two(functional.silu(model.one(x)))).sum()
