@@ -1,9 +1,9 @@
-"""Makes every table and figure that README and docs/tables.md show, from nothing.
+"""Makes every table and figure that docs/tables.md shows, from nothing.
 
 Units of work, not seconds, limit every solve, so that all but the columns of the clock is the same
-in every run. A table is written when it is done. ``--update README.md docs/tables.md`` puts the
-tables between their markers in the pages, and the figures into ``docs/figures`` beside the first
-page; ``--check`` with the same pages ends with code 1 and one line for each difference.
+in every run. A table is written when it is done. ``--update docs/tables.md`` puts the tables
+between their markers in the page, and the figures into ``figures`` beside it; ``--check`` with the
+same page ends with code 1 and one line for each difference.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from solver.model.quantities import format_seconds
 from solver.model.text import printable
 
 _DIFFERENT: Final = 1
-_FIGURES: Final = Path("docs") / "figures"
+_FIGURES: Final = "figures"
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ def command(
         bool, typer.Option("--check", help="Say how the tables of the pages differ.")
     ] = False,
 ) -> None:
-    """Make every table and figure that README and docs/tables.md show."""
+    """Make every table and figure that docs/tables.md shows."""
     if list_only:
         for name, entry in ENTRIES.items():
             print(f"{name:12} {entry.description}")

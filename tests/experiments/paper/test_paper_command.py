@@ -85,7 +85,7 @@ def test_a_page_is_updated_and_then_there_is_no_difference(made, tmp_path):
     assert output.splitlines() == [
         "page.md: table small: there is no table; write one with --update",
         "page.md: table other: there is no table; write one with --update",
-        "docs/figures/plan.svg: there is no such figure",
+        "figures/plan.svg: there is no such figure",
     ]
     assert made("--update", "page.md")[:2] == (0, "")
     assert "<!-- table: small -->\n| name |" in page.read_text()
@@ -94,11 +94,11 @@ def test_a_page_is_updated_and_then_there_is_no_difference(made, tmp_path):
     page.write_text(page.read_text().replace("| a | 1 | 0.5 |", "| a | 1 | 0.7 |"))
     assert made("--check", "page.md")[0] == 0  # a time of the clock
     page.write_text(page.read_text().replace("| a | 1 | 0.7 |", "| a | 2 | 0.7 |"))
-    (tmp_path / "docs" / "figures" / "plan.svg").write_text("<svg>\n")
+    (tmp_path / "figures" / "plan.svg").write_text("<svg>\n")
     assert made("--check", "page.md")[:2] == (
         1,
         "page.md: table small: row 1 (a), value: '2' is shown, '1' is found\n"
-        "docs/figures/plan.svg: another figure is shown\n",
+        "figures/plan.svg: another figure is shown\n",
     )
 
 

@@ -105,7 +105,7 @@ def test_the_zoo_is_answered_by_every_planner_that_is_asked(monkeypatch):
     assert float(rows["chain"][2]) >= 1
     monkeypatch.setattr(zoo, "DRAWN", (("mlp", "equal"),))
     drawn = zoo.figures(bench)
-    assert set(drawn) >= {"mlp-equal-quotient.svg", "mlp-equal-memory.svg"}
+    assert set(drawn) >= {"mlp-equal-quotient.svg", "mlp-equal-devices.svg"}
     assert all(text.startswith("<svg") for text in drawn.values())
     assert zoo.figures(bench) == drawn
 
