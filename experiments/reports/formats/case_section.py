@@ -103,7 +103,7 @@ def device_words(devices: Sequence[Device]) -> str:
     Examples
     --------
     >>> device_words((Device("a", 10**9), Device("b", 10**9), Device("c")))
-    "2 x 1 GB, unlimited"
+    '2 x 1 GB, unlimited'
     """
     words: list[str] = []
     for (memory_bytes, name), group in groupby(
