@@ -166,6 +166,7 @@ def _backward(
     time_scale: int,
 ) -> Backward:
     parts = random.Random(f"slices {reads} {storage_bytes}")
+    buffers = random.Random(f"buffers {reads} {storage_bytes}")
     latency: int | Mapping[str, int] = rng.randint(0, 20) * time_scale
     if len(classes) == 2 and rng.random() < 0.5:
         latency = {kind: rng.randint(0, 20) * time_scale for kind in classes}
@@ -174,7 +175,7 @@ def _backward(
         gradient_bytes=rng.choice((0, storage_bytes, some_bytes(9))),
         passes_to=rng.choice(reads) if reads and rng.random() < 0.4 else None,
         slices=tuple(read for read in reads if parts.random() < 0.5) * (parts.random() < 0.3),
-        buffer_bytes=some_bytes(30) if parts.random() < 0.1 else 0,
+        buffer_bytes=buffers.randint(0, 2 * storage_bytes) if buffers.random() < 0.1 else 0,
         kept_bytes=rng.choice((0, storage_bytes, rng.randint(0, storage_bytes))),
         residual_bytes=some_bytes(5) if rng.random() < 0.3 else 0,
         workspace_bytes=some_bytes(9) if rng.random() < 0.3 else 0,

@@ -27,7 +27,7 @@ def test_a_plan_is_drawn_once():
 
 def test_stages_are_said_by_what_they_run():
     table = shown("two").stages
-    assert table.column("modules") == ("op0 to op4", "op5 to op9")
+    assert table.column("modules") == ("operators op0 to op4", "operators op5 to op9")
     assert table.column("operators") == ("5", "5")
     assert table.column("reads") == ("-", "5 MB of 0")
 

@@ -34,7 +34,7 @@ def test_a_page_has_all_that_a_reader_asks_for() -> None:
     assert "    fxpartition solve problems/m-a.json.gz --solver cp-sat --time-limit 20" in page
     assert "    fxpartition score plans/m-a-chain.json.gz problems/m-a.json.gz" in page
     assert "| torch | 2.13.0 |" in page
-    assert "| 0 | a! | a to b | 2 | 200 B |" in page
+    assert "| 0 | a! | operators a to b | 2 | 200 B |" in page
     assert "At most 20 s for each answer, 2 workers, seed 0. The whole run took 12.00 s" in page
 
 
