@@ -167,7 +167,8 @@ class PlannerRow:
             name = self.case.objective[0]
             words += f", {name} {format_value(name, self.objective[0])}"
             words += f", gap {format_gap(self.gap)}"
-        return f"{words}, {format_seconds(self.wall_time_s)}"
+        words += f", {format_seconds(self.wall_time_s)}"
+        return f"{words}: {self.reason}" if self.reason else words
 
     def with_result(self, result: SolveResult, trace: tuple[SearchPoint, ...] = ()) -> PlannerRow:
         """Return the row with what the planner's answer is worth; its time stays."""

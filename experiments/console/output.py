@@ -62,6 +62,8 @@ def check_writable(path: str | None, *inputs: str | None, option: str = "--out")
         return
     if not path:
         raise PartitionError(f"{option} is empty; write the name of a file, such as plan.json")
+    if path == "-":
+        raise PartitionError(f"{option} writes a file; leave it out, or write --json to print JSON")
     if "\0" in path:
         raise PartitionError(
             f"cannot write {shortened(path)}: a null character; write another path"

@@ -133,7 +133,8 @@ def _known_class(name: str, own: Iterable[str]) -> str:
     close = close or difflib.get_close_matches(name.lower(), presets, n=1, cutoff=0.5)
     hint = f"did you mean {' or '.join(close)}? " if close else ""
     raise PartitionError(
-        f"device class {name!r} is unknown; {hint}the presets are {', '.join(presets)}"
+        f"device class {name!r} is unknown; {hint}the presets are {', '.join(presets)}; a "
+        "file of devices may define others"
     )
 
 

@@ -173,6 +173,8 @@ def _captured(
     inputs = load_inputs(folder) if folder is not None else None
     if asked.check:
         note = "the model was built with all of its weights, for it was split with --check"
+    elif manifest is not None and spec.name.lower().endswith(".pt2"):
+        note = "each process loaded all weights, for a .pt2 file is read as a whole"
     elif manifest is not None and inputs is not None:
         try:
             loaded = build_weightless(spec)

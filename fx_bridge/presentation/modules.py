@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import Final
 
 from fx_bridge.presentation.tables import names_width
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 
+_MOST_LETTERS: Final = 100
+"""In the words of operators without modules, if the caller sets no width."""
 _MOST_NESTED: Final = 2
 """Levels of brackets within the words of a part."""
 
@@ -98,14 +100,16 @@ class ModuleTree:
         str
             Paths in execution order, each without the words that it shares with the one before.
             Operators of a module's own ``forward`` are not said where a part of it is. Where no
-            modules are known: the first and the last operator.
+            modules are known: operators, those in a row as the first and the last.
         """
         names = list(operators)
         if not names:
             return ""
         if not self.root.children:
-            ends = f"s {names[0]} to {names[-1]}" if len(names) > 1 else f" {names[0]}"
-            return _cut([f"operator{ends}"], width)
+            rows = self._rows(names)
+            ends = [row[0] if len(row) == 1 else f"{row[0]} to {row[-1]}" for row in rows]
+            ends[0] = f"operator{'s' * (len(names) > 1)} {ends[0]}"
+            return _cut(ends, _MOST_LETTERS if width is None else width, [*map(len, rows)])
         if len(names) == self.root.count:
             return _cut(["the whole model"], width)
         held = self._held(names)
@@ -134,6 +138,13 @@ class ModuleTree:
         labels = [f"{stage}: " for stage in plan.stages]
         words = self.stages(plan, names_width() - max(map(len, labels)))
         return [label + names for label, names in zip(labels, words, strict=True)]
+
+    def _rows(self, names: Iterable[str]) -> list[list[str]]:
+        """Return operators in execution order, those that follow each other together."""
+        chosen, rows = set(names), list[list[str]]()
+        for is_chosen, row in groupby(self._module_of, chosen.__contains__):
+            rows += [list(row)] * is_chosen
+        return rows
 
     def _held(self, names: Iterable[str]) -> dict[str, int]:
         """Return the number of `names` within each module that contains one."""
@@ -208,13 +219,14 @@ def _without_shared_words(parts: Iterable[_Part], within: Module | None = None) 
     return found
 
 
-def _cut(parts: list[str], width: int | None) -> str:
-    """Return parts in one line of at most `width` letters."""
+def _cut(parts: list[str], width: int | None, counts: Sequence[int] = ()) -> str:
+    """Return parts in one line of at most `width` letters; a part counts as one, or as `counts`."""
     text = ", ".join(parts)
     if width is None or len(text) <= width:
         return text
     for kept in range(len(parts) - 1, 0, -1):
-        text = f"{', '.join(parts[:kept])} and {len(parts) - kept} more"
+        more = sum(counts[kept:]) or len(parts) - kept
+        text = f"{', '.join(parts[:kept])} and {more} more"
         if len(text) <= width:
             return text
     return f"{parts[0][: max(width - 1, 0)]}…"

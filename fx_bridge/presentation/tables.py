@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
@@ -15,6 +16,10 @@ _LEAST_WIDTH: Final = 12
 _MOST_NAMES: Final = 100
 """Letters in a line of names; longer ones are hard to read."""
 _GAP: Final = "  "
+
+
+class _Folds(textwrap.TextWrapper):
+    wordsep_re = re.compile(r"(\s+|[^\s:._/-]+[:._/-]+)")
 
 
 def terminal_width() -> int | None:
@@ -90,7 +95,7 @@ def table_lines(
     for _ in range(_missing(widths)):
         widest = max(left, key=widths.__getitem__)
         if widths[widest] <= _LEAST_WIDTH:
-            return _blocks(table, under)
+            return _blocks(table, under) + [""] * (len(rows) in rules)
         widths[widest] -= 1
     found = [_row(row, widths, left) for row in table]
     rule = "-" * max(len(line) for lines in found for line in lines)
@@ -127,8 +132,8 @@ def _widths(table: Sequence[Sequence[Sequence[str]]]) -> list[int]:
 
 
 def _folded(lines: Iterable[str], width: int) -> list[str]:
-    """Return lines of at most `width` letters; words that are longer are broken."""
-    wrap = [[line] if len(line) <= width else textwrap.wrap(line, width) for line in lines]
+    """Return lines of at most `width` letters; names are broken behind a separator if they can."""
+    wrap = [[line] if len(line) <= width else _Folds(width).wrap(line) for line in lines]
     return [part for parts in wrap for part in parts]
 
 

@@ -177,7 +177,8 @@ class SolveResult:
         """What a person can do where there is no feasible plan; otherwise empty."""
         if self.status is SolveStatus.INFEASIBLE:
             return (
-                "ask solver.diagnose(problem) what clashes, and which changes make a plan possible"
+                "ask fxpartition.diagnose(problem) what clashes, and which changes make a plan "
+                "possible"
             )
         if self.objective is None:
             return "give devices with more memory, more of them, or a longer time limit"

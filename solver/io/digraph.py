@@ -294,13 +294,13 @@ def _weights(table: object) -> dict[str, Weight]:
     weights: dict[str, Weight] = {}
     what = "graph attribute weights"
     if not isinstance(table, Mapping):
-        raise PartitionError(f"{what} is {shown(table)}; write a mapping")
+        raise PartitionError(f'{what} is {shown(table)}; write {{"name": {{"size_bytes": 4000}}}}')
     for given, entry in table.items():
         key = as_name(given, f"{what}: a key")
         where = f"weight {key!r}"
         if key in weights:
             raise PartitionError(f"{where} is in the {what} as a number and as a string; keep one")
-        sizes = whole(_mapping(entry, where))
+        sizes = whole(_mapping(entry, where, '{"size_bytes": 4000}'))
         reject_unknown(sizes, ("size_bytes", "training_bytes"), f"{where}: field")
         if "size_bytes" not in sizes:
             raise PartitionError(f"{where} has no size_bytes")
@@ -313,11 +313,13 @@ def _weights(table: object) -> dict[str, Weight]:
 
 def _colocation(groups: object) -> tuple[ColocationGroup, ...]:
     if not isinstance(groups, (list, tuple)):
-        raise PartitionError("graph attribute colocation is not a list of groups")
+        raise PartitionError(
+            f'graph attribute colocation is {shown(groups)}; write [{{"operators": ["a", "b"]}}]'
+        )
     result: list[ColocationGroup] = []
     for index, group in enumerate(groups):
         where = f"colocation[{index}]"
-        fields = _mapping(group, where)
+        fields = _mapping(group, where, '{"operators": ["a", "b"]}')
         reject_unknown(fields, ("operators", "reason"), f"{where}: field")
         names = _names(fields.get("operators"), f"{where}: operators")
         reason = fields.get("reason", "given by the caller")
@@ -327,9 +329,9 @@ def _colocation(groups: object) -> tuple[ColocationGroup, ...]:
     return tuple(result)
 
 
-def _mapping(value: object, what: str) -> Mapping[str, Any]:
+def _mapping(value: object, what: str, such: str = "a mapping") -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise PartitionError(f"{what} is {shown(value)}; write a mapping")
+        raise PartitionError(f"{what} is {shown(value)}; write {such}")
     for key in value:
         if not isinstance(key, str):
             raise PartitionError(f"{what}: key {key!r} is not a string")

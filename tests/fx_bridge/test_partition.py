@@ -196,7 +196,7 @@ def test_too_little_memory_is_a_status_and_split_says_so():
     assert "rules out every plan" in str(result) and "Any one of these changes" in str(result)
     with pytest.raises(PartitionError, match=r"there is no plan to use \(infeasible\)") as caught:
         result.split()
-    assert "solver.diagnose(problem)" in str(caught.value)
+    assert "fxpartition.diagnose(problem)" in str(caught.value)
     assert "time limit" not in str(caught.value)
     assert "<svg" not in result._repr_html_()
 

@@ -136,6 +136,7 @@ def test_what_a_planner_raises_is_its_reason(named, error, status, reason):
     assert (row.status, row.reason) == (status, reason)
     assert (row.planner, row.seed, row.feasible, row.plan) == ("mine", 7, False, None)
     assert row.wall_time_s > 0
+    assert row.outcome.endswith(f": {reason}")
 
 
 def test_a_library_that_is_missing(named):

@@ -46,6 +46,7 @@ def test_files_that_can_be_written_are_let_through(tmp_path):
     ("name", "says"),
     [
         ("", "--out is empty; write the name of a file"),
+        ("-", "--out writes a file; leave it out, or write --json"),
         ("a\0b", "a null character"),
         (".", ". is a folder; write the name of a file"),
         ("no/such/plan.json", "there is no folder no/such; create it"),

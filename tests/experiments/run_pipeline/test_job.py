@@ -196,6 +196,18 @@ def test_a_factory_that_needs_numbers_is_built_with_weights(tmp_path, monkeypatc
     assert "built with all of its weights" in job.note and "cannot be built" in job.note
 
 
+def test_a_pt2_file_is_read_as_a_whole(tmp_path):
+    loaded = build_model(ZOO["mlp"])
+    model = str(tmp_path / "mlp.pt2")
+    torch.export.save(torch.export.export(loaded.module, loaded.args), model)
+    save_plan(plan_of(), tmp_path / "plan.json")
+    stages = str(tmp_path / "stages")
+    assert main(["split", model, "--plan", str(tmp_path / "plan.json"), "--out", stages]) == 0
+    job = prepare(options(tmp_path, model=model), RANKS[1])
+    assert "all weights" in job.note and "\n" not in job.note and len(job.note) < 80
+    assert job.stages == ("submod_1",)
+
+
 def test_a_model_without_weights_cannot_run_without_files(tmp_path, monkeypatch):
     (tmp_path / "weightless_models.py").write_text(NEEDY)
     monkeypatch.syspath_prepend(tmp_path)

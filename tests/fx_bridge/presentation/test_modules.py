@@ -98,8 +98,15 @@ def test_numbers_alone_are_called_modules():
     assert tree("0", "1.a", "1.b", "2").words(["2", "3"]) == "part of module 1 (b), 2"
 
 
-def test_without_modules_the_first_and_the_last_operator_are_said():
+def test_without_modules_operators_in_a_row_are_said_by_the_first_and_the_last():
     plain = ModuleTree({"conv": "", "relu": "", "pool": ""})
     assert plain.words(["conv"]) == "operator conv"
     assert plain.words(["conv", "relu"]) == "operators conv to relu"
     assert plain.words(["conv", "relu"], 17) == "operators conv t…"
+    numbered = ModuleTree({str(number): "" for number in range(200)})
+    held = ["11", *"01246789"]
+    assert numbered.words(held) == "operators 0 to 2, 4, 6 to 9, 11"
+    assert numbered.words(held, 30) == "operators 0 to 2, 4 and 5 more"
+    every_third = numbered.words(str(number) for number in range(0, 200, 3))
+    assert every_third.startswith("operators 0, 3, 6, ") and every_third.endswith(" more")
+    assert len(every_third) <= 100

@@ -73,6 +73,17 @@ def test_where_no_row_fits_each_is_a_block(monkeypatch):
     ]
 
 
+def test_a_rule_at_the_end_is_an_empty_line_below_blocks(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "25")
+    assert table_lines(HEADER, ROWS, rules=[len(ROWS)])[-1] == ""
+
+
+def test_a_long_name_is_broken_behind_a_separator(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    lines = table_lines(["model", "load"], [("published:gnmt_inference", "5 ms")])
+    assert [line.split()[0] for line in lines[2:]] == ["published:", "gnmt_inference"]
+
+
 @pytest.mark.parametrize("odd", ["0", "-5", "abc", ""])
 def test_an_odd_number_of_columns_is_none(monkeypatch, odd):
     monkeypatch.setenv("COLUMNS", odd)

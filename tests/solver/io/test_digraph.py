@@ -195,8 +195,8 @@ def test_an_input_may_stand_anywhere_and_have_an_order_or_none():
         (graph_of({"a": {"is_output": 1}}), ("'a'", "is_output is 1", "true or false")),
         (graph_of({"a": {"is_backward": "no"}}), ("'a'", "is_backward is 'no'", "true or false")),
         (graph_of({"a": {"alias_of": 5.5}}), ("'a'", "alias_of is 5.5", "a text")),
-        (graph_of({"a": {}}, weights=["w"]), ("graph attribute weights", "write a mapping")),
-        (graph_of({"a": {}}, weights={"w": 5}), ("weight 'w' is 5", "write a mapping")),
+        (graph_of({"a": {}}, weights=["w"]), ("graph attribute weights", '"size_bytes"')),
+        (graph_of({"a": {}}, weights={"w": 5}), ("weight 'w' is 5", '"size_bytes"')),
         (graph_of({"a": {}}, weights={5.5: {}}), ("weights: a key is 5.5", "whole number")),
         (
             graph_of({"a": {}}, weights={"5": {"size_bytes": 1}, 5: {"size_bytes": 1}}),
@@ -211,8 +211,8 @@ def test_an_input_may_stand_anywhere_and_have_an_order_or_none():
             graph_of({"a": {}}, weights={"w": {"size_bytes": -1}}),
             ("weight 'w'", "size_bytes is -1", "not negative"),
         ),
-        (graph_of({"a": {}}, colocation={"a": 1}), ("colocation is not a list",)),
-        (graph_of({"a": {}}, colocation=["a"]), ("colocation[0]", "write a mapping")),
+        (graph_of({"a": {}}, colocation={"a": 1}), ("colocation is {'a': 1}", '[{"operators"')),
+        (graph_of({"a": {}}, colocation=["a"]), ("colocation[0]", '{"operators"')),
         (
             graph_of({"a": {"by_device_class": {"cpu": {"latency_ns": 1}}}}),
             (
