@@ -13,6 +13,7 @@ import solver
 from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
 from experiments.console.output import print_json, print_lines, say, say_written
 from experiments.processes.time_limit import call_within
+from fx_bridge.presentation.tables import wrapped
 
 if TYPE_CHECKING:
     from experiments.commands.plan_outputs import PlanOutputs
@@ -80,9 +81,9 @@ def finish(
         if with_steps:
             print(f"\n{steps_text(asked.log)}")
     if asked.status is solver.SolveStatus.INFEASIBLE:
-        say(f"no plan exists: {asked.reason}")
-        if not as_json:
-            say(explain().text)
+        texts = [f"no plan exists: {asked.reason}", *([] if as_json else [explain().text])]
+        for line in wrapped(texts):
+            say(line)
         raise typer.Exit(EXIT_NO_PLAN)
     if asked.objective is None:
         say(f"no plan found, and none ruled out: {asked.reason}")

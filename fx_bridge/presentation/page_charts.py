@@ -28,8 +28,18 @@ def memory_charts(details: PlanDetails, device_numbers: Mapping[str, int]) -> st
     used = [entry for entry in details.devices if entry.operators]
     fullest = sorted(used, key=lambda entry: -entry.peak_memory_permille)[:_MOST_CHARTS]
     alive = dict(zip((entry.device for entry in details.devices), details.alive, strict=True))
+    named = {
+        op.name: f"{op.name} of module {op.module}" if op.module else op.name
+        for op in details.evaluation.problem.operators
+    }
     charts = [
-        _memory_chart(entry, alive[entry.device], device_numbers[entry.device], len(fullest))
+        _memory_chart(
+            entry,
+            alive[entry.device],
+            device_numbers[entry.device],
+            named[entry.peak_operator or ""],
+            len(fullest),
+        )
         for entry in used
         if entry in fullest
     ]
@@ -38,7 +48,9 @@ def memory_charts(details: PlanDetails, device_numbers: Mapping[str, int]) -> st
     return "".join(charts)
 
 
-def _memory_chart(entry: DeviceUsage, alive: Sequence[Alive], number: int, charts: int) -> str:
+def _memory_chart(
+    entry: DeviceUsage, alive: Sequence[Alive], number: int, peak: str, charts: int
+) -> str:
     held = thinned(entry.timeline_bytes, min(400, 8 + _MOST_POINTS // charts))
     top = max(entry.memory_bytes, entry.capacity_bytes or 0, 1) * 1.04
     ys = [_HEIGHT - size_bytes / top * _HEIGHT for size_bytes in held]
@@ -66,7 +78,7 @@ def _memory_chart(entry: DeviceUsage, alive: Sequence[Alive], number: int, chart
     return (
         f'<figure class="d{number}"><figcaption><i class="dot"></i><b>{escaped(entry.device)}</b> '
         f"{exact_bytes(entry.memory_bytes)} at the peak, {capacity}; at "
-        f"{escaped(entry.peak_operator)}; {format_bytes(entry.weights_bytes)} are weights"
+        f"{escaped(peak)}; {format_bytes(entry.weights_bytes)} are weights"
         f'</figcaption><svg viewBox="0 0 {len(held)} {_HEIGHT}" preserveAspectRatio="none">'
         f"{''.join(parts)}</svg>{folded('largest at the peak', largest)}</figure>"
     )

@@ -86,6 +86,11 @@ def as_devices(value: object) -> tuple[Device, ...]:
 or a text such as "24GB,12GB"
     """
     if isinstance(value, str):
+        if value.endswith((".toml", ".json")):
+            raise PartitionError(
+                f"devices {value!r}: only the command reads files of devices; write a list of "
+                "Device(...), with their speeds and links in Costs(...)"
+            )
         return read_devices(value)
     try:
         return instances(value, Device, "devices")

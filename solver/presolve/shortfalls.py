@@ -29,6 +29,8 @@ class Shortfall:
         The largest of the devices if `together`, else the most that a plan may use of them.
     together : bool
         The operators must share one device.
+    module : str
+        Of the operators, if they share one.
     """
 
     operators: tuple[str, ...]
@@ -36,6 +38,7 @@ class Shortfall:
     needed_bytes: int
     available_bytes: int
     together: bool
+    module: str = ""
     __repr__ = only_given
 
     @property
@@ -50,9 +53,11 @@ class Shortfall:
         if self.together:
             several = len(self.operators) > 1
             verb = ", which share a device, need" if several else " alone needs"
+            of_module = f" of module {self.module!r}" if self.module else ""
             return (
-                f"{quoted(self.operators)}{verb} at least {exact_bytes(self.needed_bytes)}, but "
-                f"the largest device for {'them' if several else 'it'} has "
+                f"{quoted(self.operators)}{of_module}{verb} at least "
+                f"{exact_bytes(self.needed_bytes)}, but the largest device for "
+                f"{'them' if several else 'it'} has "
                 f"{exact_bytes(self.available_bytes)}: {missing}"
             )
         return (
@@ -92,7 +97,10 @@ def find_shortfalls(problem: PartitionProblem) -> tuple[Shortfall, ...]:
             continue
         needed_bytes = least_bytes_together(problem, unit)
         if needed_bytes > room:
-            single.append(Shortfall(unit, _ordered(problem, may), needed_bytes, room, True))
+            modules = {problem.operators[problem.index_of[name]].module for name in unit}
+            module = modules.pop() if len(modules) == 1 else ""
+            devices = _ordered(problem, may)
+            single.append(Shortfall(unit, devices, needed_bytes, room, True, module))
     several: list[Shortfall] = []
     for may in {every, *pinned}:
         room = _room(problem, may, problem.max_devices)

@@ -106,6 +106,8 @@ def test_one_operator_is_larger_than_every_device():
     assert shortfall.together
     assert shortfall.operators == ("a",)
     assert shortfall.text.startswith("'a' alone needs at least 9 B, but the largest device")
+    inside = replace(problem, operators=[replace(op, module="b.c") for op in problem.operators])
+    assert find_shortfalls(inside)[0].text.startswith("'a' of module 'b.c' alone needs")
     assert changes(diagnosis, MoreMemory) == [
         MoreMemory(("gpu0",), 1, 0),
         MoreMemory(("gpu1",), 4, 3),

@@ -23,6 +23,8 @@ def test_problems_take_devices_as_text() -> None:
     assert problem.devices == PAIR
     assert problem.replace(devices="12GB").devices == (Device("cuda:0", 12 * 10**9),)
     assert as_devices(iter(PAIR)) == PAIR
+    with pytest.raises(PartitionError, match=r"only the command reads files .* in Costs"):
+        as_devices("devices.toml")
 
 
 def test_auto_says_what_to_write_where_no_device_is(monkeypatch: pytest.MonkeyPatch) -> None:
