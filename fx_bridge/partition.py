@@ -375,7 +375,7 @@ def partition_module(
 def _checked_devices(devices: Sequence[Device] | str, costs: Costs) -> tuple[Device, ...]:
     devices = as_devices(devices)
     if not devices:
-        raise PartitionError("there are no devices; give at least one solver.Device")
+        raise PartitionError("there are no devices; give at least one Device")
     for device in devices:
         if costs.latency_ns is None and device.device_class not in costs.specs:
             known = ", ".join(map(str, costs.specs)) or "none"

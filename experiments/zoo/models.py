@@ -6,6 +6,7 @@ depends on shapes alone. torch and transformers load only when a model is built.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import os
 from collections.abc import Callable, Mapping
@@ -77,11 +78,14 @@ def resolve_model(text: str) -> ModelSpec | Path:
         return _configuration_spec(text)
     if is_import_string(text):
         return _import_spec(text)
-    hint = did_you_mean(text, ZOO, f"the zoo has {', '.join(ZOO)}")
+    known = {name: CONFIGURATION_PREFIX + name for name in CONFIGURATIONS}
+    known.update(zip(ZOO, ZOO, strict=True))
+    close = difflib.get_close_matches(text.rpartition("/")[2].lower(), known, n=1, cutoff=0.5)
+    hint = f"did you mean {known[close[0]]}?" if close else f"the zoo has {', '.join(ZOO)}"
     raise PartitionError(
         f"model {text!r} is unknown; {hint} "
-        "(or write an import string such as package.module:factory, an exported model.pt2, or a "
-        "saved problem.json)"
+        "(or write configuration:NAME of docs/coverage.md, an import string such as "
+        "package.module:factory, an exported model.pt2, or a saved problem.json)"
     )
 
 

@@ -63,10 +63,12 @@ def test_large_models_take_no_memory_for_weights(name: str, size_bytes: int) -> 
     [
         ("gtp2", "did you mean gpt2"),
         ("GPT2", "did you mean gpt2"),
-        ("llama", "did you mean llama3-70b"),
+        ("llama", "did you mean configuration:llama3-8b"),
         ("configuration:whisper", "'whisper' is unknown; did you mean whisper-small"),
         ("configuration:", "docs/coverage.md lists them"),
         ("zzzzz", "the zoo has gpt2"),
+        ("meta-llama/Llama-3-8B", "did you mean configuration:llama3-8b?"),
+        ("vit_b16", "did you mean vit-b16?"),
         ("", "the zoo has gpt2"),
         ("missing.json", "there is no file missing.json"),
         ("missing.json.gz", "there is no file missing.json.gz"),
