@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -105,7 +106,7 @@ def record(function: type[Any], args: tuple[Any, ...], apply: Callable[[], Any])
     leaves, structure = pytree.tree_flatten(args)
     passed = [leaf for leaf in leaves if _is_passed(leaf)]
     held = [Passed if _is_passed(leaf) else leaf for leaf in leaves]
-    methods = (function.forward, function.backward, function.setup_context)
+    methods = map(inspect.unwrap, (function.forward, function.backward, function.setup_context))
     if any(_holds_tensors(value, set()) for value in (*held, *methods)):
         raise NotKeptError("it is given a module or function, whose tensors the graph cannot pass")
     call = FunctionCall(function, pytree.tree_unflatten(held, structure))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import Any, Final
 import torch
 from torch import fx, nn
 from torch._functorch.autograd_function import CustomFunctionHigherOrderOperator
-from torch.autograd.function import _SingleLevelFunction
+from torch.autograd.function import Function, _SingleLevelFunction
 from torch.utils import _pytree as pytree
 from torch.utils import checkpoint
 
@@ -36,6 +37,16 @@ _HOOKS: Final = (
 """Owner and name of a method that changes gradients, and how it is written."""
 _HARMLESS: Final = (checkpoint._checkpoint_hook, torch.autograd.graph.save_on_cpu)
 """Hooks of torch that change nothing but when, or where, values are kept."""
+_GRAD_MODES: Final = (
+    (torch.no_grad, "__enter__"),
+    (torch.no_grad, "__exit__"),
+    (torch.enable_grad, "__enter__"),
+    (torch.enable_grad, "__exit__"),
+    (torch.set_grad_enabled, "__init__"),
+    (torch.set_grad_enabled, "__enter__"),
+    (torch.set_grad_enabled, "__exit__"),
+)
+"""Owner and name of methods that set whether gradients are recorded."""
 _LOST: Final = "lost_backward"
 """Where a module's ``meta`` says which backward passes its graph has not."""
 
@@ -118,8 +129,9 @@ def check_backward(module: fx.GraphModule, verb: str) -> None:
 def own_backward(model: nn.Module) -> Iterator[OwnBackward]:
     """Record calls of ``torch.autograd.Function`` in the block; collect those that are lost.
 
-    ``Function.apply`` itself is not replaced, since models keep it (``act = Act.apply``), but
-    what it calls.
+    Models keep ``Function.apply`` (``act = Act.apply``), so not that is replaced but what it calls.
+    From torch 2.14 on that is no Python: there ``apply`` is replaced, and who kept it before is
+    found by what it calls of the class, ``forward``.
     """
     watch = _Functions(model)
     with contextlib.ExitStack() as stack:
@@ -137,20 +149,31 @@ class _Functions:
         self.model = model
         self.found = OwnBackward()
         self._with_gradients = torch.is_grad_enabled()
+        self._records = self._with_gradients
+        self._known = 0
 
     def replacements(self) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
         """Yield owner and name of methods, and what takes their place."""
         # Dynamo is loaded only where it traces.
         from torch._dynamo.variables.misc import AutogradFunctionVariable
 
-        base: Any = _SingleLevelFunction
+        in_python = isinstance(vars(Function)["apply"], classmethod)
+        base: Any = _SingleLevelFunction if in_python else Function
         transformed = CustomFunctionHigherOrderOperator.__call__
         compiled = AutogradFunctionVariable.call_apply
 
         def apply(cls: type[Any], *args: Any, **kwargs: Any) -> Any:
             above: Any = super(base, cls)
             given = traced_arguments(args)
-            return self._applied(cls, given, lambda: above.apply(*given, **kwargs))
+
+            def run() -> Any:
+                self._known += 1
+                try:
+                    return above.apply(*given, **kwargs)
+                finally:
+                    self._known -= 1
+
+            return self._applied(cls, given, run)
 
         def transform(operator: Any, function: type[Any], *args: Any, **kwargs: Any) -> Any:
             if _has_gradients(function, args):
@@ -164,15 +187,56 @@ class _Functions:
         yield base, "apply", classmethod(apply)  # type: ignore[misc]
         yield CustomFunctionHigherOrderOperator, "__call__", transform
         yield AutogradFunctionVariable, "call_apply", trace
+        if not in_python:
+            for owner, name in _GRAD_MODES:
+                yield owner, name, self._noting(getattr(owner, name))
+            for cls in _subclasses(Function):
+                if "forward" in vars(cls) and not cls.__module__.startswith(_OF_TORCH):
+                    yield cls, "forward", staticmethod(self._watched(cls, cls.forward))
 
-    def _applied(self, cls: type[Any], args: tuple[Any, ...], apply: Callable[[], Any]) -> Any:
+    def _noting(self, set_mode: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a method that sets the grad mode, and notes it: in forward it is always off."""
+
+        @functools.wraps(set_mode)
+        def noting(*args: Any, **kwargs: Any) -> Any:
+            value = set_mode(*args, **kwargs)
+            self._records = torch.is_grad_enabled()
+            return value
+
+        return noting
+
+    def _watched(self, cls: type[Any], forward: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the forward of a class, for calls of an ``apply`` that was kept before."""
+        has_context = cls.setup_context is Function.setup_context
+
+        @functools.wraps(forward)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            run = functools.partial(forward, *args, **kwargs)
+            if self._known or torch.compiler.is_dynamo_compiling():
+                return run()
+            records = self._records
+            try:
+                return self._applied(cls, args[has_context:], run, is_recorded=records)
+            finally:
+                self._records = records
+
+        return watched
+
+    def _applied(
+        self,
+        cls: type[Any],
+        args: tuple[Any, ...],
+        apply: Callable[[], Any],
+        is_recorded: bool | None = None,
+    ) -> Any:
         if cls is checkpoint.CheckpointFunction:
             # It computes again in backward what it did not keep; gradients are those without it.
             function, _, *inputs = args
             return function(*inputs)
         # In a region without gradients, of which none is around the capture, there is no backward.
-        wanted = torch.is_grad_enabled() or not self._with_gradients
-        if not wanted or not is_traced(args) or not _has_gradients(cls, args):
+        wanted = torch.is_grad_enabled() if is_recorded is None else is_recorded
+        unwanted = self._with_gradients and not wanted
+        if unwanted or not is_traced(args) or not _has_gradients(cls, args):
             return apply()
         try:
             return record(cls, args, apply)
@@ -195,6 +259,12 @@ def _has_gradients(cls: type[Any], args: tuple[Any, ...]) -> bool:
         or (isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex()))
         for leaf in pytree.tree_leaves(args)
     )
+
+
+def _subclasses(cls: type[Any]) -> set[type[Any]]:
+    """Return all classes that inherit from a class."""
+    own = set(cls.__subclasses__())
+    return own.union(*map(_subclasses, own))
 
 
 def _compiled_place(tx: Any) -> str:
