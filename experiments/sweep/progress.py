@@ -12,7 +12,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from experiments.comparison.records import FAILURES, PlannerRow
+from experiments.comparison.records import PlannerRow
 from experiments.console.progress import LiveLines
 from solver.model.quantities import counted
 
@@ -54,8 +54,7 @@ class SweepProgress(LiveLines):
         """Say what became of a cell."""
         case = row.case
         words = f"{case.model} on {case.device_set} devices, {','.join(case.objective)}, "
-        words += f"{case.memory_model}: {row.outcome}"
-        self._advance(f"{words}: {row.reason}" if row.status in FAILURES else words)
+        self._advance(f"{words}{case.memory_model}: {row.outcome}")
 
     def _start(self, what: str, total: int, completed: int) -> None:
         self._total, self._done = total, completed
