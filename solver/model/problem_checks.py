@@ -32,8 +32,8 @@ def check_problem(problem: object) -> None:
     from solver.model.problem import PartitionProblem
 
     if not isinstance(problem, PartitionProblem):
-        maker = "problem_from_digraph" if hasattr(problem, "succ") else "PartitionProblem"
-        raise PartitionError(f"problem is {shown(problem)}; write {maker}(...)")
+        made = "problem_from_digraph(...)" if hasattr(problem, "succ") else "a PartitionProblem"
+        raise PartitionError(f"problem is {shown(problem)}; write {made}")
 
 
 def check_devices(problem: PartitionProblem) -> None:
