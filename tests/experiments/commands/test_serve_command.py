@@ -74,8 +74,8 @@ def test_a_page_has_what_is_printed_and_the_calls_that_hold_most(capsys, tmp_pat
 @pytest.mark.parametrize(
     "options",
     [
-        ["--objective", "token", "--whole-layers"],
-        ["--objective", "request", "--chunk", "3"],
+        pytest.param(["--objective", "token", "--whole-layers"], marks=pytest.mark.deep),
+        pytest.param(["--objective", "request", "--chunk", "3"], marks=pytest.mark.deep),
         ["--objective", "context", "--memory-model", "inference"],
         ["--objective", "context", "--devices", "60KB,unlimited"],
     ],
@@ -162,7 +162,10 @@ def test_tokens_that_fit_beside_values_are_told_of_all_objectives(capsys):
     assert answer([*words, "--objective", "token"], capsys)["tokens"] is None
 
 
-@pytest.mark.parametrize("host", [(), ("--host", "1MB", "--time-limit", "1")])
+@pytest.mark.parametrize(
+    "host",
+    [pytest.param((), marks=pytest.mark.deep), ("--host", "1MB", "--time-limit", "1")],
+)
 def test_the_experts_that_a_token_reads_are_told(host, capsys):
     words = ["serve", EXPERTS, "--devices", "300KB", *REQUEST, "--objective", "token"]
     words[words.index("--batch") + 1] = "1"

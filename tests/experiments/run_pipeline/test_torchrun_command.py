@@ -71,6 +71,7 @@ def test_two_processes_train_as_one(mlp):
         assert found == pytest.approx(losses.mean().item(), rel=1e-5)
 
 
+@pytest.mark.deep
 def test_operators_run_again_in_two_processes(tmp_path):
     words = ["plan", "mlp", "--devices", "2x1GB", "--memory-model", "training", "--cut-after", "4"]
     again = ["--solver", "chain", "--recompute", "all", "--regions", "[05]"]

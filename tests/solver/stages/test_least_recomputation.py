@@ -3,6 +3,8 @@
 import itertools
 from collections import Counter
 
+import pytest
+
 from solver.evaluation.recomputed_memory import RecomputedStage
 from solver.model.recomputation import Recomputation
 from solver.stages.least_recomputation import StageParts, least_recomputation
@@ -44,6 +46,7 @@ def extra_ns(choices, recomputation):
     return sum(choices._latency_ns[index] for index in recomputation.again.nonzero()[0].tolist())
 
 
+@pytest.mark.deep
 def test_no_set_of_operators_is_better_than_all_choices_of_its_parts():
     seen = Counter()
     for seed, problem, members in random_stages(300):
@@ -63,6 +66,7 @@ def test_no_set_of_operators_is_better_than_all_choices_of_its_parts():
     assert seen["attained"] > 300, seen
 
 
+@pytest.mark.deep
 def test_nothing_that_fits_takes_less():
     seen = Counter()
     for seed, problem, members in random_stages(400):

@@ -1,5 +1,7 @@
 """What runs again in the stages of a plan, so that they fit."""
 
+import pytest
+
 from solver import Device, Operator, PartitionPlan, PartitionProblem, evaluate
 from solver.model.training import Backward
 from solver.stages.recompute_chooser import RecomputeChooser
@@ -9,6 +11,7 @@ from tests.support.random_problems import recomputed_problem, to_instance
 SIZE = {"min_operators": 4, "max_operators": 6, "objective": ("bottleneck",)}
 
 
+@pytest.mark.deep
 def test_stages_of_the_best_partition_are_completed_to_the_best_plan():
     best_ones = seen = 0
     for seed in range(120):
