@@ -86,7 +86,7 @@ class PlanOutputs:
     Attributes
     ----------
     forms : mapping of str to str
-        What to write, by path.
+        The form of each file, by path.
     model : str
         As it was named.
     captured : CapturedGraph or None

@@ -20,12 +20,12 @@ def import_named(text: str, what: str, name: str) -> Any:
     what : str
         That it should be, such as ``"model"``.
     name : str
-        What to write after the colon, such as ``"factory"``.
+        The word for the part after the colon, such as ``"factory"``.
 
     Raises
     ------
     PartitionError
-        If it is no import string, or there is no such thing, with what comes close.
+        If it is no import string, or there is no such thing; the message has the closest names.
     """
     module_name, _, attribute = text.partition(":")
     if not attribute or not all(part.isidentifier() for part in module_name.split(".")):

@@ -10,13 +10,13 @@ from fx_bridge.capture.modules import (
     ModuleCall,
     called_classes,
     class_name,
-    enclosing,
     matching_modules,
     module_calls,
     module_operators,
     module_paths,
     registered_paths,
 )
+from fx_bridge.presentation.modules import enclosing
 
 if TYPE_CHECKING:
     from torch import nn

@@ -10,10 +10,11 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from fx_bridge.presentation.modules import enclosing
 from solver import PartitionError
 from solver.model.text import shown
 
@@ -216,15 +217,6 @@ def _calls_by_weight(node: fx.Node) -> tuple[ModuleCall, ...]:
         if read.op == "get_attr" and "." in str(read.target):
             return (ModuleCall(str(read.target).rpartition(".")[0], 0),)
     return ()
-
-
-def enclosing(path: str) -> Iterator[str]:
-    """Yield the paths of the modules around that at `path`, outermost first, and then `path`."""
-    at = path.find(".")
-    while at >= 0:
-        yield path[:at]
-        at = path.find(".", at + 1)
-    yield path
 
 
 def class_name(cls: object) -> str:

@@ -56,7 +56,7 @@ class BackwardCost:
     weight_gradient_bytes : int
         Of gradients of weights, which are added to those of earlier microbatches.
     gradients : tuple of Gradient
-        What it makes, operator by operator and weight by weight.
+        Gradients that it makes, of operators and of weights.
     """
 
     kernels: tuple[Kernel, ...] = ()
@@ -257,7 +257,7 @@ def _cost(
                 passed_bytes += gradient.size_bytes
             else:
                 sums_bytes += gradient.size_bytes
-    # Without a taker the operator's own gradient counts apart, and is what is added.
+    # Without a taker the operator's own gradient counts apart, and is the term that is added.
     sums_bytes += passed_bytes if takers else 0
     return BackwardCost(
         kernels=(*alone.kernels, *added),

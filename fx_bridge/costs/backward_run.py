@@ -28,7 +28,7 @@ class Gradient:
     Attributes
     ----------
     read : int or str
-        Which of what the operator reads it belongs to; of a module that it calls, the parameter.
+        The place among the operator's reads; of a module that it calls, the name of a parameter.
     of_weight : bool
         It belongs to a weight.
     passed : bool
@@ -36,8 +36,8 @@ class Gradient:
     buffer_bytes : int
         Of the storage that it lives in; more than `size_bytes` for a slice.
     is_kept : bool
-        It is laid out as what it belongs to is: as ``.grad`` of a weight autograd keeps it as it
-        is, and its buffer with it; others it copies (AccumulateGrad of PyTorch, "gradient layout
+        It has the layout of its tensor: as ``.grad`` of a weight autograd keeps it as it is, and
+        its buffer with it; others it copies (AccumulateGrad of PyTorch, "gradient layout
         contract").
     """
 

@@ -16,7 +16,8 @@ import torch
 from torch import fx
 
 from fx_bridge.capture.graph import CapturedGraph
-from fx_bridge.capture.modules import ModuleCall, enclosing, module_calls
+from fx_bridge.capture.modules import ModuleCall, module_calls
+from fx_bridge.presentation.modules import enclosing
 from solver.model.checks import only_given
 
 _CONVERSIONS: Final = ("to", "type_as", "float", "half", "bfloat16", "contiguous")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fx_bridge.capture.graph import CapturedGraph
-from fx_bridge.capture.modules import enclosing, module_calls, module_operators
+from fx_bridge.capture.modules import module_calls, module_operators
 from fx_bridge.interop.accelerate_dispatch import tensor_names
+from fx_bridge.presentation.modules import enclosing
 from solver import PartitionError
 
 

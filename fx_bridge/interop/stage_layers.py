@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fx_bridge.capture.layers import layer_calls, repeated_modules
-from fx_bridge.capture.modules import enclosing, module_calls
+from fx_bridge.capture.modules import module_calls
+from fx_bridge.presentation.modules import enclosing
 from solver import PartitionError, PartitionPlan, Stage
 from solver.model.checks import only_given
 

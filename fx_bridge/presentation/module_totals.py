@@ -27,7 +27,7 @@ class Totals:
     sent_bytes : int
         Of their values and gradients that travel between devices.
     stages : dict of int to int
-        How many of them run in each stage.
+        The number of them in each stage.
     """
 
     weights: dict[tuple[str, str], int] = field(default_factory=dict)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, islice
 from typing import Final
 
 from fx_bridge.presentation.tables import names_width
@@ -15,6 +15,8 @@ _MOST_LETTERS: Final = 100
 """In the words of operators without modules, if the caller sets no width."""
 _MOST_NESTED: Final = 2
 """Levels of brackets within the words of a part."""
+_MOST_LEVELS: Final = 100
+"""Of modules within modules; what is deeper counts to the one at that level."""
 
 
 @dataclass
@@ -73,7 +75,7 @@ class ModuleTree:
         for name, path in module_of.items():
             module = self.root
             module.count += 1
-            for child_path in _enclosing(path):
+            for child_path in islice(enclosing(path), _MOST_LEVELS) if path else ():
                 child = child_path.rpartition(".")[2]
                 module = module.children.setdefault(child, Module(child_path))
                 module.count += 1
@@ -150,8 +152,9 @@ class ModuleTree:
         """Return the number of `names` within each module that contains one."""
         held: dict[str, int] = {}
         for name in names:
-            for path in _enclosing(self._module_of[name]):
-                held[path] = held.get(path, 0) + 1
+            path = self._module_of[name]
+            for around in enclosing(path) if path else ():
+                held[around] = held.get(around, 0) + 1
         return held
 
 
@@ -232,6 +235,12 @@ def _cut(parts: list[str], width: int | None, counts: Sequence[int] = ()) -> str
     return f"{parts[0][: max(width - 1, 0)]}…"
 
 
-def _enclosing(path: str) -> Iterator[str]:
-    """Yield the paths of the modules around a path, outermost first, and the path itself."""
-    return accumulate(path.split("."), lambda above, name: f"{above}.{name}") if path else iter(())
+def enclosing(path: str) -> Iterator[str]:
+    """Yield the paths of the modules around that at `path`, outermost first, and then `path`.
+
+    Examples
+    --------
+    >>> list(enclosing("h.0.attn"))
+    ['h', 'h.0', 'h.0.attn']
+    """
+    return accumulate(path.split("."), lambda above, name: f"{above}.{name}")

@@ -67,7 +67,7 @@ def plan_page(
     title : str
         The name of the model.
     told : str
-        Lines that say what the plan is for and what is proven of it, instead of the answer's own.
+        Lines on the purpose of the plan and its proof, in the place of the answer's own.
     command : str
         The command line that made the plan.
     hand_overs : sequence of HandOver

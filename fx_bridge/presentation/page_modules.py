@@ -32,7 +32,7 @@ class ModuleView:
     Parameters
     ----------
     totals : ModuleTotals
-        What each module holds, takes and sends.
+        The bytes, times and transfers of each module.
     stages : sequence of Stage
         Those of the plan.
     device_numbers : mapping of str to int

@@ -28,9 +28,9 @@ _FORMS: Final[Mapping[str, Form]] = {
 
 
 def form_of(path: str | os.PathLike[str]) -> Form:
-    """Return what to write to a file, by the ending of its name.
+    """Return the form of a file, by the ending of its name.
 
-    Without an ending, and to what is no file, such as ``/dev/stdout``, that is the plan.
+    Without an ending, or if it is no regular file, such as ``/dev/stdout``, that is the plan.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def plan_text(
     result : SolveResult
         With a plan. One that breaks limits is no plan to save, but can be shown.
     form : str
-        What to write.
+        The form of the file.
     title, told, command
         For a page, as :func:`fx_bridge.presentation.page.plan_page` takes them.
     hand_overs : callable

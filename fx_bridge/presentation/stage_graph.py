@@ -19,7 +19,7 @@ _MOST_LETTERS: Final = 60
 def dot_text(evaluation: Evaluation, plan: PartitionPlan) -> str:
     """Return the graph in the language of Graphviz, whose ``dot -Tsvg`` draws it.
 
-    A node for each stage has its device, modules and time; an arc what its target reads.
+    A node for each stage has its device, modules and time; an arc the values that its target reads.
     """
     lines = ["digraph plan {", "  rankdir=LR;", '  node [shape=box, fontname="sans-serif"];']
     for number, label in enumerate(_labels(evaluation, plan)):

@@ -72,7 +72,7 @@ def table_lines(
     rules : collection of int
         Numbers of rows with a rule above them; their count for one at the end.
     below : sequence of sequence of str
-        For each row what stands below it, over the whole width.
+        For each row the line below it, over the whole width.
 
     Examples
     --------

@@ -116,7 +116,7 @@ class ServingPlan:
     def fullest_call(self) -> SolveResult:
         """The plan of the calls that hold most, as an answer of which pages and graphs are made.
 
-        It has no bound: what is proven is proven of all calls together.
+        It has no bound: the proof is of all calls together.
 
         Raises
         ------

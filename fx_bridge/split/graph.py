@@ -125,7 +125,7 @@ class StageNode:
     parents, children : tuple of int
         Positions of the stages that it reads from, and that read from it.
     modules : str
-        What it runs of the model, in the words of the module tree.
+        Modules of the model that it runs, in the words of the module tree.
     """
 
     position: int

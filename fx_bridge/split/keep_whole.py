@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from fx_bridge.capture.modules import enclosing, matching_modules, module_operators
+from fx_bridge.capture.modules import matching_modules, module_operators
+from fx_bridge.presentation.modules import enclosing
 from solver import ColocationGroup, PartitionError
 from solver.model.text import shown
 

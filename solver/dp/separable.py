@@ -93,7 +93,7 @@ class SeparableProgram:
     masks : sequence of int
         Ideals of the blocks as bits, the smaller ones first; the empty one and the whole too.
     charges_ns : Ints
-        By unit, what it pays besides, on any device.
+        By unit, its further charge, on any device.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class SeparableProgram:
         self._rooms = np.array([room_bytes(kind.device) for kind in self.kinds])
         counts, most = [len(kind.devices) for kind in self.kinds], most_devices(problem)
         self._bits = SetBits(counts, most)
-        # What is charged besides is not slower on slow devices.
+        # Further charges are no higher on slow devices.
         slowness = np.array([1.0 if charges_ns.any() else units.slowness[name] for name in classes])
         self._most_slowness = float(slowness.max())
         self._speed, self._speed_of_others = sums_by_set(
@@ -128,14 +128,14 @@ class SeparableProgram:
         self._flying = np.array(
             [*flying, *[0] * (1 + int(followers.max()) - most)], dtype=np.float64
         )
-        # What stages hold at least, by end and by start.
+        # The least bytes of stages, by end and by start.
         least = LeastHeld(units)
         self._within, self._saved = (blocks.sums(v) @ member for v in (least.within, least.saved))
         self._ends, self._starts = (
             relayed(nets, sizes.tolist(), blocks, member)
             for sizes in (least.at_end, least.at_start)
         )
-        # By start, what stages to all ends hold besides, as far as it is known.
+        # By start, further bytes of stages to all ends, as far as they are known.
         self._more: dict[int, Floats] = {}
 
     @cached_property
@@ -360,7 +360,7 @@ def _charges(units: Instance, dropped: Collection[int]) -> Ints:
     for net, time in zip(units.transfers.nets, units.transfers.least_ns, strict=True):
         made.setdefault(net.producer, []).append((net.consumers, net.is_output, time))
     for unit in sorted(dropped):
-        # What it takes to make the value at its reader's; sources of its own come before.
+        # The work to make the value at its reader's; sources of its own come before.
         own = int(units.fastest_ns[unit] + charges[unit])
         match made.get(unit, []):
             case [((reader,), False, time)]:

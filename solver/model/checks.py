@@ -108,7 +108,7 @@ def as_name(name: object, what: str) -> str:
 
 def whole(value: Any) -> Any:
     """Return a whole number of another class, such as numpy's, as an int; in mappings too."""
-    # What most attributes are comes first: graphs are large.
+    # The most common types come first: graphs are large.
     if value is None or isinstance(value, (int, str, list, tuple)):
         return value
     if isinstance(value, Mapping):

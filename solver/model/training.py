@@ -37,8 +37,8 @@ class Backward:
         Operators, some of those read, whose gradients are slices of that one, as of what is
         concatenated or stacked.
     buffer_bytes : int
-        Of the buffer that its gradient keeps where that is a slice without gaps, as of what is
-        concatenated along the first dimension; 0 where it is none.
+        Of the buffer that its gradient keeps where that is a slice without gaps, as of values
+        that are concatenated along the first dimension; 0 where it is none.
     kept_bytes : int
         What backward passes, its own or those of its readers, keep of its storage.
     residual_bytes : int

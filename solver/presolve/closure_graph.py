@@ -22,7 +22,7 @@ class ClosureGraph:
     Parameters
     ----------
     arcs : iterable of (int, int)
-        From what is needed to what needs it.
+        Each from a unit to one that needs it.
     work, returned : sequence of Costs
         Of each unit, its own, and those of what the graph returns of it.
     is_free : sequence of bool
@@ -31,7 +31,7 @@ class ClosureGraph:
     Attributes
     ----------
     before, after : tuple of tuple of int
-        What each unit needs and what needs it, without what follows from others.
+        The units that each one needs and that need it, without those that follow from others.
     below, above : list of int
         All that a unit needs and all that need it, itself included, as bits.
     nets : list of Net

@@ -142,7 +142,7 @@ def closed_units(units: Instance, clock: Clock, price: Price | None = None) -> C
     units : Instance
         One that :func:`applies`.
     clock : Clock
-        What is found until it is over holds.
+        Arcs that are found before it is over hold.
     price : Price
         Of memory; without one it is free.
     """
@@ -179,7 +179,7 @@ class _Closing:
         self._graph, self._known, self._upwards = graph, known, upwards
         self._needs = graph.before if upwards else graph.after
         self._inside = graph.below if upwards else graph.above
-        # What a stage pays where it ends and where it starts; downwards it is the reverse.
+        # The cost of a stage where it ends and where it starts; downwards it is the reverse.
         functions = (0, 1, 2) if upwards else (0, 2, 3)
         own = (0, 1, 2) if upwards else (0, 1, 3)
         sign = 1 if upwards else -1
@@ -199,7 +199,7 @@ class _Closing:
                 for reader in readers:
                     self._beside[reader].extend(readers)
         if upwards:
-            # What costs nothing comes first; then all ideals but the empty one have it.
+            # Units that cost nothing come first; then all ideals but the empty one have them.
             sources = [unit for unit, needs in enumerate(self._needs) if not needs]
             idle = [unit for unit in sources if not any(self._weights[unit])]
             for unit in sources:

@@ -134,7 +134,7 @@ class Figure:
     title : str
         A few words, for its heading.
     caption : str
-        What is to be seen and how to read it; or empty.
+        A sentence on its contents and how to read them; or empty.
     picture : Picture
         The image.
     """

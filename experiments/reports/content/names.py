@@ -34,7 +34,7 @@ class ReportFiles:
     Attributes
     ----------
     stems : dict of CaseKey to str
-        What the names of all files of a case begin with.
+        The prefix of the names of all files of a case.
     problems, traces : dict of CaseKey to str
         The problem of a case, and its best plan as a pipeline in time.
     plans : dict of int to str

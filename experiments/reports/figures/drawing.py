@@ -92,7 +92,7 @@ class Picture:
     name : str
         Figures of one page have different ones, so that their identifiers differ.
     title : str
-        What it shows, for who does not see it.
+        Its contents in words, for screen readers.
     height : float
         In points.
     paint : callable

@@ -62,7 +62,7 @@ def shown_plan(stem: str, case: Case, plan: PartitionPlan) -> ShownPlan:
     Parameters
     ----------
     stem : str
-        What the names of its figures begin with.
+        The prefix of the names of its figures.
     """
     assert case.problem is not None
     digest = case.digest or problem_digest(case.problem)

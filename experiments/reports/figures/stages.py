@@ -71,7 +71,7 @@ def stages_figure(
     Parameters
     ----------
     words : callable
-        Returns what each stage runs, in at most as many letters as it is told.
+        Returns the words for each stage, in at most a given number of letters.
     """
     count = len(details.stages)
     row = _TALL if count <= _MOST_TALL else _FLAT if count <= _MOST_FLAT else _LEAST

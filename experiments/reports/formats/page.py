@@ -39,7 +39,7 @@ class Report:
     Attributes
     ----------
     page : Section
-        What people read.
+        The title as it is shown.
     tables : dict of str to Table
         Those that are files too, by name.
     plans : dict of CaseKey to ShownPlan

@@ -129,9 +129,9 @@ def check_backward(module: fx.GraphModule, verb: str) -> None:
 def own_backward(model: nn.Module) -> Iterator[OwnBackward]:
     """Record calls of ``torch.autograd.Function`` in the block; collect those that are lost.
 
-    Models keep ``Function.apply`` (``act = Act.apply``), so not that is replaced but what it calls.
-    From torch 2.14 on that is no Python: there ``apply`` is replaced, and who kept it before is
-    found by what it calls of the class, ``forward``.
+    Models keep ``Function.apply`` (``act = Act.apply``), so the method that it calls is replaced
+    instead. From torch 2.14 on it calls none in Python: there ``apply`` is replaced, and
+    ``forward`` of each class, through which calls of an ``apply`` that was kept before are seen.
     """
     watch = _Functions(model)
     with contextlib.ExitStack() as stack:

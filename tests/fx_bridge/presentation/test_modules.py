@@ -110,3 +110,10 @@ def test_without_modules_operators_in_a_row_are_said_by_the_first_and_the_last()
     every_third = numbered.words(str(number) for number in range(0, 200, 3))
     assert every_third.startswith("operators 0, 3, 6, ") and every_third.endswith(" more")
     assert len(every_third) <= 100
+
+
+def test_modules_may_be_within_each_other_without_end():
+    deep = tree(".".join("a" * 3000), ".".join("a" * 3000) + ".b", "c")
+    assert deep.words(["2"]) == "c"
+    assert deep.words(["0"]) == "part of a (part of a (part of a))"
+    assert len(deep.words(["0"], 40)) <= 40
