@@ -16,10 +16,10 @@ from typing import Final
 from torch import nn
 
 from experiments.planners.device_maps import MAPPERS, device_map_of, spilled
-from fx_bridge.capture.modules import enclosing
 from fx_bridge.interop.llama_cpp import stages_by_shares
 from fx_bridge.interop.stage_layers import LayeredModel, LayerNames, StageLayers, is_host
 from fx_bridge.interop.words import stages_of_counts
+from fx_bridge.presentation.modules import enclosing
 from fx_bridge.serving.plan import ServingPlan
 from solver import Device, PartitionError, PartitionPlan
 from solver.serving.contexts import Contexts
