@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from targets import ROOMY, TIGHT
 from torch import Tensor, nn
 
 from fx_bridge import DEVICE_SPECS, Costs, Training, capture, to_digraph
@@ -35,13 +36,6 @@ from solver.model.pipeline import Pipeline
 
 CLASSES: Final = ("a100-80gb", "rtx-3090")
 MICROBATCHES: Final = 8
-TIGHT: Final[Mapping[str, tuple[str, ...]]] = {
-    "t5-3b": ("8x30", "8x26", "8x22", "4x40+4x16"),
-    "llama3-8b": ("8x32", "8x26"),
-    "clip-l": ("8x24", "8x16"),
-    "gpt2-medium": ("8x5",),
-}
-"""Fleets with other gigabytes, in which memory binds."""
 
 
 class Loss(nn.Module):
@@ -305,7 +299,7 @@ def searched(name: str, fleet: str, options: argparse.Namespace) -> Row:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", nargs="+", default=list(MODELS), choices=list(MODELS))
-    parser.add_argument("--fleets", nargs="+", default=["8x80", "4x80+4x24"])
+    parser.add_argument("--fleets", nargs="+", default=list(ROOMY))
     parser.add_argument("--tight", action="store_true", help="fleets in which memory binds")
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--time-limit", type=float, default=60.0)

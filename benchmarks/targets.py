@@ -126,6 +126,22 @@ TRAINED = (
     ("llama3-70b", 32, 76.5, 64, 60),
 )
 
+# Of benchmarks/realistic.py: its models, roomy, and where memory binds (fleet by fleet).
+ROOMY = ("8x80", "4x80+4x24")
+TIGHT = {
+    "t5-3b": ("8x30", "8x26", "8x22", "4x40+4x16"),
+    "llama3-8b": ("8x32", "8x26"),
+    "clip-l": ("8x24", "8x16"),
+    "gpt2-medium": ("8x5",),
+}
+REALISTIC = {
+    name: (*ROOMY, *TIGHT.get(name, ()))
+    for name in (
+        *("t5-3b", "clip-l", "llama3-8b", "whisper-medium", "bert-large", "gpt2-medium", "vit-h"),
+        *("bart-large", "swin-l", "mixtral", "resnet-152"),
+    )
+}
+
 ZOO_MODELS = (*DEFAULT_MODELS, "deepseek-v3")
 CONFIGURED_MODELS = tuple(
     f"{CONFIGURATION_PREFIX}{each.name}"
@@ -190,6 +206,15 @@ def _trained(model: str, count: int, gigabytes: float, microbatches: int):
     return build
 
 
+def _realistic(model: str, fleet: str):
+    def build(context: Context) -> PartitionProblem:
+        from realistic import problem  # torch takes seconds, which other rows do not need
+
+        return problem(model, fleet, context.captured)
+
+    return build
+
+
 def _generated(kind: str, settings: GeneratorSettings, count: int, slack: float, unequal: bool):
     def build(_: Context) -> PartitionProblem:
         return generate_problem(kind, settings, count, slack_percent=slack, unequal=unequal)
@@ -248,6 +273,10 @@ def rows() -> list[Row]:
         name = f"{model} on {count} x {gigabytes:g} GB, m = {microbatches}"
         build = _trained(model, count, gigabytes, microbatches)
         found.append(Row("recomputed", name, build, None, limit_s))
+    for model, fleets in REALISTIC.items():
+        for fleet in fleets:
+            build = _realistic(model, fleet)
+            found.append(Row("realistic", f"{model}, {fleet}", build, None, 60, 60))
     for width in (20, 50):
         for count, slack, gap in ((8, 15, 3.0), (8, 10, 3.0), (16, 15, 5.5)):
             settings = GeneratorSettings(operators=1000, width=width, seed=1)
@@ -277,6 +306,7 @@ GROUPS = (
     "zoo",
     "models",
     "recomputed",
+    "realistic",
     "layered",
     "huge",
 )
