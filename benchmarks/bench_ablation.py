@@ -7,7 +7,7 @@
 Rows are those of ``bench_workloads.py`` (``--list`` there names them), of the published,
 interleaved, NASNet and zoo groups unless others are named. Each row is solved with all
 steps first, and then without each step that ran: a step that did not run changes nothing. Names
-joined by ``+``, as in ``parts+lagrangian``, are left out together. A cell is
+joined by ``+``, as in ``parts+borders``, are left out together. A cell is
 a run in a fresh process and a line of ``CELLS.jsonl``; a cell that is in the file is not run again,
 so an interrupted table goes on.
 

@@ -1,10 +1,11 @@
 """Models of real size, trained as people train them: what a search proves of each.
 
-    python benchmarks/realistic.py [--only NAME ...] [--tight] [--folder DIR] [--json FILE]
+    python benchmarks/realistic.py [--only NAME ...] [--tight] [--inference] [--folder DIR]
 
 Models have the sizes of their authors and weights on the meta device, in bfloat16, with AdamW, on 8
 equal A100 and on 4 A100 and 4 RTX 3090, under 1F1B of 8 microbatches over PCIe; `--tight`: where
-memory binds. `--folder` keeps the problems, so that rows are quick to repeat.
+memory binds; `--inference`: the same models as inference of the batch, without a schedule.
+`--folder` keeps the problems, so that rows are quick to repeat.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ Shape = tuple[int | None, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Model:
-    """A model of transformers in training.
+    """A model of transformers.
 
     Attributes
     ----------
@@ -79,10 +80,15 @@ class Model:
     sizes: Mapping[str, Any]
     always: tuple[str, ...] = ()
 
-    def built(self) -> tuple[nn.Module, tuple[Tensor, ...]]:
-        """Return the module with its loss, and a microbatch, on the meta device."""
+    def built(self, *, is_inference: bool) -> tuple[nn.Module, tuple[Tensor, ...]]:
+        """Return the module and a batch, on the meta device; in training with its loss."""
         import transformers
 
+        shapes = dict(self.inputs)
+        if is_inference:
+            targets = shapes.pop("labels", None)
+            if targets is not None and "Conditional" in self.model:
+                shapes["decoder_input_ids"] = targets
         configuration = getattr(transformers, self.configuration)(**self.sizes)
         with torch.device("meta"):
             model = getattr(transformers, self.model)(configuration)
@@ -90,9 +96,10 @@ class Model:
                 torch.randn(shape, dtype=torch.bfloat16)
                 if below is None
                 else torch.randint(below, shape)
-                for below, shape in self.inputs.values()
+                for below, shape in shapes.values()
             )
-            return Loss(model, tuple(self.inputs), self.always).bfloat16(), inputs
+            always = () if is_inference else self.always
+            return Loss(model, tuple(shapes), always).bfloat16(), inputs
 
 
 def _text(below: int, *shape: int) -> dict[str, Shape]:
@@ -242,21 +249,29 @@ def devices(fleet: str) -> list[Device]:
     ]
 
 
-def problem(name: str, fleet: str, folder: Path | None) -> PartitionProblem:
+def problem(
+    name: str, fleet: str, folder: Path | None, *, is_inference: bool = False
+) -> PartitionProblem:
     """Return a model on devices; of a folder it is read, and kept there."""
-    path = None if folder is None else folder / f"{name}.json"
+    ending = "-inference" * is_inference
+    path = None if folder is None else folder / f"{name}{ending}.json"
     if path is not None and path.exists():
         return load_problem(path).replace(devices=devices(fleet))
-    module, inputs = MODELS[name].built()
+    module, inputs = MODELS[name].built(is_inference=is_inference)
     costs = Costs(specs={each: DEVICE_SPECS[each] for each in CLASSES}, interconnect=PCIE)
     captured = costs.with_kernels(capture(module, inputs))
-    training = Training(optimizer="adamw", tied_weights="sum")
-    made = problem_from_digraph(
-        to_digraph(captured, costs=costs, training=training),
-        devices("4x80+4x24"),
-        memory_model="training",
-        **Pipeline("1f1b", microbatches=MICROBATCHES).settings("bottleneck", PCIE),
-    )
+    some = devices("4x80+4x24")
+    if is_inference:
+        graph = to_digraph(captured, costs=costs)
+        made = problem_from_digraph(graph, some, interconnect=PCIE, objective="bottleneck")
+    else:
+        training = Training(optimizer="adamw", tied_weights="sum")
+        made = problem_from_digraph(
+            to_digraph(captured, costs=costs, training=training),
+            some,
+            memory_model="training",
+            **Pipeline("1f1b", microbatches=MICROBATCHES).settings("bottleneck", PCIE),
+        )
     if path is not None:
         save_problem(made, path)
     return made.replace(devices=devices(fleet))
@@ -278,7 +293,7 @@ class Row:
 
 def searched(name: str, fleet: str, options: argparse.Namespace) -> Row:
     """Search a problem."""
-    case = problem(name, fleet, options.folder)
+    case = problem(name, fleet, options.folder, is_inference=options.inference)
     limits = SolveLimits(options.time_limit, workers=options.workers, seed=options.seed)
     start_s, start_cpu_s = time.perf_counter(), time.process_time()
     result = solve(case, limits, without=options.without)
@@ -301,6 +316,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--fleets", nargs="+", default=list(ROOMY))
     parser.add_argument("--tight", action="store_true", help="fleets in which memory binds")
+    parser.add_argument("--inference", action="store_true", help="of the batch, peer to peer")
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--time-limit", type=float, default=60.0)
     parser.add_argument("--workers", type=int, default=2)

@@ -206,11 +206,11 @@ def _trained(model: str, count: int, gigabytes: float, microbatches: int):
     return build
 
 
-def _realistic(model: str, fleet: str):
+def _realistic(model: str, fleet: str, *, is_inference: bool = False):
     def build(context: Context) -> PartitionProblem:
         from realistic import problem  # torch takes seconds, which other rows do not need
 
-        return problem(model, fleet, context.captured)
+        return problem(model, fleet, context.captured, is_inference=is_inference)
 
     return build
 
@@ -277,6 +277,9 @@ def rows() -> list[Row]:
         for fleet in fleets:
             build = _realistic(model, fleet)
             found.append(Row("realistic", f"{model}, {fleet}", build, None, 60, 60))
+        for fleet in ROOMY:
+            build = _realistic(model, fleet, is_inference=True)
+            found.append(Row("inference", f"{model} inference, {fleet}", build, None, 60, 60))
     for width in (20, 50):
         for count, slack, gap in ((8, 15, 3.0), (8, 10, 3.0), (16, 15, 5.5)):
             settings = GeneratorSettings(operators=1000, width=width, seed=1)
@@ -307,6 +310,7 @@ GROUPS = (
     "models",
     "recomputed",
     "realistic",
+    "inference",
     "layered",
     "huge",
 )

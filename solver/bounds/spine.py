@@ -87,12 +87,6 @@ def main_path(units: Instance) -> list[int]:
     return longest_path(units, min(spines, key=lambda kept: _coarseness_ns(units, kept)))
 
 
-def long_paths(units: Instance) -> list[list[int]]:
-    """Return :func:`longest_path` and, if it is another one, :func:`main_path`."""
-    longest, main = longest_path(units), main_path(units)
-    return [longest] if main == longest else [longest, main]
-
-
 def units_between(units: Instance, first: int, last: int) -> list[int]:
     """Return the units on paths from one unit to another, ascending."""
     below = {first}

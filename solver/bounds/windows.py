@@ -9,27 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from solver.bounds.averages import least_average_ns
 from solver.bounds.borders.bound import BorderBound
-from solver.bounds.direct import direct
-from solver.bounds.path_markers import PathBound
 from solver.bounds.positions import PositionBound
 from solver.bounds.spine import restricted, spine_units
 from solver.bounds.stepping import SteppingBound
-from solver.model.arrays import Bools, Indices, Ints
-from solver.model.clock import Clock
+from solver.model.arrays import Ints
 from solver.model.devices import Device
 from solver.presolve.device_kinds import room_bytes
 from solver.presolve.instance import Instance
 
 _BLOCK_BYTES = 8 * 1024 * 1024
 """Size of one block of the transitive closure, which is never held whole."""
-_LARGE_REGION = 0.125
-"""From this part of the average load on, markers on a path are tried within regions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,50 +89,6 @@ def closure_sums(predecessors: Sequence[Sequence[int]], values: Ints) -> Ints:
     return sums
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class BorderIdeals:
-    """What the first positions of a plan within some limit can have run of some units.
-
-    Attributes
-    ----------
-    units : tuple of int
-        Those that the sets tell of.
-    inside : tuple of Bools, shape (units, n)
-        By border, from the one before the first position to the one behind the last: the sets
-        that can be before it, as columns.
-    follows : tuple of Indices, shape (m, 2)
-        By position: pairs of columns, of the border before it and of the one behind it, that
-        some plan has together.
-    """
-
-    units: tuple[int, ...]
-    inside: tuple[Bools, ...]
-    follows: tuple[Indices, ...]
-
-
-class WindowSource(Protocol):
-    """A bound that can tighten stage windows.
-
-    It holds for plans of at most `slots` stages with a bottleneck of at most `ceiling_ns`.
-    """
-
-    ceiling_ns: int
-    slots: int
-
-    def windows(self, limit_ns: int, order: Sequence[Device] | None = None) -> StageWindows:
-        """Return the windows of plans with at most this bottleneck, of one order or all."""
-
-    def border_ideals(
-        self, limit_ns: int, order: Sequence[Device] | None = None
-    ) -> BorderIdeals | None:
-        """Return what can be before each border in the same plans, if that is little."""
-
-    def orders(
-        self, limit_ns: int, kinds: Sequence[Device], clock: Clock
-    ) -> list[tuple[int, ...]] | None:
-        """Return the orders of kinds of devices that the same plans can have, if they are few."""
-
-
 class StageBounds:
     """Windows of all units for any device order and any limit on the bottleneck.
 
@@ -155,8 +105,6 @@ class StageBounds:
 
     Where the position bound applies (:mod:`solver.bounds.positions`), what the first stages
     can have done together takes their transfers into account, on the whole graph and on its spine.
-    Markers on a path know nothing of relays, which count as direct transfers for them
-    (:mod:`solver.bounds.direct`).
     """
 
     def __init__(self, units: Instance) -> None:
@@ -173,9 +121,7 @@ class StageBounds:
         self._up = closure_sums(units.predecessors, up)
         last_first = [[count - 1 - other for other in own] for own in reversed(units.successors)]
         self._down = closure_sums(last_first, down[::-1])[::-1]
-        self._total_work = int(work.sum())
         self._kept = kept
-        self._source: WindowSource | None = None
         # Each with the column of the sums that its positions are measured by.
         self._positions: list[tuple[SteppingBound, int]] = []
         self._borders: BorderBound | None = None
@@ -190,12 +136,6 @@ class StageBounds:
         self._positions.append((whole, 0))
         if len(self._kept) < self._count:
             self._positions.append((PositionBound(restricted(units, self._kept), slots), 2))
-        if (
-            whole.largest_region_ns * slots > _LARGE_REGION * self._total_work
-            # Steps along a path take long, and of speeds that count as the best say little.
-            and (len(self._slowness) == 1 or whole.set_count <= PathBound.most_sets)
-        ):
-            self._positions.append((PathBound(direct(units), slots), 0))
 
     def add_borders(self) -> None:
         """Let bounds know the borders that exist, unless they are too many."""
@@ -221,28 +161,6 @@ class StageBounds:
         if self._borders is not None:
             least = max(least, self._borders.least_bottleneck_ns(least))
         return least
-
-    def narrow_by(self, source: WindowSource) -> None:
-        """Let windows be within those of `source` where it knows some."""
-        self._source = source
-
-    @property
-    def is_narrowed(self) -> bool:
-        """Whether another bound knows windows."""
-        return self._source is not None
-
-    def source(self, slots: int, bottleneck_ns: int | None, chunks: int = 1) -> WindowSource | None:
-        """Return the other bound if it knows all plans within the limits.
-
-        Parameters
-        ----------
-        slots, bottleneck_ns, chunks
-            As for :meth:`windows`.
-        """
-        found = self._source
-        if found is None or bottleneck_ns is None or (chunks, slots) != (1, found.slots):
-            return None
-        return found if bottleneck_ns <= found.ceiling_ns else None
 
     def windows(
         self,
@@ -286,10 +204,6 @@ class StageBounds:
             return StageWindows((1,) * self._count, (0,) * self._count)
         first = before - 1
         last = slots * chunks - after
-        source = self.source(slots, bottleneck_ns, chunks)
-        if source is not None and bottleneck_ns is not None:
-            own = source.windows(bottleneck_ns, order)
-            first, last = np.maximum(first, own.first), np.minimum(last, own.last)
         return StageWindows(tuple(first.tolist()), tuple(last.tolist()))
 
     def _least_stages(

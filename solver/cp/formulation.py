@@ -20,8 +20,6 @@ hop[n,b]                    n is made before position b and needed there or late
 crosses[u,C,p]              u is on p and some unit of C is not                    transfers
 held[U,p]                   some unit of U is on p                                 memory
 load[p], start[p]           time of the stage on p, and when it starts             loads, latency
-before[b,i]                 ideal i, and nothing else, is before position b        border ideals
-tied[k]                     two identical blocks agree before their k-th unit      identical blocks
 start[j]                    when a job j of a pipeline's step starts               step
 again[u,p], anchor[u,p]     u runs again on p; is kept for what does               recomputation
 ==========================  =====================================================  ===============
@@ -33,7 +31,6 @@ monotone                    y[u,p+1] <= y[u,p];  y[u,p] <= y[v,p] on edge (u,v) 
 cuts                        y[u,p] <= behind[b,p+1] for u in block b - 1;          cuts
                             behind[b,p] <= y[v,p] for v in block b
 pinned to stage k           x[u,p] => sum over q < p of occupied[q] = k            pinned stages
-identical blocks            rows of :mod:`solver.cp.symmetry_rows`                 identical blocks
 right-aligned               used[p] <= used[p+1];  1 - used[p] <= y[u,p+1]         devices
 device choice               sum_k q[p,k] = used[p]; sum_p q[p,k] <= devices of k   devices
 pins                        x[u,p] <= sum of q[p,k] over the allowed k             devices
@@ -73,15 +70,12 @@ from solver.cp.linear import LinearSum
 from solver.cp.load_rows import LoadRows
 from solver.cp.memory_rows import MemoryRows
 from solver.cp.position_times import PositionTimes
-from solver.cp.pull_rows import PullRows
 from solver.cp.recompute_choice import RecomputeChoice
 from solver.cp.stage_model import StageModel
 from solver.cp.step_rows import StepRows
-from solver.cp.symmetry_rows import add_block_order
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.problem import ObjectiveName
 from solver.presolve.instance import Instance
-from solver.presolve.symmetry import IdenticalBlocks
 
 
 class CpSatFormulation:
@@ -103,11 +97,6 @@ class CpSatFormulation:
         Only plans that leave no slot empty.
     all_rounds : bool
         Only plans that leave neither the first round empty nor the last.
-    identical : IdenticalBlocks, optional
-        Only plans with these blocks of `units` in order.
-    pulls : PullRows, optional
-        If given, the model is a relaxation: devices hold weights alone, and operators are where
-        these rows pull them.
     clock : Clock
         When it is over, :class:`solver.cp.hinted_model.OutOfTime` is raised, now or by
         :meth:`objective`.
@@ -131,8 +120,6 @@ class CpSatFormulation:
         order: Sequence[int] | None = None,
         use_all: bool = False,
         all_rounds: bool = False,
-        identical: IdenticalBlocks | None = None,
-        pulls: PullRows | None = None,
         clock: Clock = UNLIMITED,
     ) -> None:
         self.stages = StageModel(
@@ -147,15 +134,11 @@ class CpSatFormulation:
         )
         add_cuts(self.stages)
         add_pinned_stages(self.stages)
-        if identical is not None:
-            add_block_order(self.stages, identical)
         self._crossings = Crossings(self.stages)
         choice = None
-        if units.problem.may_recompute and pulls is None:
+        if units.problem.may_recompute:
             choice = RecomputeChoice(self.stages)
-        self._memory = MemoryRows(self._crossings, choice, weights_only=pulls is not None)
-        if pulls is not None:
-            pulls.add_to(self._crossings, self._memory)
+        self._memory = MemoryRows(self._crossings, choice)
         self._loads = LoadRows(self._crossings, largest_load_ns, choice)
         self._times = PositionTimes(self._crossings, self._loads)
         self._latency = LatencyRows(self._crossings, self._loads, self._times)

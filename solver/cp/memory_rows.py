@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from ortools.sat.python import cp_model
-
 from solver.cp.crossings import Crossings
 from solver.cp.hinted_model import Place, StageChoice
 from solver.cp.linear import LinearSum
@@ -29,8 +27,6 @@ class MemoryRows:
     ----------
     choice : RecomputeChoice, optional
         What may run again.
-    weights_only : bool
-        Whether to leave out all but weights, in a relaxation.
 
     Attributes
     ----------
@@ -43,8 +39,6 @@ class MemoryRows:
         self,
         crossings: Crossings,
         choice: RecomputeChoice | None = None,
-        *,
-        weights_only: bool = False,
     ) -> None:
         self.crossings = crossings
         self.stages = crossings.stages
@@ -55,8 +49,8 @@ class MemoryRows:
             self._held = self.stages.units.without_recomputation
             self._recompute = RecomputeRows(crossings, choice)
         self.peak_permille = LinearSum()
-        self._weights_only = weights_only or self.stages.problem.memory_model == "weights"
-        self._capacities = capacities = [entry.device.memory_bytes for entry in self.stages.kinds]
+        self._weights_only = self.stages.problem.memory_model == "weights"
+        capacities = [entry.device.memory_bytes for entry in self.stages.kinds]
         wants_ratio = "peak_memory" in self.stages.problem.objective
         if all(capacity is None for capacity in capacities):
             return
@@ -145,32 +139,6 @@ class MemoryRows:
         weights = LinearSum()
         self._add_shared(weights, self.stages.units.weights, self.stages.places[slot])
         return weights
-
-    def leave_no_room(
-        self, slot: int, more_bytes: int, conditions: Sequence[cp_model.LiteralT]
-    ) -> None:
-        """Fill a device, if all conditions are true, until more weights do not fit.
-
-        Parameters
-        ----------
-        slot : int
-            That has a device if the conditions are true.
-        more_bytes : int
-            Besides what the device holds anyhow.
-        conditions : sequence of LiteralT
-            Literals of the model; without any it holds always.
-        """
-        weights = self._weights(slot)
-        largest = weights.largest(self.stages.upper)
-        scale = math.gcd(*(coefficient for _, coefficient in weights.terms.values())) or 1
-        total = LinearSum()
-        for variable, coefficient in weights.terms.values():
-            total.add(variable, coefficient // scale)
-        for kind, capacity in enumerate(self._capacities):
-            # Without a limit they always fit.
-            least = largest + 1 if capacity is None else capacity + 1 - more_bytes
-            total.add(self.stages.kind[slot][kind], (least - weights.constant) // -scale)
-        self.stages.add_row(total.expression >= 0).only_enforce_if(*conditions)
 
     def _stage_rows(self, position: int, constant: LinearSum) -> list[LinearSum]:
         """Return the sums of which the largest is `constant` plus the memory of one stage."""

@@ -125,10 +125,6 @@ class IdealAnswer:
     reason: str = ""
 
 
-SolveIdeals = Callable[[PartitionProblem, Clock], IdealAnswer]
-"""The program as other methods call it, for problems of their own."""
-
-
 def solve_ideals(
     problem: PartitionProblem, clock: Clock = UNLIMITED, improve: Improve | None = None
 ) -> IdealAnswer:

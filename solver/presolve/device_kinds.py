@@ -17,8 +17,6 @@ from solver.model.problem import PartitionProblem
 from solver.presolve.instance import Instance
 
 Kind = TypeVar("Kind")
-Order = tuple[int, ...]
-"""Kinds of devices by slot."""
 
 _MOST_COMPARED = 40
 """Kinds of which every two are compared; of more, neighbours alone."""

@@ -14,7 +14,6 @@ from solver.presolve.device_kinds import (
 )
 from solver.presolve.dominance import Simplified
 from solver.presolve.instance import Instance
-from solver.presolve.symmetry import IdenticalBlocks
 
 _MOST_ORDERS = 120
 """Device orders to search one by one; beyond that, the order is part of one model."""
@@ -30,8 +29,6 @@ class Presolved:
     ----------
     simplified : Simplified
         The merged units.
-    identical : IdenticalBlocks
-        Of the simplified units.
     kinds : tuple of DeviceKind
         Devices that no constraint and no cost tells apart.
     chunks : int
@@ -39,19 +36,18 @@ class Presolved:
     """
 
     simplified: Simplified
-    identical: IdenticalBlocks
     kinds: tuple[DeviceKind, ...]
     chunks: int
 
     @classmethod
-    def of(cls, simplified: Simplified, identical: IdenticalBlocks) -> Presolved:
-        """Return the presolved problem of units and of their identical blocks."""
+    def of(cls, simplified: Simplified) -> Presolved:
+        """Return the presolved problem of units."""
         units = simplified.units
         chunks = units.problem.chunks_per_device
         if "step" not in units.problem.objective:
             # Empty rounds cost and hold nothing.
             chunks = min(chunks, len(units))
-        return cls(simplified, identical, interchangeable_kinds(units), chunks)
+        return cls(simplified, interchangeable_kinds(units), chunks)
 
     @property
     def units(self) -> Instance:

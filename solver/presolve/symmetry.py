@@ -28,10 +28,8 @@ Groups
 Blocks B_1, ..., B_m of units B_i[1..l] are a *group* if for every i the exchange of B_1[k] and
 B_i[k], for all k at once, is harmless. Those generate every permutation of the blocks, and groups
 have no unit in common, so in some best plan the rows (s(B_i[1]), ..., s(B_i[l])) of each group
-are in lexicographic order (:meth:`IdenticalBlocks.canonical` sorts them). In particular
-s(B_i[1]) <= s(B_{i+1}[1]), which is what an arc of the graph says
-(:meth:`IdenticalBlocks.ordered`). Rows may not be sorted in two columns at once, since only whole
-blocks are exchanged.
+are in lexicographic order. Rows may not be sorted in two columns at once, since only whole blocks
+are exchanged.
 
 Layers in series are no such blocks: a permutation of a finite set that keeps arcs maps no
 unit to a predecessor of its own.
@@ -55,12 +53,10 @@ import itertools
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
 from solver.model.colocation import leader_of
-from solver.model.plan import PartitionPlan
 from solver.presolve.device_kinds import limited_devices
 from solver.presolve.instance import Instance
 from solver.presolve.live_sets import held_from, maximal_live_sets
@@ -72,6 +68,10 @@ _MOST_TRIES = 4
 """References to compare the blocks of equal colours with, before the rest is left alone."""
 
 
+Blocks = tuple[tuple[int, ...], ...]
+"""The blocks of a group, each by its units."""
+
+
 class _Fact(NamedTuple):
     """Something that units have together, as far as any cost can tell."""
 
@@ -80,65 +80,16 @@ class _Fact(NamedTuple):
     tail: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class IdenticalBlocks:
-    """All groups of exchangeable blocks that were found.
+def identical_blocks(units: Instance) -> tuple[Blocks, ...]:
+    """Return groups of blocks that any plan may exchange; see the module for the proof.
 
-    Attributes
-    ----------
-    groups : tuple of tuple of tuple of int
-        For each group its blocks, for each block its units; the k-th units of two
-        blocks correspond, and the first ones of a group's blocks ascend.
+    Returns
+    -------
+    tuple of tuple of tuple of int
+        For each group its blocks, for each block its units; the k-th units of two blocks
+        correspond, and the first ones of a group's blocks ascend.
     """
-
-    units: Instance
-    groups: tuple[tuple[tuple[int, ...], ...], ...]
-
-    def ordered(self) -> Instance:
-        """Return the graph with arcs between the first units of consecutive blocks.
-
-        Its plans are those of `units` with first units in order, at the same costs but for
-        ``latency`` and ``step``, which follow arcs.
-        """
-        arcs = (
-            (before[0], after[0])
-            for blocks in self.groups
-            for before, after in itertools.pairwise(blocks)
-        )
-        return replace(self.units, edges=tuple(sorted({*self.units.edges, *arcs})))
-
-    def canonical(self, plan: PartitionPlan) -> PartitionPlan:
-        """Return a plan of the same costs with the blocks of every group in order.
-
-        Parameters
-        ----------
-        plan : PartitionPlan
-            Keeps the units together.
-        """
-        if not self.groups:
-            return plan
-        names = [op.name for op in self.units.problem.operators]
-        members = self.units.members
-        place = {device: rank for rank, device in enumerate(plan.device_order)}
-        assignment, chunks = dict(plan.assignment), dict(plan.chunks)
-
-        def position(unit: int) -> tuple[int, int]:
-            name = names[members[unit][0]]
-            return plan.chunks.get(name, 0), place[plan.assignment[name]]
-
-        for blocks in self.groups:
-            rows = sorted([position(unit) for unit in block] for block in blocks)
-            for block, row in zip(blocks, rows, strict=True):
-                for unit, (chunk, rank) in zip(block, row, strict=True):
-                    for index in members[unit]:
-                        assignment[names[index]] = plan.device_order[rank]
-                        chunks[names[index]] = chunk
-        return PartitionPlan(assignment, plan.device_order, chunks)
-
-
-def identical_blocks(units: Instance) -> IdenticalBlocks:
-    """Find blocks that any plan may exchange; see the module for what they are, and the proof."""
-    return IdenticalBlocks(units, tuple(_Finder(units).groups()))
+    return tuple(_Finder(units).groups())
 
 
 class _Finder:
@@ -265,7 +216,7 @@ class _Finder:
 
     # -- blocks ---------------------------------------------------------------------------
 
-    def groups(self) -> Iterator[tuple[tuple[int, ...], ...]]:
+    def groups(self) -> Iterator[Blocks]:
         """Yield groups of blocks."""
         colour = self.colours()
         size = Counter(colour)
@@ -326,7 +277,7 @@ class _Finder:
         return True
 
 
-def _arranged(blocks: list[list[int]]) -> tuple[tuple[int, ...], ...]:
+def _arranged(blocks: list[list[int]]) -> Blocks:
     """Return the blocks with the unit in their middle first, and in the order of that."""
     length = len(blocks[0])
     order = sorted(range(length), key=lambda k: blocks[0][k])

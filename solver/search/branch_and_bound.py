@@ -1,19 +1,10 @@
-"""Branch and bound over device orders: models, linear programs and limits, in turns."""
+"""Branch and bound over device orders: a model of each, in turns."""
 
 from __future__ import annotations
 
-from typing import Final
-
 from solver.model.clock import Clock
 from solver.search.branch_models import BranchSearch
-from solver.search.limit_refutation import LimitRefutation, LimitStatus
-from solver.search.order_refutation import refute_orders
 from solver.search.state import SearchState
-
-_NEARLY_CLOSED_PERMILLE: Final = 5
-"""From this gap on the limit is just below the incumbent, and halfway to it before."""
-_MOST_IN_VAIN: Final = 3
-"""Limits in a row about which models say nothing, before they are asked no more."""
 
 
 class BranchAndBound:
@@ -29,9 +20,7 @@ class BranchAndBound:
         self.state = state
         self.branches = state.begin_branches()
         self.search = BranchSearch(state)
-        self.limits = LimitRefutation(state)
         self._wide: tuple[int | None, bool] | None = None
-        self._declined: tuple[int, int | None] | None = None
         self._times = times = state.times
         self._first_s = times.first_s + times.first_s_per_unit * len(state.presolved.units)
 
@@ -41,38 +30,6 @@ class BranchAndBound:
         if self._wide is None or self._wide[0] != self.branches.best:
             self._wide = self.branches.best, self.search.is_wide
         return self._wide[1]
-
-    def refute_orders(self, clock: Clock) -> None:
-        """Ask of all device orders, by short models and linear programs."""
-        refute_orders(self.search, clock)
-
-    @property
-    def can_refute_limits(self) -> bool:
-        """Whether models may say something of limits between the bound and the incumbent."""
-        if len(self.branches.all) > 1 or not self.limits.applies:
-            return False
-        # More time alone does not help where limits were declined.
-        return self._declined != (self.branches.all[0].bound, self.branches.best)
-
-    def refute_limits(self, clock: Clock) -> None:
-        """Refute limits on the way from the bound to the incumbent, while that is quick."""
-        branch, best = self.branches.all[0], self.branches.best
-        in_vain = declined = 0
-        while in_vain < _MOST_IN_VAIN and not clock.is_over:
-            best = self.branches.best
-            if best is None or branch.bound >= best:
-                break
-            gap = best - branch.bound
-            halvings = in_vain + (gap * 1000 > _NEARLY_CLOSED_PERMILLE * best)
-            limit = min(branch.bound + gap // 2**halvings, best - 1)
-            part = clock.slice(self._times.limit / (1 + in_vain) * clock.left_s)
-            status = self.limits.ask(branch, limit, part)
-            is_open = status in (LimitStatus.OPEN, LimitStatus.DECLINED)
-            in_vain = in_vain + 1 if is_open else 0
-            declined = declined + 1 if status is LimitStatus.DECLINED else 0
-        if declined == _MOST_IN_VAIN:
-            self._declined = branch.bound, self.branches.best
-        branch.closed |= self.branches.best is not None and branch.bound >= self.branches.best
 
     def search_branches(self, clock: Clock) -> None:
         """Search the open branches, each for a slice of time that grows from turn to turn.

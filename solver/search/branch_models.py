@@ -5,11 +5,8 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from solver.bounds.linear import MOST_PROGRAMS, closure_bound_ns
 from solver.bounds.pipeline_step import load_of_step_ns
-from solver.bounds.positions import PositionBound
-from solver.bounds.windows import BorderIdeals, StageWindows
-from solver.cp.border_rows import add_border_ideals
+from solver.bounds.windows import StageWindows
 from solver.cp.cut_rows import narrowed
 from solver.cp.formulation import CpSatFormulation
 from solver.cp.hinted_model import OutOfTime
@@ -58,25 +55,7 @@ class BranchSearch:
         self._windows_s = 0.0
         self.branches = state.begin_branches()
 
-    @property
-    def unit_count(self) -> int:
-        """How many units are searched."""
-        return len(self._presolved.units)
-
-    def _border_ideals(self, branch: Branch, limit_ns: int | None) -> BorderIdeals | None:
-        """Return what plans of a branch within a limit can have before each border, if known."""
-        source = self._stage_bounds.source(branch.slots, limit_ns, branch.chunks)
-        if source is None or limit_ns is None:
-            return None
-        return source.border_ideals(limit_ns, self._presolved.devices(branch.order))
-
-    def search(
-        self,
-        branch: Branch,
-        clock: Clock,
-        *,
-        is_probe: bool = False,
-    ) -> None:
+    def search(self, branch: Branch, clock: Clock) -> None:
         """Look for a plan of `branch` that is better than the incumbent.
 
         Parameters
@@ -85,8 +64,6 @@ class BranchSearch:
             The one to search.
         clock : Clock
             When it ends.
-        is_probe : bool
-            By its model alone, without linear programs; not counted as a search of the branch.
         """
         best = self.branches.best
         if best is not None and branch.bound >= best:
@@ -101,8 +78,6 @@ class BranchSearch:
         if windows.empty:
             branch.closed = True
             return
-        if not is_probe and self._is_refuted(branch, clock):
-            return
         if not self._is_affordable(branch, windows, clock):
             branch.spent |= not self._is_affordable(branch, windows, self._state.clock)
             return
@@ -115,13 +90,12 @@ class BranchSearch:
         if self._limits.on_progress is not None:
             report = partial(self._report, branch)
         answer = run_model(question, self._limits, clock, report)
-        branch.searched |= not is_probe
         self._conclude(branch, question, answer)
 
     def _formulation(
         self, branch: Branch, windows: StageWindows, largest_load_ns: int | None
     ) -> CpSatFormulation:
-        formulation = CpSatFormulation(
+        return CpSatFormulation(
             self._presolved.units,
             windows,
             branch.slots,
@@ -130,14 +104,9 @@ class BranchSearch:
             order=branch.order,
             use_all=self._uses_all(branch),
             all_rounds=self._presolved.has_steps,
-            identical=self._presolved.identical,
             # A slice of it may be shorter than the making, again and again.
             clock=self._state.clock,
         )
-        ideals = self._border_ideals(branch, largest_load_ns)
-        if ideals is not None:
-            add_border_ideals(formulation.stages, ideals)
-        return formulation
 
     def _is_affordable(self, branch: Branch, windows: StageWindows, clock: Clock) -> bool:
         """Whether the model of a branch can be made in time, and is worth that."""
@@ -160,23 +129,6 @@ class BranchSearch:
         positions = branch.slots * branch.chunks
         return narrowed(self._presolved.units, windows, positions), largest_load_ns
 
-    def has_windows(self, branch: Branch) -> bool:
-        """Whether units have positions in plans of a branch that are better than the incumbent.
-
-        Searches ask for plans that are as good, of which the incumbent may be one.
-        """
-        best = self.branches.best
-        return best is None or not self._windows(branch, best - 1)[0].empty
-
-    def is_refuted_by_parts(self, branch: Branch) -> bool:
-        """Whether parts of the graph say that the order of a branch has nothing better."""
-        parts, best = self._state.decomposition, self.branches.best
-        devices = self._presolved.devices(branch.order)
-        if best is None or devices is None or parts is None or best - 1 > parts.ceiling_ns:
-            return False
-        names = [device.name for device in devices]
-        return self._state.objective == "bottleneck" and parts.refutes_order(names, best - 1)
-
     @property
     def is_wide(self) -> bool:
         """Whether a model of the only branch takes long to be made, and to search."""
@@ -184,54 +136,6 @@ class BranchSearch:
             return False
         windows, _ = self._windows(self.branches.all[0], self.branches.best)
         return not windows.empty and windows.places > _WIDE_POSITIONS * len(windows.first)
-
-    def can_relax(self, branch: Branch) -> bool:
-        """Whether linear programs (:mod:`solver.bounds.linear`) say something of a branch."""
-        return (
-            self._state.objective == "bottleneck"
-            and self.branches.best is not None
-            and branch.order is not None
-            and branch.chunks == 1
-            and self._presolved.is_large
-            and PositionBound.applies(self._presolved.units)
-        )
-
-    def relax(self, branch: Branch, clock: Clock, programs: int = MOST_PROGRAMS) -> None:
-        """Bound a branch by linear programs; they may close it.
-
-        Parameters
-        ----------
-        branch : Branch
-            One that `can_relax`.
-        clock : Clock
-            When the last program ends.
-        programs : int
-            The most to solve; the first one says whether there is a better plan at all.
-        """
-        devices, best = self._presolved.devices(branch.order), self.branches.best
-        assert devices is not None and best is not None
-        branch.bound = closure_bound_ns(
-            self._stage_bounds,
-            self._presolved.units,
-            devices,
-            at_least=branch.bound,
-            ceiling_ns=best,
-            clock=clock,
-            programs=programs,
-        )
-        branch.closed = branch.bound >= best
-        branch.asked = True
-
-    def _is_refuted(self, branch: Branch, clock: Clock) -> bool:
-        """Whether linear programs prove that a branch has no better bottleneck; asked once."""
-        if branch.relaxed or not self.can_relax(branch):
-            return False
-        if branch.asked and not branch.searched:
-            # The first program did not help, so the model has its turn.
-            return False
-        branch.relaxed = True
-        self.relax(branch, clock.slice(self.times.programs * clock.left_s))
-        return branch.closed
 
     def _has_time_for(self, branch: Branch, windows: StageWindows, clock: Clock) -> bool:
         """Whether the model can be made within the time that is left, and searched as long."""

@@ -13,10 +13,9 @@ class Branch:
     """One device order (or all of that many devices, None), with what is known of it.
 
     `bound` is a proven lower bound of the objective under way among the plans of this order
-    that are better than the incumbent; a closed branch has none that is better. `asked` says
-    that its first linear program has been solved, `relaxed` that all have, and `searched` that its
-    model has been searched, whose slices of time `turns` counts. A spent branch is open, but its
-    model, which only bounds the objective, has nothing more to say.
+    that are better than the incumbent; a closed branch has none that is better. `turns` counts the
+    slices of time in which its model has been searched. A spent branch is open, but its model,
+    which only bounds the objective, has nothing more to say.
     """
 
     order: tuple[int, ...] | None
@@ -24,9 +23,6 @@ class Branch:
     chunks: int
     bound: int
     closed: bool = False
-    asked: bool = False
-    searched: bool = False
-    relaxed: bool = False
     spent: bool = False
     turns: int = 0
 
@@ -46,32 +42,19 @@ class SearchTimes:
         The first slice of a branch: presolve grows with the model.
     growth : int
         Of the slice of a branch, from turn to turn.
-    probe_s, probe_s_per_unit : float
-        A short model of one order, which is asked before any is searched.
     making : float
         Part of a slice that the model of a large problem may take to be made.
-    programs : float
-        Part for the linear programs of a branch, at most.
     terms, terms_of_use : float
         Part for the times on links in a model that decides the order, and in one of a fixed order
         or that may find the first plan. A larger model is not made.
-    limit : float
-        Part for one limit between bound and incumbent; half of it after one in vain.
-    listing : float
-        Part of the time of the state-space relaxation in which stages must be listed.
     """
 
     first_s: float
     first_s_per_unit: float
     growth: int
-    probe_s: float
-    probe_s_per_unit: float
     making: float
-    programs: float
     terms: float
     terms_of_use: float
-    limit: float
-    listing: float
 
 
 class Branches:

@@ -20,16 +20,6 @@ def gap_above(permille: int) -> Condition:
     return lambda state: state.best is not None and state.has_gap(permille)
 
 
-def not_told_by(step: str) -> Condition:
-    """Return whether a step has not raised the bound."""
-    return lambda state: not state.raised(step)
-
-
-def gained_by(step: str, permille: int) -> Condition:
-    """Return whether the incumbent is better by this than before a step, or there was none."""
-    return lambda state: state.gained(step, permille)
-
-
 def still_gains(step: str) -> Condition:
     """Return whether the last run of a step found a better plan, or there was none."""
     return lambda state: state.still_gains(step)
@@ -53,17 +43,6 @@ def is_large(state: SearchState) -> bool:
 def is_bottleneck(state: SearchState) -> bool:
     """Whether the bottleneck is the first objective, and under way."""
     return state.is_first and state.objective == "bottleneck"
-
-
-@kept
-def has_many_orders(state: SearchState) -> bool:
-    """Whether device orders are too many to be listed."""
-    return state.presolved.orders(every_length=False) is None
-
-
-def either(first: Condition, second: Condition) -> Condition:
-    """Return whether one of two conditions holds."""
-    return lambda state: first(state) or second(state)
 
 
 def not_(condition: Condition) -> Condition:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from solver.bounds.parts.decomposition import Decomposition
-from solver.bounds.windows import WindowSource
 from solver.model.plan import PartitionPlan
 from solver.presolve.dominance import Simplified
-from solver.presolve.symmetry import IdenticalBlocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,31 +23,10 @@ class BoundFound:
 
 
 @dataclass(frozen=True, slots=True)
-class WindowsFound:
-    """Positions of units, and ideals at borders, in all plans below a ceiling."""
-
-    source: WindowSource
-
-
-@dataclass(frozen=True, slots=True)
-class PartsFound:
-    """Parts of the graph with their stages, which refute orders of devices too."""
-
-    parts: Decomposition
-
-
-@dataclass(frozen=True, slots=True)
 class UnitsMerged:
     """Units that some best plan keeps together."""
 
     simplified: Simplified
-
-
-@dataclass(frozen=True, slots=True)
-class BlocksFound:
-    """Identical blocks of units, which any plan may exchange."""
-
-    identical: IdenticalBlocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +50,4 @@ class NothingFound:
     reason: str
 
 
-Finding = (
-    PlanFound
-    | BoundFound
-    | WindowsFound
-    | PartsFound
-    | UnitsMerged
-    | BlocksFound
-    | OptimumFound
-    | Infeasible
-    | NothingFound
-)
+Finding = PlanFound | BoundFound | UnitsMerged | OptimumFound | Infeasible | NothingFound

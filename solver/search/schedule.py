@@ -22,17 +22,13 @@ from solver.search.branches import SearchTimes
 from solver.search.conditions import (
     Condition,
     all_of,
-    either,
-    gained_by,
     gap_above,
-    has_many_orders,
     ideals_are_few,
     is_bottleneck,
     is_first,
     is_large,
     may_recompute,
     not_,
-    not_told_by,
     still_gains,
 )
 from solver.search.findings import Finding
@@ -60,14 +56,9 @@ TIMES: Final = SearchTimes(
     first_s=4.0,
     first_s_per_unit=0.001,
     growth=4,
-    probe_s=0.5,
-    probe_s_per_unit=0.0005,
     making=0.5,
-    programs=0.2,
     terms=0.15,
     terms_of_use=0.5,
-    limit=0.6,
-    listing=0.625,
 )
 MOST_PLACES: Final = 200_000
 """Units times devices. With more, what exact steps have to know of each place takes most of a
@@ -152,7 +143,6 @@ EXACT: Final = (
     CONTIGUOUS,
     GREEDY,
     Step("dominance", presolve.dominance, when=is_first),
-    Step("symmetry", presolve.symmetry, when=is_first),
     Step("averages", bounds.averages, is_baseline=True),
     Step(
         "closed ideals",
@@ -175,20 +165,6 @@ EXACT: Final = (
         when=all_of(is_bottleneck, heuristics.can_do_without_host, still_gains("without host")),
     ),
     Step(
-        "cuts of orders",
-        heuristics.cuts_of_orders,
-        share=4.0,
-        cap_s=8.0,
-        when=all_of(is_bottleneck, heuristics.has_shared_values),
-    ),
-    Step(
-        "cheap borders",
-        heuristics.cheap_borders,
-        share=2.0,
-        cap_s=5.0,
-        when=all_of(is_first, is_large, heuristics.pays_each_reader),
-    ),
-    Step(
         "local search",
         heuristics.local_search,
         share=3.0,
@@ -205,50 +181,6 @@ EXACT: Final = (
         bounds.parts,
         share=3.0,
         when=all_of(is_bottleneck, is_large, gap_above(10), bounds.has_shared_parts),
-    ),
-    Step(
-        "lagrangian",
-        bounds.lagrangian,
-        share=2.0,
-        when=all_of(
-            is_bottleneck,
-            gap_above(10),
-            either(is_large, has_many_orders),
-            lambda state: state.presolved.slots > 1,
-        ),
-    ),
-    # Limits refuted by models close a gap of 1 % sooner than stages are listed.
-    Step(
-        "state space",
-        bounds.state_space,
-        share=16.0,
-        when=all_of(
-            is_bottleneck,
-            gap_above(10),
-            bounds.has_state_space,
-            either(has_many_orders, all_of(is_large, not_told_by("parts"))),
-        ),
-    ),
-    Step(
-        "all borders",
-        heuristics.all_borders,
-        share=3.0,
-        when=all_of(is_first, is_large, gap_above(20)),
-    ),
-    Step(
-        "stage boundaries",
-        heuristics.stage_boundaries,
-        share=2.0,
-        cap_s=6.0,
-        when=all_of(is_first, is_large, gap_above(10), gained_by("local search", 10)),
-    ),
-    Step("refute orders", branch_and_bound.refute_orders_first, share=4.0),
-    Step(
-        "refute limits",
-        branch_and_bound.refute_limits,
-        share=12.0,
-        when=branch_and_bound.can_refute_limits,
-        repeats=True,
     ),
     Step(
         "slow annealing",
@@ -338,14 +270,13 @@ RECOMPUTED: Final = (
     GREEDY,
     Step("averages", bounds.averages, is_baseline=True),
     *_only(all_of(is_first, recomputation.needs_nothing_again), (_WITHOUT_LIMITS,)),
-    *_only(recomputation.has_few_stages, (_RECOMPUTED_STAGES,)),
     _RECOMPUTED_CUTS,
-    *_only(not_(recomputation.has_few_stages), (_RECOMPUTED_STAGES,)),
+    _RECOMPUTED_STAGES,
     # Where a small model follows, its search is the faster without that plan.
     *_only(not_(recomputation.has_few_rows), (_CUTS_WITH_EVERYTHING_AGAIN,)),
     *_only(
         recomputation.has_model,
-        _steps("positions, borders, least loads, refute orders, branches"),
+        _steps("positions, borders, least loads, branches"),
     ),
 )
 """Where operators may run again. Bounds count what is held whatever does; what merges units or

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from functools import cached_property, wraps
 from typing import Final, TypeVar, cast
 
-from solver.bounds.parts.decomposition import Decomposition
 from solver.bounds.windows import StageBounds
 from solver.evaluation.evaluate import Evaluation, evaluate
 from solver.evaluation.result import SolveResult, SolveStatus, StepRecord
@@ -18,19 +17,15 @@ from solver.model.recomputation import with_required
 from solver.presolve.dominance import Simplified
 from solver.presolve.instance import Instance, condense
 from solver.presolve.presolved import Presolved
-from solver.presolve.symmetry import IdenticalBlocks
 from solver.search.branches import Branches, SearchTimes
 from solver.search.findings import (
-    BlocksFound,
     BoundFound,
     Finding,
     Infeasible,
     NothingFound,
     OptimumFound,
-    PartsFound,
     PlanFound,
     UnitsMerged,
-    WindowsFound,
 )
 
 SubSearch = Callable[[PartitionProblem, SolveLimits, Clock], SolveResult]
@@ -64,7 +59,7 @@ class SearchState:
     Attributes
     ----------
     plan : PartitionPlan or None
-        The incumbent, with identical blocks in order.
+        The incumbent.
     values : tuple of int, or None
         The evaluator's values of the incumbent, of all objectives.
     plans : list of PartitionPlan
@@ -73,12 +68,8 @@ class SearchState:
         The optimal values of the objectives that are closed.
     branches : Branches or None
         Device orders and what is known of each, once branch and bound of the objective has begun.
-    decomposition : Decomposition or None
-        The parts of the graph and their stages, once a step listed them.
     searches_exactly : bool or None
         Whether the graph is small enough for exact steps; decided once.
-    identical : IdenticalBlocks or None
-        Blocks that any plan may exchange, once they are known.
     round : int
         Of the objective under way, from 1 on.
     log : list of StepRecord
@@ -106,9 +97,7 @@ class SearchState:
         self.plans: list[PartitionPlan] = []
         self.proven: list[int] = []
         self.branches: Branches | None = None
-        self.decomposition: Decomposition | None = None
         self.searches_exactly: bool | None = None
-        self.identical: IdenticalBlocks | None = None
         self.log: list[StepRecord] = []
         self._simplified: Simplified | None = None
         self._kept: dict[object, object] = {}
@@ -129,9 +118,7 @@ class SearchState:
     @cached_property
     def presolved(self) -> Presolved:
         """The problem as exact steps search it: with what steps of presolve have found."""
-        if self.identical is None:
-            self.identical = IdenticalBlocks(self.simplified.units, ())
-        return Presolved.of(self.simplified, self.identical)
+        return Presolved.of(self.simplified)
 
     @property
     def simplified(self) -> Simplified:
@@ -142,8 +129,8 @@ class SearchState:
 
     @cached_property
     def stage_bounds(self) -> StageBounds:
-        """Windows of all units, with identical blocks in order."""
-        return StageBounds(self.presolved.identical.ordered())
+        """Windows of all units."""
+        return StageBounds(self.presolved.units)
 
     # -- the objective under way -----------------------------------------------------------
 
@@ -227,17 +214,9 @@ class SearchState:
                 self._bound = value if self._bound is None else max(self._bound, value)
                 if self.branches is not None:
                     self.branches.raise_to(value)
-            case WindowsFound(source):
-                self.stage_bounds.narrow_by(source)
-            case PartsFound(parts):
-                self.decomposition = parts
             case UnitsMerged(simplified):
                 assert "presolved" not in self.__dict__
                 self._simplified = simplified
-                self._restate_plans()
-            case BlocksFound(identical):
-                assert "presolved" not in self.__dict__
-                self.identical = identical
                 self._restate_plans()
             case OptimumFound(values):
                 assert values == self.values, (values, self.values)
@@ -274,11 +253,9 @@ class SearchState:
     def _restated(self, plan: PartitionPlan) -> PartitionPlan:
         """Return a plan that is no worse, and that windows and rows do not leave out.
 
-        They leave out plans that differ by dominated choices, or by exchanges of identical blocks.
+        They leave out plans that differ by dominated choices.
         """
-        if self._simplified is not None:
-            plan = self._simplified.repair(plan)
-        return plan if self.identical is None else self.identical.canonical(plan)
+        return plan if self._simplified is None else self._simplified.repair(plan)
 
     def _restate_plans(self) -> None:
         """Offer all plans again, as what was found since then asks for it."""
@@ -333,12 +310,6 @@ class SearchState:
             if record.step == step:
                 return record.incumbent_after != record.incumbent_before
         return True
-
-    def raised(self, step: str) -> bool:
-        """Return whether a step has raised the bound."""
-        return any(
-            entry.step == step and entry.bound_after > entry.bound_before for entry in self.log
-        )
 
     def is_proven_by(self, step: str) -> bool:
         """Return whether a step has closed the search."""

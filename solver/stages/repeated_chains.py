@@ -122,7 +122,7 @@ def repeated_chains(units: Instance, blocks: Blocks) -> RepeatedChains:
             members[block] += 1
     groups: list[Chains] = []
     facts = _Facts(units, blocks, limited=limited)
-    for group in identical_blocks(units).groups:
+    for group in identical_blocks(units):
         chains = _chains_of(group, blocks, members)
         if chains is not None and facts.separate(chains):
             groups.append(chains)

@@ -5,13 +5,10 @@ import ast
 from tests.support.sources import files, tree_of
 
 LOOP_OVER_ARCS = {
-    "solver/bounds/linear.py",
     "solver/bounds/region_cuts.py",
     "solver/cp/latency_rows.py",
     "solver/cp/stage_model.py",
     "solver/heuristics/coarsening.py",
-    "solver/heuristics/neighbourhoods/border_clusters.py",
-    "solver/heuristics/side_groups.py",
     "solver/presolve/instance.py",
     "solver/presolve/operator_blocks.py",
 }

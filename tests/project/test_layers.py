@@ -43,7 +43,7 @@ LAYERS = {
 """Rooms, lowest first. A room imports rooms that stand before a ``<`` that it stands after."""
 
 CIRCLES_OF_FOLDERS = {
-    ("solver/bounds", "solver/bounds/borders", "solver/bounds/lagrangian"),
+    ("solver/bounds", "solver/bounds/borders"),
     ("solver/dp", "solver/dp/contiguous"),
     ("solver/search", "solver/search/steps"),
 }

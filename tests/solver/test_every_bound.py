@@ -6,7 +6,6 @@ from solver.cp.cut_rows import narrowed
 from solver.cp.formulation import CpSatFormulation
 from solver.evaluation.evaluate import evaluate
 from solver.model.plan import PartitionPlan
-from solver.search.findings import WindowsFound
 from tests.support.problem_counts import counts
 from tests.support.search_states import state_of
 from tests.support.step_contracts import (
@@ -29,12 +28,11 @@ CASES = [
     (name, shape) for table in (BOUNDS, EXACT) for name, shapes in table.items() for shape in shapes
 ]
 NARROWING = [("positions", shape) for shape in BOUNDS["positions"] if "relayed" not in shape]
-NARROWING += [("state space", shape) for shape in BOUNDS["state space"]]
 
 
 @pytest.fixture(autouse=True)
-def _small_is_large(monkeypatch, name):
-    make_small_large(monkeypatch, name)
+def _small_is_large(monkeypatch):
+    make_small_large(monkeypatch)
 
 
 def most(name, shape, count):
@@ -123,7 +121,6 @@ def admits(state, plan, ceiling):
             windows,
             slots,
             chunks=state.presolved.chunks,
-            identical=state.presolved.identical,
         ).stages
         if stages.choice_of(plan) is None:
             return False
@@ -138,10 +135,7 @@ def test_windows_hold_an_optimal_plan(count, name, shape):
         state = started(shape, seed)
         if state is None or state.objective != "bottleneck":
             continue
-        found = run_if_due(name, state)
-        if found is None or (
-            name == "state space" and not any(isinstance(each, WindowsFound) for each in found)
-        ):
+        if run_if_due(name, state) is None:
             continue
         values, devices, chunks = best_of(shape, seed)
         plan = PartitionPlan.from_assignment(state.problem, devices, chunks)

@@ -31,8 +31,6 @@ CASES = [
 ]
 IMPROVING = (
     "local search",
-    "all borders",
-    "stage boundaries",
     "slow annealing",
     "clusters annealed",
     "cluster boundaries",
@@ -42,8 +40,8 @@ WITHOUT_A_PLAN = ("greedy", "unit cuts")
 
 
 @pytest.fixture
-def _small_is_large(monkeypatch, name):
-    make_small_large(monkeypatch, name)
+def _small_is_large(monkeypatch):
+    make_small_large(monkeypatch)
 
 
 def started(name, shape, seed):

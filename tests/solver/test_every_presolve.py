@@ -20,7 +20,6 @@ from tests.support.step_contracts import (
 )
 
 SHAPES_OF_ALL = tuple(SHAPES)
-RESTATING = ("dominance", "symmetry")
 REFUTING = ("pins", "byte sums")
 FEW = SolveLimits(time_limit_s=60, workers=1)
 
@@ -41,15 +40,14 @@ def test_with_each_alone_the_optimum_is_that_of_brute_force(count, name, shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES_OF_ALL)
-@pytest.mark.parametrize("name", RESTATING)
 @counts(20, 400)
-def test_plans_are_restated_at_no_cost(count, name, shape):
+def test_plans_are_restated_at_no_cost(count, shape):
     """Tests that a restated plan is feasible and no worse, and is restated to itself."""
     restated = 0
     for seed in range(60):
         problem = problem_of(shape, seed)
         state = bare_state(problem)
-        run_if_due(name, state)
+        run_if_due("dominance", state)
         for number in range(10):
             plan = random_plan(problem, number, draw_chunks=problem.chunks_per_device > 1)
             before = evaluate(problem, plan)
@@ -58,8 +56,6 @@ def test_plans_are_restated_at_no_cost(count, name, shape):
             found = state._restated(plan)
             after = evaluate(problem, found)
             assert after.feasible, (seed, number, after.violations)
-            if name == "symmetry":
-                assert after.objective == before.objective, (seed, number)
             assert after.objective <= before.objective, (seed, number)
             assert state._restated(found) == found, (seed, number)
             restated += 1
@@ -85,8 +81,7 @@ def test_units_are_lifted_to_the_plan_that_they_are_of(count, shape, monkeypatch
             # Of another order of devices.
             continue
         state = bare_state(problem)
-        for name in RESTATING:
-            run_if_due(name, state)
+        run_if_due("dominance", state)
         found = state._restated(plan)
         units = state.presolved.units
         names = [problem.operators[members[0]].name for members in units.members]

@@ -106,7 +106,7 @@ def check_log(log):
         if row.objective_name == following.objective_name:
             assert row.round <= following.round
             assert row.bound_after <= following.bound_before
-            if row.incumbent_after is not None and "symmetry" not in following.step:
+            if row.incumbent_after is not None:
                 assert following.incumbent_before <= row.incumbent_after
 
 

@@ -39,8 +39,7 @@ def state_of(
 ) -> SearchState:
     """Return the state after presolve, with a plan for an incumbent."""
     state = bare_state(problem, limits)
-    for run in (presolve.dominance, presolve.symmetry):
-        take(state, run)
+    take(state, presolve.dominance)
     if plan is not None:
         assert state.offer_plan(plan).feasible
     return state

@@ -37,7 +37,7 @@ from tests.support.random_relays import relayed_problem
 from tests.support.repeated_blocks import problem_with_blocks
 from tests.support.search_states import take
 
-PRESOLVE: Final = ("pins", "byte sums", "dominance", "symmetry")
+PRESOLVE: Final = ("pins", "byte sums", "dominance")
 BOUNDS: Final[Mapping[str, tuple[str, ...]]] = {
     "averages": ("any", "relayed", "chunks", "steps"),
     "averages of units": ("any", "relayed", "chunks", "steps"),
@@ -46,8 +46,6 @@ BOUNDS: Final[Mapping[str, tuple[str, ...]]] = {
     "borders": ("bottleneck", "relayed bottleneck", "layers", "decoder"),
     "least loads": ("any", "relayed bottleneck", "interleaved", "streams", "decoder"),
     "parts": ("bottleneck", "streams", "decoder"),
-    "lagrangian": ("bottleneck", "chain", "decoder"),
-    "state space": ("bottleneck", "decoder", "layers"),
     "without limits": ("recomputed one chunk", "recomputed", "recomputed relayed"),
     "recomputed stages": ("recomputed", "recomputed relayed", "recomputed steps"),
 }
@@ -56,12 +54,8 @@ HEURISTICS: Final[Mapping[str, tuple[str, ...]]] = {
     "contiguous": ("any", "hand made", "chunks", "relayed"),
     "greedy": ("any", "hand made", "chunks", "relayed"),
     "without host": ("bottleneck", "streams"),
-    "cuts of orders": ("bottleneck", "layers", "decoder"),
-    "cheap borders": ("bottleneck", "layers", "decoder"),
     "local search": ("any", "hand made", "relayed"),
     "rotations": ("interleaved",),
-    "all borders": ("bottleneck", "layers", "decoder"),
-    "stage boundaries": ("any", "hand made", "decoder"),
     "slow annealing": ("any", "hand made", "chain"),
     "cluster cuts": ("any", "hand made", "chunks"),
     "unit cuts": ("any",),
@@ -73,17 +67,9 @@ HEURISTICS: Final[Mapping[str, tuple[str, ...]]] = {
 """Steps that find plans or improve them."""
 EXACT: Final[Mapping[str, tuple[str, ...]]] = {
     "ideals": ("any", "layers", "chain"),
-    "refute orders": ("bottleneck", "chain"),
-    "refute limits": ("decoder", "layers"),
     "branches": ("any", "hand made", "relayed", "chunks", "interleaved"),
 }
 """Steps that find plans and bound too."""
-PREPARED_BY: Final[Mapping[str, tuple[str, ...]]] = {
-    "refute limits": ("state space",),
-}
-"""What a step needs to know from others."""
-OF_MANY_ORDERS: Final = ("state space", "refute limits")
-"""Steps for device orders that are too many to be listed."""
 
 
 def pinned_chain(seed: int) -> PartitionProblem:
@@ -169,10 +155,8 @@ def worst_plan(shape: str, seed: int) -> PartitionPlan | None:
     return max(fit, key=lambda entry: entry[0])[1] if fit else None
 
 
-def make_small_large(monkeypatch: pytest.MonkeyPatch, name: str = "") -> None:
-    """Let steps for large graphs apply to small ones, and those for many orders to few."""
-    if name in OF_MANY_ORDERS:
-        monkeypatch.setattr(presolved, "_MOST_ORDERS", 0)
+def make_small_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let steps for large graphs apply to small ones."""
     monkeypatch.setattr(presolved, "_LARGE_FROM", 1)
     monkeypatch.setattr(local_search, "_FEW_UNITS", 2)
 
@@ -184,8 +168,6 @@ def rows_of(name: str) -> list[Step]:
 
 def run_if_due(name: str, state: SearchState, clock: Clock | None = None) -> list[Finding] | None:
     """Let a step run as a schedule would; return what it found, or None if it is not due."""
-    for before in PREPARED_BY.get(name, ()):
-        run_if_due(before, state)
     for row in rows_of(name):
         if not state.is_closed and row.when(state):
             return take(state, row.run, clock)

@@ -60,7 +60,7 @@ class Decomposition:
         self, units: Instance, ceiling_ns: int, sizes: Sequence[PartSize], clock: Clock
     ) -> None:
         problem = units.problem
-        self.ceiling_ns = ceiling_ns
+        self._ceiling_ns = ceiling_ns
         work_ns = {name: int(own.sum()) for name, own in units.work_ns.items()}
         fastest = min(work_ns.values())
         weights = {
@@ -109,19 +109,6 @@ class Decomposition:
         """Return what all loads weigh at least, if each is within a limit; None without plans."""
         return self._sum(part.least_load(limit_ns) for part in self._parts)
 
-    def refutes_order(self, order: Sequence[str], limit_ns: int) -> bool:
-        """Return whether no plan on devices in this order has such a bottleneck.
-
-        Parameters
-        ----------
-        order : sequence of str
-            Names of devices, the first stage's first.
-        limit_ns : int
-            At most the ceiling.
-        """
-        least = self._sum(part.least_load_in_order(order, limit_ns) for part in self._parts)
-        return least is None or least > limit_ns * sum(self._weight_of[name] for name in order)
-
     def _sum(self, loads: Iterable[int | None]) -> int | None:
         """Add what parts weigh to what the other operators do; None if a part has no plan."""
         total = self._alone
@@ -141,7 +128,7 @@ class Decomposition:
         clock : Clock
             When to stop.
         """
-        most_ns = self.ceiling_ns
+        most_ns = self._ceiling_ns
         least = self._least_load(most_ns)
         if least is None or least > self._capacity * most_ns:
             return most_ns + 1
@@ -164,10 +151,8 @@ def applies(units: Instance) -> bool:
     )
 
 
-def decompose(
-    units: Instance, least_ns: int, ceiling_ns: int, clock: Clock
-) -> tuple[Decomposition, int]:
-    """Return parts of a graph and a bottleneck that no plan is below.
+def least_bottleneck_ns(units: Instance, least_ns: int, ceiling_ns: int, clock: Clock) -> int:
+    """Return a bottleneck that no plan is below.
 
     Parts are small at first, which takes some tenths of a second. Large ones say more, and are made
     if small ones say more than `least_ns`.
@@ -188,4 +173,4 @@ def decompose(
     if least_ns < bound_ns <= ceiling_ns and not clock.is_over:
         parts = Decomposition(units, ceiling_ns, _LARGE, clock)
         bound_ns = parts.least_bottleneck_ns(bound_ns, clock)
-    return parts, bound_ns
+    return bound_ns

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -67,7 +67,6 @@ class PartStages:
         self._weights = [weights[kind.device.device_class] for kind in kinds]
         if self._costs.most_load_ns * max(self._weights) * len(part.devices) >= _EXACT:
             raise TooManyStages
-        self._kind_of = {d.name: i for i, kind in enumerate(kinds) for d in kind.devices}
         most = most_devices(part)
         limits = [len(kind.devices) for kind in kinds]
         self._sets = DeviceSets.of(limits, most)
@@ -81,7 +80,6 @@ class PartStages:
         self._all = lister.fill(families, ceiling_ns, most_stages)
         self._fits = lister.followers >= 0
         self._limit_ns, self._stages = ceiling_ns, self._all
-        self._least_by_order: dict[tuple[int, ...], Floats] = {}
 
     def _spend(self, pairs: int) -> None:
         self._pairs_left -= pairs
@@ -109,42 +107,11 @@ class PartStages:
                 self._put_before(least[more], with_one[weight], kind)
         return _whole(least[:, 0].min())
 
-    def least_load_in_order(self, order: Sequence[str], limit_ns: int) -> int | None:
-        """Return the same for plans on devices in an order.
-
-        Parameters
-        ----------
-        order : sequence of str
-            Names of devices, the first stage's first; each may be left out.
-        limit_ns : int
-            Of every load.
-        """
-        self._limit(limit_ns)
-        return _whole(self._behind(tuple(self._kind_of[name] for name in order))[0])
-
-    def _behind(self, kinds: tuple[int, ...]) -> Floats:
-        """Return the least cost of what is outside each ideal, on devices in an order."""
-        if not kinds:
-            return self._nothing_left()
-        if kinds not in self._least_by_order:
-            behind = self._behind(kinds[1:])
-            # The first device may be left out.
-            least = behind.copy()
-            self._put_before(least, self._with_stage(behind, self._weights[kinds[0]]), kinds[0])
-            self._least_by_order[kinds] = least
-        return self._least_by_order[kinds]
-
     def _limit(self, limit_ns: int) -> None:
         """Regard only stages of at most this load."""
         if limit_ns != self._limit_ns:
             self._limit_ns = limit_ns
             self._stages = None if self._all is None else self._all.below(limit_ns)
-            self._least_by_order.clear()
-
-    def _nothing_left(self) -> Floats:
-        least = np.full(len(self._costs.ideals), np.inf)
-        least[-1] = 0.0
-        return least
 
     def _with_stage(self, behind: Floats, weight: int) -> Floats:
         """Return the least cost of a stage and what is behind it, by groups of stages."""

@@ -31,14 +31,10 @@ class CutOfPairs(NamedTuple):
     ----------
     first : int
         The unit that its numbers begin at.
-    before, behind : int
-        Chosen units on both sides, as bits.
     """
 
     cut: BorderCut
     first: int
-    before: int
-    behind: int
     pairs: Ints
 
 
@@ -102,7 +98,7 @@ class BorderBytes:
         scale = _LARGEST / max(float(by_unit.sum()), 1.0)
         amounts = np.floor(by_unit * scale).astype(np.int64)
         nothing, result = np.zeros_like(amounts), np.zeros(len(self._pairs))
-        for cut, first, _, _, pairs in cuts:
+        for cut, first, pairs in cuts:
             if not self._clock.is_over:
                 result[pairs] = cut.least(amounts[first:], nothing[first:]) / scale
         return result
@@ -114,7 +110,7 @@ class BorderBytes:
         sizes = np.array(self._least(by_operator))
         result = np.zeros(len(self._pairs))
         unread = np.zeros(len(sizes), dtype=np.int64) if unread is None else unread
-        for cut, first, _, _, pairs in cuts:
+        for cut, first, pairs in cuts:
             if not self._clock.is_over:
                 result[pairs] = cut.least(sizes[first:], unread[first:])
         return result
@@ -206,7 +202,7 @@ class BorderBytes:
                 break
             if all(sides):
                 cut, first = self._cut(known, *sides)
-                cuts.append(CutOfPairs(cut, first, *sides, np.concatenate(pairs)))
+                cuts.append(CutOfPairs(cut, first, np.concatenate(pairs)))
         return cuts
 
     def _cut(

@@ -29,7 +29,6 @@ from functools import cached_property
 import numpy as np
 
 from solver.bounds.recomputed.borders import BorderBytes
-from solver.bounds.recomputed.first_regions import FirstRegions
 from solver.bounds.recomputed.prices import MemoryPrices
 from solver.bounds.recomputed.skeleton import Pairs, Skeleton
 from solver.bounds.recomputed.table import StageTable
@@ -106,8 +105,6 @@ class RecomputedStages:
         Its devices.
     limit_ns : int, optional
         Stages with more work are left out.
-    is_priced : bool
-        Whether memory counts; else loads are the work of stages.
     clock : Clock
         When it is over, what is known of memory by then is what counts.
 
@@ -125,11 +122,10 @@ class RecomputedStages:
         kinds: Sequence[DeviceKind],
         *,
         limit_ns: int | None = None,
-        is_priced: bool = True,
         clock: Clock = UNLIMITED,
     ) -> None:
         self.units, self.kinds, self._problem = units, kinds, units.problem
-        self._is_priced, self._clock = is_priced, clock
+        self._clock = clock
         self.skeleton = Skeleton(units, _most_ideals(units, limit_ns))
         self.pairs = Pairs.within(self.skeleton, limit_ns)
         self._borders = BorderBytes(self.pairs, clock)
@@ -167,8 +163,6 @@ class RecomputedStages:
 
     def _loads_ns(self, kind: int, flying: int) -> Floats:
         device = self.kinds[kind].device
-        if not self._is_priced:
-            return self.pairs.sums(self.units.work_ns[device.device_class].astype(np.float64))
         prices = self.prices(device.device_class)
         loads_ns: Floats = self._totals(device.device_class)[0]
         if device.memory_bytes is None:
@@ -200,25 +194,18 @@ class RecomputedStages:
 
     def _least(self, device_class: str, number: int, flying: int, missing_bytes: Floats) -> Floats:
         """Return what stages cost at least at a price, given what they miss at no price."""
-        prices, first = self.prices(device_class), self._first_regions(device_class)
+        prices = self.prices(device_class)
         once = prices.byte_cost(number) / flying
         found: Floats = self._totals(device_class)[number] + once * missing_bytes
         # What is there once at most costs as with a flow for what it costs the others.
         others = prices.mixture(number, (flying - 1) / flying)
-        gained, beside = np.zeros(found.shape), np.zeros(found.shape)
+        gained = np.zeros(found.shape)
         for peak in self._peaks:
             costs = peak.costs(device_class)
             more = sum((share * costs[at] for at, share in others), -costs[number])
             more += once * peak.held_bytes
             gained = np.maximum(gained, np.where(peak.counts, more, 0.0))
-            is_later = peak.counts & (peak.region > first.region)
-            beside = np.maximum(beside, np.where(is_later, more, 0.0))
-        sent = self._sent(device_class, number, flying)
-        gained += sent
-        beside += np.where(self._sending_regions > first.region, sent, 0.0)
-        more_bytes = first.received_bytes(number, flying) - self._received_bytes(flying)
-        beside += first.costs[number] + once * more_bytes
-        return found + np.maximum(gained, np.where(first.is_known, beside, 0.0))
+        return found + gained + self._sent(device_class, number, flying)
 
     def transfers_ns(self, kind: int) -> Floats:
         """Return at least what the stage of each pair takes to send and to receive.
@@ -286,27 +273,6 @@ class RecomputedStages:
                 inside = np.maximum(inside, self.pairs.sums(runs))
             result += weight.size_bytes * inside
         return result + self.pairs.sums(own)
-
-    # -- first regions --------------------------------------------------------------------------
-
-    def _first_regions(self, device_class: str) -> FirstRegions:
-        if device_class not in self._firsts:
-            self._firsts[device_class] = FirstRegions(
-                self.pairs, self._borders, self.prices(device_class), self._clock
-            )
-        return self._firsts[device_class]
-
-    @cached_property
-    def _firsts(self) -> dict[str, FirstRegions]:
-        return {}
-
-    @cached_property
-    def _sending_regions(self) -> Ints:
-        """The first region that may send something, by pair."""
-        found = np.zeros(len(self.pairs), dtype=np.int64)
-        for cut in self._borders.ends:
-            found[cut.pairs] = self.regions[cut.first]
-        return found
 
     # -- bytes ----------------------------------------------------------------------------------
 

@@ -25,13 +25,13 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from solver.model.arrays import Bools, Floats, Ints
+from solver.model.arrays import Floats, Ints
 from solver.model.problem import PartitionProblem
 from solver.presolve.instance import Instance
 from solver.presolve.minimum_cut import UNCUT, PricedNetwork
@@ -59,14 +59,11 @@ class MemoryPrices:
     sent : Floats, shape (prices, units)
         What comes to that for a unit whose value is sent, at this price and all higher finite ones:
         if it is kept it costs all that it saves, and else all microbatches' storages are there.
-    flows : GraphFlows
-        Where they are from.
     """
 
     prices: Floats
     costs: Floats
     sent: Floats
-    flows: GraphFlows
 
     @classmethod
     def of(cls, units: Instance, device_class: str) -> MemoryPrices:
@@ -89,7 +86,7 @@ class MemoryPrices:
         costs[:-1] += units.work_ns[device_class]
         sent = by_unit(flows.slack) * (np.bincount(unit_of) == 1)
         sent[:-1] = np.minimum.accumulate(sent[-2::-1])[::-1]
-        return cls(prices, costs, sent, flows)
+        return cls(prices, costs, sent)
 
     def byte_cost(self, number: int) -> float:
         """Return what a byte of each microbatch costs at a price."""
@@ -160,7 +157,6 @@ class GraphFlows:
     def __init__(self, problem: PartitionProblem, device_class: str) -> None:
         self._problem = problem
         self._flows: dict[float, tuple[Floats, tuple[float, float]]] = {}
-        self._of_region: dict[int, list[int]] = {}
         self.regions = [op.backward.region for op in problem.operators]
         structure = problem.storage_graph
         forward, _ = problem.arrays.pass_latency_ns(device_class)
@@ -169,15 +165,9 @@ class GraphFlows:
         roots = [index_of.get(problem.root_of[op.name], -1) for op in operators]
         may = [root >= 0 and operators[root].backward.recomputable for root in roots]
         self.kept_bytes: Floats = np.zeros(len(operators))
-        self._arcs: list[tuple[int, int, int, int]] = []
-        # By arc, the region whose flow goes through it, and the operator whose it is.
-        self._owners: list[tuple[int, int]] = []
+        arcs: list[tuple[int, int, int, int]] = []
         starting: list[tuple[int, int]] = []
         count = len(operators)
-
-        def add(index: int, region: int, arc: tuple[int, int, int, int]) -> None:
-            self._arcs.append(arc)
-            self._owners.append((region, index))
 
         for index, op in enumerate(operators):
             backward, node, value = op.backward, 2 + index, 2 + count + index
@@ -187,18 +177,17 @@ class GraphFlows:
                 released_bytes = op.storage_bytes - backward.kept_bytes
                 size = min(op.value_bytes, released_bytes)
                 # What runs again in a later region needs it as an anchor.
-                paying = self._paying[index]
-                head = node if may[index] and paying == region else 1
-                add(index, paying, (value, head, 0, size))
+                head = node if may[index] and self._paying[index] == region else 1
+                arcs.append((value, head, 0, size))
             elif op.alias_of is not None and op.alias_of in index_of:
                 parent = 2 + count + index_of[op.alias_of]
-                add(index, self._paying[roots[index]], (value, parent, 0, op.value_bytes))
+                arcs.append((value, parent, 0, op.value_bytes))
             if not may[index]:
                 self.kept_bytes[index] = backward.saved_bytes
                 continue
             if roots[index] != index:
                 continue
-            add(index, region, (node, 1, int(forward[index]), backward.again_bytes))
+            arcs.append((node, 1, int(forward[index]), backward.again_bytes))
             others = structure.savers[index]
             if any(operators[i].backward.region != region for i in others):
                 self.kept_bytes[index] = min(backward.saved_bytes, op.storage_bytes)
@@ -208,12 +197,11 @@ class GraphFlows:
             for read in dict.fromkeys(read for own in (op, *family) for read in own.reads):
                 root = roots[index_of[read]] if read in index_of else -1
                 if root not in (-1, index) and self._paying[root] == region:
-                    add(index, region, (node, 2 + count + index_of[read], UNCUT, 0))
+                    arcs.append((node, 2 + count + index_of[read], UNCUT, 0))
         self.sources = [index for index, _ in starting]
-        self._first = len(self._arcs)
-        for index, saved_bytes in starting:
-            add(index, self.regions[index], (0, 2 + index, 0, saved_bytes))
-        self._network = PricedNetwork(self._arcs)
+        self._first = len(arcs)
+        arcs += [(0, 2 + index, 0, saved_bytes) for index, saved_bytes in starting]
+        self._network = PricedNetwork(arcs)
         self._saved_bytes: Ints = np.array([saved_bytes for _, saved_bytes in starting], np.int64)
 
     @cached_property
@@ -265,71 +253,6 @@ class GraphFlows:
         starts[self.sources] += cut.flows[self._first :] / scale
         self._flows[price] = starts, self._network.measured(cut.is_before)
         return self._flows[price]
-
-    def region(self, region: int) -> RegionFlow:
-        """Return the part of the network that the flow of a region goes through."""
-        if not self._of_region:
-            for number, (paying, _) in enumerate(self._owners):
-                self._of_region.setdefault(paying, []).append(number)
-        own = self._of_region.get(region, [])
-        first = 2 + len(self._problem.operators)
-        return RegionFlow(
-            [self._arcs[at] for at in own],
-            [self._owners[at][1] for at in own],
-            {self._arcs[at][0] - first: place for place, at in enumerate(own)},
-        )
-
-
-class RegionFlow:
-    """The flow of one region, but for what certain operators keep and make.
-
-    Parameters
-    ----------
-    arcs : sequence of (int, int, int, int)
-        As those of a :class:`solver.presolve.minimum_cut.PricedNetwork`.
-    owners : sequence of int
-        By arc, the operator whose it is.
-    values : dict of int to int
-        By operator, the arc that its value goes through.
-
-    Attributes
-    ----------
-    starts : list of int
-        The arcs that paths start with.
-    key : tuple
-        Alike networks have the same.
-    """
-
-    def __init__(
-        self,
-        arcs: Sequence[tuple[int, int, int, int]],
-        owners: Sequence[int],
-        values: dict[int, int],
-    ) -> None:
-        self.owners: Ints = np.array(owners, dtype=np.int64)
-        self.values = values
-        number = {0: 0, 1: 1}
-
-        def node(known: int) -> int:
-            return number.setdefault(known, len(number))
-
-        own = [(node(tail), node(head), time, size) for tail, head, time, size in arcs]
-        self.key = tuple(own)
-        self.starts = [at for at, arc in enumerate(own) if arc[0] == 0]
-        self._network = PricedNetwork(own)
-
-    def through(self, price: float, without: Bools) -> Floats:
-        """Return what goes through every arc.
-
-        Parameters
-        ----------
-        without : array of bool
-            By arc: nothing goes through it.
-        """
-        costs = np.where(without, 0.0, self._network.costs(*_worth(price)))
-        scale = _scale(costs)
-        found: Floats = self._network.cut(costs * scale).flows / scale
-        return found
 
 
 def _scale(costs: Floats) -> float:

@@ -21,23 +21,6 @@ def _own(state: SearchState) -> BranchAndBound:
     return state.kept(BranchAndBound)
 
 
-def refute_orders_first(state: SearchState, clock: Clock) -> Iterator[Finding]:
-    """Refute device orders before any of them is searched."""
-    _own(state).refute_orders(clock)
-    yield from _closed(state)
-
-
-def refute_limits(state: SearchState, clock: Clock) -> Iterator[Finding]:
-    """Ask models of single orders about limits between the bound and the incumbent."""
-    _own(state).refute_limits(clock)
-    yield from _closed(state)
-
-
-def can_refute_limits(state: SearchState) -> bool:
-    """Whether ideals at borders are known, and one branch covers all plans."""
-    return _own(state).can_refute_limits
-
-
 def is_wide_open(state: SearchState) -> bool:
     """Whether a model of the only branch takes long to be made, and to search."""
     return _own(state).is_wide

@@ -4,32 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 from solver.dp.contiguous.solver import contiguous_plan
-from solver.dp.ideal_program import IdealAnswer, SolveIdeals, solve_ideals
-from solver.heuristics.cheap_borders import plan_at_cheap_borders
 from solver.heuristics.greedy import greedy_plan
 from solver.heuristics.local_search import (
-    better_plan,
     first_incumbents,
     improve_slowly,
     searched_objective,
 )
-from solver.heuristics.order_search import search_orders
 from solver.heuristics.rotations import best_rotation, can_rotate
 from solver.model.clock import Clock
 from solver.model.cuts import is_hand_made
-from solver.model.problem import PartitionProblem
-from solver.presolve.instance import Instance
 from solver.search.findings import Finding, NothingFound, PlanFound
 from solver.search.state import SearchState
 
 _MOVES_PER_UNIT: Final = 100
 """Moves of local search on smaller graphs, which a model often solves at once."""
-_MOST_SUB_SOLVES: Final = 40
-"""Of a deterministic run."""
 _SLOW_SEARCHES: Final = 2
 """Without a clock of the wall."""
 _SEEDS: Final = 1000
@@ -87,54 +78,6 @@ def can_do_without_host(state: SearchState) -> bool:
     )
 
 
-def cuts_of_orders(state: SearchState, clock: Clock) -> Iterator[Finding]:
-    """Offer the best cut of orders that make shared values at different places.
-
-    Where a maker pays for each device that reads, much depends on them.
-    """
-    seed, target = state.seed, state.bound
-    plan = search_orders(state.presolved.units, seed=seed, target=target, clock=clock)
-    if plan is not None:
-        yield PlanFound(plan)
-
-
-def has_shared_values(state: SearchState) -> bool:
-    """Whether makers pay for each device that reads, and orders can be cut."""
-    problem = state.problem
-    return (
-        problem.objective[0] == "bottleneck"
-        and pays_each_reader(state)
-        and problem.chunks_per_device == 1
-        and state.presolved.is_large
-        and not is_hand_made(problem)
-    )
-
-
-def pays_each_reader(state: SearchState) -> bool:
-    """Whether makers pay for each device that reads.
-
-    Host-staged cells of convolutions are cut as well along orders.
-    """
-    return not state.presolved.units.transfers.sends_once
-
-
-def cheap_borders(state: SearchState, clock: Clock) -> Iterator[Finding]:
-    """Offer the best plan of those that end stages where little crosses."""
-    plan = plan_at_cheap_borders(state.presolved.units, clock, ideal_program(state))
-    if plan is not None:
-        yield PlanFound(plan)
-
-
-def ideal_program(state: SearchState) -> SolveIdeals:
-    """Return the program over ideals as smaller problems are solved by it."""
-    improve = partial(better_plan, seed=state.limits.seed)
-
-    def solve(problem: PartitionProblem, clock: Clock) -> IdealAnswer:
-        return solve_ideals(problem, clock, improve)
-
-    return solve
-
-
 def local_search(state: SearchState, clock: Clock) -> Iterator[Finding]:
     """Offer what moves of units and clusters make of all plans, and of cuts of several orders."""
     units = state.presolved.units
@@ -165,44 +108,6 @@ def has_rotations(state: SearchState) -> bool:
 def is_searched_by_moves(state: SearchState) -> bool:
     """Whether the objective under way is the one that moves lower."""
     return state.objective == searched_objective(state.problem)
-
-
-def all_borders(state: SearchState, clock: Clock) -> Iterator[Finding]:
-    """Offer what sub-solves of all stage boundaries at once make of the incumbent."""
-    assert state.plan is not None
-    from solver.heuristics.neighbourhoods.border_search import improve_borders
-
-    plan = improve_borders(
-        state.presolved.units,
-        state.plan,
-        clock=clock,
-        workers=state.workers,
-        seed=state.seed,
-        target=state.bound,
-    )
-    yield PlanFound(plan)
-
-
-def stage_boundaries(state: SearchState, clock: Clock) -> Iterator[Finding]:
-    """Offer what sub-solves around single stage boundaries make of the incumbent."""
-    yield improved_boundaries(state, state.presolved.units, clock, state.seed)
-
-
-def improved_boundaries(state: SearchState, units: Instance, clock: Clock, seed: int) -> PlanFound:
-    """Return what sub-solves around stage boundaries, on some units, make of the incumbent."""
-    assert state.plan is not None
-    from solver.heuristics.neighbourhoods.stage_boundaries import improve_by_neighbourhoods
-
-    plan = improve_by_neighbourhoods(
-        units,
-        state.plan,
-        clock=clock,
-        max_solves=_MOST_SUB_SOLVES if clock.is_deterministic else None,
-        workers=state.workers,
-        seed=seed,
-        target=state.bound,
-    )
-    return PlanFound(plan)
 
 
 def slow_annealing(state: SearchState, clock: Clock) -> Iterator[Finding]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
+from solver.dp.ideal_program import solve_ideals
 from solver.dp.separable import OutOfTime, SeparableProgram, program_of
 from solver.evaluation.result import SolveStatus
+from solver.heuristics.local_search import better_plan
 from solver.model.clock import Clock
 from solver.model.problem import ColocationGroup
 from solver.presolve import closures
@@ -23,7 +26,6 @@ from solver.search.findings import (
     PlanFound,
 )
 from solver.search.state import SearchState
-from solver.search.steps.heuristics import ideal_program
 
 _PRICES: Final = (10, 3)
 """Of a room full of bytes, in bottlenecks."""
@@ -33,7 +35,8 @@ _DIGITS: Final = 1 << 14
 
 def ideals(state: SearchState, clock: Clock) -> Iterator[Finding]:
     """Solve the problem if its graph has few ideals (:mod:`solver.dp.ideal_program`)."""
-    answer = ideal_program(state)(state.problem, clock)
+    improve = partial(better_plan, seed=state.limits.seed)
+    answer = solve_ideals(state.problem, clock, improve)
     if answer.plan is not None:
         yield PlanFound(answer.plan)
     bounds = answer.objective_bounds

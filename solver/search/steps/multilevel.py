@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from solver.bounds.averages import least_devices
 from solver.heuristics.multilevel import Multilevel
@@ -10,7 +11,9 @@ from solver.model.clock import Clock
 from solver.presolve.device_kinds import usable_devices
 from solver.search.findings import BoundFound, Finding, Infeasible, NothingFound, PlanFound
 from solver.search.state import SearchState, kept
-from solver.search.steps.heuristics import improved_boundaries
+
+_MOST_SUB_SOLVES: Final = 40
+"""Of a deterministic run."""
 
 
 @kept
@@ -54,4 +57,16 @@ def anneal(state: SearchState, clock: Clock) -> Iterator[Finding]:
 
 def boundaries(state: SearchState, clock: Clock) -> Iterator[Finding]:
     """Offer what sub-solves around stage boundaries make of the incumbent."""
-    yield improved_boundaries(state, levels(state).coarse, clock, state.limits.seed)
+    assert state.plan is not None
+    from solver.heuristics.neighbourhoods.stage_boundaries import improve_by_neighbourhoods
+
+    plan = improve_by_neighbourhoods(
+        levels(state).coarse,
+        state.plan,
+        clock=clock,
+        max_solves=_MOST_SUB_SOLVES if clock.is_deterministic else None,
+        workers=state.workers,
+        seed=state.limits.seed,
+        target=state.bound,
+    )
+    yield PlanFound(plan)

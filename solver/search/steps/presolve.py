@@ -8,8 +8,7 @@ from typing import Final
 from solver.model.clock import Clock
 from solver.presolve.dominance import Simplified, simplify
 from solver.presolve.shortfalls import find_shortfalls
-from solver.presolve.symmetry import identical_blocks
-from solver.search.findings import BlocksFound, Finding, Infeasible, UnitsMerged
+from solver.search.findings import Finding, Infeasible, UnitsMerged
 from solver.search.state import SearchState, kept
 
 _LARGEST_SAVING: Final = 4
@@ -34,11 +33,6 @@ def byte_sums(state: SearchState, clock: Clock) -> Iterator[Finding]:
 def dominance(state: SearchState, clock: Clock) -> Iterator[Finding]:
     """Merge units that some best plan keeps together."""
     yield UnitsMerged(_simplified(state))
-
-
-def symmetry(state: SearchState, clock: Clock) -> Iterator[Finding]:
-    """Find identical blocks of units, which any plan may exchange."""
-    yield BlocksFound(identical_blocks(state.simplified.units))
 
 
 def has_few_places(state: SearchState, most: int) -> bool:

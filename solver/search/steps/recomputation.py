@@ -23,8 +23,6 @@ from solver.search.findings import BoundFound, Finding, Infeasible, PlanFound
 from solver.search.state import SearchState, kept
 from solver.stages.recompute_chooser import RecomputeChooser
 
-_FEW_UNITS: Final = 500
-_FEW_DEVICES: Final = 4
 _FEW_ROWS: Final = 200_000
 _MOST_ROWS: Final = 1_000_000
 """Pairs of operators, by position, of which a model is made in a moment, and in seconds."""
@@ -98,7 +96,6 @@ def recomputed_stages(state: SearchState, clock: Clock) -> Iterator[Finding]:
         state.units,
         state.presolved.kinds,
         limit_ns=limit_ns,
-        is_priced=not has_few_stages(state),
         clock=clock,
     )
     if is_step:
@@ -123,12 +120,6 @@ def has_recomputed_stages(state: SearchState) -> bool:
     name = state.objective
     is_timed = name == "bottleneck" or (name == "step" and not state.problem.interconnect.overlap)
     return is_timed and state.has_gap(0) and RecomputedStages.applies(state.problem)
-
-
-def has_few_stages(state: SearchState) -> bool:
-    """Whether stages are known one by one sooner than something of all of them."""
-    is_small = len(state.units) <= _FEW_UNITS and state.presolved.slots <= _FEW_DEVICES
-    return state.objective == "bottleneck" and is_small
 
 
 def has_wide_gap(state: SearchState) -> bool:

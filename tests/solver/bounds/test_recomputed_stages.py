@@ -12,8 +12,6 @@ from solver.bounds.recomputed.borders import BorderBytes
 from solver.bounds.recomputed.bound import RecomputedStages
 from solver.bounds.recomputed.chains import RecomputedChains
 from solver.bounds.recomputed.finer import FinerChains
-from solver.bounds.recomputed.first_regions import FirstRegions
-from solver.bounds.recomputed.prices import MemoryPrices
 from solver.bounds.recomputed.skeleton import Pairs, Skeleton
 from solver.model.clock import UNLIMITED
 from solver.model.training import Backward
@@ -199,28 +197,6 @@ def test_no_plan_fits_where_least_bytes_are_too_many(count):
     assert said[50] > unsaid[50] and said[95] > count // 15, (said, unsaid)
 
 
-@counts(60, 240, quick=60)
-def test_flows_of_first_regions_only_raise_loads(count, monkeypatch):
-    raised = Counter()
-    for seed in range(20, 20 + count):
-        problem = recomputed_problem(seed, relayed=seed % 3 == 0, **SIZE)
-        if not RecomputedStages.applies(problem):
-            continue
-        units = condense(problem)
-        stages, plain = (RecomputedStages(units, interchangeable_kinds(units)) for _ in range(2))
-        for flying in range(1, problem.microbatches + 1):
-            loads_ns = stages.loads_ns(0, flying)
-            with monkeypatch.context() as patch:
-                regions = {op.backward.region for op in problem.operators}
-                patch.setattr(FirstRegions, "_mixed", regions)
-                without_ns = plain.loads_ns(0, flying)
-            assert (loads_ns >= without_ns).all(), f"seed {seed}"
-            more = loads_ns > without_ns
-            raised["fit"] += bool((more & np.isfinite(loads_ns)).any())
-            raised["do not fit"] += bool((more & np.isinf(loads_ns)).any())
-    assert raised["fit"] > count // 30 and raised["do not fit"] > count // 6, raised
-
-
 @counts(60, 240)
 def test_what_is_sent_and_received_raises_the_bound_but_where_it_takes_no_time(count, monkeypatch):
     raised = 0
@@ -243,27 +219,6 @@ def test_what_is_sent_and_received_raises_the_bound_but_where_it_takes_no_time(c
             assert not stages.transfers_ns(0).any()
         raised += bound_ns > free_ns
     assert raised > count // 20
-
-
-def test_first_regions_count_what_pays_for_no_flow():
-    """Of a border within the last region a stage holds all microbatches, in place of m - f."""
-    units = layers(2)
-    pairs = Pairs.within(Skeleton(units, 40), None)
-    borders = BorderBytes(pairs, UNLIMITED)
-    prices = MemoryPrices.of(units, units.problem.devices[0].device_class)
-    first = FirstRegions(pairs, borders, prices, UNLIMITED)
-    value_bytes, gradient_bytes = borders.received
-    for number in range(1, len(prices.prices)):
-        for flying in (1, 2, 4):
-            found = first.received_bytes(number, flying)
-            least = np.maximum((4 - flying) * value_bytes + gradient_bytes - 1, 0)
-            most = 4 * value_bytes + gradient_bytes
-            known = first.is_known
-            assert (found[known] >= least[known]).all()
-            assert (found[~known] == 0).all()
-            assert (found[known] == most[known]).any()
-    assert (first.costs <= 1e-6).all()
-    assert {*first.region[first.is_known].tolist()} == {0, 1}
 
 
 def test_stages_have_what_lies_between_their_units():

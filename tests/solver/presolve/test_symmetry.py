@@ -6,17 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from solver import Device, Interconnect, Link, Operator, PartitionProblem, SolveLimits, solve
+from solver import Device, Operator, PartitionProblem, SolveLimits
 from solver.evaluation.evaluate import evaluate
-from solver.evaluation.result import SolveStatus
 from solver.model.plan import PartitionPlan
 from solver.model.problem import ColocationGroup, GraphInput
-from solver.presolve.dominance import simplify
 from solver.presolve.instance import condense
 from solver.presolve.symmetry import identical_blocks
-from tests.support.oracle import brute_force
 from tests.support.problem_counts import counts
-from tests.support.random_problems import random_plan, random_problem, to_instance
+from tests.support.random_problems import random_plan, random_problem
 from tests.support.repeated_blocks import layers_of_blocks, problem_with_blocks
 
 LIMITS = SolveLimits(workers=1)
@@ -43,11 +40,11 @@ def keeps_units(units, plan):
 
 
 def check_exchanges(problem, label, plans=12):
-    """Tests exchanges and sorting on random plans; returns the number of pairs compared."""
+    """Tests exchanges on random plans; returns the number of pairs compared."""
     units = condense(problem)
-    found = identical_blocks(units)
+    groups = identical_blocks(units)
     compared = 0
-    if not found.groups:
+    if not groups:
         return compared
     for seed in range(plans):
         plan = random_plan(problem, seed, draw_chunks=problem.chunks_per_device > 1)
@@ -55,8 +52,8 @@ def check_exchanges(problem, label, plans=12):
             continue
         before = evaluate(problem, plan)
         rng = random.Random(seed)
-        variants = [exchanged(units, plan, *rng.sample(group, 2)) for group in found.groups]
-        for variant in (*variants, found.canonical(plan)):
+        for group in groups:
+            variant = exchanged(units, plan, *rng.sample(group, 2))
             after = evaluate(problem, variant)
             assert after.feasible == before.feasible, label
             if before.feasible:
@@ -75,7 +72,7 @@ def test_exchanges_change_no_cost(count, settings):
     compared = sum(
         check_exchanges(problem_with_blocks(seed, **settings), seed) for seed in range(count)
     )
-    assert compared >= count
+    assert compared > count // 2
 
 
 @pytest.mark.nightly
@@ -94,7 +91,7 @@ def test_exchanges_change_no_cost_of_problems_without_copies(count):
 
 
 def sizes(problem):
-    groups = identical_blocks(condense(problem)).groups
+    groups = identical_blocks(condense(problem))
     return Counter((len(group), len(group[0])) for group in groups)
 
 
@@ -104,14 +101,12 @@ def test_blocks_of_every_layer_are_found():
 
 def test_units_of_blocks_correspond_and_are_in_order():
     units = condense(layers_of_blocks(1, 3, 3))
-    (group,) = identical_blocks(units).groups
+    (group,) = identical_blocks(units)
     names = [
         [units.problem.operators[units.members[unit][0]].name for unit in block] for block in group
     ]
     # The unit in the middle is compared first.
     assert names == [[f"layer0.block{i}.{k}" for k in (1, 0, 2)] for i in range(3)]
-    arcs = set(identical_blocks(units).ordered().edges) - set(units.edges)
-    assert arcs == {(group[0][0], group[1][0]), (group[1][0], group[2][0])}
 
 
 def replaced(problem, name, **changed):
@@ -211,58 +206,3 @@ def test_blocks_that_share_a_weight_with_all_or_none_are_equal():
         problem = replaced(problem, f"layer0.block{index}.0", weights=("layer0.block2.0",))
     assert sizes(problem) == {(2, 2): 1}
     assert check_exchanges(problem, "pairs") > 0
-
-
-def compare_with_brute_force(seeds, **settings):
-    """Compares with brute force where that is quick; returns statuses and what had blocks."""
-    statuses, with_blocks = Counter(), 0
-    for seed in seeds:
-        problem = problem_with_blocks(seed, most_operators=6, **settings)
-        places = len(problem.devices) * problem.chunks_per_device
-        if places ** len(problem.units) > 3_000:
-            continue
-        with_blocks += bool(identical_blocks(simplify(condense(problem)).units).groups)
-        result = solve(problem, LIMITS, solver="cp-sat")
-        best = brute_force(to_instance(problem))
-        if best is None:
-            assert result.status is SolveStatus.INFEASIBLE, seed
-        elif result.status is SolveStatus.OPTIMAL:
-            assert result.objective_values == best[0], seed
-        else:
-            assert "step" in problem.objective, seed
-        statuses[result.status] += 1
-    return statuses, with_blocks
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{}, {"draw_chunks": True}, {"relayed": True}, {"steps": True}],
-    ids=["direct", "chunks", "relayed", "steps"],
-)
-@counts(28, 40)
-def test_the_exact_solver_equals_brute_force_on_problems_with_blocks(count, settings):
-    statuses, with_blocks = compare_with_brute_force(range(count), **settings)
-    assert statuses[SolveStatus.OPTIMAL] >= count // 5
-    assert with_blocks >= count * 3 // 20
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("block", range(50))
-def test_the_exact_solver_equals_brute_force_on_more_problems_with_blocks(block):
-    for settings in ({}, {"draw_chunks": True}, {"relayed": True}, {"steps": True}):
-        compare_with_brute_force(range(100_000 + block * 40, 100_040 + block * 40), **settings)
-
-
-@pytest.mark.parametrize("charging", ["peer_to_peer", "host_staged", "relayed"])
-def test_the_exact_solver_agrees_with_itself_without_the_order_of_blocks(charging):
-    interconnect = Interconnect(Link(None, 2), charging=charging)
-    problems = [
-        layers_of_blocks(1, 5, 3, interconnect=interconnect, objective=("bottleneck", "transfer")),
-        layers_of_blocks(2, 3, 2, interconnect=interconnect, objective=("latency",)),
-        layers_of_blocks(1, 6, 1, interconnect=interconnect, chunks_per_device=2),
-    ]
-    values = [solve(problem, LIMITS, solver="cp-sat") for problem in problems]
-    for problem, with_order in zip(problems, values, strict=True):
-        without = solve(problem, LIMITS, solver="cp-sat", without=("symmetry",))
-        assert with_order.status is without.status is SolveStatus.OPTIMAL
-        assert with_order.objective_values == without.objective_values

@@ -22,7 +22,7 @@ from solver.evaluation.result import SolveStatus
 from solver.presolve.dominance import simplify
 from solver.presolve.instance import condense
 from solver.search import branch_models, schedule
-from solver.search.steps import heuristics
+from solver.search.steps import ideals
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
 from tests.support.search_states import bare_state
@@ -134,7 +134,7 @@ def test_what_the_program_over_ideals_leaves_open_is_searched_on(monkeypatch):
         calls.append((asked, clock.left_s))
         return IdealAnswer(SolveStatus.FEASIBLE, known.plan, (1,))
 
-    monkeypatch.setattr(heuristics, "solve_ideals", undecided)
+    monkeypatch.setattr(ideals, "solve_ideals", undecided)
     result = solve(problem, LIMITS)
     assert (result.solver, result.status) == ("cp-sat", SolveStatus.OPTIMAL)
     assert result.objective == known.objective
@@ -156,7 +156,7 @@ def test_the_limits_of_both_methods_together_are_those_asked_for(monkeypatch):
         return run_model(question, limits, clock, report)
 
     run_model = branch_models.run_model
-    monkeypatch.setattr(heuristics, "solve_ideals", undecided)
+    monkeypatch.setattr(ideals, "solve_ideals", undecided)
     monkeypatch.setattr(branch_models, "run_model", model)
     problem = generated("layered", 40, 2)
     limits = SolveLimits(time_limit_s=60.0, workers=2, seed=5)

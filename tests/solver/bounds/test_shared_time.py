@@ -2,7 +2,7 @@
 
 from solver import Device, Operator, PartitionProblem, Weight
 from solver.bounds.averages import least_average_ns
-from solver.bounds.lagrangian.shares import least_shared_ns
+from solver.bounds.shared_time import least_shared_ns
 from solver.presolve.instance import condense
 from tests.support.graphs import unequal_chain
 from tests.support.oracle import brute_force
