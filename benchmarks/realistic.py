@@ -11,6 +11,7 @@ memory binds; `--inference`: the same models as inference of the batch, without 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import time
 from collections.abc import Mapping
@@ -47,9 +48,14 @@ class Loss(nn.Module):
         self.model, self.names, self.always = model, names, always
 
     def forward(self, *values: Tensor) -> Tensor:
-        found = self.model(
-            **dict(zip(self.names, values, strict=True)), **dict.fromkeys(self.always, True)
-        )
+        given: dict[str, Any] = dict.fromkeys(self.always, True)
+        for name, value in zip(self.names, values, strict=True):
+            outer, _, inner = name.partition(".")
+            if inner:
+                given.setdefault(outer, {})[inner] = value
+            else:
+                given[outer] = value
+        found = self.model(**given)
         loss: Tensor | None = getattr(found, "loss", None)
         return found[0].float().mean() if loss is None else loss
 
@@ -60,14 +66,14 @@ Shape = tuple[int | None, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Model:
-    """A model of transformers.
+    """A model of transformers, or of diffusers.
 
     Attributes
     ----------
     model, configuration : str
-        Names of its class, and of that of its configuration.
+        Names of its class, and of that of its configuration; without the latter it is diffusers'.
     inputs : mapping of str to Shape
-        A microbatch, by argument.
+        A microbatch, by argument, or by argument and key of it.
     sizes : mapping
         Fields of the configuration that are not defaults.
     always : tuple of str
@@ -82,16 +88,18 @@ class Model:
 
     def built(self, *, is_inference: bool) -> tuple[nn.Module, tuple[Tensor, ...]]:
         """Return the module and a batch, on the meta device; in training with its loss."""
-        import transformers
-
         shapes = dict(self.inputs)
         if is_inference:
             targets = shapes.pop("labels", None)
             if targets is not None and "Conditional" in self.model:
                 shapes["decoder_input_ids"] = targets
-        configuration = getattr(transformers, self.configuration)(**self.sizes)
+        package = importlib.import_module("transformers" if self.configuration else "diffusers")
         with torch.device("meta"):
-            model = getattr(transformers, self.model)(configuration)
+            if self.configuration:
+                settings = getattr(package, self.configuration)(**self.sizes)
+                model = getattr(package, self.model)(settings)
+            else:
+                model = getattr(package, self.model)(**self.sizes)
             inputs = tuple(
                 torch.randn(shape, dtype=torch.bfloat16)
                 if below is None
@@ -229,6 +237,30 @@ MODELS: Final[Mapping[str, Model]] = {
         "MixtralConfig",
         _text(32000, 1, 2048),
         {"num_hidden_layers": 8, "use_cache": False},
+    ),
+    "sdxl": Model(
+        "UNet2DConditionModel",
+        "",
+        {
+            "sample": (None, (4, 4, 128, 128)),
+            "timestep": (1000, (4,)),
+            "encoder_hidden_states": (None, (4, 77, 2048)),
+            "added_cond_kwargs.text_embeds": (None, (4, 1280)),
+            "added_cond_kwargs.time_ids": (None, (4, 6)),
+        },
+        {
+            "sample_size": 128,
+            "down_block_types": ("DownBlock2D", *2 * ("CrossAttnDownBlock2D",)),
+            "up_block_types": (*2 * ("CrossAttnUpBlock2D",), "UpBlock2D"),
+            "block_out_channels": (320, 640, 1280),
+            "transformer_layers_per_block": (1, 2, 10),
+            "attention_head_dim": (5, 10, 20),
+            "cross_attention_dim": 2048,
+            "use_linear_projection": True,
+            "addition_embed_type": "text_time",
+            "addition_time_embed_dim": 256,
+            "projection_class_embeddings_input_dim": 2816,
+        },
     ),
     "resnet-152": Model(
         "ResNetForImageClassification",

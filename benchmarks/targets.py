@@ -138,7 +138,7 @@ REALISTIC = {
     name: (*ROOMY, *TIGHT.get(name, ()))
     for name in (
         *("t5-3b", "clip-l", "llama3-8b", "whisper-medium", "bert-large", "gpt2-medium", "vit-h"),
-        *("bart-large", "swin-l", "mixtral", "resnet-152"),
+        *("bart-large", "swin-l", "mixtral", "resnet-152", "sdxl"),
     )
 }
 

@@ -8,6 +8,7 @@ notebooks = pytest.importorskip("tests.support.notebooks", reason="needs the ext
 
 
 @pytest.mark.parametrize("path", notebooks.NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.deep
 def test_a_notebook_prints_what_it_shows(path):
     shown = notebooks.outputs(notebooks.nbformat.read(path, as_version=4))
     assert any(shown), f"{path.name} was never run: python -m tests.support.notebooks"

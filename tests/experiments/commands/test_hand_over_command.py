@@ -219,8 +219,8 @@ def test_layers_that_run_again_are_handed_over(again, tmp_path, capsys):
     ("model", "engine", "devices"),
     [
         ("small_gpt2", "vllm", "2x300KB"),
-        ("small_gpt2", "llama.cpp", "2x200KB,300KB@cpu"),
-        ("small_llama", "megatron", "3x180KB"),
+        pytest.param("small_gpt2", "llama.cpp", "2x200KB,300KB@cpu", marks=pytest.mark.deep),
+        pytest.param("small_llama", "megatron", "3x180KB", marks=pytest.mark.deep),
         ("small_llama", "llama.cpp", "2x120KB,200KB@cpu"),
     ],
 )

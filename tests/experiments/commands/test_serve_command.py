@@ -76,7 +76,9 @@ def test_a_page_has_what_is_printed_and_the_calls_that_hold_most(capsys, tmp_pat
     [
         pytest.param(["--objective", "token", "--whole-layers"], marks=pytest.mark.deep),
         pytest.param(["--objective", "request", "--chunk", "3"], marks=pytest.mark.deep),
-        ["--objective", "context", "--memory-model", "inference"],
+        pytest.param(
+            ["--objective", "context", "--memory-model", "inference"], marks=pytest.mark.deep
+        ),
         ["--objective", "context", "--devices", "60KB,unlimited"],
     ],
 )
@@ -127,6 +129,7 @@ def test_all_objectives_stand_in_one_table(capsys):
         assert "VLLM_PP_LAYER_PARTITION=1,1" in below[2]
 
 
+@pytest.mark.deep
 def test_of_all_objectives_some_may_have_no_plan(capsys):
     words = [*SERVE, "--objective", "all", "--first-token", "1ns"]
     found = answer(words, capsys)
@@ -154,6 +157,7 @@ def test_any_context_fits_where_nothing_limits_the_memory(capsys):
     assert "tokens that fit: any\n" in told and "context: proven optimal in" in told
 
 
+@pytest.mark.deep
 def test_tokens_that_fit_beside_values_are_told_of_all_objectives(capsys):
     words = ["serve", MODEL, "--devices", "200KB,150KB", *REQUEST, "--memory-model", "inference"]
     found = answer([*words, "--objective", "all"], capsys)
@@ -225,6 +229,7 @@ def test_a_host_serves_requests_and_rules_stand_beside(capsys):
             assert row.endswith(f"{rule['times_better']:.2f} times")
 
 
+@pytest.mark.deep
 def test_a_plan_with_a_host_in_words_beside_those_of_a_person(capsys):
     words = ["serve", EXPERTS, "--devices", "300KB@rtx-4090", "--host", "1MB@rtx-3090", *REQUEST]
     words += ["--objective", "token", "--for", "llama.cpp", "--time-limit", "2"]
@@ -342,6 +347,7 @@ def test_slips_in_words_are_told_before_the_model_is_captured(words, message, ca
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.deep
 def test_rules_stand_beside_the_plan_in_a_table_and_in_json(capsys):
     words = ["serve", NARROW, "--devices", "60kB,30kB", "--objective", "context", *ASKED]
     assert main(words) == 0
@@ -364,6 +370,7 @@ def test_rules_stand_beside_the_plan_in_a_table_and_in_json(capsys):
         assert rule["times_better"] == found["tokens"] / rule["tokens"]
 
 
+@pytest.mark.deep
 def test_without_a_plan_rules_say_why_theirs_fit_neither(capsys):
     words = ["serve", NARROW, "--devices", "2x20kB", *ASKED, "--json"]
     assert main(words) == EXIT_NO_PLAN

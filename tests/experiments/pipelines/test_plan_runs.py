@@ -82,6 +82,7 @@ def test_a_model_is_measured_planned_and_run(tmp_path):
         assert all(-0.001 < error < 0.06 for error in row.memory_errors)
 
 
+@pytest.mark.deep
 def test_every_process_captures_as_it_is_asked_for():
     model, asked = "tests.support.run_models:traced_apart", CaptureRequest(check=True)
     with PipelineGroup(2, time_limit_s=120, capture=asked) as group:

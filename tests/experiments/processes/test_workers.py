@@ -107,7 +107,7 @@ with WorkerGroup("tests.support.echo_worker", 2, time_limit_s=60) as group:
     assert wait_until_gone(pids)
 
 
-@pytest.mark.parametrize("later_s", [0.0, 1.0])
+@pytest.mark.parametrize("later_s", [0.0, pytest.param(1.0, marks=pytest.mark.deep)])
 def test_a_group_that_is_killed_while_it_starts_leaves_no_process_and_no_file(tmp_path, later_s):
     code = """
 import time

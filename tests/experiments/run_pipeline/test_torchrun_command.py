@@ -114,6 +114,7 @@ def counted():
 """
 
 
+@pytest.mark.deep
 def test_every_process_says_why_one_of_them_refuses_to_go_on(tmp_path):
     (tmp_path / "counted.py").write_text(MODEL)
     assignment = {"linear": "cpu:0", "tanh": "cpu:0", "linear_1": "cpu:1", "argmax": "cpu:1"}
@@ -169,7 +170,10 @@ def test_no_process_outlives_torchrun(mlp):
     assert lines and all("torchrun, which started it, is gone" in line for line in lines)
 
 
-@pytest.mark.parametrize("later_s", [0.0, pytest.param(2.0, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "later_s",
+    [pytest.param(0.0, marks=pytest.mark.deep), pytest.param(2.0, marks=pytest.mark.nightly)],
+)
 def test_no_process_outlives_torchrun_that_is_killed_while_they_start(mlp, later_s):
     """Before they import torch, and while they do, or wait for each other."""
     launcher = start(*WORDS, "--timeout", "600", "--steps", "100000000", cwd=mlp)

@@ -56,6 +56,7 @@ def test_a_study_without_cases_has_a_report(tmp_path: Path) -> None:
     assert "# How plans compare" in (tmp_path / "report.md").read_text()
 
 
+@pytest.mark.deep
 def test_names_of_models_do_not_lead_out_of_the_folder(tmp_path: Path) -> None:
     folder = tmp_path / "here"
     for name in HOSTILE:
