@@ -47,6 +47,11 @@ class Markers:
         self.out_to: Ints = np.array(first, dtype=np.int64)
         self.in_from: Ints = np.array(last, dtype=np.int64)
 
+    @property
+    def open_count(self) -> int:
+        """Units in question, over all regions."""
+        return int((self.in_from - self.out_to).sum())
+
     @cached_property
     def members(self) -> dict[int, list[int]]:
         """The units in question in each region that has some, ascending."""

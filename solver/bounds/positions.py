@@ -81,6 +81,11 @@ class PositionBound(SteppingBound):
         self._find_regions()
         self._make_cells(units)
 
+    @property
+    def largest_region_ns(self) -> int:
+        """The most work between two articulation units."""
+        return int((self._end - self._start).max())
+
     # -- what crosses ---------------------------------------------------------------------
 
     def _set_horizons(self) -> None:

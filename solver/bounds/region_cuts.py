@@ -131,6 +131,13 @@ def least_crossing(region: Region, *, by_work: bool) -> LeastCrossing:
     return LeastCrossing(tuple(cases))
 
 
+def border_lines(region: Region) -> LeastCrossing:
+    """Return a lower bound of the crossing time of every closed set, from a single case."""
+    if not region.nets:
+        return LeastCrossing(())
+    return LeastCrossing((_Case(region, frozenset(), frozenset(), frozenset()).lines(),))
+
+
 def shared_nets(region: Region) -> list[int]:
     """Return the heaviest values from before the region that several of its units read."""
     heaviest = max(net.time_ns for net in region.nets)

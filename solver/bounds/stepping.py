@@ -8,6 +8,7 @@ them to pass all work (:func:`solver.bounds.least_limit.least_limit`).
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -55,6 +56,11 @@ class DestructiveBound(ABC):
         self._largest_ns = (
             int(self._total * units.most_slowness) + 2 * sum(units.transfers.least_ns) + 2
         )
+
+    @property
+    def set_count(self) -> int:
+        """Sets of devices, where kinds that are alike do not count as one."""
+        return math.prod(count + 1 for count in self._kinds.values())
 
     @staticmethod
     def applies(units: Instance) -> bool:

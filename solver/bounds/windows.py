@@ -14,6 +14,8 @@ import numpy as np
 
 from solver.bounds.averages import least_average_ns
 from solver.bounds.borders.bound import BorderBound
+from solver.bounds.direct import direct
+from solver.bounds.path_markers import PathBound
 from solver.bounds.positions import PositionBound
 from solver.bounds.spine import restricted, spine_units
 from solver.bounds.stepping import SteppingBound
@@ -24,6 +26,10 @@ from solver.presolve.instance import Instance
 
 _BLOCK_BYTES = 8 * 1024 * 1024
 """Size of one block of the transitive closure, which is never held whole."""
+
+
+_LARGE_REGION = 0.125
+"""From this part of the average load on, markers on a path are tried within regions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +111,8 @@ class StageBounds:
 
     Where the position bound applies (:mod:`solver.bounds.positions`), what the first stages
     can have done together takes their transfers into account, on the whole graph and on its spine.
+    Markers on a path know nothing of relays, which count as direct transfers for them
+    (:mod:`solver.bounds.direct`).
     """
 
     def __init__(self, units: Instance) -> None:
@@ -121,6 +129,7 @@ class StageBounds:
         self._up = closure_sums(units.predecessors, up)
         last_first = [[count - 1 - other for other in own] for own in reversed(units.successors)]
         self._down = closure_sums(last_first, down[::-1])[::-1]
+        self._total_work = int(work.sum())
         self._kept = kept
         # Each with the column of the sums that its positions are measured by.
         self._positions: list[tuple[SteppingBound, int]] = []
@@ -136,6 +145,12 @@ class StageBounds:
         self._positions.append((whole, 0))
         if len(self._kept) < self._count:
             self._positions.append((PositionBound(restricted(units, self._kept), slots), 2))
+        if (
+            whole.largest_region_ns * slots > _LARGE_REGION * self._total_work
+            # Steps along a path take long, and of speeds that count as the best say little.
+            and (len(self._slowness) == 1 or whole.set_count <= PathBound.most_sets)
+        ):
+            self._positions.append((PathBound(direct(units), slots), 0))
 
     def add_borders(self) -> None:
         """Let bounds know the borders that exist, unless they are too many."""

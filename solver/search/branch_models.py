@@ -1,4 +1,4 @@
-"""Looks for better plans in one branch."""
+"""Branch and bound over device orders: a model of each, in turns."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ _MODEL_S_PER_TERM = 7.5e-6
 """And for each term of the times on links."""
 _MOST_TERMS = 600_000
 """With more of them, a few seconds, a model of all orders knows no more than the average load."""
-_WIDE_POSITIONS = 4
-"""Models of units with more open positions than this, on average, find next to nothing."""
 _TIMED = frozenset({"bottleneck", "latency", "step"})
 """Objectives that ask for times on links."""
 _RESTART_GAIN_PERMILLE = 10
@@ -54,6 +52,33 @@ class BranchSearch:
         self._limits = state.limits
         self._windows_s = 0.0
         self.branches = state.begin_branches()
+
+    def search_all(self, clock: Clock) -> None:
+        """Search the open branches, each for a slice of time that grows from turn to turn.
+
+        The bound over all orders is that of the order about which least is known, so the branch
+        with the shortest slice has its turn. Once most single orders are closed, all time goes to
+        the others.
+        """
+        times, branches = self.times, self.branches
+        first_s = times.first_s + times.first_s_per_unit * len(self._presolved.units)
+        while not (branches.are_closed or clock.is_over):
+            waiting = branches.pending
+            if branches.orders_close:
+                waiting = [branch for branch in waiting if branch.order is not None]
+            if not waiting:
+                return
+            branch = min(waiting, key=lambda branch: branch.turns)
+            # A turn that has begun goes on beyond the end of this step: presolve takes its time.
+            own = self._state.clock.slice(first_s * times.growth**branch.turns)
+            if len(waiting) == 1 and clock.left_s > own.left_s:
+                own = clock
+            before = branches.best
+            self.search(branch, own)
+            # A run that a better plan ends early goes on with the windows of that plan. Others
+            # end early too: presolve gives up when it sees that its time will not do.
+            branch.turns += own.is_over or branches.best == before
+            branches.close_covered()
 
     def search(self, branch: Branch, clock: Clock) -> None:
         """Look for a plan of `branch` that is better than the incumbent.
@@ -128,14 +153,6 @@ class BranchSearch:
         )
         positions = branch.slots * branch.chunks
         return narrowed(self._presolved.units, windows, positions), largest_load_ns
-
-    @property
-    def is_wide(self) -> bool:
-        """Whether a model of the only branch takes long to be made, and to search."""
-        if len(self.branches.all) > 1:
-            return False
-        windows, _ = self._windows(self.branches.all[0], self.branches.best)
-        return not windows.empty and windows.places > _WIDE_POSITIONS * len(windows.first)
 
     def _has_time_for(self, branch: Branch, windows: StageWindows, clock: Clock) -> bool:
         """Whether the model can be made within the time that is left, and searched as long."""

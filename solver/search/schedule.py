@@ -182,19 +182,6 @@ EXACT: Final = (
         share=3.0,
         when=all_of(is_bottleneck, is_large, gap_above(10), bounds.has_shared_parts),
     ),
-    Step(
-        "slow annealing",
-        heuristics.slow_annealing,
-        share=8.0,
-        when=all_of(
-            heuristics.is_searched_by_moves,
-            is_large,
-            gap_above(30),
-            still_gains("slow annealing"),
-            branch_and_bound.is_wide_open,
-        ),
-        repeats=True,
-    ),
     # A search begins anew in each round, so its first slice is long.
     Step(
         "branches",

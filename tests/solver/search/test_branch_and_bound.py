@@ -5,7 +5,7 @@ import pytest
 from solver import Device, SolveLimits
 from solver.cp.run import Answer
 from solver.search import branch_models
-from solver.search.branch_and_bound import BranchAndBound
+from solver.search.branch_models import BranchSearch
 from solver.search.schedule import TIMES
 from tests.support.graphs import chain
 from tests.support.search_states import state_of
@@ -25,9 +25,9 @@ def test_a_run_that_gives_up_early_has_had_its_turn(monkeypatch):
     problem = chain("abc", latency_ns=10, value_bytes=0, devices=devices)
     state = state_of(problem, limits=SolveLimits(100.0, deterministic=True))
     first_s = TIMES.first_s + TIMES.first_s_per_unit * len(state.presolved.units)
-    search = BranchAndBound(state)
+    search = BranchSearch(state)
     count = len(search.branches.all)
     assert count > 2
-    search.search_branches(state.clock)
+    search.search_all(state.clock)
     assert slices[:count] == pytest.approx([first_s] * count)
     assert slices[count] == pytest.approx(TIMES.growth * first_s)

@@ -1,0 +1,188 @@
+"""A lower bound of the bottleneck that knows transfers, for graphs without articulation units.
+
+Where streams run beside each other (the cells of NASNet read the two before them, a decoder and
+its projections of the encoder's output), hardly any unit is comparable to all others, and
+:mod:`solver.bounds.positions` has nothing to tell positions apart by. A path has: what the
+first stages of a plan have run of it is a prefix, and with it all that comes before, and nothing
+that needs the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from solver.bounds.path_regions import CROSSINGS, PathRegions, RegionCells
+from solver.bounds.position_steps import StageKind, compute_room
+from solver.bounds.stepping import Step, SteppingBound
+from solver.model.arrays import Ints
+from solver.presolve.instance import Instance
+
+_NOWHERE = -(1 << 61)
+
+
+class PathBound(SteppingBound):
+    """Lower bounds of the bottleneck of all plans of a problem, for any number of devices.
+
+    Parameters
+    ----------
+    units : Instance
+        With one chunk per device, no backward operators and no overlap (`applies`).
+    slots : int
+        The most devices that a plan may use.
+
+    Notes
+    -----
+    Proof. Let u_1, u_2, ... be units of a path (*markers*), and S_k what the first k stages run.
+    S_k is closed under ancestors, so it has the markers up to u_r for one r, its *region*: with
+    u_r it has A_r, all that comes before u_r and u_r itself, and it has nothing of D_r, all that
+    comes after u_{r+1} and u_{r+1} itself. So its position is at least the work in A_r and at most
+    that outside D_r.
+
+    Let S_{k-1} be of region r and S_k of region s >= r. For a marker u_h with r < h <= s, stage k
+    receives every value of S_{k-1} that a unit of A_h outside S_{k-1} reads, as A_h is in
+    S_k. For a marker u_g with r < g <= s it sends every value of a unit of S_k in D_{g-1} that is
+    read outside S_k, as S_{k-1} has nothing of D_{g-1}. Both are at least what minimum cuts say of
+    region and position (:mod:`solver.bounds.path_regions`), for any h and g; no value is counted
+    twice, since what arrives was made before stage k and what is sent in it. So the load is at
+    least the work plus both. Times are those of the fastest link and class. A host among
+    host-staged devices pays nothing, and only its work counts. A stage holds the weights whose
+    first reader it runs; those are at least the ones with it in A_s less those with it outside
+    D_r.
+
+    From the other end everything is the same with edges turned round: the rest of the graph takes
+    the part of what has run, and what is sent that of what arrives.
+
+    Examples
+    --------
+    >>> from solver import Device, Operator, PartitionProblem
+    >>> from solver.presolve.instance import condense
+    >>> operators = [Operator(f"op{i}", 10) for i in range(3)]
+    >>> problem = PartitionProblem(operators=operators, devices=[Device("d0"), Device("d1")])
+    >>> PathBound(condense(problem), 2).least_bottleneck_ns()
+    15
+    """
+
+    most_sets = 100
+    """Steps along a path take longer than over cells in a row."""
+
+    def __init__(self, units: Instance, slots: int) -> None:
+        super().__init__(units, slots)
+        average = max(self._total // max(slots, 1), 1)
+        regions = PathRegions(units, self._work, average)
+        self._ahead = _Table.of(regions)
+        self._back = self._ahead.mirrored()
+
+    def _step(self, bottleneck_ns: int) -> Step:
+        return self._steps(self._ahead, bottleneck_ns)
+
+    def _step_back(self, bottleneck_ns: int) -> Step:
+        return self._steps(self._back, bottleneck_ns)
+
+    def _steps(self, table: _Table, bottleneck_ns: int) -> Step:
+        def step(limit: int, kind: StageKind, is_first: bool) -> int:
+            end = limit + compute_room(bottleneck_ns, kind)
+            if kind.pays:
+                own = table.reach(bottleneck_ns, limit, kind.capacity_bytes, is_first=is_first)
+                end = min(end, own)
+            return max(limit, min(end, self._total))
+
+        return step
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Positions in cells, region after region, and what crosses there; regions overlap.
+
+    Attributes
+    ----------
+    start, end : Ints
+        Least and largest position of each region.
+    arrive_row, leave_row : Ints, shape (regions, regions)
+        By the regions before and after a stage: which row of what arrives and leaves counts.
+    held : Ints, shape (regions, regions)
+        The least weights of the stage.
+    """
+
+    cells: RegionCells
+    start: Ints
+    end: Ints
+    arrive_row: Ints
+    leave_row: Ints
+    held: Ints
+
+    @classmethod
+    def of(cls, regions: PathRegions) -> _Table:
+        count = len(regions.start)
+        before, after = np.arange(count)[:, None], np.arange(count)[None, :]
+        arrive_row = np.full((count, count), CROSSINGS, dtype=np.int64)
+        leave_row = arrive_row.copy()
+        for row in range(CROSSINGS):
+            # Later rows have farther horizons, and count more.
+            arrive_row[regions.ahead[:, row][:, None] <= after] = row
+            leave_row[before <= regions.behind[:, row][None, :]] = row
+        held = regions.held_least[None, :] - regions.held_most[:, None]
+        return cls(regions.cells, regions.start, regions.end, arrive_row, leave_row, held)
+
+    def mirrored(self) -> _Table:
+        """Return the table of the graph with its edges turned round."""
+        total = int(self.end[-1])
+
+        def turned(pairs: Ints) -> Ints:
+            return np.ascontiguousarray(pairs[::-1, ::-1].T)
+
+        return _Table(
+            self.cells.mirrored(total),
+            total - self.end[::-1],
+            total - self.start[::-1],
+            turned(self.leave_row),
+            turned(self.arrive_row),
+            turned(self.held),
+        )
+
+    def reach(
+        self, bottleneck_ns: int, limit: int, capacity_bytes: int | None, *, is_first: bool
+    ) -> int:
+        """Return how far a stage that pays for transfers gets from `limit` or before."""
+        cells, first_cell = self.cells, self.cells.first_cell
+        # No stage gets beyond the limit from a start before this.
+        low = int(np.searchsorted(self.end, limit - bottleneck_ns))
+        high = int(np.searchsorted(self.start, limit, side="right")) - 1
+        farthest = int(np.searchsorted(self.start, limit + bottleneck_ns, side="right")) - 1
+        if low > high:
+            # No set ends anywhere between.
+            return _NOWHERE
+        if is_first:
+            # From the empty set alone, where nothing arrives.
+            low = high = 0
+            heads = np.zeros((CROSSINGS + 1, 1), dtype=np.int64)
+        else:
+            some = slice(int(first_cell[low]), int(first_cell[high + 1]))
+            inside = cells.low[some] <= limit
+            positions = np.minimum(cells.high[some], limit)
+            borders = first_cell[low : high + 1] - first_cell[low]
+            heads = np.stack(
+                [
+                    np.maximum.reduceat(np.where(inside, positions - row, _NOWHERE), borders)
+                    for row in cells.arriving[:, some]
+                ]
+            )
+        pairs = slice(low, high + 1), slice(low, farthest + 1)
+        count = high + 1 - low
+        head = heads[self.arrive_row[pairs], np.arange(count)[:, None]]
+        excluded = np.arange(count)[:, None] > np.arange(farthest + 1 - low)[None, :]
+        if capacity_bytes is not None:
+            excluded |= self.held[pairs] > capacity_bytes
+        head = np.where(excluded, _NOWHERE, head)
+        some = slice(int(first_cell[low]), int(first_cell[farthest + 1]))
+        starts, ends = cells.low[some], cells.high[some]
+        region = np.repeat(np.arange(farthest + 1 - low), np.diff(first_cell[low : farthest + 2]))
+        best = _NOWHERE
+        for row in np.unique(self.leave_row[pairs]).tolist():
+            counted = np.where(self.leave_row[pairs] == row, head, _NOWHERE)
+            room = (counted.max(axis=0) + bottleneck_ns)[region] - cells.leaving[row, some]
+            fits = starts <= room
+            if fits.any():
+                best = max(best, int(np.minimum(ends, room)[fits].max()))
+        return best

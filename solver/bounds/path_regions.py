@@ -1,0 +1,205 @@
+"""Parts of a graph between markers on a path, and the least time of values that cross them.
+
+See :class:`solver.bounds.path_markers.PathBound` for what they are for and the proof.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+
+from solver.bounds.held_weights import stage_weights
+from solver.bounds.markers import Markers, cells
+from solver.bounds.region_cuts import Region, RegionNet, border_lines
+from solver.bounds.spine import main_path
+from solver.model.arrays import Ints
+from solver.presolve.instance import Instance
+from solver.presolve.transfers import Net
+
+CROSSINGS = 8
+"""Horizons for each region, at equal steps up to one average load."""
+_MARKERS_PER_STAGE = (32, 16, 8, 4)
+"""How densely markers may lie; the first choice that is not too much work."""
+_CELLS_PER_STAGE = 800
+_MOST_CELLS = 100_000
+"""Of all regions together, which overlap: every step looks at many of them for each horizon."""
+_MOST_CUT_UNITS = 300_000
+"""Units in all regions together; each is in some two hundred minimum cuts."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegionCells:
+    """Positions of all regions in cells, region after region.
+
+    Attributes
+    ----------
+    low, high : Ints
+        The positions of each cell, both inclusive.
+    first_cell : Ints
+        Where each region begins, and the number of cells at the end.
+    arriving, leaving : Ints, shape (CROSSINGS + 1, cells)
+        The least time of what crosses a set that ends in the cell and is read before each
+        horizon, and of what is produced after it. The last row is 0: no horizon counts.
+    """
+
+    low: Ints
+    high: Ints
+    first_cell: Ints
+    arriving: Ints
+    leaving: Ints
+
+    def mirrored(self, total: int) -> RegionCells:
+        """Return the cells of the graph with its edges turned round."""
+        return RegionCells(
+            total - self.high[::-1],
+            total - self.low[::-1],
+            len(self.low) - self.first_cell[::-1],
+            np.ascontiguousarray(self.leaving[:, ::-1]),
+            np.ascontiguousarray(self.arriving[:, ::-1]),
+        )
+
+
+class PathRegions(Markers):
+    """The regions of a graph between markers on a main path.
+
+    Parameters
+    ----------
+    work : Ints
+        By unit.
+    average_ns : int
+        The average load; markers, horizons and cells are parts of it.
+
+    Attributes
+    ----------
+    work : Ints
+        By unit.
+    start, end : Ints
+        Work in A_r, and outside D_r: before what certainly is in and out of a set of region r.
+    held_least, held_most : Ints
+        Weights first read in A_r, and outside D_r.
+    ahead, behind : Ints, shape (regions, CROSSINGS)
+        Horizons: the marker up to which readers count; the region from behind which producers do.
+    """
+
+    def __init__(self, units: Instance, work: Ints, average_ns: int) -> None:
+        super().__init__(units, _markers(units, work, average_ns))
+        self.work, self._average = work, average_ns
+        self.start, self.end = self.sums(work)
+        self.held_least, self.held_most = self.sums(stage_weights(units))
+        self._set_horizons()
+        self._cut()
+
+    def _set_horizons(self) -> None:
+        count = self.count
+        steps = self._average * np.arange(1, CROSSINGS + 1)[None, :] // CROSSINGS
+        ahead = np.searchsorted(self.start, self.start[:, None] + steps)
+        # Number `count` is no marker: no stage gets there.
+        self.ahead = np.maximum(ahead, np.arange(count)[:, None] + 1)
+        behind = np.searchsorted(self.end, self.end[:, None] - steps, side="right") - 1
+        self.behind = np.minimum(behind, np.arange(count)[:, None] - 1)
+
+    # -- cuts -----------------------------------------------------------------------------
+
+    def _cut(self) -> None:
+        """Cut all regions into cells of positions, with the least crossing at each horizon."""
+        regions = self.count
+        first, last = self.in_from.tolist(), self.out_to.tolist()
+        nets: list[list[tuple[Net, int]]] = [[] for _ in range(regions)]
+        transfers = self._units.transfers
+        for net, time_ns in zip(transfers.nets, transfers.least_ns, strict=True):
+            if time_ns:
+                beyond = max(first[unit] for unit in net.consumers)
+                for region in range(last[net.producer], min(beyond, regions)):
+                    nets[region].append((net, time_ns))
+        overlapping = int((self.end - self.start).sum())
+        width = max(self._average // _CELLS_PER_STAGE, overlapping // _MOST_CELLS, 1)
+        low, high, first_cell = cells(self.start, self.end, width)
+        arriving, leaving = np.zeros((2, CROSSINGS + 1, len(low)), dtype=np.int64)
+        for region, (start, end) in enumerate(itertools.pairwise(first_cell.tolist())):
+            own = slice(start, end)
+            found = _RegionCuts(self, region, nets[region]).by_horizon(low[own], high[own])
+            arriving[:, own], leaving[:, own] = found
+        self.cells = RegionCells(low, high, first_cell, arriving, leaving)
+
+
+class _RegionCuts:
+    """Minimum cuts of the sets of one region."""
+
+    def __init__(self, regions: PathRegions, region: int, nets: list[tuple[Net, int]]) -> None:
+        self._regions, self._region, self._nets = regions, region, nets
+        members = regions.members.get(region, [])
+        self._number = {unit: place for place, unit in enumerate(members)}
+        self._work = tuple(regions.work[members].tolist())
+        self._edges = regions.arcs(region)
+
+    def by_horizon(self, low: Ints, high: Ints) -> tuple[Ints, Ints]:
+        """Return rows of `RegionCells.arriving` and `RegionCells.leaving` for cells."""
+        regions, region = self._regions, self._region
+        arriving = np.zeros((CROSSINGS + 1, len(low)), dtype=np.int64)
+        leaving = np.zeros((CROSSINGS + 1, len(low)), dtype=np.int64)
+        start = int(regions.start[region])
+        low, high = low - start, high - start
+        for row in range(CROSSINGS):
+            horizon = int(regions.ahead[region, row])
+            if row and horizon == regions.ahead[region, row - 1]:
+                arriving[row] = arriving[row - 1]
+            elif horizon < regions.count:
+                arriving[row] = self._least(low, high, self._read_before(horizon))
+            horizon = int(regions.behind[region, row])
+            if row and horizon == regions.behind[region, row - 1]:
+                leaving[row] = leaving[row - 1]
+            elif horizon >= 0:
+                leaving[row] = self._least(low, high, self._produced_behind(horizon))
+        return arriving, leaving
+
+    def _read_before(self, horizon: int) -> list[tuple[int, list[int], int]]:
+        in_from = self._regions.in_from
+        chosen = []
+        for net, time_ns in self._nets:
+            readers = [u for u in net.consumers if self._region < in_from[u] <= horizon]
+            if readers:
+                chosen.append((net.producer, readers, time_ns))
+        return chosen
+
+    def _produced_behind(self, horizon: int) -> list[tuple[int, list[int], int]]:
+        out_to = self._regions.out_to
+        return [
+            (net.producer, list(net.consumers), time_ns)
+            for net, time_ns in self._nets
+            if out_to[net.producer] > horizon
+        ]
+
+    def _least(self, low: Ints, high: Ints, nets: list[tuple[int, list[int], int]]) -> Ints:
+        """Return the least time of `nets` that cross a set with work from `low` to `high`."""
+        through_ns = 0
+        local: list[RegionNet] = []
+        for producer, readers, time_ns in nets:
+            leaves = any(self._regions.out_to[unit] > self._region for unit in readers)
+            own = tuple(self._number[unit] for unit in readers if unit in self._number)
+            number = self._number.get(producer, -1)
+            if number < 0 and leaves:
+                through_ns += time_ns
+            elif own or leaves:
+                local.append(RegionNet(number, own, leaves, time_ns))
+        least = border_lines(Region(self._work, self._edges, tuple(local)))
+        return through_ns + least.at(low, high)
+
+
+def _markers(units: Instance, work: Ints, average_ns: int) -> list[int]:
+    """Return units of a main path as densely as is not too much work."""
+    path = main_path(units)
+    start, end = (ends.tolist() for ends in Markers(units, path).sums(work))
+    for density in _MARKERS_PER_STAGE:
+        step = max(average_ns // density, 1)
+        # They lie a part of the average load apart, by either end.
+        kept: list[int] = []
+        last_start, last_end = 0, end[0]
+        for place, unit in enumerate(path, start=1):
+            if not kept or start[place] - last_start >= step or end[place] - last_end >= 2 * step:
+                kept.append(unit)
+                last_start, last_end = start[place], end[place]
+        if Markers(units, kept).open_count <= _MOST_CUT_UNITS:
+            return kept
+    return []
