@@ -217,9 +217,6 @@ MULTILEVEL: Final = (
     Step("greedy", heuristics.greedy, when=all_of(is_first, multilevel.has_no_plan)),
     Step("unit cuts", multilevel.unit_cuts, when=all_of(is_first, multilevel.has_no_plan)),
     Step("clusters annealed", multilevel.anneal, when=all_of(is_first, gap_above(0)), rest=REST),
-    Step(
-        "cluster boundaries", multilevel.boundaries, when=all_of(is_first, gap_above(0)), rest=REST
-    ),
 )
 
 

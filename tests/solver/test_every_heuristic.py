@@ -33,7 +33,6 @@ IMPROVING = (
     "local search",
     "slow annealing",
     "clusters annealed",
-    "cluster boundaries",
 )
 WITHOUT_A_PLAN = ("greedy", "unit cuts")
 """Steps that look for the first plan."""

@@ -60,7 +60,6 @@ HEURISTICS: Final[Mapping[str, tuple[str, ...]]] = {
     "cluster cuts": ("any", "hand made", "chunks"),
     "unit cuts": ("any",),
     "clusters annealed": ("any", "hand made", "chain"),
-    "cluster boundaries": ("any", "hand made", "decoder"),
     "recomputed cuts": ("recomputed", "recomputed relayed"),
     "cuts with everything again": ("recomputed", "recomputed relayed"),
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from solver.bounds.averages import least_devices
 from solver.heuristics.multilevel import Multilevel
@@ -11,9 +10,6 @@ from solver.model.clock import Clock
 from solver.presolve.device_kinds import usable_devices
 from solver.search.findings import BoundFound, Finding, Infeasible, NothingFound, PlanFound
 from solver.search.state import SearchState, kept
-
-_MOST_SUB_SOLVES: Final = 40
-"""Of a deterministic run."""
 
 
 @kept
@@ -53,20 +49,3 @@ def anneal(state: SearchState, clock: Clock) -> Iterator[Finding]:
     assert state.plan is not None
     seed, target = state.limits.seed, state.bound
     yield PlanFound(levels(state).anneal(state.plan, clock, seed=seed, target=target))
-
-
-def boundaries(state: SearchState, clock: Clock) -> Iterator[Finding]:
-    """Offer what sub-solves around stage boundaries make of the incumbent."""
-    assert state.plan is not None
-    from solver.heuristics.neighbourhoods.stage_boundaries import improve_by_neighbourhoods
-
-    plan = improve_by_neighbourhoods(
-        levels(state).coarse,
-        state.plan,
-        clock=clock,
-        max_solves=_MOST_SUB_SOLVES if clock.is_deterministic else None,
-        workers=state.workers,
-        seed=state.limits.seed,
-        target=state.bound,
-    )
-    yield PlanFound(plan)

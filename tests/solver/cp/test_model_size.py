@@ -9,7 +9,6 @@ from solver.cp.formulation import CpSatFormulation
 from solver.cp.hinted_model import OutOfTime
 from solver.cp.load_rows import LoadRows
 from solver.cp.model_size import link_terms
-from solver.heuristics.neighbourhoods.sub_solve import Neighbourhood, SubSolver
 from solver.model.clock import Clock
 from solver.presolve import presolved
 from solver.presolve.instance import condense
@@ -127,17 +126,9 @@ def test_the_making_of_a_model_ends_with_the_clock_wherever_it_is():
 def test_what_searches_a_model_that_is_not_made_in_time_says_nothing(monkeypatch):
     problem = chain("abc", latency_ns=10, value_bytes=0)
     state = state_of(problem)
-    plan = solve(problem, LIMITS).plan
     search = BranchSearch(state)
     (branch,) = search.branches.all
     monkeypatch.setattr(branch_models, "run_model", lambda *_: pytest.fail("was run"))
     state.clock = Clock(0.0)
     search.search(branch, Clock(10.0))
     assert not branch.closed
-    units = condense(problem)
-    nearby = Neighbourhood((0, 1, 2), complete_bounds(units).windows(2))
-    found = [
-        SubSolver(units, 1, 0, clock).lower(plan, 30, nearby, range(2))
-        for clock in (Clock(), Clock(0.0))
-    ]
-    assert found[0] is not None and found[1] is None

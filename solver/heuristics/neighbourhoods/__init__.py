@@ -1,1 +1,0 @@
-"""Large neighbourhood search: exact sub-solves around stage boundaries."""
