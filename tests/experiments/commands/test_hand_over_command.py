@@ -221,7 +221,7 @@ def test_layers_that_run_again_are_handed_over(again, tmp_path, capsys):
         ("small_gpt2", "vllm", "2x300KB"),
         pytest.param("small_gpt2", "llama.cpp", "2x200KB,300KB@cpu", marks=pytest.mark.deep),
         pytest.param("small_llama", "megatron", "3x180KB", marks=pytest.mark.deep),
-        ("small_llama", "llama.cpp", "2x120KB,200KB@cpu"),
+        pytest.param("small_llama", "llama.cpp", "2x120KB,200KB@cpu", marks=pytest.mark.deep),
     ],
 )
 def test_what_an_engine_is_told_is_a_proven_optimum(model, engine, devices, tmp_path, capsys):

@@ -106,6 +106,7 @@ def test_each_objective_is_best_in_its_own(capsys):
         assert other["request_ns"] == other["first_token_ns"] + 4 * other["token_ns"]
 
 
+@pytest.mark.deep
 def test_all_objectives_stand_in_one_table(capsys):
     words = [*SERVE, "--objective", "all", "--for", "vllm"]
     found = answer(words, capsys)
@@ -168,7 +169,7 @@ def test_tokens_that_fit_beside_values_are_told_of_all_objectives(capsys):
 
 @pytest.mark.parametrize(
     "host",
-    [pytest.param((), marks=pytest.mark.deep), ("--host", "1MB", "--time-limit", "1")],
+    [(), pytest.param(("--host", "1MB", "--time-limit", "1"), marks=pytest.mark.deep)],
 )
 def test_the_experts_that_a_token_reads_are_told(host, capsys):
     words = ["serve", EXPERTS, "--devices", "300KB", *REQUEST, "--objective", "token"]

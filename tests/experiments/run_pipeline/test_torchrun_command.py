@@ -153,6 +153,7 @@ def killed(folder, whom, *words):
     return errors(said)
 
 
+@pytest.mark.deep
 def test_a_killed_process_ends_the_run_with_one_clear_line(mlp):
     [line] = killed(mlp, 1, "--train")
     assert line.startswith("error: rank 0 ") and "another process" in line and " in step " in line

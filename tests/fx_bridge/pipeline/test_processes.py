@@ -6,6 +6,7 @@ each case gave.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -69,16 +70,13 @@ DEVICES = [
 ]
 
 
-@pytest.fixture(scope="module", params=DEVICES)
-def results(request, tmp_path_factory):
-    """Run cases on a device; return what each rank found, by case."""
-    cases = CASES if request.config.getoption("--deep") else QUICK
-    folder = tmp_path_factory.mktemp("pipeline")
+def run_cases(device, cases, folder):
+    """Run cases on a device; each rank writes what it found."""
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-W", "ignore", "-m", "tests.support.pipeline_worker"]
     worker = subprocess.Popen(
-        [*command, str(WORLD), str(folder), request.param, *cases],
+        [*command, str(WORLD), str(folder), device, *cases],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -93,6 +91,23 @@ def results(request, tmp_path_factory):
             os.killpg(worker.pid, signal.SIGKILL)
         worker.wait()
     assert worker.returncode == 0, log
+
+
+@pytest.fixture(scope="module", params=DEVICES)
+def results(request, tmp_path_factory):
+    """What each rank found, by case; run once for all processes that share these tests."""
+    cases = CASES if request.config.getoption("--deep") else QUICK
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    if run is None:
+        folder = tmp_path_factory.mktemp("pipeline")
+    else:
+        folder = tmp_path_factory.getbasetemp().parent / f"{run}-{request.param.replace(':', '')}"
+        folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "done").exists():
+            run_cases(request.param, cases, folder)
+            (folder / "done").touch()
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(WORLD)]
 
 
