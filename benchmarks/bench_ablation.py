@@ -43,7 +43,7 @@ Key = tuple[str, str, int]
 
 
 def solve_cell(options: argparse.Namespace) -> Cell:
-    """Solve one instance without one step in this process."""
+    """Solve one instance without some steps in this process."""
     without = () if options.step == NOTHING else options.step.split(JOIN)
     row = next(row for row in rows() if row.name == options.row)
     problem = row.build(Context(options.captured))
@@ -66,6 +66,14 @@ def solve_cell(options: argparse.Namespace) -> Cell:
         "bound": result.objective_bound,
         "steps_s": {step: round(seconds, 3) for step, seconds in steps.items()},
     }
+
+
+def steps_of(text: str) -> str:
+    """Return names of steps as they are; an unknown one is an error of argparse."""
+    unknown = set(text.split(JOIN)) - {NOTHING, *step_names()}
+    if unknown:
+        raise argparse.ArgumentTypeError(f"no step is called {min(unknown)!r}")
+    return text
 
 
 def read_cells(path: Path) -> dict[Key, Cell]:
@@ -148,7 +156,7 @@ def main() -> None:
     names = [row.name for row in rows()]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cells", type=Path, help="JSON lines, a cell each; made or continued")
-    parser.add_argument("--steps", metavar="STEP", nargs="+", help="leave out these")
+    parser.add_argument("--steps", type=steps_of, metavar="STEP", nargs="+", help="leave out these")
     parser.add_argument("--groups", choices=GROUPS, nargs="+", default=GROUPS[:4])
     parser.add_argument("--rows", choices=names, nargs="+", metavar="ROW", help="these rows alone")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], metavar="N")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -238,6 +238,16 @@ def _experts(settings: GeneratorSettings, count: int):
     return build
 
 
+def _realistic_rows() -> Iterator[Row]:
+    for model, fleets in REALISTIC.items():
+        for fleet in fleets:
+            build = _realistic(model, fleet)
+            yield Row("realistic", f"{model}, {fleet}", build, None, 60, 60)
+        for fleet in ROOMY:
+            build = _realistic(model, fleet, is_inference=True)
+            yield Row("inference", f"{model} inference, {fleet}", build, None, 60, 60)
+
+
 def rows() -> list[Row]:
     """Return all rows, by group."""
     found: list[Row] = []
@@ -273,13 +283,7 @@ def rows() -> list[Row]:
         name = f"{model} on {count} x {gigabytes:g} GB, m = {microbatches}"
         build = _trained(model, count, gigabytes, microbatches)
         found.append(Row("recomputed", name, build, None, limit_s))
-    for model, fleets in REALISTIC.items():
-        for fleet in fleets:
-            build = _realistic(model, fleet)
-            found.append(Row("realistic", f"{model}, {fleet}", build, None, 60, 60))
-        for fleet in ROOMY:
-            build = _realistic(model, fleet, is_inference=True)
-            found.append(Row("inference", f"{model} inference, {fleet}", build, None, 60, 60))
+    found += _realistic_rows()
     for width in (20, 50):
         for count, slack, gap in ((8, 15, 3.0), (8, 10, 3.0), (16, 15, 5.5)):
             settings = GeneratorSettings(operators=1000, width=width, seed=1)

@@ -1,8 +1,11 @@
 """What the answer of a model says of its branch."""
 
+import pytest
+
 from solver import PartitionPlan
 from solver.cp.run import Answer, Question
 from solver.model.clock import Clock
+from solver.search import branch_models
 from solver.search.branch_models import BranchSearch
 from tests.support.graphs import chain
 from tests.support.search_states import state_of
@@ -40,7 +43,8 @@ def test_a_plan_that_is_not_proven_leaves_its_branch_open():
     assert (branch.bound, branch.closed) == (20, False)
 
 
-def test_a_branch_whose_windows_take_longer_than_the_time_left_is_not_asked_again():
+def test_a_branch_whose_windows_take_longer_than_the_time_left_is_not_asked_again(monkeypatch):
+    monkeypatch.setattr(branch_models, "run_model", lambda *_: pytest.fail("was run"))
     search, plan = search_and_plan()
     assert search._state.offer_plan(plan).feasible
     (branch,) = search.branches.all

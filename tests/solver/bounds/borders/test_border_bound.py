@@ -10,6 +10,7 @@ from solver import (
     Weight,
 )
 from solver.bounds.averages import least_average_ns
+from solver.bounds.path_markers import PathBound
 from solver.bounds.positions import PositionBound
 from solver.bounds.spine import spine
 from solver.presolve.device_kinds import usable_devices
@@ -22,13 +23,13 @@ from tests.support.random_problems import to_instance
 
 
 def older_bound(problem):
-    """What is known without borders: averages and positions."""
+    """What is known without borders: averages, positions, and markers on a path."""
     units = condense(problem)
     slots = usable_devices(units)
     least = least_average_ns(units)
     for graph in (units, spine(units)):
         least = PositionBound(graph, slots).least_bottleneck_ns(least)
-    return least
+    return PathBound(units, slots).least_bottleneck_ns(least)
 
 
 @pytest.mark.parametrize("charging", ["peer_to_peer", "host_staged", "relayed"])
