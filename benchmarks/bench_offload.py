@@ -79,10 +79,10 @@ def main():
         result = plan_offload(chain.problem, limits)
         seconds = time.perf_counter() - start
         modes = Counter(result.plan.mode_of.values())
-        times = times_of_rules(chain, result.value_ns, model != UNET)
+        times = times_of_rules(chain, result.objective, model != UNET)
         row = {
-            "case": title, "work": work, "value_ms": float(result.value_ns / 10**6),
-            "bound_ms": result.bound_ns / 10**6, "gap": result.gap,
+            "case": title, "work": work, "value_ms": float(result.objective / 10**6),
+            "bound_ms": float(result.objective_bound / 10**6), "gap": result.gap,
             "modes": dict(modes), "times": times, "seconds": seconds,
         }  # fmt: skip
         rows.append(row)

@@ -96,7 +96,8 @@ def main() -> None:
         solved = found.solved
         rest_s = time.perf_counter() - start_s - solved.wall_time_s
         ours, rules = served_by_rules(found, model)
-        cells = [name, devices, f"{solved.value or 0:.0f}", f"{solved.bound or 0:.0f}"]
+        values = (solved.objective, solved.objective_bound)
+        cells = [name, devices, *(f"{value or 0:.0f}" for value in values)]
         cells.append("-" if ours is None else _layers(ours))
         cells += [f"{solved.wall_time_s:.1f}", f"{rest_s:.1f}"]
         cells += [f"{rule.tokens or '-'} ({_layers(rule)})" for rule in rules]

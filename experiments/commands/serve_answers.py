@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from fx_bridge.choices import ExpertsRead
     from fx_bridge.interop.words import Words
     from fx_bridge.serving.plan import ServingPlan
-    from solver.serving.solve import ServingResult
 
 _COLUMNS = (
     *("objective", "tokens that fit", "first token", "token", "request", "tokens/s", "proof"),
@@ -72,7 +71,7 @@ def write_plan(
 def tell_plans(plans: Sequence[ServingPlan], engine: str | None, *, as_json: bool) -> None:
     """Print the answers for several objectives, and exit by their status."""
     if as_json:
-        print_json({found.solved.objective: _json(found, engine) for found in plans})
+        print_json({found.objective: _json(found, engine) for found in plans})
     else:
         print_lines(_table(plans, engine))
     _exit(plans)
@@ -89,20 +88,20 @@ def _json(found: ServingPlan, engine: str | None) -> dict[str, Any]:
     """Return the answer as plain data."""
     solved = found.solved
     answer: dict[str, Any] = {
-        "objective": solved.objective,
+        "objective": found.objective,
         "status": solved.status.value,
-        "value": _number(solved.value),
-        "bound": _number(solved.bound),
+        "value": _number(solved.objective),
+        "bound": _number(solved.objective_bound),
         "gap": solved.gap,
         "wall_time_s": solved.wall_time_s,
     }
-    if solved.plan is None or solved.metrics is None:
+    if solved.plan is None or solved.evaluation is None:
         return {**answer, "reason": solved.reason}
-    metrics = solved.metrics
+    metrics = solved.evaluation.metrics
     order = solved.plan.device_order
     return {
         **answer,
-        "tokens": _number(solved.most_tokens),
+        "tokens": _number(solved.evaluation.most_tokens),
         "batch": found.request.batch,
         "context": found.context,
         "experts_read": found.experts_read,
@@ -127,9 +126,9 @@ def _number(value: float | None) -> float | str | None:
 def _lines(found: ServingPlan, engine: str | None) -> list[str]:
     """Return the answer as a person reads it."""
     solved = found.solved
-    if solved.metrics is None:
-        return [f"{solved.objective}: {solved.status.value}; {solved.reason or 'no plan found'}"]
-    metrics = solved.metrics
+    if solved.evaluation is None:
+        return [f"{found.objective}: {solved.status.value}; {solved.reason or 'no plan found'}"]
+    metrics = solved.evaluation.metrics
     held, problem = found.memory_bytes, _problem(found)
     modules = ModuleTree.of(problem).stages(found.plan, names_width())
     rows = [
@@ -147,21 +146,21 @@ def _lines(found: ServingPlan, engine: str | None) -> list[str]:
             rows,
             below=[[words] for words in modules],
         ),
-        f"tokens that fit: {_number(solved.most_tokens) or 'not known'}",
+        f"tokens that fit: {_number(solved.evaluation.most_tokens) or 'not known'}",
         f"first token: {format_ns(metrics.first_token_ns)}",
         f"each token after it: {format_ns(metrics.token_ns)}",
         f"request: {format_ns(metrics.request_ns)}",
         f"tokens in a second, {metrics.groups} x {found.request.batch} sequences in turns: "
         f"{metrics.tokens_per_s:.1f}",
         *experts_lines(found.experts_read),
-        f"{solved.objective}: {_proof(solved)} in {solved.wall_time_s:.2f} s",
+        f"{found.objective}: {_proof(found)} in {solved.wall_time_s:.2f} s",
         *([] if engine is None else words_lines(found.words(engine))),
     ]
 
 
 def _problem(found: ServingPlan) -> PartitionProblem:
     """Return the problem of one of the phases, which have the same modules."""
-    return next(iter(found.solved.problem.phases.problems.values()))
+    return next(iter(found.problem.phases.problems.values()))
 
 
 def words_lines(words: Words) -> list[str]:
@@ -192,17 +191,18 @@ def experts_lines(read: ExpertsRead | None) -> list[str]:
 
 def _row(found: ServingPlan) -> tuple[str, ...]:
     """Return the cells of a plan beside those for other objectives."""
-    solved, metrics = found.solved, found.solved.metrics
-    if metrics is None:
-        return (solved.objective, *("-",) * 5, solved.status.value)
+    evaluation = found.solved.evaluation
+    if evaluation is None:
+        return (found.objective, *("-",) * 5, found.solved.status.value)
+    metrics = evaluation.metrics
     return (
-        solved.objective,
-        str(_number(solved.most_tokens) or "-"),
+        found.objective,
+        str(_number(evaluation.most_tokens) or "-"),
         format_ns(metrics.first_token_ns),
         format_ns(metrics.token_ns),
         format_ns(metrics.request_ns),
         f"{metrics.tokens_per_s:.1f}",
-        _proof(solved),
+        _proof(found),
     )
 
 
@@ -220,11 +220,13 @@ def _table(plans: Sequence[ServingPlan], engine: str | None) -> list[str]:
     return lines + experts_lines(plans[0].experts_read)
 
 
-def _proof(solved: ServingResult) -> str:
+def _proof(found: ServingPlan) -> str:
+    solved = found.solved
     if solved.status is SolveStatus.OPTIMAL:
         return "proven optimal"
-    if solved.bound is None or solved.gap is None:
+    if solved.objective_bound is None or solved.gap is None:
         return "no bound"
-    is_time = solved.objective in ("request", "token")
-    bound = format_ns(int(solved.bound)) if is_time else f"{solved.bound:.1f}"
+    is_time = found.objective in ("request", "token")
+    bound_of = solved.objective_bound
+    bound = format_ns(int(bound_of)) if is_time else f"{bound_of:.1f}"
     return f"bound {bound}, gap {100 * solved.gap:.2f} %"

@@ -23,12 +23,12 @@ class ScoredWords:
 
     def json(self) -> dict[str, Any]:
         """Return what the words give as plain data; gaps are parts of the best possible value."""
-        given = self.given
+        given, cost = self.given, self.given.evaluation
         least, most = self._gaps()
         return {
             "words": self.text,
-            "value": None if given.value_ns is None else float(given.value_ns),
-            "violations": list(given.violations),
+            "value": None if cost.value_ns is None else float(cost.value_ns),
+            "violations": list(cost.violations),
             "gap": {"least": least, "most": most},
             "modes": dict(given.plan.mode_of),
             "notes": list(given.notes),
@@ -36,22 +36,22 @@ class ScoredWords:
 
     def lines(self) -> list[str]:
         """Return what a person reads: the time, how far it is from the best, or what breaks."""
-        given = self.given
+        given, cost = self.given, self.given.evaluation
         lines = [f"given: {self.text}"]
-        if given.value_ns is None:
-            lines += [f"broken: {violation}" for violation in given.violations]
+        if cost.value_ns is None:
+            lines += [f"broken: {violation}" for violation in cost.violations]
         else:
-            value = format_ns(round(given.value_ns))
+            value = format_ns(round(cost.value_ns))
             lines.append(f"given: {self.found.objective} {value}{self._told_gap()}")
         return [*lines, *(f"note: {note}" for note in given.notes)]
 
     def _gaps(self) -> tuple[float | None, float | None]:
         """Return how far the words are at least and at most above the best possible value."""
-        solved, value = self.found.solved, self.given.value_ns
+        solved, value = self.found.solved, self.given.evaluation.value_ns
         if value is None:
             return None, None
-        best = value if solved.value_ns is None else min(value, solved.value_ns)
-        bound = solved.bound_ns
+        best = value if solved.objective is None else min(value, solved.objective)
+        bound = solved.objective_bound
         return float(value / best) - 1, float(value / bound) - 1 if bound else None
 
     def _told_gap(self) -> str:

@@ -63,8 +63,7 @@ class RulesTable:
         rows = [] if self.ours is None else [_cells(self.ours, None)]
         rows += [_cells(rule, self._times_better(rule)) for rule in self.rules]
         return [
-            f"rules of engines, {asked.batch} x {asked.context} tokens, by "
-            f"{self.found.solved.objective}:",
+            f"rules of engines, {asked.batch} x {asked.context} tokens, by {self.found.objective}:",
             *table_lines(_COLUMNS, rows, text=["layers"]),
             *(f"{rule.name}: {rule.reason}" for rule in self.rules if rule.reason),
         ]
@@ -72,7 +71,7 @@ class RulesTable:
     def _times_better(self, rule: ServedPlan) -> float | None:
         if self.ours is None:
             return None
-        return self.ours.times_better(rule, self.found.solved.objective)
+        return self.ours.times_better(rule, self.found.objective)
 
 
 def _cells(served: ServedPlan, times_better: float | None) -> tuple[str, ...]:
@@ -135,5 +134,5 @@ class StreamedRulesTable:
         ]
 
     def _times_better(self, rule: OffloadAnswer) -> float | None:
-        value_ns = self.found.solved.value_ns
+        value_ns = self.found.solved.objective
         return None if not value_ns or rule.value_ns is None else float(rule.value_ns / value_ns)

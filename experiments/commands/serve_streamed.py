@@ -188,11 +188,11 @@ def _json(found: StreamedServingPlan, engine: str | None) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "objective": found.objective,
         "status": solved.status.value,
-        "value": None if solved.value_ns is None else float(solved.value_ns),
-        "bound": solved.bound_ns,
+        "value": None if solved.objective is None else float(solved.objective),
+        "bound": None if solved.objective_bound is None else int(solved.objective_bound),
         "gap": solved.gap,
     }
-    if solved.plan is None or solved.value_ns is None:
+    if solved.plan is None or solved.objective is None:
         return {**answer, "reason": _no_plan(found)}
     plan = solved.plan
     first_ns = found.first_token_ns
@@ -202,7 +202,7 @@ def _json(found: StreamedServingPlan, engine: str | None) -> dict[str, Any]:
         "context": found.step.context,
         "first_token_ns": None if first_ns is None else float(first_ns),
         "token_ns": float(found.token_ns),
-        "request_ns": None if first_ns is None else float(solved.value_ns),
+        "request_ns": None if first_ns is None else float(solved.objective),
         "tokens_per_s": found.step.batch * 1e9 / float(found.token_ns),
         "modes": found.counts,
         "units": {
@@ -217,7 +217,7 @@ def _lines(found: StreamedServingPlan) -> list[str]:
     from solver.offload.evaluate import evaluate_offload
 
     solved = found.solved
-    if solved.plan is None or solved.value_ns is None:
+    if solved.plan is None or solved.objective is None:
         return [f"{found.objective}: {solved.status.value}; {_no_plan(found)}"]
     cost = evaluate_offload(found.problem, solved.plan)
     header = ("device", "usable", "for good", "for loads", *_MODE_WORDS.values())
@@ -240,8 +240,9 @@ def _lines(found: StreamedServingPlan) -> list[str]:
     ]
     if found.first_token_ns is not None:
         times.insert(0, f"first token: {format_ns(round(found.first_token_ns))}")
-        times.append(f"request: {format_ns(round(solved.value_ns))}")
-    proof = f"bound {format_ns(solved.bound_ns)}, gap {100 * (solved.gap or 0):.2f} %"
+        times.append(f"request: {format_ns(round(solved.objective))}")
+    bound = format_ns(round(solved.objective_bound or 0))
+    proof = f"bound {bound}, gap {100 * (solved.gap or 0):.2f} %"
     return [
         *table_lines(header, rows, below=_modules(found)),
         f"host: {format_bytes(cost.host_bytes)}",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from fx_bridge.interop.llama_cpp import NO_OP_OFFLOAD
@@ -27,7 +26,7 @@ from fx_bridge.serving.halves import half_layers
 from solver import PartitionError, SolveLimits
 from solver.model.checks import did_you_mean, only_given
 from solver.model.quantities import format_ns
-from solver.offload.evaluate import evaluate_offload
+from solver.offload.evaluate import OffloadEvaluation
 from solver.offload.host_first import UnitGroup, plan_host_first
 from solver.offload.model import Mode, OffloadPlan
 from solver.offload.phases import OffloadPhases
@@ -60,17 +59,14 @@ class HostWords:
     ----------
     plan : OffloadPlan
         What is resident and what is on the host.
-    value_ns : Fraction or None
-        Its objective; None if it does not fit.
-    violations : tuple of str
-        What does not fit.
+    evaluation : OffloadEvaluation
+        Its cost over all phases, and what it violates.
     notes : tuple of str
-        What the engine does otherwise.
+        Differences of the engine from the plan.
     """
 
     plan: OffloadPlan
-    value_ns: Fraction | None
-    violations: tuple[str, ...]
+    evaluation: OffloadEvaluation
     notes: tuple[str, ...] = ()
     __repr__ = only_given
 
@@ -174,8 +170,7 @@ class HostWordsModel:
                 f"calls of {OP_OFFLOAD_TOKENS} tokens or more are timed as with {NO_OP_OFFLOAD}; "
                 "without it llama.cpp copies matrices of the host to a GPU for these"
             )
-        value_ns, violations = self._value(plan)
-        return HostWords(plan, value_ns, violations, tuple(notes))
+        return HostWords(plan, self._phases.evaluate(plan), tuple(notes))
 
     # -- plans ---------------------------------------------------------------------------------
 
@@ -247,18 +242,9 @@ class HostWordsModel:
 
     # -- costs ---------------------------------------------------------------------------------
 
-    def _value(self, plan: OffloadPlan) -> tuple[Fraction | None, tuple[str, ...]]:
-        """Return the objective of a plan, None if it does not fit, and what does not."""
-        value = Fraction(0)
-        for problem, count in zip(self._phases.problems, self._phases.counts, strict=True):
-            cost = evaluate_offload(problem, plan)
-            if cost.value_ns is None:
-                return None, cost.violations
-            value += count * cost.value_ns
-        return value, ()
-
     def _cost(self, plan: OffloadPlan, beside: OffloadPlan) -> str:
-        value, violations = self._value(plan)
-        if value is None:
-            return f"which does not fit: {violations[0]}"
-        return f"which takes {told_cost(format_ns(round(value)), value, self._value(beside)[0])}"
+        cost = self._phases.evaluate(plan)
+        if cost.value_ns is None:
+            return f"which does not fit: {cost.violations[0]}"
+        value, given = cost.value_ns, self._phases.evaluate(beside).value_ns
+        return f"which takes {told_cost(format_ns(round(value)), value, given)}"

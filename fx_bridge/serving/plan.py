@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import torch
 from torch import nn
@@ -34,13 +33,14 @@ from solver.evaluation.evaluate import Evaluation
 from solver.evaluation.result import SolveResult, judge
 from solver.model.checks import check_choice, only_given
 from solver.serving.captured import solve_captured_context
+from solver.serving.evaluate import ServingResult
 from solver.serving.problem import (
     SERVING_OBJECTIVES,
     ServingMetrics,
     ServingObjective,
     ServingProblem,
 )
-from solver.serving.solve import ServingResult, solve_serving
+from solver.serving.solve import solve_serving
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,10 @@ class ServingPlan:
         What was asked for.
     asked : ServingProblem
         With the context that the request had.
-    solved : ServingResult
-        Status, plan, value, bound, and the metrics.
+    objective : str
+        The objective of the search.
+    solved : SolveResult
+        Status, plan, bound, and the plan's :class:`~solver.serving.evaluate.ServingEvaluation`.
     experts_read : {"average", "most", "all"} or None
         How many experts of a mixture take time; None if the model has none.
     """
@@ -67,6 +69,7 @@ class ServingPlan:
     graphs: Mapping[int, CapturedGraph]
     request: Request
     asked: ServingProblem = field(repr=False)
+    objective: ServingObjective
     solved: ServingResult = field(repr=False)
     experts_read: ExpertsRead | None = None
     __repr__ = only_given
@@ -88,20 +91,27 @@ class ServingPlan:
 
     @property
     def metrics(self) -> ServingMetrics:
-        """What the plan gives."""
+        """Times, groups and throughput of the plan."""
         assert self.plan
-        assert self.solved.metrics is not None
-        return self.solved.metrics
+        assert self.solved.evaluation is not None
+        return self.solved.evaluation.metrics
+
+    @property
+    def problem(self) -> ServingProblem:
+        """The problem of the plan, with the most tokens that fit if that was asked."""
+        return self.asked if self.solved.evaluation is None else self.solved.evaluation.problem
 
     @property
     def context(self) -> int:
         """The context of the plan: that of the request, or the most that fits if that was asked."""
-        return self.solved.problem.context
+        return self.problem.context
 
-    @cached_property
+    @property
     def evaluations(self) -> Mapping[str, Evaluation]:
-        """What the plan costs in each phase: calls of a number of tokens."""
-        return self.solved.problem.phases.evaluate(self.plan)
+        """Cost of the plan in each phase: calls of a number of tokens."""
+        assert self.plan
+        assert self.solved.evaluation is not None
+        return self.solved.evaluation.phases
 
     @property
     def memory_bytes(self) -> dict[str, int]:
@@ -127,8 +137,8 @@ class ServingPlan:
             self.evaluations,
             key=lambda name: sum(usage.memory_bytes for usage in self.evaluations[name].usage),
         )
-        plan = self.solved.problem.phases.plan_of(phase, self.plan)
-        return judge(phase, self.solved.problem.phases.problems[phase], plan, 0.0)
+        phases = self.problem.phases
+        return judge(phase, phases.problems[phase], phases.plan_of(phase, self.plan), 0.0)
 
     @property
     def layers(self) -> dict[str, list[str]]:
@@ -150,7 +160,7 @@ class ServingPlan:
             If there is no plan, or the engine has no words for it.
         """
         captured = next(iter(self.graphs.values()))
-        problem = next(iter(self.solved.problem.phases.problems.values()))
+        problem = next(iter(self.problem.phases.problems.values()))
         return engine_words(captured, part_of(captured, self.plan), engine, problem=problem)
 
     def plan_of_model(self, captured: CapturedGraph) -> PartitionPlan:
@@ -287,7 +297,13 @@ class ServingPlanner:
             solved = solve_serving(problem, objective, search.limits, first_token_limit_ns=limit_ns)
         graphs = self._graphs
         return ServingPlan(
-            graphs.step, graphs.graphs, self._request, problem, solved, self._experts_read
+            graphs.step,
+            graphs.graphs,
+            self._request,
+            problem,
+            objective,
+            solved,
+            self._experts_read,
         )
 
 

@@ -1,10 +1,14 @@
-"""What a search answers."""
+"""The answer of a search, whatever it plans."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
 from enum import Enum
+from fractions import Fraction
+from typing import Any, Final, Generic, Protocol, cast
+
+from typing_extensions import TypeVar
 
 from solver.evaluation.evaluate import Evaluation, evaluate
 from solver.model.checks import only_given
@@ -25,9 +29,38 @@ class SolveStatus(Enum):
     """No feasible plan was found, and none is ruled out."""
 
 
+MAXIMISED: Final = frozenset({"throughput", "context"})
+"""Objectives of which more is better; their bound is above the value."""
+
+
+class Judged(Protocol):
+    """The judgement of a plan: :class:`~solver.evaluation.evaluate.Evaluation` or its like."""
+
+    @property
+    def violations(self) -> tuple[str, ...]:
+        """One sentence for each broken constraint."""
+
+    @property
+    def feasible(self) -> bool:
+        """True if no constraint is broken."""
+
+    @property
+    def objective_names(self) -> tuple[str, ...]:
+        """Names of the objectives."""
+
+    @property
+    def objective(self) -> tuple[Any, ...]:
+        """Values of the objectives."""
+
+
+PlanT = TypeVar("PlanT", default=PartitionPlan)
+EvaluationT = TypeVar("EvaluationT", bound=Judged, default=Evaluation)
+ValueT = TypeVar("ValueT", int, float, Fraction, default=int)
+
+
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """What one step of a search took and gained.
+    """Time and gain of one step of a search.
 
     Attributes
     ----------
@@ -58,23 +91,24 @@ class StepRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class SolveResult:
-    """The answer of one solver; printing it shows one table, and a notebook its stages too.
+class SolveResult(Generic[PlanT, EvaluationT, ValueT]):
+    """The answer of one search; printing it shows one table, and a notebook its stages too.
 
     Attributes
     ----------
     solver : str
-        The name of a schedule.
+        Name of a schedule.
     status : SolveStatus
-        What is proven; see :class:`SolveStatus`.
-    plan : PartitionPlan or None
+        Strength of the proof.
+    plan : PartitionPlan, OffloadPlan or None
         Feasible when the status is OPTIMAL or FEASIBLE. With UNKNOWN it may be an infeasible
-        answer, kept so that it can be reported; `evaluation.violations` says why.
-    evaluation : Evaluation or None
+        answer, kept for reports; `evaluation.violations` says why.
+    evaluation : Evaluation, ServingEvaluation, OffloadEvaluation or None
         The evaluator's judgement of `plan`.
-    objective_bounds : tuple of int, or None
-        A proven lower bound for each objective that the search reached (the second and later
-        ones under the first ones' values); None if the solver proves nothing.
+    objective_bounds : tuple of numbers, or None
+        A proven bound for each objective that the search reached (the second and later ones
+        under the first ones' values); None if the solver proves nothing. It is a lower bound,
+        and an upper one of objectives in `MAXIMISED`.
     wall_time_s : float
         Of the whole call, in seconds of the clock.
     reason : str
@@ -85,9 +119,9 @@ class SolveResult:
 
     solver: str
     status: SolveStatus
-    plan: PartitionPlan | None
-    evaluation: Evaluation | None
-    objective_bounds: tuple[int, ...] | None
+    plan: PlanT | None
+    evaluation: EvaluationT | None
+    objective_bounds: tuple[ValueT, ...] | None
     wall_time_s: float
     reason: str = ""
     log: tuple[StepRecord, ...] = field(default=(), repr=False, compare=False)
@@ -104,22 +138,29 @@ class SolveResult:
         if self.status is SolveStatus.INFEASIBLE:
             assert self.plan is None
         if self.objective is not None and self.objective_bound is not None:
-            assert self.objective_bound <= self.objective, (self.objective_bound, self.objective)
+            assert self.evaluation is not None
+            low, high = self.objective_bound, self.objective
+            if self.evaluation.objective_names[0] in MAXIMISED:
+                low, high = high, low
+            assert low <= high, (low, high)
         if self.status is SolveStatus.OPTIMAL:
             assert self.evaluation is not None
             assert self.objective_bounds == self.evaluation.objective
 
     def __str__(self) -> str:
+        if self.evaluation is not None and not isinstance(self.evaluation, Evaluation):
+            name = self.evaluation.objective_names[0]
+            return f"{self.status.value}: {name} {self.objective}, bound {self.objective_bound}"
         from fx_bridge.presentation.summary import result_text
 
-        return result_text(self)
+        return result_text(cast(SolveResult, self))
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self: SolveResult) -> str:
         from fx_bridge.presentation.summary import result_html
 
         return result_html(str(self), self)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self: SolveResult, path: str | os.PathLike[str]) -> None:
         """Write the plan to a file, as the ending of its name says.
 
         ``.json`` is the plan, ``.html`` a page to look at, ``.trace.json`` a step of it for
@@ -134,43 +175,45 @@ class SolveResult:
 
         save_plan_as(self, path)
 
-    def to_dot(self) -> str:
+    def to_dot(self: SolveResult) -> str:
         """Return the graph of the plan's stages for Graphviz; without a plan raise as `save`."""
         from fx_bridge.presentation.plan_files import plan_text
 
         return plan_text(self, "dot")
 
-    def to_mermaid(self) -> str:
+    def to_mermaid(self: SolveResult) -> str:
         """Return the graph of the plan's stages for Mermaid; without a plan raise as `save`."""
         from fx_bridge.presentation.plan_files import plan_text
 
         return plan_text(self, "mermaid")
 
     @property
-    def objective_values(self) -> tuple[int, ...] | None:
+    def objective_values(self) -> tuple[ValueT, ...] | None:
         """The values of all objectives, or None without a feasible plan."""
         if self.evaluation is None or not self.evaluation.feasible:
             return None
         return self.evaluation.objective
 
     @property
-    def objective(self) -> int | None:
+    def objective(self) -> ValueT | None:
         """The value of the first objective, or None without a feasible plan."""
         return None if self.objective_values is None else self.objective_values[0]
 
     @property
-    def objective_bound(self) -> int | None:
-        """A proven lower bound of the first objective, or None."""
+    def objective_bound(self) -> ValueT | None:
+        """A proven bound of the first objective, or None."""
         return self.objective_bounds[0] if self.objective_bounds else None
 
     @property
     def gap(self) -> float | None:
-        """(objective - bound) / objective of the first objective; None if either is missing."""
-        if self.objective is None or self.objective_bound is None:
+        """Distance of value and bound of the first objective, as a part of the larger one.
+
+        None if either is missing.
+        """
+        value, bound = self.objective, self.objective_bound
+        if value is None or bound is None:
             return None
-        if self.objective == self.objective_bound:
-            return 0.0
-        return (self.objective - self.objective_bound) / self.objective
+        return 0.0 if value == bound else float(abs(value - bound) / max(value, bound))
 
     @property
     def remedy(self) -> str:

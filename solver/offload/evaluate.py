@@ -13,29 +13,39 @@ from itertools import pairwise
 from solver.model.checks import check_choice, did_you_mean, only_given
 from solver.model.errors import PartitionError
 from solver.model.quantities import exact_bytes
-from solver.offload.model import PREFETCHES, Mode, OffloadPlan, OffloadProblem, Prefetch
+from solver.offload.model import (
+    PREFETCHES,
+    Mode,
+    OffloadObjective,
+    OffloadPlan,
+    OffloadProblem,
+    Prefetch,
+)
 from solver.offload.rounds import StreamedStep, round_ns
 
 
 @dataclass(frozen=True, slots=True)
 class OffloadEvaluation:
-    """The cost of a plan.
+    """The judgement of a plan.
 
     Attributes
     ----------
-    value_ns : Fraction or None
-        The objective, exact; None if the plan does not fit.
+    objective_names : tuple of str
+        The objective alone.
+    objective : tuple of Fraction
+        Its value in nanoseconds, exact; empty if the plan does not fit.
     violations : tuple of str
-        What does not fit, in words.
+        One sentence for each broken constraint; empty for a feasible plan.
     held_bytes : mapping of str to int
-        What resident units and the caches of streamed ones take, by device.
+        Bytes of resident units and of the caches of streamed ones, by device.
     buffer_bytes : mapping of str to int or None
-        What is left for loads, by device; None is unlimited.
+        Bytes left for loads, by device; None is unlimited.
     host_bytes : int
-        What the host holds.
+        Bytes on the host.
     """
 
-    value_ns: Fraction | None
+    objective_names: tuple[OffloadObjective]
+    objective: tuple[Fraction, ...]
     violations: tuple[str, ...]
     held_bytes: Mapping[str, int]
     buffer_bytes: Mapping[str, int | None]
@@ -44,14 +54,19 @@ class OffloadEvaluation:
 
     @property
     def feasible(self) -> bool:
-        """Whether the plan fits."""
+        """True if the plan breaks nothing."""
         return not self.violations
+
+    @property
+    def value_ns(self) -> Fraction | None:
+        """Value of the objective; None if the plan does not fit."""
+        return self.objective[0] if self.objective else None
 
 
 def evaluate_offload(
     problem: OffloadProblem, plan: OffloadPlan, *, prefetch: Prefetch = "buffer"
 ) -> OffloadEvaluation:
-    """Return what a plan costs.
+    """Cost `plan` and check it.
 
     Parameters
     ----------
@@ -75,8 +90,12 @@ def evaluate_offload(
     ]
     rooms = rooms_of(problem, held)
     names = [place.name for place in problem.devices]
+    value: tuple[Fraction, ...] = ()
+    if not violations:
+        value = (timeline_ns(problem, devices, modes, rooms, prefetch=prefetch),)
     return OffloadEvaluation(
-        None if violations else timeline_ns(problem, devices, modes, rooms, prefetch=prefetch),
+        (problem.objective,),
+        value,
         tuple(violations),
         dict(zip(names, held, strict=True)),
         dict(zip(names, rooms, strict=True)),

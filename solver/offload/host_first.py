@@ -25,16 +25,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from solver.evaluation.result import SolveStatus
 from solver.model.checks import check_choice
 from solver.model.clock import Clock
 from solver.model.errors import PartitionError
 from solver.model.limits import SolveLimits
 from solver.offload.bound import classes_of
-from solver.offload.evaluate import memory_of, rooms_of
 from solver.offload.model import Mode, OffloadProblem
 from solver.offload.phases import OffloadPhases
-from solver.offload.plan import OffloadResult
+from solver.offload.plan import OffloadResult, offload_result
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -132,25 +130,19 @@ class _HostFirstModel:
         status = solver.solve(self._model)
         charge_run(clock, solver)
         if status == cp_model.INFEASIBLE:
-            return OffloadResult(SolveStatus.INFEASIBLE, None, None, None)
+            return offload_result(self._phases, clock, None, None)
         assert status != cp_model.MODEL_INVALID, self._model.validate()
         bound_ns = max(round(solver.best_objective_bound), 0)
         if status == cp_model.UNKNOWN:
-            return OffloadResult(SolveStatus.UNKNOWN, None, None, bound_ns)
-        state = self._state(solver)
-        rooms = rooms_of(self._problem, memory_of(self._problem, *state)[0])
-        value_ns = self._phases.value_ns(*state, rooms)
+            return offload_result(self._phases, clock, bound_ns, None)
+        found = offload_result(self._phases, clock, bound_ns, self._state(solver))
         said_ns = round(solver.objective_value)
         # Until it is optimal a crossing may be counted that is none.
-        is_exact = value_ns == said_ns or (status != cp_model.OPTIMAL and value_ns < said_ns)
+        assert found.objective is not None
+        is_exact = found.objective == said_ns
+        is_exact |= status != cp_model.OPTIMAL and found.objective < said_ns
         assert is_exact, "the rows miss a part of the time"
-        is_optimal = value_ns == bound_ns
-        return OffloadResult(
-            SolveStatus.OPTIMAL if is_optimal else SolveStatus.FEASIBLE,
-            self._problem.plan(*state),
-            value_ns,
-            bound_ns,
-        )
+        return found
 
     def _state(self, solver: cp_model.CpSolver) -> tuple[tuple[int, ...], tuple[Mode, ...]]:
         """Return the device and mode of every unit; those of the host are of the first stage."""

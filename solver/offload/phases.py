@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from solver.model.checks import check_positive, only_given
 from solver.model.errors import PartitionError
 from solver.model.problem_checks import MAX_TOTAL
-from solver.offload.evaluate import timeline_ns
-from solver.offload.model import Mode, OffloadProblem, Unit
+from solver.offload.evaluate import OffloadEvaluation, evaluate_offload, timeline_ns
+from solver.offload.model import Mode, OffloadPlan, OffloadProblem, Unit
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,17 @@ class OffloadPhases:
             count * problem.most_ns
             for problem, count in zip(self.problems, self.counts, strict=True)
         )
+
+    def evaluate(self, plan: OffloadPlan) -> OffloadEvaluation:
+        """Cost `plan`, the same in all phases, by the sum of the objective over all runs."""
+        found = [evaluate_offload(problem, plan) for problem in self.problems]
+        times = [evaluation.objective for evaluation in found]
+        if not all(times):
+            return found[0]
+        value = sum(
+            (count * ns for count, (ns,) in zip(self.counts, times, strict=True)), Fraction()
+        )
+        return replace(found[0], objective=(value,))
 
     def value_ns(
         self,

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from typing import Final, TypeAlias
 
-from solver.evaluation.result import SolveStatus
-from solver.model.checks import only_given
+from solver.evaluation.result import SolveResult, SolveStatus
 from solver.model.clock import Clock
 from solver.model.limits import SolveLimits
 from solver.offload.bound import CountModel, classes_of
-from solver.offload.evaluate import memory_of, rooms_of
+from solver.offload.evaluate import OffloadEvaluation, memory_of, rooms_of
 from solver.offload.layout import State, layouts
 from solver.offload.model import OffloadPlan, OffloadProblem
 from solver.offload.phases import OffloadPhases
@@ -34,34 +32,29 @@ _MOVE_S: Final = 5e-6
 """What a neighbour counts as on a clock of work, for each unit."""
 
 
-@dataclass(frozen=True, slots=True)
-class OffloadResult:
-    """A plan and what is proven.
+OffloadResult: TypeAlias = SolveResult[OffloadPlan, OffloadEvaluation, Fraction]
 
-    Attributes
+
+def offload_result(
+    phases: OffloadPhases, clock: Clock, bound_ns: int | None, state: State | None
+) -> OffloadResult:
+    """Return the answer of a search whose best plan is `state`, on the evaluator's word.
+
+    Parameters
     ----------
-    status : SolveStatus
-        Optimal only if value and bound meet.
-    plan : OffloadPlan or None
-        The best plan found.
-    value_ns : Fraction or None
-        Its objective, exact.
     bound_ns : int or None
         No plan takes less; None if no plan exists.
     """
-
-    status: SolveStatus
-    plan: OffloadPlan | None
-    value_ns: Fraction | None
-    bound_ns: int | None
-    __repr__ = only_given
-
-    @property
-    def gap(self) -> float | None:
-        """(value - bound) / value; None without a plan."""
-        if self.value_ns is None or self.bound_ns is None:
-            return None
-        return float((self.value_ns - self.bound_ns) / self.value_ns) if self.value_ns else 0.0
+    status, plan, evaluation, reason = SolveStatus.UNKNOWN, None, None, ""
+    if bound_ns is None:
+        status, reason = SolveStatus.INFEASIBLE, "proven: no plan fits"
+    elif state is not None:
+        plan = phases.problems[0].plan(*state)
+        evaluation = phases.evaluate(plan)
+        is_optimal = evaluation.value_ns == bound_ns
+        status = SolveStatus.OPTIMAL if is_optimal else SolveStatus.FEASIBLE
+    bounds = None if bound_ns is None else (Fraction(bound_ns),)
+    return SolveResult("auto", status, plan, evaluation, bounds, clock.elapsed_s, reason)
 
 
 def plan_offload(problem: OffloadProblem, limits: SolveLimits | None = None) -> OffloadResult:
@@ -87,7 +80,7 @@ def plan_phases(phases: OffloadPhases, limits: SolveLimits | None = None) -> Off
     limit_s = math.inf if limits.time_limit_s is None else limits.time_limit_s
     answer = CountModel(phases).solve(clock.slice(_SHARE_OF_BOUND * limit_s), limits.seed)
     if answer.bound_ns is None:
-        return OffloadResult(SolveStatus.INFEASIBLE, None, None, None)
+        return offload_result(phases, clock, None, None)
     search = _Search(phases, answer.bound_ns, clock, random.Random(limits.seed))
     classes = classes_of(phases)
     starts = list(layouts(classes, answer))
@@ -98,15 +91,7 @@ def plan_phases(phases: OffloadPhases, limits: SolveLimits | None = None) -> Off
         found = model.solve(clock.slice(_SHARE_OF_START * limit_s), limits.seed)
         starts += layouts(classes, found)
     search.run(starts)
-    if search.best is None or search.value_ns is None:
-        return OffloadResult(SolveStatus.UNKNOWN, None, None, answer.bound_ns)
-    is_optimal = search.value_ns == answer.bound_ns
-    return OffloadResult(
-        SolveStatus.OPTIMAL if is_optimal else SolveStatus.FEASIBLE,
-        phases.problems[0].plan(*search.best),
-        search.value_ns,
-        answer.bound_ns,
-    )
+    return offload_result(phases, clock, answer.bound_ns, search.best)
 
 
 class _Search:

@@ -11,9 +11,10 @@ from solver.evaluation.result import SolveStatus
 from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
 from solver.serving.contexts import Contexts
+from solver.serving.evaluate import ServingResult, evaluate_serving
 from solver.serving.phases import Phases
 from solver.serving.problem import ServingProblem
-from solver.serving.solve import ServingResult, ServingSearch
+from solver.serving.solve import ServingSearch
 
 _MOST_ROUNDS: Final = 5
 """Of two captures at most, each of which may take a minute."""
@@ -65,15 +66,15 @@ def solve_captured_context(
             if not contexts.predicts(context, found[context]):
                 break
         else:
-            is_known = solved.plan is None or solved.problem.context >= least
+            is_known = solved.plan is None or _context(solved) >= least
             solved = searches.solve(
                 problem, functools.partial(ServingSearch.fastest_of_context, solved=solved)
             )
             return solved if is_known else _unproven(solved)
-        if not _fits(solved.plan, found.get(solved.problem.context)):
+        if solved.plan is not None and not _fits(solved.plan, found.get(_context(solved))):
             # Where bytes leap, predictions close in slowly: halve what is open.
-            below = [known for known in contexts.known if known < solved.problem.context]
-            middle = (max(below, default=least) + solved.problem.context) // 2
+            below = [known for known in contexts.known if known < _context(solved)]
+            middle = (max(below, default=least) + _context(solved)) // 2
             if middle > least and middle not in below:
                 found[middle] = capture(middle)
         if any(map(problem.phase_with_other_operators, found.values())):
@@ -81,13 +82,22 @@ def solve_captured_context(
         problem = replace(problem, others={**problem.others, **found})
     contexts = Contexts(problem)
     for context in sorted(contexts.known, reverse=True):
-        served = searches.solve(contexts.at(context), ServingSearch.least_token)
+        known = contexts.at(context)
+        served = searches.solve(known, ServingSearch.least_token)
         if served.plan is not None:
+            judged = evaluate_serving(replace(known, others={}), served.plan, "context")
             tokens = problem.batch * context
-            served = replace(served, objective="context", value=tokens, most_tokens=tokens)
-            return _unproven(served)
+            judged = replace(judged, most_tokens=tokens, objective=(float(tokens),))
+            return replace(_unproven(served), evaluation=judged)
     reason = "bytes of values do not grow in proportion to the context, and no known one fits"
-    return _unproven(replace(solved, plan=None, value=None, metrics=None, reason=reason))
+    return replace(
+        solved,
+        status=SolveStatus.UNKNOWN,
+        plan=None,
+        evaluation=None,
+        objective_bounds=None,
+        reason=reason,
+    )
 
 
 class _Searches:
@@ -113,18 +123,20 @@ def _asked(solved: ServingResult, least: int) -> set[int]:
     """Return the contexts by which an answer stands."""
     if solved.plan is None:
         return {least}
-    found = solved.problem.context
+    found = _context(solved)
     asked = {found, found + 1} if solved.status is SolveStatus.OPTIMAL else {found}
     return {context for context in asked if context >= least}
 
 
-def _fits(plan: PartitionPlan | None, phases: Phases | None) -> bool:
-    if plan is None or phases is None:
-        return True
-    return not any(evaluation.violations for evaluation in phases.evaluate(plan).values())
+def _context(solved: ServingResult) -> int:
+    """Return the context of a plan that was found."""
+    assert solved.evaluation is not None
+    return solved.evaluation.problem.context
+
+
+def _fits(plan: PartitionPlan, phases: Phases | None) -> bool:
+    return phases is None or all(found.feasible for found in phases.evaluate(plan).values())
 
 
 def _unproven(solved: ServingResult) -> ServingResult:
-    has_plan = solved.plan is not None
-    status = SolveStatus.FEASIBLE if has_plan else SolveStatus.UNKNOWN
-    return replace(solved, status=status, bound=None)
+    return replace(solved, status=SolveStatus.FEASIBLE, objective_bounds=None)

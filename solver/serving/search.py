@@ -26,12 +26,24 @@ _MOST_ROUNDS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A plan that fits all phases, and a bound of the merged problem's objective."""
+    """A plan that fits all phases, and a bound of the merged problem's objective.
 
-    status: SolveStatus
-    plan: PartitionPlan | None
-    bound: int | None
-    reason: str
+    Attributes
+    ----------
+    plan : PartitionPlan or None
+        The best one found.
+    bound : int or None
+        Lower bound over all plans; None if nothing is proven.
+    reason : str
+        Why there is no plan, or empty.
+    is_refuted : bool
+        True if it is proven that no plan exists.
+    """
+
+    plan: PartitionPlan | None = None
+    bound: int | None = None
+    reason: str = ""
+    is_refuted: bool = False
 
 
 class PhaseSearch:
@@ -71,17 +83,17 @@ class PhaseSearch:
             if result.objective_bound is not None:
                 bound = max(bound or 0, result.objective_bound)
             if result.status is SolveStatus.INFEASIBLE:
-                return Found(result.status, None, None, result.reason)
+                return Found(reason=result.reason, is_refuted=True)
             plan = None if result.objective is None else result.plan
             if asked.memory_model == "weights":
                 # All phases hold the same.
-                return Found(result.status, plan, bound, result.reason)
+                return Found(plan, bound, result.reason)
             if plan is None:
                 reason = result.reason
             elif not _beyond(serving(), plan):
-                return Found(result.status, plan, bound, "")
+                return Found(plan, bound)
         plan = self._within_all(serving(), merged(phases[0]), clock)
-        return Found(SolveStatus.UNKNOWN, plan, bound, reason)
+        return Found(plan, bound, reason)
 
     def chain(
         self,
@@ -106,12 +118,12 @@ class PhaseSearch:
         phases = serving.phases
         found = self.program(serving, runs, limited).least_latency(self.clock, limit_ns=limit_ns)
         if found is None:
-            return Found(SolveStatus.INFEASIBLE, None, None, "proven: no plan fits")
+            return Found(reason="proven: no plan fits", is_refuted=True)
         own_ns, other_ns = (serving.total_ns(each, found.plan) for each in (runs, limited))
         broken = any(each.violations for each in phases.evaluate(found.plan).values())
         if broken or own_ns > found.latency_ns or other_ns > limit_ns:
             raise GaveUp("values are charged for each of their readers")
-        return Found(SolveStatus.OPTIMAL, found.plan, found.latency_ns, "")
+        return Found(found.plan, found.latency_ns)
 
     def program(
         self, serving: ServingProblem, runs: Mapping[str, int], limited: Mapping[str, int]

@@ -6,18 +6,17 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from solver.dp.sweep import GaveUp
-from solver.evaluation.result import SolveStatus
-from solver.model.checks import check_choice, check_positive_or_none, only_given
+from solver.evaluation.result import SolveResult, SolveStatus
+from solver.model.checks import check_choice, check_positive_or_none
 from solver.model.clock import Clock
 from solver.model.errors import PartitionError
 from solver.model.limits import SolveLimits
-from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 from solver.serving.contexts import Contexts
+from solver.serving.evaluate import ServingResult, evaluate_serving
 from solver.serving.problem import (
     SERVING_OBJECTIVES,
     ServingMetrics,
@@ -32,58 +31,6 @@ _FASTEST: Final = ("latency", "devices")
 _LARGEST_WEIGHT: Final = 1000
 """Of the time of a prompt beside that of a token, where the first has a limit."""
 _MOST_ROUNDS: Final = 20
-
-
-@dataclass(frozen=True)
-class ServingResult:
-    """A plan for all phases, and what is proven of it.
-
-    Attributes
-    ----------
-    objective : str
-        What was asked for.
-    status : SolveStatus
-        As of any search.
-    plan : PartitionPlan or None
-        Of the operators of all phases.
-    problem : ServingProblem
-        With the context that was found, where that was the objective.
-    value, bound : float or None
-        Of the objective: nanoseconds of a request or of a token, and no plan takes less than the
-        bound; tokens in a second, or tokens of all sequences that fit, and none gives more;
-        infinite if any number fits.
-    metrics : ServingMetrics or None
-        What the plan gives in every respect.
-    most_tokens : float or None
-        Tokens of all sequences that fit the plan, infinite if any number does. With values that
-        count as memory, None unless the problem has other contexts, and predicted from them.
-    wall_time_s : float
-        Of the whole search.
-    reason : str
-        Why there is no plan, or empty.
-    """
-
-    objective: ServingObjective
-    status: SolveStatus
-    plan: PartitionPlan | None
-    problem: ServingProblem
-    value: float | None
-    bound: float | None
-    metrics: ServingMetrics | None
-    most_tokens: float | None
-    wall_time_s: float
-    reason: str = ""
-    __repr__ = only_given
-
-    @property
-    def gap(self) -> float | None:
-        """How far value and bound are apart, in parts of the larger one."""
-        if self.value is None or self.bound is None:
-            return None
-        if self.value == self.bound:
-            return 0.0
-        most = max(self.value, self.bound)
-        return abs(self.value - self.bound) / most
 
 
 def solve_serving(
@@ -168,8 +115,7 @@ class ServingSearch:
     def _least_latency(self, objective: ServingObjective, runs: Mapping[str, int]) -> ServingResult:
         """Return the plan with the least time of some runs."""
         found = self._latency(self._problem, runs)
-        value = None if found.plan is None else self._problem.total_ns(runs, found.plan)
-        return self._answer(objective, found, self._problem, value, found.bound)
+        return self._answer(objective, found, self._problem, found.bound)
 
     def limited_token(self, limit_ns: int) -> ServingResult:
         """Return the plan with the least time of a token among those that are soon enough."""
@@ -188,11 +134,11 @@ class ServingSearch:
             if soonest.bound is None:
                 return self._answer("token", soonest, problem)
             return self._too_late(soonest.bound)
-        return self._answer("token", found, problem, found.bound, found.bound)
+        return self._answer("token", found, problem, found.bound)
 
     def _too_late(self, least_ns: int) -> ServingResult:
         reason = f"no plan has its first token before {least_ns} ns"
-        none = Found(SolveStatus.INFEASIBLE, None, None, reason)
+        none = Found(reason=reason, is_refuted=True)
         return self._answer("token", none, self._problem)
 
     def _limited_by_weights(self, limit_ns: int) -> ServingResult:
@@ -208,15 +154,14 @@ class ServingSearch:
 
         fast, metrics = best(1, 0)
         if metrics is None or metrics.first_token_ns <= limit_ns:
-            value = None if metrics is None else metrics.token_ns
-            return self._answer("token", fast, problem, value, fast.bound)
+            return self._answer("token", fast, problem, fast.bound)
         soon, first = best(0, 1)
         if soon.bound is not None and soon.bound > limit_ns:
             return self._too_late(soon.bound)
         if first is None or first.first_token_ns > limit_ns:
             # Nothing is proven of plans within the limit: the status is of plans without it.
             reason = soon.reason if first is None else "no plan found has its first token so soon"
-            none = Found(SolveStatus.UNKNOWN, None, None, reason)
+            none = Found(reason=reason)
             return self._answer("token", none, problem, bound=fast.bound)
         bound, kept = fast.bound, soon
         late = metrics
@@ -240,18 +185,14 @@ class ServingSearch:
                 break
             else:
                 late = metrics
-        return self._answer("token", kept, problem, first.token_ns, bound)
+        return self._answer("token", kept, problem, bound)
 
     def throughput(self) -> ServingResult:
         """Return the plan with the most tokens in a second."""
         problem = self._problem
-        best = Turns(problem, self._search).fastest()
-        value, bound = (
-            None if token_ns is None else problem.tokens_per_s(token_ns)
-            for token_ns in (best.token_ns, best.bound_ns)
-        )
-        found = Found(best.status, best.plan, None, best.reason)
-        return self._answer("throughput", found, problem, value, bound)
+        found, bound_ns = Turns(problem, self._search).fastest()
+        bound = None if bound_ns is None else problem.tokens_per_s(bound_ns)
+        return self._answer("throughput", found, problem, bound)
 
     def context(self) -> ServingResult:
         """Return the plan with the most tokens that fit."""
@@ -261,7 +202,7 @@ class ServingSearch:
             merged = functools.partial(contexts.merged_at, context, "peak_memory")
             return self._search.solve(functools.partial(contexts.at, context), merged)
 
-        low, kept = 0, Found(SolveStatus.UNKNOWN, None, None, "")
+        low, kept = 0, Found()
         high: int | None = None
         refuted: int | None = None
         step, reason = 1, ""
@@ -272,21 +213,20 @@ class ServingSearch:
             if found.plan is not None:
                 most = contexts.most(found.plan, probe)
                 if most is None:
-                    return self._answer("context", found, problem, math.inf, math.inf)
+                    return self._answer("context", found, problem, math.inf)
                 kept, low = found, most
                 step = 1 if low > 2 * probe else 2 * step
                 continue
             high, reason = probe, found.reason
-            if found.status is SolveStatus.INFEASIBLE:
+            if found.is_refuted:
                 refuted = probe
         if refuted is None or (high is not None and refuted > high):
             refuted = self._refuted(at, high or low + 1, refuted)
         if kept.plan is None:
-            status = SolveStatus.INFEASIBLE if refuted == 1 else SolveStatus.UNKNOWN
-            return self._answer("context", Found(status, None, None, reason), problem)
-        value = float(problem.batch * low)
+            none = Found(reason=reason, is_refuted=refuted == 1)
+            return self._answer("context", none, problem)
         bound = None if refuted is None else float(problem.batch * (refuted - 1))
-        return self._answer("context", kept, contexts.at(low), value, bound)
+        return self._answer("context", kept, contexts.at(low), bound)
 
     def fastest_of_context(self, solved: ServingResult) -> ServingResult:
         """Return the fastest plan of those with as many tokens as one that was found.
@@ -294,24 +234,24 @@ class ServingSearch:
         The limits of all searches alone end it: what depends on the time that others took would
         give other plans from run to run.
         """
-        if solved.plan is None:
+        if solved.evaluation is None:
             return solved
-        problem, contexts = solved.problem, Contexts(self._problem)
-        is_endless = solved.value == math.inf
+        problem, contexts = solved.evaluation.problem, Contexts(self._problem)
+        is_endless = solved.objective == math.inf
         asked = contexts.without_end() if is_endless else problem
         fast = self._latency(asked, {problem.token_phase: 1})
         if fast.plan is None:
             return solved
         if is_endless and contexts.most(fast.plan, problem.context) is not None:
             return solved
-        return self._answer("context", fast, problem, solved.value, solved.bound)
+        return self._answer("context", fast, problem, solved.objective_bound)
 
     def _refuted(self, at: Callable[[int], Found], open_: int, refuted: int | None) -> int | None:
         """Return the least context above `open_`, of which it is not known, that no plan has."""
         low = open_
         while (refuted is None or refuted - low > 1) and not self._search.clock.is_over:
             probe = 2 * low if refuted is None else (low + refuted) // 2
-            if at(probe).status is SolveStatus.INFEASIBLE:
+            if at(probe).is_refuted:
                 refuted = probe
             else:
                 low = probe
@@ -332,34 +272,20 @@ class ServingSearch:
         objective: ServingObjective,
         found: Found,
         problem: ServingProblem,
-        value: float | None = None,
         bound: float | None = None,
     ) -> ServingResult:
-        status = found.status
+        status = SolveStatus.INFEASIBLE if found.is_refuted else SolveStatus.UNKNOWN
+        evaluation = None
         if found.plan is not None:
-            is_met = value is not None and bound is not None and value == bound
+            evaluation = evaluate_serving(problem, found.plan, objective)
+            is_met = evaluation.objective == (bound,)
             status = SolveStatus.OPTIMAL if is_met else SolveStatus.FEASIBLE
-        return ServingResult(
-            objective=objective,
+        return SolveResult(
+            solver="auto",
             status=status,
             plan=found.plan,
-            problem=problem,
-            value=value,
-            bound=bound,
-            metrics=None if found.plan is None else problem.metrics(found.plan),
-            most_tokens=_most_tokens(objective, problem, found.plan),
+            evaluation=evaluation,
+            objective_bounds=None if bound is None else (bound,),
             wall_time_s=self._search.clock.elapsed_s,
             reason=found.reason if found.plan is None else "",
         )
-
-
-def _most_tokens(
-    objective: ServingObjective, problem: ServingProblem, plan: PartitionPlan | None
-) -> float | None:
-    """Return the tokens of all sequences that fit a plan, if that is known."""
-    held = problem.phases.problems[problem.token_phase]
-    if plan is None or (held.memory_model != "weights" and not problem.others):
-        is_found = plan is not None and objective == "context"
-        return problem.batch * problem.context if is_found else None
-    most = Contexts(problem).most(plan, problem.context)
-    return math.inf if most is None else problem.batch * most

@@ -18,38 +18,13 @@ groups, whose latency is never what takes longest. They can keep a gap.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from fractions import Fraction
 
 from solver.dp.sweep import GaveUp
-from solver.evaluation.result import SolveStatus
 from solver.model.plan import PartitionPlan
 from solver.model.problem import ObjectiveName, PartitionProblem
 from solver.serving.problem import ServingProblem
-from solver.serving.search import PhaseSearch
-
-
-@dataclass(frozen=True, slots=True)
-class Fastest:
-    """The plan with the most tokens in a second.
-
-    Attributes
-    ----------
-    status : SolveStatus
-        Optimal or feasible with a plan.
-    plan : PartitionPlan or None
-        The best one found.
-    token_ns, bound_ns : Fraction or None
-        A round divided by its groups; and what no plan has less than.
-    reason : str
-        Why there is no plan, or empty.
-    """
-
-    status: SolveStatus
-    plan: PartitionPlan | None
-    token_ns: Fraction | None
-    bound_ns: Fraction | None
-    reason: str = ""
+from solver.serving.search import Found, PhaseSearch
 
 
 class Turns:
@@ -71,8 +46,8 @@ class Turns:
         self._token_ns: Fraction | None = None
         self._reason = ""
 
-    def fastest(self) -> Fastest:
-        """Return the plan with the most tokens in a second."""
+    def fastest(self) -> tuple[Found, Fraction | None]:
+        """Return the plan with the least time of a token in turns, and a bound of it."""
         try:
             for groups in range(self._most, 0, -1):
                 self._improve_chain(groups)
@@ -80,14 +55,11 @@ class Turns:
             return self._answer(self._search_all())
         return self._answer(self._token_ns)
 
-    def _answer(self, bound_ns: Fraction | None) -> Fastest:
-        status = SolveStatus.FEASIBLE
-        if self._plan is None:
-            status = SolveStatus.INFEASIBLE if bound_ns is None else SolveStatus.UNKNOWN
-        elif self._token_ns == bound_ns:
-            status = SolveStatus.OPTIMAL
-        reason = "" if self._plan is not None else self._reason or "proven: no plan fits"
-        return Fastest(status, self._plan, self._token_ns, bound_ns, reason)
+    def _answer(self, bound_ns: Fraction | None) -> tuple[Found, Fraction | None]:
+        if self._plan is not None:
+            return Found(self._plan), bound_ns
+        reason = self._reason or "proven: no plan fits"
+        return Found(reason=reason, is_refuted=bound_ns is None), bound_ns
 
     def _take(self, plan: PartitionPlan) -> None:
         """Remember a plan that is better than those before."""
@@ -186,7 +158,7 @@ class Turns:
 
         seconds = self._search.clock.left_s / parts
         found = self._search.solve(lambda: several, merged, seconds)
-        if found.status is SolveStatus.INFEASIBLE:
+        if found.is_refuted:
             self._reason = found.reason
             return None
         if found.plan is not None:

@@ -100,7 +100,7 @@ def test_experts_go_to_the_host_alone():
 @pytest.mark.parametrize("tokens", [1, 64])
 def test_no_rule_beats_the_bound(memory, tokens):
     asked = chain(*memory, tokens=tokens, experts=True)
-    bound = plan_offload(asked.problem, SolveLimits(0.2, deterministic=True)).bound_ns
+    bound = plan_offload(asked.problem, SolveLimits(0.2, deterministic=True)).objective_bound
     values = [answer.value_ns for answer in answers((asked, 1)).values()]
     assert any(value is not None for value in values)
     assert all(value is None or Fraction(bound) <= value for value in values)

@@ -107,7 +107,7 @@ def test_rules_are_judged_like_the_plan_and_none_is_better():
         assert found.solved.gap == 0
         assert set(rules) == {rule.name for rule in SERVING_RULES}
         if objective == "context":
-            assert ours.tokens == found.solved.most_tokens
+            assert ours.tokens == found.solved.evaluation.most_tokens
         elif objective != "throughput":
             assert ours.metrics == found.metrics
         compared = [ours.times_better(answer, objective) for answer in rules.values()]

@@ -14,7 +14,6 @@ from fx_bridge.serving.request import Request
 from solver import Device, Link, PartitionError, SolveLimits
 from solver.offload.evaluate import evaluate_offload
 from solver.offload.model import OffloadDevice, OffloadPlan
-from solver.offload.plan import OffloadResult
 from tests.support.problem_counts import counts, samples
 from tests.support.serving_models import BATCH, CONTEXT, model_of, narrow_llama
 
@@ -51,8 +50,7 @@ def mixtral():
 def with_plan(found, devices, modes):
     """The same with another plan: of each unit the device, by its number, and the mode."""
     plan = found.problem.plan(tuple(devices), tuple(modes))
-    solved = OffloadResult(found.solved.status, plan, None, None)
-    return replace(found, solved=solved)
+    return replace(found, solved=replace(found.solved, plan=plan))
 
 
 @pytest.mark.parametrize(
@@ -67,7 +65,11 @@ def test_what_is_planned_is_said_and_read(family):
     words = some.words("llama.cpp")
     read = some.host_words("llama.cpp").read(shlex.join(words))
     assert read.plan == some.plan and not read.notes
-    assert read.value_ns == some.solved.value_ns == some.first_token_ns + 20 * some.token_ns
+    assert (
+        read.evaluation.value_ns
+        == some.solved.objective
+        == some.first_token_ns + 20 * some.token_ns
+    )
     # 33 rows of the prompt are above the number for which llama.cpp would copy matrices.
     assert words[-1] == "--no-op-offload"
     (note,) = some.host_words("llama.cpp").read(shlex.join(words[:-1])).notes
@@ -111,7 +113,7 @@ def test_random_plans_come_back(count, llama):
         words = given.words("llama.cpp")
         read = model.read(shlex.join(words))
         assert read.plan == given.plan
-        assert read.value_ns == evaluate_offload(llama.problem, given.plan).value_ns
+        assert read.evaluation.value_ns == evaluate_offload(llama.problem, given.plan).value_ns
         seen |= {word for word in words if word.startswith("-")}
     assert seen == {"-dev", "-sm", "-ts", "-ngl", "-fit", "-ot"}
 
@@ -135,8 +137,8 @@ def test_other_plans_are_refused_with_the_nearest_and_its_cost(llama, at, device
     assert told.startswith(message) and len(told.splitlines()) == 1
     words = told.partition("the nearest is ")[2].rpartition(", which ")[0]
     nearest = llama.host_words("llama.cpp").read(words)
-    assert evaluate_offload(llama.problem, nearest.plan).value_ns == nearest.value_ns
-    assert f", which takes {float(nearest.value_ns) / 1000:.4g} us" in told
+    assert evaluate_offload(llama.problem, nearest.plan).value_ns == nearest.evaluation.value_ns
+    assert f", which takes {float(nearest.evaluation.value_ns) / 1000:.4g} us" in told
     if at == 2:
         assert "more" not in told  # Devices in another order have no value to compare.
 

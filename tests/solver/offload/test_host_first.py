@@ -76,9 +76,9 @@ def test_the_optimum_is_that_of_brute_force(count):
             assert found.status is SolveStatus.INFEASIBLE and found.plan is None
             continue
         assert found.status is SolveStatus.OPTIMAL
-        assert found.value_ns == found.bound_ns == min(values)
+        assert found.objective == found.objective_bound == min(values)
         costs = [evaluate_offload(problem, found.plan) for problem in phases.problems]
-        assert found.value_ns == costs[0].value_ns + times * costs[1].value_ns
+        assert found.objective == costs[0].value_ns + times * costs[1].value_ns
         modes = [found.plan.mode_of[f"u{group.units[-1]}"] for group in groups]
         firsts = [found.plan.mode_of[f"u{group.units[0]}"] for group in groups]
         seen.add((firsts[0] == "host", "resident" in modes, firsts != modes))
@@ -103,9 +103,9 @@ def test_a_search_that_ends_early_values_its_plan_by_the_evaluator(monkeypatch):
         if found.plan is None:
             assert not values
             continue
-        assert found.value_ns == evaluate_offload(problem_of(case), found.plan).value_ns
-        assert found.bound_ns <= min(values) <= found.value_ns
-        assert (found.status is SolveStatus.OPTIMAL) == (found.value_ns == found.bound_ns)
+        assert found.objective == evaluate_offload(problem_of(case), found.plan).value_ns
+        assert found.objective_bound <= min(values) <= found.objective
+        assert (found.status is SolveStatus.OPTIMAL) == (found.objective == found.objective_bound)
         found_open += found.status is SolveStatus.FEASIBLE
     assert found_open > 20
 

@@ -50,15 +50,15 @@ def test_what_is_proven_is_true_of_captured_problems(stored):
         if found.plan is None:
             assert found.status is SolveStatus.UNKNOWN and found.reason
             continue
-        context = found.problem.context
-        assert found.value == case.batch * context <= case.batch * most
+        context = found.evaluation.problem.context
+        assert found.objective == case.batch * context <= case.batch * most
         evaluations = capture(context).evaluate(found.plan).values()
         assert not any(evaluation.violations for evaluation in evaluations)
         if found.status is SolveStatus.OPTIMAL:
-            assert found.bound == found.value and context == most
+            assert found.objective_bound == found.objective and context == most
             proven += 1
         else:
-            assert found.bound is None or found.bound >= case.batch * most
+            assert found.objective_bound is None or found.objective_bound >= case.batch * most
     assert proven >= len(SEEDS) // 2
 
 
@@ -66,9 +66,13 @@ def test_no_context_is_proven_below_the_tokens_of_a_call():
     case = random_case(4, memory_model="inference")
     proven = solve_captured_context(case, no_capture_below(1), LIMITS)
     assert proven.status is SolveStatus.OPTIMAL
-    least = proven.problem.context + 1
+    least = proven.evaluation.problem.context + 1
     found = solve_captured_context(case, no_capture_below(least), LIMITS, least=least)
-    assert (found.value, found.bound, found.status) == (proven.value, None, SolveStatus.FEASIBLE)
+    assert (found.objective, found.objective_bound, found.status) == (
+        proven.objective,
+        None,
+        SolveStatus.FEASIBLE,
+    )
 
 
 def no_capture_below(least):
@@ -86,6 +90,6 @@ def test_other_operators_leave_the_answer_unproven():
         return random_case(5, memory_model="inference", context=context).phases
 
     found = solve_captured_context(case, capture, LIMITS)
-    assert found.status is SolveStatus.FEASIBLE and found.bound is None
+    assert found.status is SolveStatus.FEASIBLE and found.objective_bound is None
     # The longest of both contexts that were known.
-    assert found.problem.context in {case.context, *case.others}
+    assert found.evaluation.problem.context in {case.context, *case.others}

@@ -57,7 +57,11 @@ def test_request_and_token(seed, memory_model, links):
         found = solve_serving(serving, objective, LIMITS)
         best = least(map(time, plans))
         assert found.status is (SolveStatus.INFEASIBLE if best is None else SolveStatus.OPTIMAL)
-        assert found.value == found.bound == best if best is not None else found.plan is None
+        assert (
+            found.objective == found.objective_bound == best
+            if best is not None
+            else found.plan is None
+        )
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -79,8 +83,8 @@ def test_the_first_token_has_a_limit(seed, memory_model, links):
             assert found.status is SolveStatus.INFEASIBLE
             assert "first token" in found.reason
             continue
-        assert found.bound == best == found.value
-        assert found.metrics.first_token_ns <= limit
+        assert found.objective_bound == best == found.objective
+        assert found.evaluation.metrics.first_token_ns <= limit
         assert found.status is SolveStatus.OPTIMAL
 
 
@@ -105,8 +109,8 @@ def test_without_a_chain_the_limit_has_bounds(seed, monkeypatch):
         within = [places for places in plans if listed.first_token(places) <= limit]
         best = least(listed.latency(places, TOKEN) for places in within)
         found = solve_serving(serving, "token", LIMITS, first_token_limit_ns=limit)
-        assert found.bound <= best <= found.value
-        assert found.metrics.first_token_ns <= limit
+        assert found.objective_bound <= best <= found.objective
+        assert found.evaluation.metrics.first_token_ns <= limit
     if times and times[0] > 1:
         late = solve_serving(serving, "token", LIMITS, first_token_limit_ns=times[0] - 1)
         assert late.status is SolveStatus.INFEASIBLE
@@ -182,12 +186,12 @@ def test_throughput(seed, memory_model, is_chain, links, monkeypatch):
         assert found.status is SolveStatus.INFEASIBLE
         return
     most = float(serving.batch * 10**9 / best)
-    assert found.metrics.tokens_per_s == found.value
+    assert found.evaluation.metrics.tokens_per_s == found.objective
     if is_chain:
         assert found.status is SolveStatus.OPTIMAL
-        assert found.value == pytest.approx(most)
+        assert found.objective == pytest.approx(most)
     else:
-        assert found.value <= most * (1 + 1e-9) and most <= found.bound * (1 + 1e-9)
+        assert found.objective <= most * (1 + 1e-9) and most <= found.objective_bound * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -205,18 +209,21 @@ def test_context(seed, memory_model):
     if not most:
         assert found.status is SolveStatus.INFEASIBLE
         return
-    assert found.value == serving.batch * most <= found.bound
+    assert found.objective == serving.batch * most <= found.objective_bound
     # Two phases may fit alone but not together: then it stays open whether more tokens do.
     assert found.status is SolveStatus.OPTIMAL or (memory_model, seed) == ("inference", 15)
-    assert found.problem.context == most
+    assert found.evaluation.problem.context == most
     # Of the plans with as many, it is the fastest.
     fitting = [places for places in listed.plans() if listed.fits(places, most)]
-    assert found.metrics.token_ns == min(listed.latency(places, TOKEN) for places in fitting)
+    assert found.evaluation.metrics.token_ns == min(
+        listed.latency(places, TOKEN) for places in fitting
+    )
     # One token more does not fit the plan, and no other.
     more = Contexts(serving).at(most + 1)
     broken = [e.violations for e in more.phases.evaluate(found.plan).values()]
     assert any(broken)
-    assert not any(e.violations for e in found.problem.phases.evaluate(found.plan).values())
+    problem = found.evaluation.problem
+    assert not any(e.violations for e in problem.phases.evaluate(found.plan).values())
 
 
 def test_no_tokens_after_the_prompt_make_it_the_latency_of_the_prompt():
@@ -225,23 +232,25 @@ def test_no_tokens_after_the_prompt_make_it_the_latency_of_the_prompt():
     prompt = solve_serving(
         replace(serving, token_phase=PROMPT, generate=0, prompt_runs={PROMPT: 1}), "request", LIMITS
     )
-    assert alone.value == serving.prompt_runs[PROMPT] * prompt.value
+    assert alone.objective == serving.prompt_runs[PROMPT] * prompt.objective
     many = solve_serving(replace(serving, generate=10**6), "request", LIMITS)
     token = solve_serving(serving, "token", LIMITS)
-    assert many.metrics.token_ns == token.value
+    assert many.evaluation.metrics.token_ns == token.objective
 
 
 def test_any_context_fits_where_no_cache_grows():
     serving = random_case(1)
     still = replace(serving, cache_bytes_per_token=dict.fromkeys(serving.cache_bytes_per_token, 0))
-    assert solve_serving(serving, "token", LIMITS).most_tokens > 0
+    assert solve_serving(serving, "token", LIMITS).evaluation.most_tokens > 0
     found = solve_serving(still, "token", LIMITS)
     assert found.status is SolveStatus.OPTIMAL
-    assert found.most_tokens == math.inf
+    assert found.evaluation.most_tokens == math.inf
     longest = solve_serving(still, "context", LIMITS)
     assert longest.status is SolveStatus.OPTIMAL and longest.gap == 0
-    assert longest.value == longest.bound == longest.most_tokens == math.inf
-    assert longest.metrics == found.metrics
+    assert (
+        longest.objective == longest.objective_bound == longest.evaluation.most_tokens == math.inf
+    )
+    assert longest.evaluation.metrics == found.evaluation.metrics
 
 
 @pytest.mark.parametrize("memory_model", ["weights", "inference"])
@@ -253,11 +262,11 @@ def test_of_any_context_the_fastest_plan_is_found(memory_model):
         # What grows is beyond every capacity with as many positions.
         fitting = [places for places in listed.plans() if listed.fits(places, 10**4)]
         found = solve_serving(serving, "context", LIMITS)
-        assert (found.value == math.inf) == bool(fitting)
+        assert (found.objective == math.inf) == bool(fitting)
         if fitting:
             endless += 1
             best = min(listed.latency(places, TOKEN) for places in fitting)
-            assert found.metrics.token_ns == best
+            assert found.evaluation.metrics.token_ns == best
             now = [places for places in listed.plans() if listed.fits(places)]
             slower_than_any += best > min(listed.latency(places, TOKEN) for places in now)
     assert endless > 5 and slower_than_any
@@ -291,9 +300,9 @@ def test_what_is_proven_without_a_limit_is_not_said_of_plans_with_one(monkeypatc
         context=1,
         cache_bytes_per_token={},
     )
-    soonest = solve_serving(serving, "token", LIMITS).metrics.first_token_ns
+    soonest = solve_serving(serving, "token", LIMITS).evaluation.metrics.first_token_ns
     found = solve_serving(serving, "token", LIMITS, first_token_limit_ns=soonest - 1)
-    assert (found.status, found.plan, found.value) == (SolveStatus.UNKNOWN, None, None)
+    assert (found.status, found.plan, found.objective) == (SolveStatus.UNKNOWN, None, None)
     assert "first token" in found.reason
 
 
@@ -302,14 +311,16 @@ def test_tokens_that_fit_are_told_of_values_where_other_contexts_are_known(seed)
     serving = random_case(seed, memory_model="inference")
     found = solve_serving(serving, "token", LIMITS)
     if found.plan is None:
-        assert found.most_tokens is None
+        assert found.evaluation is None
         return
-    context = found.most_tokens // serving.batch
+    context = found.evaluation.most_tokens // serving.batch
     for at, fits in ((context, True), (context + 1, False)):
         held = Contexts(serving).at(at).phases.evaluate(found.plan).values()
         assert any(each.violations for each in held) != fits
-    assert found.most_tokens <= solve_serving(serving, "context", LIMITS).bound
-    assert solve_serving(replace(serving, others={}), "token", LIMITS).most_tokens is None
+    assert found.evaluation.most_tokens <= solve_serving(serving, "context", LIMITS).objective_bound
+    assert (
+        solve_serving(replace(serving, others={}), "token", LIMITS).evaluation.most_tokens is None
+    )
 
 
 def test_what_cannot_be_asked():
