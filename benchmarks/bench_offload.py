@@ -21,7 +21,7 @@ from offload_cases import DENOISE, UNET, chain_of
 
 from experiments.planners.offload_rules import OFFLOAD_RULES, answers_of_rules
 from solver import SolveLimits
-from solver.offload.model import MODES
+from solver.model.plan import MODES
 from solver.offload.plan import plan_offload
 
 ROWS = [
@@ -78,7 +78,7 @@ def main():
         limits = SolveLimits(options.time_limit, workers=1, seed=options.seed)
         result = plan_offload(chain.problem, limits)
         seconds = time.perf_counter() - start
-        modes = Counter(result.plan.mode_of.values())
+        modes = Counter(result.plan.modes.values())
         times = times_of_rules(chain, result.objective, model != UNET)
         row = {
             "case": title, "work": work, "value_ms": float(result.objective / 10**6),

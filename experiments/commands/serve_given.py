@@ -30,7 +30,7 @@ class ScoredWords:
             "value": None if cost.value_ns is None else float(cost.value_ns),
             "violations": list(cost.violations),
             "gap": {"least": least, "most": most},
-            "modes": dict(given.plan.mode_of),
+            "modes": dict(given.plan.modes),
             "notes": list(given.notes),
         }
 

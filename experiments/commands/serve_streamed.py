@@ -206,8 +206,8 @@ def _json(found: StreamedServingPlan, engine: str | None) -> dict[str, Any]:
         "tokens_per_s": found.step.batch * 1e9 / float(found.token_ns),
         "modes": found.counts,
         "units": {
-            name: {"device": plan.device_of[name], "mode": mode}
-            for name, mode in plan.mode_of.items()
+            name: {"device": plan.assignment[name], "mode": mode}
+            for name, mode in plan.modes.items()
         },
         **({} if engine is None else {"words": found.words(engine)}),
     }
@@ -254,12 +254,12 @@ def _lines(found: StreamedServingPlan) -> list[str]:
 def _modules(found: StreamedServingPlan) -> list[list[str]]:
     """Return the units that each device has, by what is done with them, one below the other."""
     plan = found.plan
-    tree = ModuleTree({unit: unit for unit in plan.mode_of})
+    tree = ModuleTree({unit: unit for unit in plan.modes})
     told: dict[str, list[str]] = {place.name: [] for place in found.problem.devices}
     for device, lines in told.items():
         for mode, label in _MODE_WORDS.items():
-            is_own = {unit for unit, of in plan.device_of.items() if of == device}
-            own = [unit for unit, given in plan.mode_of.items() if given == mode and unit in is_own]
+            is_own = {unit for unit, of in plan.assignment.items() if of == device}
+            own = [unit for unit, given in plan.modes.items() if given == mode and unit in is_own]
             lines += [f"{label}: {tree.words(own, _MOST_NAMES)}"] * bool(own)
     return [*told.values()]
 

@@ -20,8 +20,9 @@ from fx_bridge.interop.llama_cpp_experts import OP_OFFLOAD_TOKENS
 from fx_bridge.serving.halves import half_layers
 from fx_bridge.serving.offload import StreamedServingPlan
 from solver import PartitionError
+from solver.model.plan import MODES, Mode, PartitionPlan
 from solver.offload.evaluate import evaluate_offload
-from solver.offload.model import MODES, Mode, OffloadPlan, OffloadProblem, Prefetch, Unit
+from solver.offload.model import OffloadProblem, Prefetch, Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class RulePlan:
     """A plan of a rule, the problem as the rule states it, and when loads begin."""
 
     problem: OffloadProblem
-    plan: OffloadPlan
+    plan: PartitionPlan
     prefetch: Prefetch = "buffer"
 
 
@@ -132,7 +133,7 @@ def _answer(rule: OffloadRule, phases: Sequence[tuple[OffloadChain, int]]) -> Of
         if found.value_ns is None:
             return OffloadAnswer(rule.name, reason=found.violations[0])
         value += count * found.value_ns
-        have = Counter(made.plan.mode_of.values())
+        have = Counter(made.plan.modes.values())
         modes = {mode: have[mode] for mode in MODES}
     return OffloadAnswer(rule.name, value, modes)
 
@@ -146,7 +147,7 @@ def _filled(
     *,
     from_end: bool = False,
     passed: frozenset[str] = frozenset(),
-) -> OffloadPlan:
+) -> PartitionPlan:
     """Make units resident one after the other, device by device, until one fits nowhere.
 
     The rest has mode `other` on the last device tried, which keeps room for the caches of what is
@@ -205,7 +206,7 @@ def _experts_on_host(chain: OffloadChain, *, every: bool) -> RulePlan:
         raise PartitionError("the model has no experts")
     for count in range(len(experts) if every else 0, len(experts) + 1):
         made = _by_llama_cpp(chain, passed=frozenset(experts[:count]))
-        if sum(mode != "resident" for mode in made.plan.mode_of.values()) == count:
+        if sum(mode != "resident" for mode in made.plan.modes.values()) == count:
             break
     return made
 

@@ -25,10 +25,10 @@ from fx_bridge.interop.words import Words
 from fx_bridge.serving.halves import half_layers
 from solver import PartitionError, SolveLimits
 from solver.model.checks import did_you_mean, only_given
+from solver.model.plan import Mode, PartitionPlan
 from solver.model.quantities import format_ns
 from solver.offload.evaluate import OffloadEvaluation
 from solver.offload.host_first import UnitGroup, plan_host_first
-from solver.offload.model import Mode, OffloadPlan
 from solver.offload.phases import OffloadPhases
 from solver.offload.plan import OffloadResult
 
@@ -57,7 +57,7 @@ class HostWords:
 
     Attributes
     ----------
-    plan : OffloadPlan
+    plan : PartitionPlan
         What is resident and what is on the host.
     evaluation : OffloadEvaluation
         Its cost over all phases, and what it violates.
@@ -65,7 +65,7 @@ class HostWords:
         Differences of the engine from the plan.
     """
 
-    plan: OffloadPlan
+    plan: PartitionPlan
     evaluation: OffloadEvaluation
     notes: tuple[str, ...] = ()
     __repr__ = only_given
@@ -127,7 +127,7 @@ class HostWordsModel:
         """Find the best plan that has words."""
         return plan_host_first(self._phases, self._groups, least_first=1, limits=limits)
 
-    def words(self, plan: OffloadPlan) -> Words:
+    def words(self, plan: PartitionPlan) -> Words:
         """Return a plan as arguments.
 
         Raises
@@ -174,23 +174,22 @@ class HostWordsModel:
 
     # -- plans ---------------------------------------------------------------------------------
 
-    def _plan(self, places: Sequence[str | None], apart: set[int]) -> OffloadPlan:
+    def _plan(self, places: Sequence[str | None], apart: set[int]) -> PartitionPlan:
         """Return the plan of groups on devices, None for the host, some with their last unit there.
 
         The host's groups belong to the first device that is used.
         """
         first = next(filter(None, places), self._problem.devices[0].name)
-        device_of: dict[str, str] = {}
-        mode_of: dict[str, Mode] = {}
+        devices: list[int] = []
+        modes: list[Mode] = []
         for at, (group, device) in enumerate(zip(self._groups, places, strict=True)):
             for unit in group.units:
-                name = self._problem.units[unit].name
                 is_on_host = device is None or (at in apart and unit == group.units[-1])
-                device_of[name] = device or first
-                mode_of[name] = "host" if is_on_host else "resident"
-        return OffloadPlan(device_of, mode_of)
+                devices.append(self._problem.device_index[device or first])
+                modes.append("host" if is_on_host else "resident")
+        return self._problem.plan(devices, modes)
 
-    def _nearest(self, plan: OffloadPlan) -> OffloadPlan:
+    def _nearest(self, plan: PartitionPlan) -> PartitionPlan:
         """Return the plan with words that has most units where a plan has them.
 
         Leading groups that are on the host stay there, with the first one. What is streamed is
@@ -200,20 +199,20 @@ class HostWordsModel:
         apart = set()
         for at, group in enumerate(self._groups):
             names = [self._problem.units[unit].name for unit in group.units]
-            is_whole = all(plan.mode_of[name] == "host" for name in names)
+            is_whole = all(plan.modes[name] == "host" for name in names)
             if at == 0 or (is_whole and places[-1] is None):
                 places.append(None)
                 continue
-            places.append(plan.device_of[names[0]])
-            if group.last_apart and plan.mode_of[names[-1]] != "resident":
+            places.append(plan.assignment[names[0]])
+            if group.last_apart and plan.modes[names[-1]] != "resident":
                 apart.add(at)
         return self._plan(places, apart)
 
-    def _told(self, plan: OffloadPlan, unit: str) -> str:
-        mode = plan.mode_of[unit]
-        return "on the host" if mode == "host" else f"{mode} on {plan.device_of[unit]}"
+    def _told(self, plan: PartitionPlan, unit: str) -> str:
+        mode = plan.modes[unit]
+        return "on the host" if mode == "host" else f"{mode} on {plan.assignment[unit]}"
 
-    def _written(self, plan: OffloadPlan) -> Words:
+    def _written(self, plan: PartitionPlan) -> Words:
         """Return a plan that has words in them."""
         units = self._problem.units
         last = [units[group.units[-1]].name for group in self._groups]
@@ -229,7 +228,7 @@ class HostWordsModel:
         on_host = {
             at
             for at, (device, name) in enumerate(zip(inside, last[1:-1], strict=True))
-            if device is not None and plan.mode_of[name] == "host"
+            if device is not None and plan.modes[name] == "host"
         }
         words = write_experts(self._names, stages, on_host, self._feeds)
         assert isinstance(words, list)
@@ -237,12 +236,12 @@ class HostWordsModel:
         copies = is_used and self._rows >= OP_OFFLOAD_TOKENS
         return [*words, NO_OP_OFFLOAD] if copies else words
 
-    def _place(self, plan: OffloadPlan, unit: str) -> str | None:
-        return None if plan.mode_of[unit] == "host" else plan.device_of[unit]
+    def _place(self, plan: PartitionPlan, unit: str) -> str | None:
+        return None if plan.modes[unit] == "host" else plan.assignment[unit]
 
     # -- costs ---------------------------------------------------------------------------------
 
-    def _cost(self, plan: OffloadPlan, beside: OffloadPlan) -> str:
+    def _cost(self, plan: PartitionPlan, beside: PartitionPlan) -> str:
         cost = self._phases.evaluate(plan)
         if cost.value_ns is None:
             return f"which does not fit: {cost.violations[0]}"

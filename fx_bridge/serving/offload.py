@@ -29,15 +29,9 @@ from fx_bridge.split.by_plan import split_by_plan
 from solver import PCIE, Device, PartitionError, PartitionPlan, problem_from_digraph
 from solver.model.checks import check_choice, only_given
 from solver.model.device_text import as_devices
+from solver.model.plan import MODES, Mode
 from solver.offload.evaluate import evaluate_offload
-from solver.offload.model import (
-    MODES,
-    Mode,
-    OffloadDevice,
-    OffloadHost,
-    OffloadPlan,
-    OffloadProblem,
-)
+from solver.offload.model import OffloadDevice, OffloadHost, OffloadProblem
 from solver.offload.phases import OffloadPhases
 from solver.offload.plan import OffloadResult, plan_phases
 from solver.offload.units import units_of
@@ -111,7 +105,7 @@ class StreamedServingPlan:
         return value
 
     @property
-    def plan(self) -> OffloadPlan:
+    def plan(self) -> PartitionPlan:
         """The plan.
 
         Raises
@@ -151,8 +145,8 @@ class StreamedServingPlan:
         """How many units of every device have each mode."""
         plan = self.plan
         found = {place.name: dict.fromkeys(MODES, 0) for place in self.problem.devices}
-        for name, mode in plan.mode_of.items():
-            found[plan.device_of[name]][mode] += 1
+        for name, mode in plan.modes.items():
+            found[plan.assignment[name]][mode] += 1
         return {device: {str(mode): n for mode, n in of.items()} for device, of in found.items()}
 
     @property
@@ -161,8 +155,8 @@ class StreamedServingPlan:
         cost = evaluate_offload(self.problem, self.plan)
         sizes: dict[str, list[int]] = {place.name: [] for place in self.problem.devices}
         for unit in self.problem.units:
-            if self.plan.mode_of[unit.name] == "streamed":
-                sizes[self.plan.device_of[unit.name]].append(unit.loaded_bytes)
+            if self.plan.modes[unit.name] == "streamed":
+                sizes[self.plan.assignment[unit.name]].append(unit.loaded_bytes)
         rooms = [
             len(own) if (room := cost.buffer_bytes[device]) is None else room // max(own)
             for device, own in sizes.items()
@@ -362,7 +356,7 @@ class _Stage:
     units: tuple[str, ...]
 
 
-def _stages(problem: OffloadProblem, plan: OffloadPlan) -> list[_Stage]:
+def _stages(problem: OffloadProblem, plan: PartitionPlan) -> list[_Stage]:
     """Return the stages of a plan in the order in which they run.
 
     A stage begins where the place or the mode changes, and with every streamed unit. Stages of one
@@ -371,8 +365,8 @@ def _stages(problem: OffloadProblem, plan: OffloadPlan) -> list[_Stage]:
     rank = {place.name: at for at, place in enumerate(problem.devices)}
     found: list[_Stage] = []
     for unit in problem.units:
-        mode = plan.mode_of[unit.name]
-        device = _HOST if mode == "host" else plan.device_of[unit.name]
+        mode = plan.modes[unit.name]
+        device = _HOST if mode == "host" else plan.assignment[unit.name]
         last = found[-1] if found else None
         if last and (last.device, last.mode) == (device, mode) and mode != "streamed":
             found[-1] = replace(last, units=(*last.units, unit.name))

@@ -129,6 +129,12 @@ def evaluate(problem: PartitionProblem, plan: PartitionPlan) -> Evaluation:
             f"the plan is a {type(plan).__name__}; give a PartitionPlan, such as result.plan of a "
             "result that has one"
         )
+    if plan.mode_of:
+        name, mode = next(iter(plan.mode_of.items()))
+        raise PartitionError(
+            f"operator {name!r} of the plan is {mode}, and the problem has no host that loads or "
+            "runs operators; score it where it was made, by serve --host"
+        )
     layout = Layout(problem, plan)
     recomputation = recomputation_of(problem, plan)
     passes, moves = stage_passes(problem, layout, recomputation), stage_moves(problem, layout)

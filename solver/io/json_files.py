@@ -174,6 +174,7 @@ def plan_to_json(plan: PartitionPlan) -> dict[str, Any]:
         "assignment": dict(plan.assignment),
         "recomputed": sorted(plan.recomputed),
         "region_starts": list(plan.region_starts),
+        "mode_of": dict(plan.mode_of),
     }
 
 

@@ -1,4 +1,4 @@
-"""What an answer is: every operator on a device and in a chunk, devices in order."""
+"""The plan of an answer: each operator on a device, in a chunk and in a mode; devices in order."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Final, Literal, TypeVar, get_args
 
 from solver.model.checks import (
     as_mapping,
     as_name,
+    check_choice,
     check_name,
     check_natural,
     only_given,
@@ -22,6 +23,10 @@ from solver.model.problem import PartitionProblem
 from solver.model.text import shown
 
 Group = TypeVar("Group", bound=Hashable)
+Mode = Literal["resident", "streamed", "host"]
+MODES: Final[tuple[Mode, ...]] = get_args(Mode)
+"""Ways to run an operator: its weights stay on the device, or are loaded from the host for each
+run, or the host itself runs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,9 @@ class PartitionPlan:
         The operators at which the regions of the problem begin, the first one too, so that a plan
         says by which regions its operators run again. Empty where nothing does, and in plans that
         do not say it.
+    mode_of : mapping of str to str
+        Operator name to one of `MODES`; operators that it leaves out are ``"resident"``. One
+        that runs on the host belongs to the stage of its device.
 
     Raises
     ------
@@ -75,6 +83,7 @@ class PartitionPlan:
     chunks: Mapping[str, int] = field(default_factory=dict)
     recomputed: frozenset[str] = frozenset()
     region_starts: tuple[str, ...] = ()
+    mode_of: Mapping[str, Mode] = field(default_factory=dict)
     __repr__ = only_given
 
     def __post_init__(self) -> None:
@@ -99,7 +108,12 @@ class PartitionPlan:
         object.__setattr__(self, "recomputed", frozenset(self.recomputed))
         starts = tuple(self.region_starts) if self.recomputed else ()
         object.__setattr__(self, "region_starts", starts)
-        for what in ("recomputed", "region_starts"):
+        mode_of = as_mapping(self.mode_of, "mode_of", str)
+        for name, mode in mode_of.items():
+            check_choice(mode, MODES, f"mode of {name!r}")
+        others = {name: mode for name, mode in mode_of.items() if mode != "resident"}
+        object.__setattr__(self, "mode_of", MappingProxyType(others))
+        for what in ("recomputed", "region_starts", "mode_of"):
             for name in sorted(getattr(self, what)):
                 if name not in self.assignment:
                     raise PartitionError(
@@ -158,6 +172,11 @@ class PartitionPlan:
             for device in successors[ready]:
                 indegree[device] -= 1
         return cls(assignment, tuple(order), unordered.chunks)
+
+    @cached_property
+    def modes(self) -> Mapping[str, Mode]:
+        """The mode of every operator, by name."""
+        return {name: self.mode_of.get(name, "resident") for name in self.assignment}
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:

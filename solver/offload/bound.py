@@ -34,7 +34,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from solver.model.clock import Clock
-from solver.offload.model import MODES, Mode, OffloadProblem, Unit
+from solver.model.plan import MODES, Mode
+from solver.offload.model import OffloadProblem, Unit
 from solver.offload.phases import OffloadPhases
 from solver.offload.windows import best_window
 

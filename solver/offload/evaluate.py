@@ -12,15 +12,9 @@ from itertools import pairwise
 
 from solver.model.checks import check_choice, did_you_mean, only_given
 from solver.model.errors import PartitionError
+from solver.model.plan import Mode, PartitionPlan
 from solver.model.quantities import exact_bytes
-from solver.offload.model import (
-    PREFETCHES,
-    Mode,
-    OffloadObjective,
-    OffloadPlan,
-    OffloadProblem,
-    Prefetch,
-)
+from solver.offload.model import PREFETCHES, OffloadObjective, OffloadProblem, Prefetch
 from solver.offload.rounds import StreamedStep, round_ns
 
 
@@ -64,7 +58,7 @@ class OffloadEvaluation:
 
 
 def evaluate_offload(
-    problem: OffloadProblem, plan: OffloadPlan, *, prefetch: Prefetch = "buffer"
+    problem: OffloadProblem, plan: PartitionPlan, *, prefetch: Prefetch = "buffer"
 ) -> OffloadEvaluation:
     """Cost `plan` and check it.
 
@@ -104,21 +98,20 @@ def evaluate_offload(
 
 
 def _indices(
-    problem: OffloadProblem, plan: OffloadPlan
+    problem: OffloadProblem, plan: PartitionPlan
 ) -> tuple[tuple[int, ...], tuple[Mode, ...]]:
     names = [unit.name for unit in problem.units]
-    for what, given in (("device_of", plan.device_of), ("mode_of", plan.mode_of)):
-        for name in (name for name in names if name not in given):
-            raise PartitionError(f"{what} lacks unit {name!r}; name every unit")
-        for name in (name for name in given if name not in names):
-            hint = did_you_mean(name, names, "name units of the problem alone")
-            raise PartitionError(f"{what} names {name!r}, which is no unit; {hint}")
-    for name, device in plan.device_of.items():
+    for name in (name for name in names if name not in plan.assignment):
+        raise PartitionError(f"the plan has no device for unit {name!r}; write one")
+    for name in (name for name in plan.assignment if name not in names):
+        hint = did_you_mean(name, names, "name units of the problem alone")
+        raise PartitionError(f"the plan names {name!r}, which is no unit; {hint}")
+    for name, device in plan.assignment.items():
         if device not in problem.device_index:
             hint = did_you_mean(device, problem.device_index, "name devices of the problem")
             raise PartitionError(f"unit {name!r} is on {device!r}, which is no device; {hint}")
-    devices = tuple(problem.device_index[plan.device_of[unit.name]] for unit in problem.units)
-    return devices, tuple(plan.mode_of[unit.name] for unit in problem.units)
+    devices = tuple(problem.device_index[plan.assignment[unit.name]] for unit in problem.units)
+    return devices, tuple(plan.modes[unit.name] for unit in problem.units)
 
 
 def memory_of(

@@ -29,8 +29,9 @@ from solver.model.checks import check_choice
 from solver.model.clock import Clock
 from solver.model.errors import PartitionError
 from solver.model.limits import SolveLimits
+from solver.model.plan import Mode
 from solver.offload.bound import classes_of
-from solver.offload.model import Mode, OffloadProblem
+from solver.offload.model import OffloadProblem
 from solver.offload.phases import OffloadPhases
 from solver.offload.plan import OffloadResult, offload_result
 

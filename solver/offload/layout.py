@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from solver.model.plan import Mode
 from solver.offload.bound import CountAnswer, UnitClass
-from solver.offload.model import Mode
 
 State = tuple[tuple[int, ...], tuple[Mode, ...]]
 """The device, by position, and the mode of every unit."""

@@ -5,7 +5,7 @@ The semantics are those of ``docs/offload.md``; :mod:`solver.offload.evaluate` a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -22,16 +22,14 @@ from solver.model.checks import (
 )
 from solver.model.devices import Device, Link
 from solver.model.errors import PartitionError
+from solver.model.plan import MODES, Mode, PartitionPlan
 from solver.model.problem_checks import MAX_TOTAL
 from solver.model.quantities import parse_memory
 from solver.model.text import shown
 
-Mode = Literal["resident", "streamed", "host"]
 OffloadObjective = Literal["latency", "bottleneck"]
 Prefetch = Literal["buffer", "next", "none"]
 
-MODES: Final[tuple[Mode, ...]] = ("resident", "streamed", "host")
-"""Where the weights of a unit are, and what runs it."""
 OFFLOAD_OBJECTIVES: Final[tuple[str, ...]] = ("latency", "bottleneck")
 """What a plan may minimise."""
 PREFETCHES: Final[tuple[str, ...]] = ("buffer", "next", "none")
@@ -271,36 +269,11 @@ class OffloadProblem:
         """Position of every device, by name."""
         return {place.name: index for index, place in enumerate(self.devices)}
 
-    def plan(self, devices: tuple[int, ...], modes: tuple[Mode, ...]) -> OffloadPlan:
+    def plan(self, devices: Sequence[int], modes: Sequence[Mode]) -> PartitionPlan:
         """Return the plan that has these devices, by position, and modes."""
         names = [unit.name for unit in self.units]
-        return OffloadPlan(
+        return PartitionPlan(
             {name: self.devices[device].name for name, device in zip(names, devices, strict=True)},
-            dict(zip(names, modes, strict=True)),
+            tuple(self.devices[device].name for device in sorted(set(devices))),
+            mode_of=dict(zip(names, modes, strict=True)),
         )
-
-
-@dataclass(frozen=True)
-class OffloadPlan:
-    """Which device each unit belongs to, and in which mode.
-
-    Parameters
-    ----------
-    device_of : mapping of str to str
-        By unit; a unit that runs on the host belongs to the stage of this device.
-    mode_of : mapping of str to str
-        By unit: ``"resident"``, ``"streamed"`` or ``"host"``.
-    """
-
-    device_of: Mapping[str, str]
-    mode_of: Mapping[str, Mode]
-    __repr__ = only_given
-
-    def __post_init__(self) -> None:
-        for name, mode in self.mode_of.items():
-            check_choice(mode, MODES, f"mode of unit {name!r}")
-        object.__setattr__(self, "device_of", MappingProxyType(dict(self.device_of)))
-        object.__setattr__(self, "mode_of", MappingProxyType(dict(self.mode_of)))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return remake(self)

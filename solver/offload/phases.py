@@ -8,9 +8,10 @@ from fractions import Fraction
 
 from solver.model.checks import check_positive, only_given
 from solver.model.errors import PartitionError
+from solver.model.plan import Mode, PartitionPlan
 from solver.model.problem_checks import MAX_TOTAL
 from solver.offload.evaluate import OffloadEvaluation, evaluate_offload, timeline_ns
-from solver.offload.model import Mode, OffloadPlan, OffloadProblem, Unit
+from solver.offload.model import OffloadProblem, Unit
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class OffloadPhases:
             for problem, count in zip(self.problems, self.counts, strict=True)
         )
 
-    def evaluate(self, plan: OffloadPlan) -> OffloadEvaluation:
+    def evaluate(self, plan: PartitionPlan) -> OffloadEvaluation:
         """Cost `plan`, the same in all phases, by the sum of the objective over all runs."""
         found = [evaluate_offload(problem, plan) for problem in self.problems]
         times = [evaluation.objective for evaluation in found]

@@ -10,10 +10,11 @@ from typing import Final, TypeAlias
 from solver.evaluation.result import SolveResult, SolveStatus
 from solver.model.clock import Clock
 from solver.model.limits import SolveLimits
+from solver.model.plan import PartitionPlan
 from solver.offload.bound import CountModel, classes_of
 from solver.offload.evaluate import OffloadEvaluation, memory_of, rooms_of
 from solver.offload.layout import State, layouts
-from solver.offload.model import OffloadPlan, OffloadProblem
+from solver.offload.model import OffloadProblem
 from solver.offload.phases import OffloadPhases
 
 _BUFFERS: Final = (2, 3)
@@ -32,7 +33,7 @@ _MOVE_S: Final = 5e-6
 """What a neighbour counts as on a clock of work, for each unit."""
 
 
-OffloadResult: TypeAlias = SolveResult[OffloadPlan, OffloadEvaluation, Fraction]
+OffloadResult: TypeAlias = SolveResult[PartitionPlan, OffloadEvaluation, Fraction]
 
 
 def offload_result(

@@ -13,7 +13,7 @@ from fx_bridge.serving.offload import plan_streamed_serving
 from fx_bridge.serving.request import Request
 from solver import Device, Link, PartitionError, SolveLimits
 from solver.offload.evaluate import evaluate_offload
-from solver.offload.model import OffloadDevice, OffloadPlan
+from solver.offload.model import OffloadDevice
 from tests.support.problem_counts import counts, samples
 from tests.support.serving_models import BATCH, CONTEXT, model_of, narrow_llama
 
@@ -61,7 +61,7 @@ def test_what_is_planned_is_said_and_read(family):
     total = sum(p.nbytes for p in model.parameters())
     some = planned(model, total * 2 // 3, objective="request")
     assert some.solved.status.value == "optimal"
-    assert {"resident", "host"} == set(some.plan.mode_of.values())
+    assert {"resident", "host"} == set(some.plan.modes.values())
     words = some.words("llama.cpp")
     read = some.host_words("llama.cpp").read(shlex.join(words))
     assert read.plan == some.plan and not read.notes
@@ -82,7 +82,7 @@ def test_experts_that_do_not_fit_go_to_the_host_alone(mixtral):
     units = {unit.name: unit for unit in mixtral.problem.units}
     embedding = mixtral.problem.units[0].held_bytes
     found = planned(model_of("Mixtral"), held - embedding - units[experts[0]].held_bytes)
-    assert [name for name, mode in found.plan.mode_of.items() if mode == "host"] == [
+    assert [name for name, mode in found.plan.modes.items() if mode == "host"] == [
         mixtral.problem.units[0].name,
         experts[0],
     ]
@@ -145,9 +145,9 @@ def test_other_plans_are_refused_with_the_nearest_and_its_cost(llama, at, device
 
 def test_a_nearest_plan_that_does_not_fit_is_told():
     found = planned(model_of("Mixtral"), 60_000, engine=None)
-    names = [unit.name for unit in found.problem.units]
-    modes = dict.fromkeys(names, "streamed")
-    object.__setattr__(found.solved, "plan", OffloadPlan(dict.fromkeys(names, "cuda:0"), modes))
+    count = len(found.problem.units)
+    plan = found.problem.plan([0] * count, ["streamed"] * count)
+    object.__setattr__(found.solved, "plan", plan)
     with pytest.raises(PartitionError, match="cpu-moe, which does not fit: device 'cuda:0' needs"):
         found.words("llama.cpp")
 

@@ -14,7 +14,7 @@ from fx_bridge.serving.step import serve_step
 from fx_bridge.storages.mutations import memory_of
 from solver import Device, Link, PartitionError, SolveLimits
 from solver.offload.evaluate import evaluate_offload
-from solver.offload.model import OffloadDevice, OffloadHost, OffloadPlan
+from solver.offload.model import OffloadDevice, OffloadHost
 from tests.support.problem_counts import samples
 from tests.support.serving_models import (
     BATCH,
@@ -104,7 +104,7 @@ def test_attention_is_a_half_however_large_the_experts_are():
 def test_a_plan_runs_as_it_was_made(family, memory_bytes, modes):
     found = planned(family, *memory_bytes, seconds=0.1)
     names = [unit.name for unit in found.problem.units]
-    plan = OffloadPlan(dict.fromkeys(names, "gpu0"), dict(zip(names, modes, strict=True)))
+    plan = found.problem.plan([0] * len(names), modes)
     cost = evaluate_offload(found.problem, plan)
     assert not cost.violations
     object.__setattr__(found.solved, "plan", plan)
@@ -123,7 +123,7 @@ def test_a_plan_runs_as_it_was_made(family, memory_bytes, modes):
                 if str(device) == "cpu:0" and (name not in streamed or id(tensor) in caches):
                     held[memory_of(tensor)] = tensor.untyped_storage().nbytes()
     assert sum(held.values()) <= cost.held_bytes["gpu0"]
-    loaded = [u.loaded_bytes for u in found.problem.units if plan.mode_of[u.name] == "streamed"]
+    loaded = [u.loaded_bytes for u in found.problem.units if plan.modes[u.name] == "streamed"]
     assert found.slots * max(loaded) <= cost.buffer_bytes["gpu0"]
     for stream in streams_of(placed):
         assert {memory.nbytes for memory in stream.slots.memory} == {max(loaded)}
@@ -141,7 +141,7 @@ def test_loads_fit_to_the_byte(family):
     found = planned(family, 10**6, seconds=0.1, host_class=None)
     names = [unit.name for unit in found.problem.units]
     modes = dict.fromkeys(names, "streamed") | {names[1]: "resident"}
-    plan = OffloadPlan(dict.fromkeys(names, "gpu0"), modes)
+    plan = found.problem.plan([0] * len(names), [*modes.values()])
     cost = evaluate_offload(found.problem, plan)
     streamed = [unit for unit in found.problem.units if modes[unit.name] == "streamed"]
     least = cost.held_bytes["gpu0"] + max(unit.loaded_bytes for unit in streamed)

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from solver.evaluation.evaluate import evaluate
+from solver.io.json_files import plan_from_json, plan_to_json
 from solver.model.errors import PartitionError
 from solver.model.operators import Operator
 from solver.model.plan import (
@@ -169,6 +171,21 @@ def test_the_device_order_serves_every_chunk(diamond):
     # With a chunk more it works.
     spread = PartitionPlan.from_assignment(problem, assignment, {"d": 1})
     assert spread.stages == (Stage("p"), Stage("q"), Stage("p", 1))
+
+
+def test_modes_are_sparse_and_known(diamond):
+    names = [op.name for op in diamond.operators]
+    device = diamond.devices[0].name
+    every = dict.fromkeys(names, device)
+    plan = PartitionPlan(every, (device,), mode_of={names[0]: "streamed", names[1]: "resident"})
+    assert dict(plan.mode_of) == {names[0]: "streamed"}
+    assert [plan.modes[name] for name in names[:2]] == ["streamed", "resident"]
+    assert plan_from_json(plan_to_json(plan)) == plan
+    for mode_of, says in (({names[0]: "gpu"}, "is 'gpu'; write one of"), ({"x": "host"}, "'x'")):
+        with pytest.raises(PartitionError, match=says):
+            PartitionPlan(every, (device,), mode_of=mode_of)
+    with pytest.raises(PartitionError, match=f"operator '{names[0]}' of the plan is streamed"):
+        evaluate(diamond, plan)
 
 
 def test_operators_of_a_device():

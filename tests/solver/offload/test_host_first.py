@@ -79,8 +79,8 @@ def test_the_optimum_is_that_of_brute_force(count):
         assert found.objective == found.objective_bound == min(values)
         costs = [evaluate_offload(problem, found.plan) for problem in phases.problems]
         assert found.objective == costs[0].value_ns + times * costs[1].value_ns
-        modes = [found.plan.mode_of[f"u{group.units[-1]}"] for group in groups]
-        firsts = [found.plan.mode_of[f"u{group.units[0]}"] for group in groups]
+        modes = [found.plan.modes[f"u{group.units[-1]}"] for group in groups]
+        firsts = [found.plan.modes[f"u{group.units[0]}"] for group in groups]
         seen.add((firsts[0] == "host", "resident" in modes, firsts != modes))
     assert len(seen) == 7  # All but that nothing is resident, nor on the host.
 

@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 
 from solver import Device, Link, PartitionError, SolveLimits, SolveStatus
+from solver.model.plan import PartitionPlan
 from solver.offload import bound
 from solver.offload.evaluate import evaluate_offload
-from solver.offload.model import OffloadDevice, OffloadHost, OffloadPlan, OffloadProblem, Unit
+from solver.offload.model import OffloadDevice, OffloadHost, OffloadProblem, Unit
 from solver.offload.phases import OffloadPhases
 from solver.offload.plan import plan_offload, plan_phases
 from tests.support import offload_oracle
@@ -130,7 +131,7 @@ def test_more_memory_and_a_faster_link_never_cost_time(seed):
 def test_everything_is_resident_if_it_fits():
     result = plan_offload(chain(66, host_hop_ns=3), LIMITS)
     assert result.status is SolveStatus.OPTIMAL
-    assert set(result.plan.mode_of.values()) == {"resident"}
+    assert set(result.plan.modes.values()) == {"resident"}
     assert (result.objective, result.objective_bound, result.gap) == (24, 24, 0)
     assert plan_offload(chain(65, host_hop_ns=3), LIMITS).objective > 24
     assert plan_offload(chain(None), LIMITS).objective == 24
@@ -219,8 +220,10 @@ def test_a_deterministic_search_repeats_itself():
         (lambda: chain(5, objective="time"), "objective is 'time'; write one of latency"),
         (lambda: chain(10**16), "above 1000000000000000 bytes"),
         (lambda: chain(5, host_ns=10**15), "times add up to more than"),
-        (lambda: OffloadPlan({}, {"u": "gpu"}), "mode of unit 'u' is 'gpu'; write one of"),
-        (lambda: evaluate_offload(chain(5), OffloadPlan({}, {})), "device_of lacks unit 'u0'"),
+        (
+            lambda: evaluate_offload(chain(5), PartitionPlan({}, ())),
+            "the plan has no device for unit 'u0'; write one",
+        ),
         (lambda: OffloadPhases([], []), "there are 0 problems and 0 counts; give at least one"),
         (lambda: OffloadPhases([chain(5)], [0]), "counts is 0; write at least 1"),
         (lambda: OffloadPhases([chain(5), chain(6)], [1, 1]), "phases differ in devices; give all"),
