@@ -174,8 +174,9 @@ def test_the_device_order_serves_every_chunk(diamond):
 
 
 def test_modes_are_sparse_and_known(diamond):
-    names = [op.name for op in diamond.operators]
-    device = diamond.devices[0].name
+    problem = diamond()
+    names = [op.name for op in problem.operators]
+    device = problem.devices[0].name
     every = dict.fromkeys(names, device)
     plan = PartitionPlan(every, (device,), mode_of={names[0]: "streamed", names[1]: "resident"})
     assert dict(plan.mode_of) == {names[0]: "streamed"}
@@ -185,7 +186,7 @@ def test_modes_are_sparse_and_known(diamond):
         with pytest.raises(PartitionError, match=says):
             PartitionPlan(every, (device,), mode_of=mode_of)
     with pytest.raises(PartitionError, match=f"operator '{names[0]}' of the plan is streamed"):
-        evaluate(diamond, plan)
+        evaluate(problem, plan)
 
 
 def test_operators_of_a_device():
