@@ -70,7 +70,7 @@ def finish(
     if as_json:
         answer = result_json(problem, asked)
         if asked.status is solver.SolveStatus.INFEASIBLE:
-            answer["diagnosis"] = _diagnosis_json(explain())
+            answer["diagnosis"] = diagnosis_json(explain())
         if len(results) > 1:
             answer["baseline"] = result_json(problem, results[0])
         print_json(answer)
@@ -142,7 +142,8 @@ def result_json(problem: PartitionProblem, result: SolveResult) -> dict[str, Any
     }
 
 
-def _diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
+def diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
+    """Return a diagnosis as plain data."""
     return {
         "text": diagnosis.text,
         "status": diagnosis.status.value,

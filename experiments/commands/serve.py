@@ -10,19 +10,21 @@ import typer
 
 from experiments.commands.completions import complete_devices
 from experiments.commands.option_groups import with_option_groups
-from experiments.commands.option_reading import check_given, read_limits, read_pins
+from experiments.commands.option_reading import check_given, read_limits, read_pins, read_without
 from experiments.commands.options import (
     AttentionOption,
     BuiltModelArgument,
     ForOption,
     JsonOption,
     KeepWholeOption,
-    LimitOptions,
     LinkOption,
     PinOption,
     PlanOutOption,
+    SearchOptions,
+    StepsOption,
+    WithoutOption,
 )
-from experiments.commands.serve_answers import tell_plan, tell_plans, write_plan
+from experiments.commands.serve_answers import Searched, tell_plan, tell_plans, write_plan
 from experiments.commands.serve_rules import RulesTable
 from experiments.commands.serve_streamed import (
     HostRequest,
@@ -31,8 +33,8 @@ from experiments.commands.serve_streamed import (
     check_words_options,
 )
 from experiments.console.output import check_writable
-from fx_bridge.presentation.plan_files import form_of
-from solver import Interconnect, PartitionError, SolveLimits
+from fx_bridge.presentation.plan_files import Form, form_of
+from solver import Interconnect, PartitionError, check_solver
 from solver.model.devices import PCIE, Device
 from solver.model.quantities import parse_duration
 from solver.serving.problem import ServingObjective
@@ -176,8 +178,10 @@ class ServeOptions:
 def serve(
     model: BuiltModelArgument,
     options: ServeOptions,
-    limits: LimitOptions,
+    search: SearchOptions,
     out: PlanOutOption = None,
+    without: WithoutOption = None,
+    steps: StepsOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Plan how a language model serves: caches, prompts and tokens in one plan.
@@ -196,48 +200,46 @@ def serve(
         fxpartition serve configuration:llama3-8b --devices 24GB,12GB
             --objective all
     """
-    from experiments.problems.devices import parse_devices
     from experiments.zoo.models import resolve_built
 
-    if not options.devices:
-        raise PartitionError("there are no devices; write for example --devices 24GB,12GB")
-    check_given(options.devices, "--devices", "24GB,12GB")
     check_writable(out, model, options.devices)
-    form_of(out or "plan.json")
-    searched = read_limits(limits)
-    devices = parse_devices(options.devices, "--devices")
+    form = form_of(out or "plan.json")
+    check_solver(search.solver)
+    searched = Searched(read_limits(search), search.solver, read_without(without), steps)
+    devices = _devices(options.devices)
     first_ns = None if options.first_token is None else _time_ns(options.first_token)
     spec = resolve_built(model)
     request = _request(options)
-    check_host_options(options.host, options.host_link, _left_out(options, out, limits))
+    check_host_options(options.host, options.host_link, _left_out(options, form, search, searched))
     check_words_options(options.host, options.for_, options.words, devices.devices)
     host = None
     if options.host is not None:
         host = HostRequest.read(options.host, options.host_link, devices)
-    objectives = _objectives(options, out)
+    objectives = _objectives(options, out, steps=steps)
     placement, costs = _placement(options), _costs(options, devices)
 
     from experiments.zoo.building import build_model, capture_model
 
+    loaded = build_model(spec)
+    module = loaded.module
+    # What the commands that read the plan capture; what cannot be is told before the search.
+    whole = None if out is None else capture_model(loaded)
     if host is not None:
         answer_with_host(
-            build_model(spec).module,
+            module,
             request,
             _usable(devices, options.usable),
             host,
             "request" if options.objective == "request" else "token",
             costs,
-            searched,
+            searched.limits,
             options.for_,
             options.words,
+            lambda found: write_plan(found, whole, out, model, options.for_),
             with_rules=options.rules,
             as_json=as_json,
         )
         return
-    loaded = build_model(spec)
-    module = loaded.module
-    # What the commands that read the plan capture; what cannot be is told before the search.
-    whole = None if out is None else capture_model(loaded)
     plans = _plans(
         module, request, options, devices, placement, costs, objectives, first_ns, searched
     )
@@ -245,10 +247,18 @@ def serve(
         tell_plans(plans, options.for_, as_json=as_json)
         return
     (found,) = plans
-    if out is not None and whole is not None and found.solved.plan is not None:
-        write_plan(found, whole, out, model, options.for_)
+    write_plan(found, whole, out, model, options.for_)
     table = RulesTable.of(found, module) if options.rules else None
-    tell_plan(found, table, options.for_, as_json=as_json)
+    tell_plan(found, table, options.for_, searched, as_json=as_json)
+
+
+def _devices(text: str) -> DeviceSet:
+    from experiments.problems.devices import parse_devices
+
+    if not text:
+        raise PartitionError("there are no devices; write for example --devices 24GB,12GB")
+    check_given(text, "--devices", "24GB,12GB")
+    return parse_devices(text, "--devices")
 
 
 def _plans(
@@ -260,7 +270,7 @@ def _plans(
     costs: Costs,
     objectives: Sequence[ServingObjective],
     first_ns: int | None,
-    limits: SolveLimits,
+    searched: Searched,
 ) -> list[ServingPlan]:
     """Return the best plan for each objective, of one capture."""
     from fx_bridge.options import Search
@@ -278,7 +288,7 @@ def _plans(
     found: list[ServingPlan] = []
     for number, objective in enumerate(objectives):
         spent_s = sum(plan.solved.wall_time_s for plan in found)
-        share = limits.after(spent_s, searches=len(objectives) - number)
+        share = searched.limits.after(spent_s, searches=len(objectives) - number)
         found.append(
             planner.plan(
                 objective,
@@ -288,13 +298,15 @@ def _plans(
                 else None,
                 # Of all objectives, context captures how values grow.
                 any_context=options.rules or options.objective == "all",
-                search=Search(share),
+                search=Search(share, searched.solver, searched.without),
             )
         )
     return found
 
 
-def _objectives(options: ServeOptions, out: str | None) -> tuple[ServingObjective, ...]:
+def _objectives(
+    options: ServeOptions, out: str | None, *, steps: bool
+) -> tuple[ServingObjective, ...]:
     """Return what plans are asked for."""
     if options.first_token is not None and options.objective not in ("token", "all"):
         raise PartitionError(
@@ -302,7 +314,8 @@ def _objectives(options: ServeOptions, out: str | None) -> tuple[ServingObjectiv
         )
     if options.objective != "all":
         return (options.objective,)
-    for name, is_given in (("--out", out is not None), ("--rules", options.rules)):
+    single = {"--out": out is not None, "--rules": options.rules, "--steps": steps}
+    for name, is_given in single.items():
         if is_given:
             raise PartitionError(
                 f"{name} is for one plan, and --objective all finds several; write for example "
@@ -317,10 +330,12 @@ def _request(options: ServeOptions) -> Request:
     return Request(options.batch, options.context, options.prompt, options.generate, options.chunk)
 
 
-def _left_out(options: ServeOptions, out: str | None, limits: LimitOptions) -> str | None:
+def _left_out(
+    options: ServeOptions, form: Form, search: SearchOptions, searched: Searched
+) -> str | None:
     """Return an option that says nothing of plans with a host."""
     given = {
-        "--out": out is not None,
+        "--out": form != "plan",
         "--objective": options.objective not in ("request", "token"),
         "--first-token": options.first_token is not None,
         "--whole-layers": options.whole_layers,
@@ -328,7 +343,10 @@ def _left_out(options: ServeOptions, out: str | None, limits: LimitOptions) -> s
         "--pin": bool(options.pin),
         "--memory-model": options.memory_model == "inference",
         # One thread searches there.
-        "--workers": (limits.workers or 1) > 1,
+        "--workers": (search.workers or 1) > 1,
+        "--solver": searched.solver != "auto",
+        "--without": bool(searched.without),
+        "--steps": searched.with_steps,
     }
     return next((name for name, is_given in given.items() if is_given), None)
 

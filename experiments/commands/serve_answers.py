@@ -6,16 +6,19 @@ import json
 import math
 import shlex
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from experiments.commands.answers import diagnosis_json
 from experiments.console.command_line import command_text
 from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
 from experiments.console.output import print_json, print_lines, say_written
 from fx_bridge.presentation.modules import ModuleTree
-from fx_bridge.presentation.tables import names_width, table_lines, terminal_width
-from solver import PartitionProblem, SolveStatus, save_plan
+from fx_bridge.presentation.summary import steps_text
+from fx_bridge.presentation.tables import names_width, table_lines, terminal_width, wrapped
+from solver import PartitionProblem, SolveLimits, SolveStatus, save_plan
 from solver.io.files import write_text_atomically
 from solver.model.quantities import format_bytes, format_ns
 
@@ -24,37 +27,81 @@ if TYPE_CHECKING:
     from fx_bridge.capture.graph import CapturedGraph
     from fx_bridge.choices import ExpertsRead
     from fx_bridge.interop.words import Words
+    from fx_bridge.serving.offload import StreamedServingPlan
     from fx_bridge.serving.plan import ServingPlan
+    from solver.serving.problem import ServingObjective
 
 _COLUMNS = (
     *("objective", "tokens that fit", "first token", "token", "request", "tokens/s", "proof"),
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """The search of a plan, and whether its steps are printed."""
+
+    limits: SolveLimits
+    solver: str
+    without: tuple[str, ...]
+    with_steps: bool
+
+
 def tell_plan(
-    found: ServingPlan, table: RulesTable | None, engine: str | None, *, as_json: bool
+    found: ServingPlan,
+    table: RulesTable | None,
+    engine: str | None,
+    searched: Searched,
+    *,
+    as_json: bool,
 ) -> None:
     """Print the answer for one objective, and exit by its status."""
+    why = None
+    if found.solved.status is SolveStatus.INFEASIBLE:
+        why = found.diagnose(searched.limits.after(found.solved.wall_time_s))
     if as_json:
-        more = {} if table is None else {"rules": table.json()}
-        print_json({**_json(found, engine), **more})
+        answer = _json(found, engine)
+        if why is not None:
+            answer["diagnosis"] = diagnosis_json(why)
+        print_json({**answer, **({} if table is None else {"rules": table.json()})})
     else:
-        more_lines = () if table is None else table.lines()
-        print_lines([*_lines(found, engine), *more_lines])
+        lines = _lines(found, engine)
+        if searched.with_steps:
+            lines += ["", *steps_text(found.solved.log).split("\n")]
+        lines += [] if why is None else wrapped([why.text])
+        print_lines([*lines, *(() if table is None else table.lines())])
     _exit([found])
 
 
+def _baseline_lines(found: ServingPlan) -> list[str]:
+    """Return the line of the greedy heuristic beside a plan."""
+    if found.solved.objective is None:
+        return []
+    value = found.baseline.objective
+    told = "no plan" if value is None else _told(found.objective, value)
+    return [f"greedy: {told}"]
+
+
 def write_plan(
-    found: ServingPlan, whole: CapturedGraph, path: str, model: str, engine: str | None
+    found: ServingPlan | StreamedServingPlan,
+    whole: CapturedGraph | None,
+    path: str | None,
+    model: str,
+    engine: str | None,
 ) -> None:
-    """Write the plan of a model, or a page, trace or graph of it, as the ending of `path` says."""
+    """Write the plan of a model, or a page, trace or graph of it, as the ending of `path` says.
+
+    Without a path or a plan nothing is written.
+    """
+    if path is None or whole is None or found.solved.plan is None:
+        return
     from fx_bridge.interop.hand_overs import hand_overs
     from fx_bridge.presentation.plan_files import form_of, plan_text
+    from fx_bridge.serving.plan import ServingPlan
 
     plan, form = found.plan_of_model(whole), form_of(path)
     if form == "plan":
         save_plan(plan, path)
-    else:
+    elif isinstance(found, ServingPlan):
         call = found.fullest_call
         text = plan_text(
             call,
@@ -94,6 +141,8 @@ def _json(found: ServingPlan, engine: str | None) -> dict[str, Any]:
         "bound": _number(solved.objective_bound),
         "gap": solved.gap,
         "wall_time_s": solved.wall_time_s,
+        "solver": solved.solver,
+        "log": [asdict(step) for step in solved.log],
     }
     if solved.plan is None or solved.evaluation is None:
         return {**answer, "reason": solved.reason}
@@ -101,6 +150,7 @@ def _json(found: ServingPlan, engine: str | None) -> dict[str, Any]:
     order = solved.plan.device_order
     return {
         **answer,
+        "baseline": _number(found.baseline.objective),
         "tokens": _number(solved.evaluation.most_tokens),
         "batch": found.request.batch,
         "context": found.context,
@@ -154,6 +204,7 @@ def _lines(found: ServingPlan, engine: str | None) -> list[str]:
         f"{metrics.tokens_per_s:.1f}",
         *experts_lines(found.experts_read),
         f"{found.objective}: {_proof(found)} in {solved.wall_time_s:.2f} s",
+        *_baseline_lines(found),
         *([] if engine is None else words_lines(found.words(engine))),
     ]
 
@@ -226,7 +277,12 @@ def _proof(found: ServingPlan) -> str:
         return "proven optimal"
     if solved.objective_bound is None or solved.gap is None:
         return "no bound"
-    is_time = found.objective in ("request", "token")
-    bound_of = solved.objective_bound
-    bound = format_ns(int(bound_of)) if is_time else f"{bound_of:.1f}"
+    bound = _told(found.objective, solved.objective_bound)
     return f"bound {bound}, gap {100 * solved.gap:.2f} %"
+
+
+def _told(objective: ServingObjective, value: float) -> str:
+    """Return a value of an objective, with its unit if it is a time."""
+    if objective == "context":
+        return "any" if value == math.inf else str(int(value))
+    return f"{value:.1f}" if objective == "throughput" else format_ns(int(value))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -95,8 +95,7 @@ def check_host_options(host: str | None, link: str | None, other: str | None) ->
         )
     if host is not None and other == "--out":
         raise PartitionError(
-            "with --host a plan also says what is streamed and what the host computes, which "
-            "split, score and hand-over do not read; leave --out out, or write --json > plan.json"
+            "pages and graphs show no host; write the plan itself, as --out plan.json"
         )
     if host is not None and other is not None:
         raise PartitionError(f"with --host {other} has no meaning; leave it out")
@@ -141,11 +140,12 @@ def answer_with_host(
     limits: SolveLimits,
     engine: str | None,
     words: str | None,
+    write: Callable[[StreamedServingPlan], None],
     *,
     with_rules: bool,
     as_json: bool,
 ) -> None:
-    """Plan, print and exit by the status; `words` are scored beside the plan."""
+    """Plan, write, print and exit by the status; `words` are scored beside the plan."""
     from fx_bridge.costs.operators import has_experts
     from fx_bridge.options import Search
     from fx_bridge.serving.offload import plan_streamed_serving
@@ -162,6 +162,7 @@ def answer_with_host(
         costs=replace(costs, specs=host.specs),
         search=Search(limits),
     )
+    write(found)
     scored = None
     if engine is not None and words is not None:
         scored = ScoredWords(found, words, found.host_words(engine).read(words))

@@ -20,16 +20,18 @@ from fx_bridge.placement.slots import padding_bytes
 from fx_bridge.serving.graphs import cache_growth
 from fx_bridge.serving.halves import half_layers
 from fx_bridge.serving.hops import check_links, crossing_bytes, host_hop_ns, stage_hop_ns
+from fx_bridge.serving.host_stages import HOST, plan_of_stages, stages_of
 from fx_bridge.serving.host_words import HostWordsModel
 from fx_bridge.serving.phases import capture_phases, check_prompt, forgotten_states
 from fx_bridge.serving.placed import PlacedStep
 from fx_bridge.serving.request import Request
 from fx_bridge.serving.step import ServeStep, serve_step
+from fx_bridge.serving.whole_model import plan_of_model
 from fx_bridge.split.by_plan import split_by_plan
 from solver import PCIE, Device, PartitionError, PartitionPlan, problem_from_digraph
 from solver.model.checks import check_choice, only_given
 from solver.model.device_text import as_devices
-from solver.model.plan import MODES, Mode
+from solver.model.plan import MODES
 from solver.offload.evaluate import evaluate_offload
 from solver.offload.model import OffloadDevice, OffloadHost, OffloadProblem
 from solver.offload.phases import OffloadPhases
@@ -40,7 +42,6 @@ StreamedObjective = Literal["request", "token"]
 
 STREAMED_OBJECTIVES: Final[tuple[str, ...]] = ("request", "token")
 """What plans with a host may minimise: the time of a request, or of a token."""
-_HOST: Final = "host"
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,20 @@ class StreamedServingPlan:
         """
         return self.host_words(engine).words(self.plan)
 
+    def plan_of_model(self, captured: CapturedGraph) -> PartitionPlan:
+        """Return the plan of the model itself, captured without caches.
+
+        The host is a device of it, and a streamed unit a stage of its own.
+
+        Raises
+        ------
+        PartitionError
+            If there is no plan.
+        """
+        units = _operators_of_units(self.captured)
+        staged = plan_of_stages(units, stages_of(self.problem, self.plan))
+        return plan_of_model(captured, self.captured, staged)
+
     @property
     def counts(self) -> dict[str, dict[str, int]]:
         """How many units of every device have each mode."""
@@ -191,10 +206,10 @@ class StreamedServingPlan:
             If there is no plan, or a device is not on this machine.
         """
         graphs = capture_phases(self.step, tuple(dict.fromkeys((*tokens, 1))))
-        stages = _stages(self.problem, self.plan)
+        stages = stages_of(self.problem, self.plan)
         splits, streamed = [], set()
         for captured in graphs.values():
-            split = split_by_plan(captured, _staged(_operators_of_units(captured), stages))
+            split = split_by_plan(captured, plan_of_stages(_operators_of_units(captured), stages))
             splits.append(split)
             names = list(checked_stages(split))
             streamed |= {names[at] for at, stage in enumerate(stages) if stage.mode == "streamed"}
@@ -202,8 +217,8 @@ class StreamedServingPlan:
         given = devices if isinstance(devices, Mapping) else dict.fromkeys(own, devices)
         used = {stage.device for stage in stages}
         where = {name: given.get(name) or name for name in own if name in used}
-        if _HOST in used:
-            where[_HOST] = host
+        if HOST in used:
+            where[HOST] = host
         placed = place_all(splits, where, tied_weights="copy", streamed=streamed, slots=self.slots)
         models = dict(zip(graphs, placed, strict=True))
         return PlacedStep(models, self.step.context, forgotten_states(graphs))
@@ -243,7 +258,7 @@ def plan_streamed_serving(
     costs : Costs
         The link between devices, those from them to ``"host"`` where they are others, and speeds.
     search : Search
-        Its limits count.
+        Its limits; there is one solver for plans with a host.
 
     Returns
     -------
@@ -262,6 +277,11 @@ def plan_streamed_serving(
     unit each. See ``docs/offload.md`` for what a plan costs.
     """
     request = Request() if request is None else request
+    if search.solver != "auto" or search.without:
+        raise PartitionError(
+            "search names a solver or steps to leave out, and plans with a host have one solver; "
+            "write Search(limits) alone"
+        )
     check_choice(objective, STREAMED_OBJECTIVES, "objective")
     if isinstance(devices, str):
         devices = [OffloadDevice(device, PCIE.default) for device in as_devices(devices)]
@@ -344,46 +364,3 @@ def _problem_of(
 
 def _operators_of_units(captured: CapturedGraph) -> dict[str, tuple[str, ...]]:
     return {name: half.operators for name, half in half_layers(captured).items()}
-
-
-@dataclass(frozen=True, slots=True)
-class _Stage:
-    """Units that run one after the other in one place: a streamed one alone."""
-
-    device: str
-    chunk: int
-    mode: Mode
-    units: tuple[str, ...]
-
-
-def _stages(problem: OffloadProblem, plan: PartitionPlan) -> list[_Stage]:
-    """Return the stages of a plan in the order in which they run.
-
-    A stage begins where the place or the mode changes, and with every streamed unit. Stages of one
-    chunk are on devices in their order, the host last.
-    """
-    rank = {place.name: at for at, place in enumerate(problem.devices)}
-    found: list[_Stage] = []
-    for unit in problem.units:
-        mode = plan.modes[unit.name]
-        device = _HOST if mode == "host" else plan.assignment[unit.name]
-        last = found[-1] if found else None
-        if last and (last.device, last.mode) == (device, mode) and mode != "streamed":
-            found[-1] = replace(last, units=(*last.units, unit.name))
-            continue
-        goes_back = last and rank.get(device, len(rank)) <= rank.get(last.device, len(rank))
-        chunk = last.chunk + bool(goes_back) if last else 0
-        found.append(_Stage(device, chunk, mode, (unit.name,)))
-    return found
-
-
-def _staged(units: Mapping[str, Sequence[str]], stages: Sequence[_Stage]) -> PartitionPlan:
-    """Return the plan of a graph whose operators are in these units."""
-    of = {name: stage for stage in stages for unit in stage.units for name in units[unit]}
-    used = dict.fromkeys(stage.device for stage in stages)
-    order = sorted(used, key=lambda name: name == _HOST)
-    return PartitionPlan(
-        {name: stage.device for name, stage in of.items()},
-        tuple(order),
-        {name: stage.chunk for name, stage in of.items()},
-    )

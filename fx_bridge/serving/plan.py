@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import nn
@@ -28,7 +29,15 @@ from fx_bridge.serving.placed import PlacedStep, part_of, place_step
 from fx_bridge.serving.request import Request
 from fx_bridge.serving.step import ServeStep
 from fx_bridge.serving.whole_model import plan_of_model
-from solver import Device, PartitionError, PartitionPlan
+from solver import (
+    Device,
+    Diagnosis,
+    PartitionError,
+    PartitionPlan,
+    SolveLimits,
+    SolveStatus,
+    diagnose,
+)
 from solver.evaluation.evaluate import Evaluation
 from solver.evaluation.result import SolveResult, judge
 from solver.model.checks import check_choice, only_given
@@ -112,6 +121,17 @@ class ServingPlan:
         assert self.plan
         assert self.solved.evaluation is not None
         return self.solved.evaluation.phases
+
+    @cached_property
+    def baseline(self) -> ServingResult:
+        """The greedy heuristic's answer to the same problem, found when it is asked for."""
+        return solve_serving(self.asked, self.objective, solver="greedy")
+
+    def diagnose(self, limits: SolveLimits) -> Diagnosis | None:
+        """Explain why no plan fits; None if that is no matter of memory, pins or devices."""
+        phases, token = self.asked.phases, self.asked.token_phase
+        found = (diagnose(phases.merged({token: 1}, name), limits) for name in phases.problems)
+        return next((each for each in found if each.status is SolveStatus.INFEASIBLE), None)
 
     @property
     def memory_bytes(self) -> dict[str, int]:
@@ -274,7 +294,7 @@ class ServingPlanner:
             Capture how values grow with the context, as the objective ``context`` always does, so
             that :class:`solver.serving.contexts.Contexts` says of any plan which contexts fit.
         search : Search
-            Its limits count for all searches of this plan together.
+            Solver, steps to leave out, and limits of all searches of this plan together.
 
         Returns
         -------
@@ -291,10 +311,22 @@ class ServingPlanner:
         limit_ns = first_token_limit_ns
         if objective == "context" and problem.others and limit_ns is None:
             solved = solve_captured_context(
-                problem, self._graphs.phases, search.limits, least=max(self._request.calls)
+                problem,
+                self._graphs.phases,
+                search.limits,
+                least=max(self._request.calls),
+                solver=search.solver,
+                without=search.without,
             )
         else:
-            solved = solve_serving(problem, objective, search.limits, first_token_limit_ns=limit_ns)
+            solved = solve_serving(
+                problem,
+                objective,
+                search.limits,
+                first_token_limit_ns=limit_ns,
+                solver=search.solver,
+                without=search.without,
+            )
         graphs = self._graphs
         return ServingPlan(
             graphs.step,

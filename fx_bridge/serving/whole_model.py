@@ -16,6 +16,8 @@ def plan_of_model(
 ) -> PartitionPlan:
     """Return the plan that has the modules of a model where a plan of its step has them.
 
+    Chunks and modes are those of the stages.
+
     Parameters
     ----------
     captured : CapturedGraph
@@ -26,18 +28,21 @@ def plan_of_model(
     Returns
     -------
     PartitionPlan
-        Operators that do the same in the same call of a module are on one device in both. Any
+        Operators that do the same in the same call of a module are in one stage in both. Any
         other one is where the operator before it is, of the innermost module that has one. What
         reads from a later stage, or must share a stage with what is there, is in that stage.
     """
-    rank = {device: at for at, device in enumerate(plan.device_order)}
-    known = {
-        own: rank[plan.assignment[name]] for own, name in same_operators(step, captured).items()
-    }
-    stages = _pulled_back(captured, {**_beside_others(captured, known), **known})
-    used = sorted(set(stages.values()))
-    assignment = {name: plan.device_order[stage] for name, stage in stages.items()}
-    return PartitionPlan(assignment, tuple(plan.device_order[stage] for stage in used))
+    known = {own: plan.stage_index[name] for own, name in same_operators(step, captured).items()}
+    found = _pulled_back(captured, {**_beside_others(captured, known), **known})
+    stages = {name: plan.stages[at] for name, at in found.items()}
+    used = {stage.device for stage in stages.values()}
+    mode_at = {plan.stage_index[name]: mode for name, mode in plan.mode_of.items()}
+    return PartitionPlan(
+        {name: stage.device for name, stage in stages.items()},
+        tuple(device for device in plan.device_order if device in used),
+        {name: stage.chunk for name, stage in stages.items()},
+        mode_of={name: mode_at[at] for name, at in found.items() if at in mode_at},
+    )
 
 
 def _beside_others(captured: CapturedGraph, known: Mapping[str, int]) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Final
 
@@ -28,6 +28,8 @@ def solve_captured_context(
     limits: SolveLimits,
     *,
     least: int = 1,
+    solver: str = "auto",
+    without: Collection[str] = (),
 ) -> ServingResult:
     """Find the plan with the most tokens that fit the phases as they are with that many.
 
@@ -41,6 +43,8 @@ def solve_captured_context(
         Of all searches together; captures take no time of it.
     least : int
         The least context of which there are phases: no call has more tokens.
+    solver, without
+        As of :func:`solver.solve`.
 
     Returns
     -------
@@ -56,7 +60,7 @@ def solve_captured_context(
     the plan does not fit. What is still not predicted after some of these searches is not proven:
     then the answer is the longest known context that a plan fits.
     """
-    searches = _Searches(limits)
+    searches = _Searches(limits, solver, without)
     for _ in range(_MOST_ROUNDS):
         solved = searches.solve(problem, ServingSearch.context)
         contexts = Contexts(problem)
@@ -103,8 +107,9 @@ def solve_captured_context(
 class _Searches:
     """Searches that have their time together, without what passes between them."""
 
-    def __init__(self, limits: SolveLimits) -> None:
-        self._limits, self._spent_s, self._wall_s = limits, 0.0, 0.0
+    def __init__(self, limits: SolveLimits, solver: str, without: Collection[str]) -> None:
+        self._limits, self._solver, self._without = limits, solver, without
+        self._spent_s = self._wall_s = 0.0
 
     def solve(
         self, problem: ServingProblem, part: Callable[[ServingSearch], ServingResult]
@@ -112,7 +117,8 @@ class _Searches:
         """Return what a part of a search finds in the time that is left."""
         limit_s = self._limits.time_limit_s
         left_s = None if limit_s is None else max(limit_s - self._spent_s, _LEAST_S)
-        search = ServingSearch(problem, replace(self._limits, time_limit_s=left_s))
+        limits = replace(self._limits, time_limit_s=left_s)
+        search = ServingSearch(problem, limits, self._solver, self._without)
         solved = part(search)
         self._spent_s += search.clock.spent_s
         self._wall_s += search.clock.elapsed_s

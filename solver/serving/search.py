@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from solver.dp.limited_latency import LimitedChain
 from solver.dp.linked_latency import LinkedChain
 from solver.dp.sweep import GaveUp
-from solver.evaluation.result import SolveResult, SolveStatus
+from solver.evaluation.result import SolveResult, SolveStatus, StepRecord
 from solver.model.clock import Clock
 from solver.model.devices import Device
 from solver.model.limits import SolveLimits
@@ -55,16 +55,30 @@ class PhaseSearch:
         Whose names count; sizes may differ from search to search.
     limits : SolveLimits
         Of all searches together.
+    solver : str
+        Name of the schedule; the program of chains belongs to ``auto``.
+    without : collection of str
+        Names of steps that are left out.
 
     Attributes
     ----------
     clock : Clock
-        What is left.
+        The time that is left.
+    log : list of StepRecord
+        The steps of all searches.
     """
 
-    def __init__(self, phases: Phases, limits: SolveLimits) -> None:
+    def __init__(
+        self,
+        phases: Phases,
+        limits: SolveLimits,
+        solver: str = "auto",
+        without: Collection[str] = (),
+    ) -> None:
         self._phases, self._limits = phases, limits
+        self.solver, self._without = solver, without
         self.clock = Clock.of(limits)
+        self.log: list[StepRecord] = []
 
     def solve(
         self,
@@ -128,7 +142,15 @@ class PhaseSearch:
     def program(
         self, serving: ServingProblem, runs: Mapping[str, int], limited: Mapping[str, int]
     ) -> LimitedChain | LinkedChain:
-        """Return the program of a chain, of which some runs take time and others are limited."""
+        """Return the program of a chain, of which some runs take time and others are limited.
+
+        Raises
+        ------
+        GaveUp
+            If the units are no chain, or another solver was asked for.
+        """
+        if self.solver != "auto":
+            raise GaveUp(f"the program of chains is not {self.solver}")
         phases = serving.phases
         least = phases.merged(runs, serving.token_phase)
         other = least if limited == runs else phases.merged(limited, serving.token_phase)
@@ -178,7 +200,9 @@ class PhaseSearch:
         # searches counts, also where it counts in place of seconds.
         from solver.search.rounds import search
 
-        return search(asked, self._limits, clock, "auto", ())
+        result = search(asked, self._limits, clock, self.solver, self._without)
+        self.log += result.log
+        return result
 
 
 def _beyond(serving: ServingProblem, plan: PartitionPlan) -> dict[str, int]:

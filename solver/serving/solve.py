@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from solver.dp.sweep import GaveUp
@@ -39,6 +39,8 @@ def solve_serving(
     limits: SolveLimits | None = None,
     *,
     first_token_limit_ns: int | None = None,
+    solver: str = "auto",
+    without: Collection[str] = (),
 ) -> ServingResult:
     """Find the plan that serves best.
 
@@ -54,6 +56,8 @@ def solve_serving(
         Of all searches together.
     first_token_limit_ns : int, optional
         Most time of a prompt; for the objective ``token``.
+    solver, without
+        As of :func:`solver.solve`.
 
     Returns
     -------
@@ -83,7 +87,7 @@ def solve_serving(
         raise PartitionError(
             f"first_token_limit_ns is for the objective 'token', not {objective!r}; leave it out"
         )
-    search = ServingSearch(problem, limits or SolveLimits())
+    search = ServingSearch(problem, limits or SolveLimits(), solver, without)
     if objective == "context":
         return search.fastest_of_context(search.context())
     if objective == "throughput":
@@ -96,8 +100,15 @@ def solve_serving(
 class ServingSearch:
     """One search, with the time that all of its parts have together."""
 
-    def __init__(self, problem: ServingProblem, limits: SolveLimits) -> None:
-        self._problem, self._search = problem, PhaseSearch(problem.phases, limits)
+    def __init__(
+        self,
+        problem: ServingProblem,
+        limits: SolveLimits,
+        solver: str = "auto",
+        without: Collection[str] = (),
+    ) -> None:
+        self._problem = problem
+        self._search = PhaseSearch(problem.phases, limits, solver, without)
 
     @property
     def clock(self) -> Clock:
@@ -202,7 +213,7 @@ class ServingSearch:
             merged = functools.partial(contexts.merged_at, context, "peak_memory")
             return self._search.solve(functools.partial(contexts.at, context), merged)
 
-        low, kept = 0, Found()
+        low, kept, proves = 0, Found(), False
         high: int | None = None
         refuted: int | None = None
         step, reason = 1, ""
@@ -210,6 +221,7 @@ class ServingSearch:
             # What has least peak memory holds nearly the most: one step further is seldom more.
             probe = low + step if high is None else (low + high) // 2
             found = at(probe)
+            proves |= found.is_refuted or found.bound is not None
             if found.plan is not None:
                 most = contexts.most(found.plan, probe)
                 if most is None:
@@ -220,7 +232,7 @@ class ServingSearch:
             high, reason = probe, found.reason
             if found.is_refuted:
                 refuted = probe
-        if refuted is None or (high is not None and refuted > high):
+        if proves and (refuted is None or (high is not None and refuted > high)):
             refuted = self._refuted(at, high or low + 1, refuted)
         if kept.plan is None:
             none = Found(reason=reason, is_refuted=refuted == 1)
@@ -281,11 +293,12 @@ class ServingSearch:
             is_met = evaluation.objective == (bound,)
             status = SolveStatus.OPTIMAL if is_met else SolveStatus.FEASIBLE
         return SolveResult(
-            solver="auto",
+            solver=self._search.solver,
             status=status,
             plan=found.plan,
             evaluation=evaluation,
             objective_bounds=None if bound is None else (bound,),
             wall_time_s=self._search.clock.elapsed_s,
             reason=found.reason if found.plan is None else "",
+            log=tuple(self._search.log),
         )

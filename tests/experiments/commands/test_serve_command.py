@@ -23,7 +23,7 @@ NARROW = "tests.support.serving_models:narrow_llama"
 ASKED = ["--context", "24", "--prompt", "9", "--generate", "3", "--whole-layers", "--rules"]
 EXPERTS = "tests.support.serving_models:experts"
 TOLD_OF_A_PLAN = told_keys("### `serve`") - {
-    *("reason", "rules", "modes", "units", "words", "given"),
+    *("reason", "rules", "modes", "units", "words", "given", "diagnosis"),
 }
 SERVE = ["serve", MODEL, "--devices", "100KB,80KB", *REQUEST]
 
@@ -261,8 +261,48 @@ def test_no_plan(capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["status"] == "infeasible"
     assert "too few" in found["reason"]
+    assert found["diagnosis"]["conflict"][0]["kind"] == "MemoryLimit"
     assert main(words) == EXIT_NO_PLAN
-    assert capsys.readouterr().out.startswith("token: infeasible; ")
+    told = capsys.readouterr().out
+    assert told.startswith("token: infeasible; ")
+    assert found["diagnosis"]["text"].split()[-5:] == told.split()[-5:]
+
+
+def test_greedy_stands_beside_and_may_be_asked_for(capsys):
+    words = [*SERVE, "--objective", "request"]
+    best = answer(words, capsys)
+    greedy = answer([*words, "--solver", "greedy"], capsys)
+    assert best["value"] <= best["baseline"] == greedy["value"] == greedy["baseline"]
+    assert (greedy["solver"], greedy["bound"], greedy["status"]) == ("greedy", None, "feasible")
+    assert [step["step"] for step in greedy["log"]] == ["greedy"]
+    assert main([*words, "--solver", "greedy", "--steps"]) == 0
+    told = capsys.readouterr().out
+    assert f"greedy: {format_ns(greedy['value'])}\n" in told
+    assert [line.split()[0] for line in told.splitlines()[-4:]].count("greedy") == 1
+
+
+def test_steps_are_left_out_of_searches_for_plans_that_serve(capsys):
+    words = [*SERVE, "--objective", "request", "--solver", "cp-sat", "--deterministic"]
+    ran = {step["step"] for step in answer(words, capsys)["log"]}
+    assert len(ran) > 1
+    for step in ran - {"cp-sat"}:
+        left = answer([*words, "--without", step], capsys)["log"]
+        assert step not in {record["step"] for record in left}
+
+
+def test_a_plan_with_a_host_is_written_and_split(capsys, tmp_path):
+    out = str(tmp_path / "plan.json")
+    words = ["serve", MODEL, "--devices", "90KB@rtx-4090", "--host", "1MB", *REQUEST]
+    found = answer([*words, "--time-limit", "2", "--out", out], capsys)
+    plan = load_plan(out)
+    modes = {unit["mode"] for unit in found["units"].values()}
+    assert modes - {"resident"}
+    assert ("host" in plan.device_order) == ("host" in modes)
+    assert bool(plan.mode_of) == ("streamed" in modes)
+    split = answer(["split", MODEL, "--plan", out], capsys)
+    assert split["equal"] and {stage["device"] for stage in split["stages"]} == {*plan.device_order}
+    score = ["score", out, MODEL, "--devices", "50KB,1MB@cpu", "--memory-model", "weights"]
+    assert main(score) == EXIT_BAD_INPUT
 
 
 @pytest.mark.parametrize(
@@ -297,9 +337,15 @@ def test_no_plan(capsys):
         ([*SERVE, "--objective", "all", "--out", "plan.json"], "--out is for one plan, and"),
         ([*SERVE, "--out", "plan.pdf"], "plan.pdf ends in '.pdf'; write .json"),
         (
-            [*SERVE, "--host", "1GB", "--objective", "token", "--out", "plan.json"],
-            "with --host a plan also says what is streamed and what the host computes, which split",
+            [*SERVE, "--host", "1GB", "--objective", "token", "--out", "plan.html"],
+            "pages and graphs show no host; write the plan itself, as --out plan.json",
         ),
+        (
+            [*SERVE, "--host", "1GB", "--objective", "token", "--solver", "greedy"],
+            "with --host --solver has no meaning; leave it out",
+        ),
+        ([*SERVE, "--objective", "all", "--steps"], "--steps is for one plan, and --objective all"),
+        ([*SERVE, "--without", "nothing"], "--without: "),
         (
             [*SERVE, "--host", "1GB", "--objective", "token", "--workers", "2"],
             "with --host --workers has no meaning; leave it out",

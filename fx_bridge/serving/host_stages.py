@@ -1,0 +1,59 @@
+"""Stages of a plan with a host, as a partition whose devices include the host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from solver.model.plan import Mode, PartitionPlan
+from solver.offload.model import OffloadProblem
+
+HOST: Final = "host"
+"""Name of the host among the devices of the partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostStage:
+    """Units that run one after the other in one place: a streamed one alone."""
+
+    device: str
+    chunk: int
+    mode: Mode
+    units: tuple[str, ...]
+
+
+def stages_of(problem: OffloadProblem, plan: PartitionPlan) -> list[HostStage]:
+    """Return the stages of a plan in the order in which they run.
+
+    A stage begins where the place or the mode changes, and with every streamed unit. Stages of one
+    chunk are on devices in their order, the host last.
+    """
+    rank = {place.name: at for at, place in enumerate(problem.devices)}
+    found: list[HostStage] = []
+    for unit in problem.units:
+        mode = plan.modes[unit.name]
+        device = HOST if mode == "host" else plan.assignment[unit.name]
+        last = found[-1] if found else None
+        if last and (last.device, last.mode) == (device, mode) and mode != "streamed":
+            found[-1] = replace(last, units=(*last.units, unit.name))
+            continue
+        goes_back = last and rank.get(device, len(rank)) <= rank.get(last.device, len(rank))
+        chunk = last.chunk + bool(goes_back) if last else 0
+        found.append(HostStage(device, chunk, mode, (unit.name,)))
+    return found
+
+
+def plan_of_stages(
+    units: Mapping[str, Sequence[str]], stages: Sequence[HostStage]
+) -> PartitionPlan:
+    """Return the plan of a graph whose operators are in these units."""
+    of = {name: stage for stage in stages for unit in stage.units for name in units[unit]}
+    used = dict.fromkeys(stage.device for stage in stages)
+    order = sorted(used, key=lambda name: name == HOST)
+    return PartitionPlan(
+        {name: stage.device for name, stage in of.items()},
+        tuple(order),
+        {name: stage.chunk for name, stage in of.items()},
+        mode_of={name: stage.mode for name, stage in of.items() if stage.mode == "streamed"},
+    )
