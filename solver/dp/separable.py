@@ -41,6 +41,7 @@ from solver.presolve.device_kinds import (
 from solver.presolve.graph import arcs_between, neighbours
 from solver.presolve.instance import Instance
 from solver.presolve.least_held import LeastHeld
+from solver.presolve.passing import Passing
 from solver.stages.blocks import DROPPED, Blocks, relayed
 from solver.stages.held_bytes import HeldBytes
 from solver.stages.ideals import Ideals, list_ideals
@@ -135,8 +136,34 @@ class SeparableProgram:
             relayed(nets, sizes.tolist(), blocks, member)
             for sizes in (least.at_end, least.at_start)
         )
-        # By start, further bytes of stages to all ends, as far as they are known.
+        # By start, further bytes of stages to all ends, as far as they are known: all; what passes.
         self._more: dict[int, Floats] = {}
+        self._passed: dict[int, Floats] = {}
+        self._passing: Passing | None = None
+
+    def pass_besides(self, passing: Passing) -> None:
+        """Let stages hold what passes, too, in searches with finite prices."""
+        member, rows = self.ideals.member, passing.further
+        if not len(rows):
+            return
+        self._passing = passing
+        self._passing_rows = np.array([self.blocks.sums(row) for row in rows]) @ member
+        own = np.array([self.blocks.block_of[unit] for unit in passing.unit])
+        self._passing_runs = member[own] & (own != DROPPED)[:, None]
+
+    def _passes(self, chain: Sequence[Link], clock: Clock) -> bool:
+        """Return whether what passes in the stages of a chain is known; if not, learn it."""
+        if self._passing is None:
+            return True
+        known = True
+        for start in (link.start for link in chain):
+            if start not in self._passed:
+                runs = self._passing_runs & ~self._passing_runs[:, [start]]
+                rows = self._passing_rows - self._passing_rows[:, [start]]
+                self._passed[start] = np.where(runs, rows, 0).max(axis=0, initial=0)
+                clock.charge(rows.size / _ENTRIES_PER_S)
+                known = False
+        return known
 
     @cached_property
     def _held(self) -> HeldBytes:
@@ -179,7 +206,8 @@ class SeparableProgram:
                     break
                 value, chain = found
                 least_ns = max(least_ns, value)
-                if price < math.inf or self._fits(chain, ceiling, clock):
+                is_limited = price == math.inf
+                if self._fits(chain, ceiling, clock) if is_limited else self._passes(chain, clock):
                     return least_ns, chain
         return most_ns, None
 
@@ -268,8 +296,9 @@ class SeparableProgram:
         ends, values = ends[good], loads[good][:, None]
         if price and self._rooms[kind] < np.inf:
             held = self._least(start, ends)
-            if price == math.inf and start in self._more:
-                held = held + self._more[start][ends]
+            more = self._more if price == math.inf else self._passed
+            if start in more:
+                held = held + more[start][ends]
             saved = self._saved[ends] - self._saved[start]
             beyond = held[:, None] + saved[:, None] * self._flying - self._rooms[kind]
             values = values + np.multiply(price, beyond, where=beyond > 0, out=0 * beyond)

@@ -6,9 +6,12 @@ from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
-from solver.presolve.graph import neighbours, quotient_arcs, topological_order
+from solver.model.training import in_flight
+from solver.presolve.device_kinds import most_devices
+from solver.presolve.graph import neighbours, quotient_arcs, sums_reached, topological_order
 from solver.presolve.instance import Instance
 from solver.presolve.least_held import LeastHeld, MostHeld, Price
+from solver.presolve.passing import Passing
 
 Costs = tuple[int, ...]
 """Time alone; or also, with memory, at ends, at starts, and at ends that readers leave."""
@@ -25,6 +28,10 @@ class ClosureGraph:
         Each from a unit to one that needs it.
     work, returned : sequence of Costs
         Of each unit, its own, and those of what the graph returns of it.
+    saved : sequence of int
+        What `work` has more at ends for each further microbatch in flight.
+    flying : sequence of int
+        How many these are at most on the stage of each unit.
     is_free : sequence of bool
         Whether a unit may be in an X.
 
@@ -44,9 +51,12 @@ class ClosureGraph:
         nets: Iterable[Net],
         work: Sequence[Costs],
         returned: Sequence[Costs],
+        saved: Sequence[int],
+        flying: Sequence[int],
         is_free: Sequence[bool],
     ) -> None:
         self.work, self.returned, self.is_free = work, returned, is_free
+        self.saved, self.flying = saved, flying
         needed = neighbours(len(work), ((target, source) for source, target in arcs))
         self.below: list[int] = []
         self.arcs: list[tuple[int, int]] = []
@@ -74,20 +84,21 @@ class ClosureGraph:
         self.nets = [(maker, readers, time) for (maker, readers), time in times.items()]
 
     @classmethod
-    def of(cls, units: Instance, price: Price) -> ClosureGraph:
+    def of(
+        cls, units: Instance, price: Price, most_ns: int | None, passing: Passing | None
+    ) -> ClosureGraph:
         """Return the graph of units, in time for the bytes of the price."""
         scale, work = price.size_bytes, units.slowest_ns
         crossing = np.array(units.transfers.most_ns, dtype=np.int64)
         waiting = 0 * work
         nets: list[Net] = []
-        if scale:
-            least = LeastHeld(units)
-            others = units.problem.microbatches - 1 if units.problem.is_training else 0
-            within, ends, starts = least.within + others * least.saved, least.at_end, least.at_start
-        else:
-            most = MostHeld(units)
-            within, ends, starts, waiting = most.within, most.at_end, most.at_start, most.waiting
-            nets = [(*key, (0, 0, 0, size)) for key, size in most.waiting_for.items()]
+        held = LeastHeld(units) if scale else MostHeld(units)
+        within, ends, starts = held.within, held.at_end, held.at_start
+        if passing is not None:
+            within = within + passing.charges
+        if isinstance(held, MostHeld):
+            waiting = held.waiting
+            nets = [(*key, (0, 0, 0, size)) for key, size in held.waiting_for.items()]
         ends, starts = (scale * crossing + price.ns * sizes for sizes in (ends, starts))
         costs = [crossing, ends, starts, ends]
         own = [work, scale * work + price.ns * within, 0 * work, waiting]
@@ -103,7 +114,10 @@ class ClosureGraph:
                 nets.append((net.producer, net.consumers, tuple(time)))
         is_free = [allowed is None for allowed in units.allowed_devices]
         rows = list(zip(*(each.tolist() for each in own), strict=True))
-        return cls(units.edges, nets, rows, returned, is_free)
+        saved = (price.ns * held.saved).tolist()
+        return cls(
+            units.edges, nets, rows, returned, saved, _flying(units, price, most_ns), is_free
+        )
 
     def __len__(self) -> int:
         return len(self.work)
@@ -140,6 +154,8 @@ class ClosureGraph:
             nets,
             summed(self.work),
             summed(self.returned),
+            [sum(self.saved[unit] for unit in circles[name]) for name in order],
+            [min(self.flying[unit] for unit in circles[name]) for name in order],
             is_free,
         )
         return merged, number
@@ -147,3 +163,37 @@ class ClosureGraph:
 
 def _sum(costs: Sequence[Costs]) -> Costs:
     return tuple(map(sum, zip(*costs, strict=True)))
+
+
+def _flying(units: Instance, price: Price, most_ns: int | None) -> list[int]:
+    """Return how many further microbatches are in flight on the stage of each unit at most.
+
+    All that a unit needs is on its stage or before, on devices with no fewer microbatches in
+    flight. So these have load and memory enough for it if no load, with the price of what is held
+    beyond a room, is larger than `most_ns`.
+    """
+    problem, flying = units.problem, np.zeros(len(units), dtype=np.int64)
+    if not problem.is_training or not price.ns:
+        return flying.tolist()
+    least = LeastHeld(units)
+    values = np.array([units.fastest_ns, least.within, least.saved])
+    work, within, saved = sums_reached(units.predecessors, range(len(units)), values)
+    rooms = [device.memory_bytes for device in problem.devices if device.memory_bytes is not None]
+    devices, is_limited = most_devices(problem), len(rooms) == len(problem.devices)
+    for used in range(devices, 0, -1):
+        others = in_flight(
+            problem.schedule,
+            problem.microbatches,
+            chunks=1,
+            devices=devices,
+            followers=devices - used,
+        )
+        others -= 1
+        fits = np.ones(len(units), dtype=np.bool_)
+        if most_ns is not None:
+            fits = work <= used * most_ns
+        if most_ns is not None and is_limited:
+            costs = price.size_bytes * work + price.ns * (within + others * saved)
+            fits &= costs <= used * (price.size_bytes * most_ns + price.ns * max(rooms))
+        flying[fits] = others
+    return flying.tolist()

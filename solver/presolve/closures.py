@@ -39,17 +39,34 @@ those of equal layers are, have equal answers.
 *Memory at a price.* The least bottleneck without limits on memory bounds that with them. To know
 more, let a stage with f microbatches in flight hold at least ``b_f(E) - b_f(S) + ret(E) + recv(S)``
 bytes (:mod:`solver.presolve.least_held`) in a room r. For any price x >= 0 a plan of bottleneck T
-has, for each stage, load <= T and load + x (held - r) <= T. Let X minimise, as above, at once
+has, for each stage, (1) load <= T and (2) load + x (held - r) <= T. Let X minimise, as above, at
+once
 
     upwards:    c + W,   c + x ret + W + x b_m,    c + x recv,
     downwards:  c - W,   c + x recv - W - x b_m,   c + x ret,
 
-with as many microbatches in flight as there ever are. Then no left side grows when borders move.
-*Proof.* All six are submodular, so each falls for all borders at once. Upwards, at an end,
-c + x ret + w_q + x b_f falls since w_q + x b_f grows by no more than W + x b_m; at a start
-c + x recv falls, and so does -(w_q + x b_f). Downwards is the mirror image. A stage that is taken
-out lowers f of those before it. ∎ A set that minimises several functions is found by minimising
-each among the subsets of what the last one found, until none of them shrinks it.
+with m the most microbatches that may be in flight on the stage that X joins. Then no left side
+grows when borders move. *Proof.* All six are submodular, so each falls for all borders at once.
+Upwards, at an end, c + x ret + w_q + x b_f falls since w_q + x b_f grows by no more than
+W + x b_m; at a start c + x recv falls, and so does -(w_q + x b_f). Downwards is the mirror image.
+A stage that is taken out lowers f of those before it. ∎ A set that minimises several functions is
+found by minimising each among the subsets of what the last one found, until none of them shrinks
+it.
+
+*Which stage X joins.* An arc upwards from u moves the borders that contain u, so only the stage of
+u gains units; downwards those without u move, and it is the same stage. All that u needs is there
+or before it, in stages of which (1) and (2) hold, as moves keep them. So of plans no worse than a
+known one it has no fewer stages before it than all this takes, in time and memory, which limits m
+(``_flying`` in :mod:`solver.presolve.closure_graph`).
+
+*What passes.* While an operator t of the stage runs, the stage holds besides what passes then: some
+storages P(t) of its units; and does not hold what stays but is made later. Let b_m of a unit have
+in addition its largest part of any P(t), or all P(t) for a t of its own, if that is more. Then
+(2) with the most that is held while any t runs stays true, too. *Proof.* For each t, what is held
+is low plus modular terms of the units, of at most their part of P(t). A stage whose end moves
+upwards pays for each t that it has at most what b_m says. Of a t that joins, all that passes is
+charged to its unit, and low grows by at most what b_m says without charges. A stage whose start
+moves upwards loses units, hence operators and what passes. Downwards is the mirror image. ∎
 
 *Memory itself.* Let b be the most bytes that units add to a stage that they join. Let u(S) be the
 bytes of what is made in S and read outside, minus all bytes of what is made in S and read by other
@@ -81,6 +98,7 @@ from solver.presolve.closure_graph import ClosureGraph
 from solver.presolve.instance import Instance
 from solver.presolve.least_held import Price
 from solver.presolve.minimum_cut import MinimumCut
+from solver.presolve.passing import Passing
 
 _WINDOWS: Final = (12, 40, 160, 640)
 """Units in a window, round after round: most merges are found in small ones."""
@@ -134,7 +152,13 @@ class Closed:
         return 1 + max(self.cluster_of)
 
 
-def closed_units(units: Instance, clock: Clock, price: Price | None = None) -> Closed:
+def closed_units(
+    units: Instance,
+    clock: Clock,
+    price: Price | None = None,
+    most_ns: int | None = None,
+    passing: Passing | None = None,
+) -> Closed:
     """Return clusters and arcs that some best plan keeps.
 
     Parameters
@@ -145,8 +169,13 @@ def closed_units(units: Instance, clock: Clock, price: Price | None = None) -> C
         Arcs that are found before it is over hold.
     price : Price
         Of memory; without one it is free.
+    most_ns : int
+        Plans with larger loads do not matter.
+    passing : Passing
+        What stages hold besides, if it has a price.
     """
-    graph, cluster_of = ClosureGraph.of(units, price or Price()), list(range(len(units)))
+    graph = ClosureGraph.of(units, price or Price(), most_ns, passing)
+    cluster_of = list(range(len(units)))
     known: dict[Window, tuple[int, ...]] = {}
     for most in _WINDOWS:
         for upwards in (True, False):
@@ -274,6 +303,13 @@ class _Closing:
                 nets.append((*row, own))
                 saved += own
         weights = tuple(self._weights[other][function] for other in window)
+        if function == 1:
+            # What moves joins the stage of the unit.
+            flying, saved_ns = self._graph.flying[unit], self._graph.saved
+            weights = tuple(
+                weight + flying * saved_ns[other]
+                for weight, other in zip(weights, window, strict=True)
+            )
         if saved < min(weights, default=1):
             return []
         needs = [

@@ -5,6 +5,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
+from solver.model.arrays import Ints
+
 
 def neighbours(count: int, arcs: Iterable[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
     """Return where the arcs of each of `count` vertices lead, in the order of the arcs."""
@@ -64,3 +68,27 @@ def topological_order(arcs: Iterable[tuple[int, int]], rank: Sequence[int]) -> l
             if not waiting[target]:
                 heapq.heappush(ready, (rank[target], target))
     return order
+
+
+def sums_reached(nexts: Sequence[Sequence[int]], order: Iterable[int], values: Ints) -> Ints:
+    """Return for each vertex the sum of values of all that arcs lead to from it, itself included.
+
+    Parameters
+    ----------
+    nexts : sequence of sequence of int
+        By vertex, where its arcs lead.
+    order : iterable of int
+        All vertices, where arcs lead back.
+    values : Ints
+        By vertex, on the last axis.
+    """
+    reached, sums = [0] * len(nexts), np.zeros_like(values)
+    for vertex in order:
+        mask = 1 << vertex
+        for other in nexts[vertex]:
+            mask |= reached[other]
+        reached[vertex] = mask
+        packed = np.frombuffer(mask.to_bytes(-(-len(nexts) // 8), "little"), dtype=np.uint8)
+        inside = np.unpackbits(packed, count=len(nexts), bitorder="little").astype(np.bool_)
+        sums[..., vertex] = values[..., inside].sum(axis=-1)
+    return sums

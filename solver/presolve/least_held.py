@@ -70,8 +70,8 @@ class MostHeld:
 
     Attributes
     ----------
-    within, waiting : Ints
-        By unit, with as many microbatches in flight as there are, and of these bytes those that
+    within, saved, waiting : Ints
+        By unit, with one microbatch in flight, for each further one, and of the first those that
         may wait for readers.
     at_end, at_start : Ints
         By net of ``units.transfers``.
@@ -80,19 +80,18 @@ class MostHeld:
     """
 
     def __init__(self, units: Instance) -> None:
-        self.within, self.waiting = np.zeros((2, len(units)), dtype=np.int64)
-        nets, problem = units.transfers.nets, units.problem
+        self.within, self.saved, self.waiting = np.zeros((3, len(units)), dtype=np.int64)
+        nets = units.transfers.nets
         self.at_end = np.array([net.returned_bytes for net in nets], dtype=np.int64)
         self.at_start = np.array([net.held_bytes for net in nets], dtype=np.int64)
         self.waiting_for: dict[tuple[int, tuple[int, ...]], int] = {}
         entries = [(entry.units, entry.size_bytes) for entry in units.weights]
         entries += [(net.consumers, net.held_bytes) for net in units.input_nets]
-        entries += [
-            (entry.units, (problem.microbatches - 1) * entry.size_bytes) for entry in units.saved
-        ]
         entries += [((storage.unit,), storage.size_bytes) for storage in units.storages]
         for members, size_bytes in entries:
             self.within[list(members)] += size_bytes
+        for entry in units.saved:
+            self.saved[list(entry.units)] += entry.size_bytes
         for storage in units.storages:
             if storage.readers:
                 ends = storage.unit, storage.readers

@@ -29,9 +29,10 @@ def relayed_problem(
     """Return a training problem with one to three classes, two to five devices, pins and ties.
 
     In some problems each unit takes more than once as long on the slower classes; with `limited`
-    devices hold a part of what all operators do.
+    devices hold a part of what all operators do, which have workspaces then.
     """
-    rng = random.Random(f"relays {seed}")
+    rng, bytes_rng = random.Random(f"relays {seed}"), random.Random(f"workspaces {seed}")
+    most_passing = bytes_rng.choice((1, 10, 30)) if limited else 0
     count = rng.randint(4, most_operators)
     classes = CLASSES[: rng.choice((1, 2, 2, 3))]
     ratios = [rng.choice((1.0, 1.5, 2.0, 3.0)) for _ in classes[1:]]
@@ -65,10 +66,12 @@ def relayed_problem(
                     if is_pinned and rng.random() < 0.25
                     else None
                 ),
+                workspace_bytes=bytes_rng.choice((0, bytes_rng.randint(0, most_passing))),
                 backward=Backward(
                     latency_ns=rng.randint(0, work),
                     gradient_bytes=rng.randint(0, 9),
                     kept_bytes=rng.randint(0, storage),
+                    workspace_bytes=bytes_rng.choice((0, bytes_rng.randint(0, most_passing))),
                 ),
             )
         )

@@ -7,8 +7,10 @@ from solver.dp.separable import program_of
 from solver.evaluation.evaluate import evaluate
 from solver.model.clock import UNLIMITED
 from solver.presolve.closures import closed_units
+from solver.presolve.device_kinds import room_bytes
 from solver.presolve.instance import condense
 from solver.presolve.least_held import Price
+from solver.presolve.passing import Passing
 from tests.support.problem_counts import counts
 from tests.support.random_relays import relayed_problem
 
@@ -17,7 +19,7 @@ PRICES = (Price(1, 100), Price(1, 3), Price(7, 1), Price(1000, 1))
 
 @counts(60, 4_000, quick=24)
 def test_prices_bound_what_fits(count):
-    tight = compared = 0
+    tight = compared = raised = 0
     for seed in range(count):
         problem = relayed_problem(seed, limited=True)
         units = condense(problem)
@@ -32,8 +34,20 @@ def test_prices_bound_what_fits(count):
             bound, _ = program.minimise(0, program.most_ns, UNLIMITED, ratio)
             assert bound <= result.objective, seed
         tight += bound == result.objective
+        # What passes raises the bound, and so do plans that are known.
+        price, most_ns = PRICES[seed % len(PRICES)], result.objective + (seed % 3) * seed
+        for passing in (None, Passing(units, min(map(room_bytes, problem.devices)))):
+            closed = closed_units(units, UNLIMITED, price, most_ns, passing)
+            program = program_of(units, closed)
+            assert program is not None
+            if passing is not None:
+                program.pass_besides(passing)
+            ratio = price.ns / price.size_bytes
+            better, _ = program.minimise(0, most_ns, UNLIMITED, ratio)
+            assert better <= result.objective, seed
+        raised += better > bound
         for price in (PRICES[seed % len(PRICES)], Price(1, 0)):
-            program = program_of(units, closed_units(units, UNLIMITED, price))
+            program = program_of(units, closed_units(units, UNLIMITED, price, most_ns))
             assert program is not None
             value, chain = program.minimise(0, program.most_ns, UNLIMITED, math.inf)
             if chain is not None:
@@ -45,3 +59,4 @@ def test_prices_bound_what_fits(count):
         compared += 1
     assert compared > count // 4
     assert tight > compared // 3
+    assert raised
