@@ -108,7 +108,7 @@ class BranchSearch:
             return
         try:
             formulation = self._formulation(branch, windows, largest_load_ns)
-            question = self._question(formulation)
+            question = self._question(branch, formulation)
         except OutOfTime:
             return
         report = None
@@ -197,7 +197,7 @@ class BranchSearch:
             return True
         return restated.chunks > 1 or (branch.order is not None and len(restated.kinds) > 1)
 
-    def _question(self, formulation: CpSatFormulation) -> Question:
+    def _question(self, branch: Branch, formulation: CpSatFormulation) -> Question:
         """Add limits on the objectives, and the incumbent as a hint where it is a solution."""
         best, stages = self.branches.best, formulation.stages
         for earlier, value in self._state.earlier.items():
@@ -214,8 +214,11 @@ class BranchSearch:
             stages.add_row(target.expression <= best - 1)
         restart_at = None
         # When a run stops after a solution depends on the clock.
-        if self._state.objective == "bottleneck" and not self._limits.deterministic:
-            restart_at = None if best is None else best * (1000 - _RESTART_GAIN_PERMILLE) // 1000
+        if not self._limits.deterministic:
+            # At the bound it is the best one.
+            restart_at = branch.bound
+        if self._state.objective == "bottleneck" and best and not self._limits.deterministic:
+            restart_at = max(branch.bound, best * (1000 - _RESTART_GAIN_PERMILLE) // 1000)
         is_exact = "step" not in (*self._state.earlier, self._state.objective)
         is_exact = is_exact or formulation.step.is_exact
         return Question(
