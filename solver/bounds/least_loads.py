@@ -17,25 +17,21 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from solver.model.arrays import Bools, Ints
+from solver.bounds.device_cuts import DeviceCuts
+from solver.model.arrays import Ints
 from solver.model.clock import UNLIMITED, Clock
 from solver.presolve.instance import Instance
-from solver.presolve.minimum_cut import MinimumCut
 
-_LARGEST_FLOW: Final = 1 << 60
 _MOST_NODES: Final = 2_000
 """Partial choices to look at, in one search of all of them."""
 _MOST_TOGETHER: Final = 5
 """The largest number of units that are looked for on one device."""
-_CUT_S: Final = 1e-4
-_CUT_S_PER_ARC: Final = 1e-7
-"""Work of a minimum cut."""
 
 _Choice = TypeVar("_Choice", bound=tuple[object, ...])
 
@@ -107,14 +103,7 @@ class LeastLoads:
     ) -> None:
         self._work, self._slots, self._chunks = units.fastest_ns, slots, chunks
         self._clock = clock
-        self._successors, self._predecessors = units.successors, units.predecessors
-        self._all_behind: dict[int, Bools] = {}
-        self._all_before: dict[int, Bools] = {}
-        self._nets = [
-            (net.producer, net.consumers, time_ns)
-            for net, time_ns in zip(units.transfers.nets, units.transfers.least_ns, strict=True)
-            if time_ns and net.consumers
-        ]
+        self._cuts = DeviceCuts(units, chunks, clock)
         devices = units.problem.devices
         speeds = [1 / units.slowness[device.device_class] for device in devices]
         self._speed = sum(sorted(speeds)[-slots:])
@@ -124,7 +113,7 @@ class LeastLoads:
         # What a device that pays nothing takes at least.
         free = {device.device_class for device in devices if not units.transfers.pays(device)}
         self._free_work = np.min([units.work_ns[name] for name in free], axis=0) if free else None
-        self._known: dict[tuple[tuple[int, ...], tuple[int, ...], bool], int] = {}
+        self._known: dict[tuple[tuple[int, ...], tuple[int, ...], bool, bool], int] = {}
 
     @staticmethod
     def applies(units: Instance) -> bool:
@@ -142,16 +131,16 @@ class LeastLoads:
         at_most : int, optional
             No need to look for a bound beyond this one.
         """
-        if self._total >= _LARGEST_FLOW:
+        if not self._cuts.are_exact:
             return at_least
-        most = self._total if at_most is None else at_most
+        most = self._cuts.most_ns if at_most is None else at_most
         best, first = at_least, 0
         open_units = np.ones(len(self._work), dtype=np.bool_)
         for unit in np.argsort(-self._alone, kind="stable").tolist():
             if self._alone[unit] <= best or self._is_over(best, most):
                 break
             if open_units[unit]:
-                load_ns, members = self._cut((unit,))
+                load_ns, members = self._cuts.cut((unit,))
                 least = self._least((unit,))
                 if least > best:
                     best, first = least, unit
@@ -186,7 +175,10 @@ class LeastLoads:
                     inside = tuple(units[other] for other in (*chosen, place))
                     yield self._least(inside), (*chosen, place)
 
-            best = self._search(more, together, best, most)
+            def refined(chosen: tuple[int, ...], units: list[int] = units) -> int:
+                return self._least(tuple(units[place] for place in chosen), in_chunks=True)
+
+            best = self._search(more, together, best, most, refined)
         return best
 
     def _divisions(self, best: int, most: int, first: int) -> int:
@@ -242,6 +234,7 @@ class LeastLoads:
         depth: int,
         best: int,
         most: int,
+        refine: Callable[[_Choice], int] | None = None,
     ) -> int:
         """Return the least value of all choices, or a lower bound of it, if it is above `best`.
 
@@ -255,6 +248,8 @@ class LeastLoads:
             The bound that is known.
         most : int
             Larger values are of no interest.
+        refine : callable, optional
+            Returns more of what a whole choice comes to at least.
         """
         root: Any = ()
         least, choice = 0, root
@@ -269,9 +264,12 @@ class LeastLoads:
         heap = [(0, depth, root)]
         for _ in range(_MOST_NODES):
             least, left, choice = heap[0]
-            if not left or self._is_over(least, most):
+            if left < 0 or self._is_over(least, most) or not (left or refine):
                 break
             heapq.heappop(heap)
+            if not left and refine:
+                heapq.heappush(heap, (max(least, refine(choice)), -1, choice))
+                continue
             for value, longer in more(choice):
                 heapq.heappush(heap, (max(least, value), left - 1, longer))
         return max(best, heap[0][0])
@@ -282,59 +280,42 @@ class LeastLoads:
     def _alone(self) -> Ints:
         """The load of a device that runs nothing but each unit."""
         load = self._work.copy()
-        for producer, readers, time_ns in self._nets:
+        for producer, readers, time_ns in self._cuts.nets:
             load[[producer, *readers]] += time_ns
         return load
 
-    @cached_property
-    def _total(self) -> int:
-        """More than any load."""
-        return int(self._work.sum()) + 2 * sum(time_ns for *_, time_ns in self._nets) + 1
-
-    @cached_property
-    def _arcs(self) -> tuple[Ints, Ints, Ints]:
-        """Tails, heads and costs; those to the sink and those from the source come last, by unit.
-
-        A unit is in the set if it is on the side of the source, which is node 0 behind the units;
-        the sink is the next one. A net of several readers has two nodes more: that between its
-        producer and them is in the set unless some reader is not, that between them and its
-        producer if some reader is.
-        """
-        count = len(self._work)
-        source, free = count, count + 2
-        arcs: list[tuple[int, int, int]] = []
-        for producer, readers, time_ns in self._nets:
-            leaves = enters = readers[0]
-            if len(readers) > 1:
-                leaves, enters, free = free, free + 1, free + 2
-                arcs += [(leaves, reader, self._total) for reader in readers]
-                arcs += [(reader, enters, self._total) for reader in readers]
-            arcs += [(producer, leaves, time_ns), (enters, producer, time_ns)]
-        arcs += [(unit, source + 1, time_ns) for unit, time_ns in enumerate(self._work.tolist())]
-        arcs += [(source, unit, 0) for unit in range(count)]
-        tails, heads, costs = np.array(arcs, dtype=np.int64).T
-        return tails, heads, costs
-
     def _least(
-        self, inside: tuple[int, ...], outside: tuple[int, ...] = (), *, crossing: bool = False
+        self,
+        inside: tuple[int, ...],
+        outside: tuple[int, ...] = (),
+        *,
+        crossing: bool = False,
+        in_chunks: bool = False,
     ) -> int:
         """Return the least load, or the least crossing, of a device with some units."""
-        key = inside, outside, crossing
+        key = inside, outside, crossing, in_chunks
         if key not in self._known:
             closed = self._closed(inside, outside)
-            least = [self._cut(units, outside, crossing)[0] for units in closed]
+            least = [
+                (
+                    self._cuts.in_chunks(units)
+                    if in_chunks
+                    else self._cuts.cut(units, outside, crossing)[0]
+                )
+                for units in closed
+            ]
             if self._free_work is not None and not crossing:
                 least += [int(self._free_work[units].sum()) for units in closed]
-            self._known[key] = min(least, default=self._total)
+            self._known[key] = min(least, default=self._cuts.most_ns)
         return self._known[key]
 
     def _closed(self, inside: tuple[int, ...], outside: tuple[int, ...]) -> list[list[int]]:
         """Return what a device can have in the gaps of a path, besides some units."""
         path: list[int] = []
         for unit in sorted(inside):
-            if not path or self._behind(path[-1])[unit]:
+            if not path or self._cuts.behind(path[-1])[unit]:
                 path.append(unit)
-        gaps = [self._behind(a) & self._before(b) for a, b in itertools.pairwise(path)]
+        gaps = [self._cuts.behind(a) & self._cuts.before(b) for a, b in itertools.pairwise(path)]
         found: list[list[int]] = []
         for closed in itertools.combinations(gaps, max(0, len(gaps) - self._chunks + 1)):
             units = np.zeros(len(self._work), dtype=np.bool_)
@@ -344,39 +325,3 @@ class LeastLoads:
             if not units[list(outside)].any():
                 found.append(np.flatnonzero(units).tolist())
         return found
-
-    def _behind(self, unit: int) -> Bools:
-        return self._reached(unit, self._successors, self._all_behind)
-
-    def _before(self, unit: int) -> Bools:
-        return self._reached(unit, self._predecessors, self._all_before)
-
-    def _reached(
-        self, unit: int, neighbours: Sequence[Sequence[int]], known: dict[int, Bools]
-    ) -> Bools:
-        """Return the units that paths lead to from one unit, which is not among them."""
-        if unit not in known:
-            reached = np.zeros(len(self._work), dtype=np.bool_)
-            left = [unit]
-            while left:
-                more = [other for other in neighbours[left.pop()] if not reached[other]]
-                reached[more] = True
-                left += more
-            known[unit] = reached
-        return known[unit]
-
-    def _cut(
-        self, inside: Sequence[int], outside: Sequence[int] = (), crossing: bool = False
-    ) -> tuple[int, Bools]:
-        """Return the least load, or crossing, with the set of units that has it."""
-        count = source = len(self._work)
-        tails, heads, costs = self._arcs
-        costs = costs.copy()
-        by_unit = costs[-2 * count :].reshape(2, count)
-        if crossing:
-            by_unit[0] = 0
-        by_unit[0, list(outside)] = by_unit[1, list(inside)] = self._total
-        cut = MinimumCut(tails, heads, costs, source, source + 1)
-        assert cut.is_exact
-        self._clock.charge(_CUT_S + _CUT_S_PER_ARC * len(costs))
-        return cut.capacity, cut.is_before[:count]

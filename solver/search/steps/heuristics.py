@@ -14,6 +14,7 @@ from solver.heuristics.local_search import (
     searched_objective,
 )
 from solver.heuristics.rotations import best_rotation, can_rotate
+from solver.heuristics.trimming import trimmed
 from solver.model.clock import Clock
 from solver.model.cuts import is_hand_made
 from solver.search.findings import Finding, NothingFound, PlanFound
@@ -95,9 +96,11 @@ def local_search(state: SearchState, clock: Clock) -> Iterator[Finding]:
 
 def rotations(state: SearchState, clock: Clock) -> Iterator[Finding]:
     """Offer the best cut of the order turned around some place, for several chunks."""
-    plan = best_rotation(state.presolved.units, target=state.bound, clock=clock)
+    units = state.presolved.units
+    plan = best_rotation(units, target=state.bound, clock=clock)
     if plan is not None:
         yield PlanFound(plan)
+        yield PlanFound(trimmed(units, plan, clock))
 
 
 def has_rotations(state: SearchState) -> bool:

@@ -67,10 +67,35 @@ def test_no_set_of_units_takes_less(chunks):
         loads = [load_of(units, s) for s in fit if s.issuperset(inside) and s.isdisjoint(outside)]
         if loads:
             assert bound._least(inside, outside) <= min(loads)
+            alone = min(load_of(units, s) for s in fit if s.issuperset(inside))
+            assert bound._least(inside) <= bound._least(inside, in_chunks=True) <= alone
             equal += bound._least(inside, outside) == min(loads)
             compared += 1
     assert compared > 20
     assert equal > compared // 2
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_units_of_too_many_chunks_are_no_set_of_a_device(chunks):
+    """A hub draws what it reads to its device, and long units between that are on others."""
+    operators = []
+    for number in range(chunks + 1):
+        before = [f"long{number - 1}"] if number else []
+        operators += [
+            Operator(f"read{number}", 1, before, value_bytes=1, transfer_ns=30),
+            Operator(f"next{number}", 1, [f"read{number}"], value_bytes=1, transfer_ns=1),
+            Operator(f"long{number}", 99, [f"next{number}"], value_bytes=1, transfer_ns=1),
+        ]
+    operators.append(Operator("hub", 9, [f"read{number}" for number in range(chunks + 1)]))
+    devices = [Device("d0"), Device("d1")]
+    interconnect = Interconnect(charging="host_staged")
+    units = condense(PartitionProblem(operators, devices, interconnect=interconnect))
+    hub = len(units) - 1
+    sets = [{hub, *s} for k in range(hub + 1) for s in itertools.combinations(range(hub), k)]
+    bound = LeastLoads(units, 2, chunks)
+    assert bound._least((hub,)) == min(load_of(units, s) for s in sets)
+    least = min(load_of(units, s) for s in sets if gap_count(units, s) < chunks)
+    assert bound._least((hub,)) < bound._least((hub,), in_chunks=True) == least
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 3])

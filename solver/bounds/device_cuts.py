@@ -1,0 +1,190 @@
+"""The least that a device does with some units and without others: minimum cuts."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+
+from solver.model.arrays import Bools, Ints
+from solver.model.clock import UNLIMITED, Clock
+from solver.presolve.instance import Instance
+from solver.presolve.minimum_cut import MinimumCut
+
+_MOST_LOOKS: Final = 100
+"""Minimum cuts for one choice of units, before the last ones are split."""
+_LARGEST_FLOW: Final = 1 << 60
+_CUT_S: Final = 1e-4
+_CUT_S_PER_ARC: Final = 1e-7
+"""Work of a minimum cut."""
+
+
+class DeviceCuts:
+    """Sets of units that take a device the least, in work and in transfers across its border.
+
+    With c chunks, the units of a device on a path have at most c - 1 gaps between them, units of
+    other devices (:class:`solver.bounds.least_loads.LeastLoads`). So if a set has c gaps, every set
+    of a device is without one of the units beside them, or has all that is between the two units
+    beside one of them. The least of these cases counts, as far as there is time for them.
+
+    Parameters
+    ----------
+    units : Instance
+        Without overlap.
+    chunks : int
+        Of each device.
+    clock : Clock
+        Is charged with cuts.
+
+    Attributes
+    ----------
+    nets : list of (int, tuple of int, int)
+        Producer, readers and the least time of values that cost something to move.
+    """
+
+    def __init__(self, units: Instance, chunks: int = 1, clock: Clock = UNLIMITED) -> None:
+        self._work, self._chunks, self._clock = units.fastest_ns, chunks, clock
+        self._successors, self._predecessors = units.successors, units.predecessors
+        self._all_behind: dict[int, Bools] = {}
+        self._all_before: dict[int, Bools] = {}
+        self.nets = [
+            (net.producer, net.consumers, time_ns)
+            for net, time_ns in zip(units.transfers.nets, units.transfers.least_ns, strict=True)
+            if time_ns and net.consumers
+        ]
+
+    @cached_property
+    def most_ns(self) -> int:
+        """More than any load."""
+        return int(self._work.sum()) + 2 * sum(time_ns for *_, time_ns in self.nets) + 1
+
+    @property
+    def are_exact(self) -> bool:
+        """Whether sums of times are small enough for cuts."""
+        return self.most_ns < _LARGEST_FLOW
+
+    @cached_property
+    def _arcs(self) -> tuple[Ints, Ints, Ints]:
+        """Tails, heads and costs; those to the sink and those from the source come last, by unit.
+
+        A unit is in the set if it is on the side of the source, which is node 0 behind the units;
+        the sink is the next one. A net of several readers has two nodes more: that between its
+        producer and them is in the set unless some reader is not, that between them and its
+        producer if some reader is.
+        """
+        count = len(self._work)
+        source, free = count, count + 2
+        arcs: list[tuple[int, int, int]] = []
+        for producer, readers, time_ns in self.nets:
+            leaves = enters = readers[0]
+            if len(readers) > 1:
+                leaves, enters, free = free, free + 1, free + 2
+                arcs += [(leaves, reader, self.most_ns) for reader in readers]
+                arcs += [(reader, enters, self.most_ns) for reader in readers]
+            arcs += [(producer, leaves, time_ns), (enters, producer, time_ns)]
+        arcs += [(unit, source + 1, time_ns) for unit, time_ns in enumerate(self._work.tolist())]
+        arcs += [(source, unit, 0) for unit in range(count)]
+        tails, heads, costs = np.array(arcs, dtype=np.int64).T
+        return tails, heads, costs
+
+    def behind(self, unit: int) -> Bools:
+        """Return the units that paths lead to from a unit, which is not among them."""
+        return self._reached(unit, self._successors, self._all_behind)
+
+    def before(self, unit: int) -> Bools:
+        """Return the units from which paths lead to a unit, which is not among them."""
+        return self._reached(unit, self._predecessors, self._all_before)
+
+    def _reached(
+        self, unit: int, neighbours: Sequence[Sequence[int]], known: dict[int, Bools]
+    ) -> Bools:
+        if unit not in known:
+            reached = np.zeros(len(self._work), dtype=np.bool_)
+            left = [unit]
+            while left:
+                more = [other for other in neighbours[left.pop()] if not reached[other]]
+                reached[more] = True
+                left += more
+            known[unit] = reached
+        return known[unit]
+
+    def in_chunks(self, inside: list[int]) -> int:
+        """Return the least load of sets of units that the chunks of a device can have."""
+        heap: list[tuple[int, int, list[int], list[int], list[tuple[int, int]]]] = []
+        looks = itertools.count()
+
+        def look(inside: list[int], outside: list[int]) -> None:
+            load_ns, members = self.cut(inside, outside)
+            gaps = self._too_many_gaps(members)
+            heapq.heappush(heap, (load_ns, next(looks), inside, outside, gaps))
+
+        look(inside, [])
+        while heap and heap[0][-1] and next(looks) < _MOST_LOOKS and not self._clock.is_over:
+            _, _, inside, outside, gaps = heapq.heappop(heap)
+            for unit in dict.fromkeys(itertools.chain(*gaps)):
+                if unit not in inside:
+                    look(inside, [*outside, unit])
+                    inside = [*inside, unit]
+            for first, last in gaps:
+                between = np.flatnonzero(self.behind(first) & self.before(last)).tolist()
+                if set(between).isdisjoint(outside):
+                    look([*inside, *between], outside)
+        return heap[0][0] if heap else self.most_ns
+
+    def _too_many_gaps(self, members: Bools) -> list[tuple[int, int]]:
+        """Return the gaps of a path, as units before and after each, if there are too many."""
+        # By unit, the gaps of the longest way that leads to it from a member, linked backwards.
+        ways: list[tuple[int, int, Any]] = []
+        for unit, is_member in enumerate(members.tolist()):
+            way: tuple[int, int, Any] = (0, unit if is_member else -1, None)
+            for other in self._predecessors[unit]:
+                gaps, last, before = ways[other]
+                if is_member and last >= 0 and not members[other]:
+                    gaps, before = gaps + 1, ((last, unit), before)
+                if last >= 0 and (way[1] < 0 or gaps >= way[0]):
+                    way = gaps, unit if is_member else last, before
+            ways.append(way)
+            if way[0] >= self._chunks:
+                found, rest = [], way[2]
+                while rest is not None:
+                    found.append(rest[0])
+                    rest = rest[1]
+                return found
+        return []
+
+    def cut(
+        self,
+        inside: Sequence[int],
+        outside: Sequence[int] = (),
+        crossing: bool = False,
+        ties: Sequence[tuple[int, int]] = (),
+    ) -> tuple[int, Bools]:
+        """Return the least load, or crossing, with the set of units that has it.
+
+        Parameters
+        ----------
+        inside, outside : sequence of int
+            What is in the set, and what is not.
+        crossing : bool
+            Whether transfers alone count.
+        ties : sequence of (int, int)
+            If the first unit is in the set, so is the second.
+        """
+        count = source = len(self._work)
+        tails, heads, costs = self._arcs
+        costs = costs.copy()
+        by_unit = costs[-2 * count :].reshape(2, count)
+        if crossing:
+            by_unit[0] = 0
+        by_unit[0, list(outside)] = by_unit[1, list(inside)] = self.most_ns
+        if ties:
+            more = np.array([(*tie, self.most_ns) for tie in ties], dtype=np.int64).T
+            tails, heads, costs = np.concatenate([more, (tails, heads, costs)], axis=1)
+        cut = MinimumCut(tails, heads, costs, source, source + 1)
+        assert cut.is_exact
+        self._clock.charge(_CUT_S + _CUT_S_PER_ARC * len(costs))
+        return cut.capacity, cut.is_before[:count]

@@ -1,0 +1,94 @@
+"""Units that the longest device passes on to the devices before and behind it.
+
+Parts of a graph that take little time, but as much to be cut into pieces, such as the mask that all
+layers read, have to move as a whole: what a device keeps at best is a minimum cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from solver.bounds.device_cuts import DeviceCuts
+from solver.evaluation.evaluate import evaluate
+from solver.model.clock import UNLIMITED, Clock
+from solver.model.plan import PartitionPlan
+from solver.presolve.instance import Instance
+
+_MOST_STEPS: Final = 100
+
+
+def trimmed(units: Instance, plan: PartitionPlan, clock: Clock = UNLIMITED) -> PartitionPlan:
+    """Return a plan of no larger bottleneck, on positions in the middle of all that there are.
+
+    The longest device passes units on to the positions before its own ones, or to those behind:
+    such that what it keeps takes it the least (:mod:`solver.bounds.device_cuts`), out of as many of
+    its shortest units as the other device has time for.
+
+    Parameters
+    ----------
+    units : Instance
+        Without overlap, cuts made by hand, or relays.
+    plan : PartitionPlan
+        Feasible, of the objective ``bottleneck``.
+    """
+    cuts, count = DeviceCuts(units, clock=clock), len(plan.device_order)
+    if not cuts.are_exact:
+        return plan
+    position = {name: number for number, name in enumerate(plan.device_order)}
+    chunks = {name: plan.chunks.get(name, 0) for name in plan.assignment}
+    places = [
+        chunk * count + position[device]
+        for chunk, device in zip(units.lowered(chunks), units.lowered(plan.assignment), strict=True)
+    ]
+    shift = (count * units.problem.chunks_per_device - 1 - max(places)) // 2
+    order = [plan.device_order[(place - shift) % count] for place in range(count)]
+    places = [place + shift for place in places]
+    best = evaluate(units.problem, _plan(units, order, places))
+    idle = 0
+    for number in range(_MOST_STEPS):
+        if idle == 2 or clock.is_over:
+            break
+        loads = {entry.device: entry.load_ns for entry in best.usage}
+        moved = _passed_on(units, cuts, places, [loads[name] for name in order], number % 2)
+        found = evaluate(units.problem, _plan(units, order, moved))
+        idle += 1
+        if found.feasible and found.objective < best.objective:
+            best, places, idle = found, moved, 0
+    return _plan(units, order, places)
+
+
+def _passed_on(
+    units: Instance, cuts: DeviceCuts, places: list[int], loads: list[int], behind: int
+) -> list[int]:
+    """Return positions where the longest device has passed on units, to those behind or before."""
+    device, step = loads.index(max(loads)), 1 if behind else -1
+    own = [unit for unit, place in enumerate(places) if place % len(loads) == device]
+    limit = len(loads) * units.problem.chunks_per_device
+    room_ns = (max(loads) - loads[(device + step) % len(loads)]) // 2
+    free, spent_ns = set(), 0
+    for unit in sorted(own, key=lambda unit: int(units.fastest_ns[unit])):
+        spent_ns += int(units.fastest_ns[unit])
+        if spent_ns > room_ns:
+            break
+        if 0 <= places[unit] + step < limit:
+            free.add(unit)
+    # What is passed on takes all with it that is before, or behind, in the same chunk.
+    nexts = units.predecessors if behind else units.successors
+    ties = [(unit, near) for unit in own for near in nexts[unit] if places[near] == places[unit]]
+    others = set(range(len(units))).difference(own)
+    _, kept = cuts.cut(sorted(free.symmetric_difference(own)), sorted(others), ties=ties)
+    return [
+        place + step if unit in free and not kept[unit] else place
+        for unit, place in enumerate(places)
+    ]
+
+
+def _plan(units: Instance, order: Sequence[str], places: Sequence[int]) -> PartitionPlan:
+    assignment = units.lift([order[place % len(order)] for place in places])
+    used = set(assignment.values())
+    return PartitionPlan(
+        assignment,
+        tuple(name for name in order if name in used),
+        units.lift([place // len(order) for place in places]),
+    )
