@@ -1,1 +1,1 @@
-"""How models of any kind become graphs in which every value is known."""
+"""Captures of models of any kind as graphs in which every value is known."""

@@ -1,8 +1,8 @@
-"""Which operators of a captured graph are the cores of attention.
+"""Cores of attention among the operators of a captured graph.
 
-The core is what lies between the projections of queries, keys and values and that of the result:
-the scores, their softmax and the weighted sum (Korthikanti et al., "Reducing activation
-recomputation in large transformer models", MLSys 2023, section 5).
+The core lies between the projections of queries, keys and values and that of the result: the
+scores, their softmax and the weighted sum (Korthikanti et al., "Reducing activation recomputation
+in large transformer models", MLSys 2023, section 5).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def attention_cores(captured: CapturedGraph) -> tuple[frozenset[str], ...]:
 
     Notes
     -----
-    A core is a call of ``scaled_dot_product_attention``, or a softmax with all between the matrix
-    product that makes its scores and the one that reads its result.
+    A core is a call of ``scaled_dot_product_attention``, or a softmax with all operators from the
+    matrix product of its scores to the one that reads its result.
 
     Examples
     --------
@@ -51,16 +51,15 @@ def attention_cores(captured: CapturedGraph) -> tuple[frozenset[str], ...]:
 
 
 def _name(node: fx.Node) -> str:
-    """Return the name of an operator without its namespace and overload."""
     if isinstance(node.target, str):
         return node.target if node.op == "call_method" else ""
     return str(getattr(node.target, "__name__", "")).partition(".")[0]
 
 
 def _until_product(start: fx.Node, following: Callable[[fx.Node], Iterable[fx.Node]]) -> set[str]:
-    """Return what is on a way from `start` to the nearest matrix products; empty without one.
+    """Return the operators on paths from `start` to the nearest matrix products; empty without one.
 
-    No way leads through operators with weights: those are projections, norms and gates.
+    No path leads through operators with weights: those are projections, norms and gates.
     """
     reached: dict[fx.Node, None] = {}
     stack = list(following(start))

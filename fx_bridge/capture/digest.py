@@ -1,6 +1,6 @@
-"""Whether two captures are of the same graph: a line of text for each node, and their digest.
+"""Digests of captured graphs: one line of text for each node, and their hash.
 
-Devices are left out: a graph that was captured on one device is the same on another.
+Devices are left out: a graph is the same on whichever device it was captured.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def graph_lines(captured: CapturedGraph) -> dict[str, str]:
     Returns
     -------
     dict of str to str
-        Such as ``"call_function aten.relu.default(%linear) -> float32[8, 4]"``: what a node
-        calls, what it reads, every other argument, the shape and dtype of its value. Symbolic
-        sizes stand at their hints. Nodes of the body of a condition or region follow the node
-        that reads it, as ``"true_graph_0/add"``.
+        Such as ``"call_function aten.relu.default(%linear) -> float32[8, 4]"``: the target of a
+        node, its arguments, and the shape and dtype of its value. Symbolic sizes are given by their
+        hints. Nodes of the body of a condition or region follow the node that reads it, as
+        ``"true_graph_0/add"``.
 
     Examples
     --------
@@ -43,11 +43,11 @@ def graph_lines(captured: CapturedGraph) -> dict[str, str]:
 
 
 def operator_lines(captured: CapturedGraph) -> dict[str, str]:
-    """Return one line for every operator and attribute, without the values that they have.
+    """Return one line for every operator and attribute, without their values.
 
     Two captures of one model with inputs of other sizes, or in another precision, have the same
-    lines if and only if either computes what the other does: with the same numbers in its
-    arguments and constants. What only checks dtypes is left out.
+    lines if and only if they compute the same, with the same numbers in arguments and constants.
+    Operators that only check dtypes are left out.
 
     Examples
     --------
@@ -60,13 +60,13 @@ def operator_lines(captured: CapturedGraph) -> dict[str, str]:
 
 
 def graph_digest(captured: CapturedGraph) -> str:
-    """Return the SHA-256 of what a captured graph computes, apart from its weights' numbers.
+    """Return the SHA-256 of a captured graph, apart from the numbers of its weights.
 
     Returns
     -------
     str
-        64 hexadecimal digits, equal for two captures of one model with inputs of one size, in
-        any process: of names, targets, arguments, shapes and dtypes, node after node.
+        64 hexadecimal digits over names, targets, arguments, shapes and dtypes, node by node. Equal
+        in any process for two captures of one model with inputs of one size.
 
     Examples
     --------
@@ -82,19 +82,19 @@ def graph_digest(captured: CapturedGraph) -> str:
 
 
 def lines_digest(lines: Mapping[str, str]) -> str:
-    """Return the digest of a graph by its lines, as :func:`graph_lines` returns them."""
+    """Return the digest of the lines that :func:`graph_lines` returns."""
     text = "".join(f"{name}: {line}\n" for name, line in lines.items())
-    # Files may hold what no text does; it is found to differ, as anything else is.
+    # Files may hold lone surrogates; the digest then differs, as for any other difference.
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 def first_difference(expected: Mapping[str, str], found: Mapping[str, str]) -> str:
-    """Say where two graphs differ first; empty if they do not.
+    """Return the first difference of two graphs as text; empty if there is none.
 
     Parameters
     ----------
     expected, found : mapping of str to str
-        What :func:`graph_lines` returned, of the graph there and of the graph here.
+        Results of :func:`graph_lines` for the graph there and the graph here.
 
     Examples
     --------
@@ -117,7 +117,7 @@ def first_difference(expected: Mapping[str, str], found: Mapping[str, str]) -> s
 def _lines(
     module: fx.GraphModule, prefix: str, weights: Collection[int] | None = None
 ) -> Iterator[tuple[str, str]]:
-    """Yield the lines of a graph; with the identities of its weights, those without values."""
+    """Yield the lines of a graph; given the ids of its weights, only constants have values."""
     for node in module.graph.nodes:
         if weights is not None and node.target is torch.ops.aten._assert_tensor_metadata.default:
             continue
@@ -137,7 +137,7 @@ def _lines(
 
 
 def _numbers(constant: torch.Tensor) -> str:
-    """Return the entries of a few numbers, or a digest of many; nothing where there are none."""
+    """Return the entries of a small tensor, the digest of a large one, "" on the meta device."""
     if constant.is_meta:
         return ""
     if constant.numel() <= _FEW:
@@ -151,7 +151,7 @@ def _target(module: fx.GraphModule, node: fx.Node) -> str:
         child = module.get_submodule(str(node.target))
         tensors = itertools.chain(child.named_parameters(), child.named_buffers())
         parts = [f"{name} {_value(tensor)}" for name, tensor in tensors]
-        # With its settings, such as the slope of a LeakyReLU.
+        # repr has the settings, such as the slope of a LeakyReLU.
         return f"{node.target}: {' '.join([*repr(child).split(), *parts])} "
     return node.target if isinstance(node.target, str) else _function(node.target)
 
@@ -160,7 +160,7 @@ def _function(function: Any) -> str:
     if isinstance(function, (OpOverload, HigherOrderOperator)):
         return str(function)
     name = getattr(function, "__qualname__", type(function).__name__)
-    # Functions of torch that are written in C++ do not say where they are.
+    # C++ functions of torch have no __module__.
     return f"{getattr(function, '__module__', None) or 'torch'}.{name}"
 
 

@@ -1,7 +1,7 @@
-"""The ways to capture a module, in turn, until one gives its graph; or why none can.
+"""The ways to capture a module, tried in turn until one gives its graph.
 
-An error that no other way can pass ends the search at once. Otherwise the model is run: what does
-not run cannot be captured, and what runs without gradients alone is captured like that.
+An error that no other way can avoid ends the search at once. Otherwise the model is run: a model
+that does not run cannot be captured, and one that runs only without gradients is captured without.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
+from unittest import mock
 
 import torch
 from torch import nn
@@ -58,26 +59,26 @@ Capture = Literal[
 """How a graph was captured."""
 
 _SHOWN: Final = 2
-"""Differences that a message names."""
+"""Most differences that a message names."""
 
 
 class Captured(NamedTuple):
-    """A graph of a module, how it was made, and what is not as asked for."""
+    """A graph of a module, the way it was captured, and deviations from the request."""
 
     exported: Exported
     how: Capture
     note: str
     asked: frozenset[str]
-    """The questions that forward asked of its surroundings."""
+    """Queries of forward to its surroundings."""
 
 
 class DiffersError(Exception):
-    """A graph computes something else than its model; the message says what."""
+    """The graph computes something else than its model; the message has the differences."""
 
 
 @dataclass
 class Attempt:
-    """What is captured, and what was tried.
+    """A capture in progress: the model, its inputs, and the failures of earlier ways.
 
     Attributes
     ----------
@@ -90,18 +91,18 @@ class Attempt:
     constants : mapping of str to torch.Tensor
         Values of fixed inputs, by path.
     check : bool
-        Take no graph that computes something else than the model.
+        Reject graphs that compute something else than the model.
     failures : dict of str to str
-        What was tried and why it failed, by the first line of the error: the same complaint
-        three times over says no more than once.
+        Descriptions of failed ways, by the first line of the error, so that a repeated error is
+        told once.
     causes : list of Exception
-        The errors themselves, in the order in which they came.
+        The errors themselves, in order.
     differentiated : list of str
-        The calls that differentiate in forward.
+        Names of the differentiating functions that forward called.
     prefix : str
-        What the note begins with.
+        Beginning of the note.
     state : PythonState
-        What the model remembers, which every way puts back.
+        Python state of the model, which every way restores.
     """
 
     model: nn.Module
@@ -141,7 +142,7 @@ class Attempt:
 
     @casting_weights_once()
     def trace_operators(self) -> Exported:
-        """Record what runs, backward passes included."""
+        """Record the operators that run, backward passes included."""
         module, note = trace_operators(self.model, self.args, self.kwargs, self.constants)
         return Exported(module, self.args, self.kwargs, self._fixed_sizes("make_fx", note))
 
@@ -155,13 +156,13 @@ class Attempt:
         return "; ".join(filter(None, [note, sizes]))
 
     def tried(self, how: Capture, way: Callable[[], Exported]) -> Captured | None:
-        """Try one way; keep its error if it fails."""
+        """Try one way; record its error and return None if it fails."""
         watch = how != "export-strict"
         try:
             watched = self.state.during(watch=watch, watch_inputs=how == "export")
-            # Dynamo reads Python, and would take what watches for a part of it.
+            # Dynamo reads Python, and would compile the watching code too.
             questions = noted_questions() if watch else contextlib.nullcontext(all_questions())
-            # Other ways trace copies of parameters, or none.
+            # The other ways trace copies of parameters, or none.
             real = how in ("make_fx", "symbolic_trace") and can_run(
                 self.model, self.args, self.kwargs
             )
@@ -175,7 +176,7 @@ class Attempt:
                 kept,
             ):
                 made = changes.run(way)
-                # A graph whose code does not compile is none.
+                # Raises if the generated code does not compile.
                 assert made.module.code
                 to_modules(made.module)
             if self.check:
@@ -198,18 +199,18 @@ class Attempt:
         return Captured(made, how, "; ".join(note for note in notes if note), frozenset(asked))
 
     def again(self, how: Capture, way: Callable[[], Exported]) -> Captured | None:
-        """Try one way, and forget what was tried before."""
+        """Forget the failures so far, and try one way."""
         self.forget()
         return self.tried(how, way)
 
     def forget(self) -> None:
-        """Forget what was tried."""
+        """Forget the failures so far."""
         self.failures.clear()
         self.causes.clear()
         self.differentiated.clear()
 
     def _compare(self, made: Exported) -> None:
-        """Raise DiffersError unless a graph computes what the model does."""
+        """Raise DiffersError unless a graph computes the same as the model."""
         trained = self.model.training and torch.is_grad_enabled()
         gradients = trained and any(each.requires_grad for each in self.model.parameters())
         report = check_equivalence(
@@ -220,32 +221,32 @@ class Attempt:
 
     @property
     def explained(self) -> Exception:
-        """The error to explain: the first, or that of a value that the model reads in any case.
+        """The error to explain: the first data-dependent one, or else the first.
 
-        A model that sees that it is traced may fail for that before.
+        A model that sees that it is traced may fail for that before it reads a value.
         """
         return next(filter(is_data_dependent, self.causes), self.causes[0])
 
     def refused(self, advice: str = "") -> PartitionError:
-        """Return the error that says in one line why there is no graph, and what to do."""
+        """Return the error with the reasons in one line, and `advice`."""
         explained = self.failures[first_line(self.explained)]
         differing = [str(cause) for cause in self.causes if isinstance(cause, DiffersError)]
         first = self.failures[differing[0]] if differing else explained
-        told = dict.fromkeys((first, explained))
-        others = [text for text in self.failures.values() if text not in told]
+        reasons = dict.fromkeys((first, explained))
+        others = [text for text in self.failures.values() if text not in reasons]
         also = " and ".join(re.split(" failed| computes", text)[0] for text in others)
         also = f"; {also} fail{'s' if len(others) == 1 else ''} too" if others else ""
-        why = "; ".join(told)
+        why = "; ".join(reasons)
         return PartitionError(f"cannot capture {describe(self.model)}: {why}{also}; {advice}")
 
 
 def attempt(task: Attempt) -> Captured:
-    """Capture a module in the first way that gives its graph.
+    """Capture a module by the first way that gives its graph.
 
     Raises
     ------
     PartitionError
-        In one line: whether the model runs, what stopped the capture, and what to change.
+        In one line: the result of a plain run, the obstacle to the capture, and the remedy.
     """
     repeats = RepeatedFunctions()
     made = task.tried("export", functools.partial(task.export, repeats=repeats))
@@ -253,7 +254,7 @@ def attempt(task: Attempt) -> Captured:
         repeats = RepeatedFunctions(views=False)
         made = task.again("export", functools.partial(task.export, repeats=repeats))
     if made is None and repeats.copies:
-        # Its error may be about what was copied.
+        # The error may be about copied nodes.
         made = task.again("export", task.export)
     if made is not None:
         return made
@@ -295,7 +296,7 @@ def _ways(task: Attempt, differentiated: bool) -> Iterator[tuple[Capture, Callab
 
 
 def _without_gradients(task: Attempt, own_error: Exception) -> Captured:
-    """Capture a model that does not run with gradients without them, if it runs so."""
+    """Capture a model without gradients if it runs only without them."""
     why = failure(own_error, task.model)
     if torch.is_grad_enabled():
         with torch.no_grad():
@@ -311,7 +312,7 @@ def _without_gradients(task: Attempt, own_error: Exception) -> Captured:
 
 @contextlib.contextmanager
 def _differentiations(found: list[str]) -> Iterator[None]:
-    """Collect the calls that differentiate in the block."""
+    """Collect the names of differentiating functions that are called in the block."""
     from torch._functorch import eager_transforms
 
     owners: list[tuple[Any, str]] = [(torch.autograd, "grad"), (torch.autograd, "backward")]
@@ -319,20 +320,15 @@ def _differentiations(found: list[str]) -> Iterator[None]:
     owners += [(eager_transforms, name) for name in names]
     with contextlib.ExitStack() as stack:
         for owner, name in owners:
-            stack.enter_context(_noted(owner, name, found))
+            stack.enter_context(mock.patch.object(owner, name, _noted(owner, name, found)))
         yield
 
 
-@contextlib.contextmanager
-def _noted(owner: Any, name: str, found: list[str]) -> Iterator[None]:
+def _noted(owner: Any, name: str, found: list[str]) -> Callable[..., Any]:
     original = getattr(owner, name)
 
     def noted(*args: Any, **kwargs: Any) -> Any:
         found.append(name)
         return original(*args, **kwargs)
 
-    setattr(owner, name, noted)
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
+    return noted

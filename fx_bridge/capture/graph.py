@@ -1,8 +1,8 @@
-"""From a model to an FX graph in which every value is known by shape, dtype and device.
+"""Captures of models as FX graphs in which every value has a shape, dtype and device.
 
-The default is ``torch.export`` in non-strict mode. What it refuses is tried in other ways
-(:mod:`fx_bridge.capture.fallbacks`); `how` and `note` of a graph
-say which one it was, and why. The model that is given is never changed.
+The default is ``torch.export`` in non-strict mode. Models that it refuses are captured in other
+ways (:mod:`fx_bridge.capture.fallbacks`); `how` and `note` of a graph say in which, and why. The
+given model is never changed.
 """
 
 from __future__ import annotations
@@ -70,27 +70,28 @@ class CapturedGraph:
         ``"symbolic_trace"``, ``"graph_module"``, ``"exported_program"`` (given, or read from a
         file) or ``"dynamo"``.
     note : str
-        Why a fallback was used, what fixes a batch that was to be dynamic, and whatever else
-        is not as asked for; empty when all is.
+        Reasons for a fallback, for a fixed batch and for any other deviation from the request;
+        empty without any.
     args, kwargs : tuple, mapping
-        The example inputs, empty for a model that came with its values. Symbolic sizes stand
-        for the sizes of these.
+        The example inputs, empty for a model that came with its values. Symbolic sizes have their
+        sizes as hints.
     source : torch.nn.Module or None
-        The model, where a module was captured: :mod:`fx_bridge.batch.resize` captures it at
-        another batch size to see what depends on the batch.
+        The model, if a module was captured: :mod:`fx_bridge.batch.resize` captures it at another
+        batch size to find the dependences on the batch.
     constants : tuple of str
-        The inputs whose values are fixed, as they were given to :func:`capture`.
+        Inputs with fixed values, as given to :func:`capture`.
     check : bool
-        It was compared with the model; so is whatever is captured of that again.
+        True if the graph was compared with the model; so are further captures of the model.
     asked : mapping of str to object
-        What forward asked of its surroundings, such as ``"torch.is_grad_enabled()"``, and the
-        answer (:mod:`fx_bridge.capture.python.surroundings`).
+        Queries of forward to its surroundings, such as ``"torch.is_grad_enabled()"``, with their
+        answers (:mod:`fx_bridge.capture.python.surroundings`).
     in_training : frozenset of str
         Paths of the modules of `source` that were in training mode.
     device_type, attention : optional
-        What the graph is costed for; see :meth:`with_kernels`.
+        Kernels for which the graph is costed; see :meth:`with_kernels`.
     trains : bool
-        It is costed for training: autograd may choose other kernels, whose values live elsewhere.
+        True if it is costed for training: autograd may choose other kernels, whose values have
+        other storages.
     """
 
     module: fx.GraphModule
@@ -115,17 +116,17 @@ class CapturedGraph:
     def with_kernels(
         self, device_type: str | None = None, attention: str | Sequence[str] | None = None
     ) -> CapturedGraph:
-        """Return this graph, to be costed as if it ran by these kernels.
+        """Return this graph, costed as if these kernels ran it.
 
         Parameters
         ----------
         device_type : {"cpu", "cuda"}, optional
-            Whose kernels composite operators run. Without it those of the device that the model
-            is on; a model on the meta device is taken to run on CUDA.
+            Device whose kernels composite operators run. Defaults to that of the model; a model on
+            the meta device counts as on CUDA.
         attention : str or sequence of str, optional
             One or more of ``"flash"``, ``"efficient"``, ``"efficient_sm70"``, ``"cudnn"``,
             ``"cpu"`` and ``"math"``: the first whose conditions a call meets runs it, and
-            ``"math"`` where none does. Without it those of the device.
+            ``"math"`` if none does. Defaults to those of the device.
 
         Raises
         ------
@@ -141,14 +142,14 @@ class CapturedGraph:
         return self if self.trains else self._costed(trains=True)
 
     def _costed(self, **changes: Any) -> CapturedGraph:
-        """Return the same graph, costed for something else."""
+        """Return the same graph with other cost fields, sharing the storage tables."""
         made = replace(self, **changes)
         made.__dict__["_tables"] = self._tables
         return made
 
     @cached_property
     def _tables(self) -> dict[tuple[object, ...], StorageTable]:
-        """The storage tables of the graph, by kernels."""
+        """Storage tables of the graph, by kernels."""
         return {}
 
     @property
@@ -158,7 +159,7 @@ class CapturedGraph:
 
     @cached_property
     def storage_table(self) -> StorageTable:
-        """Where every value lives; found out when it is first asked for."""
+        """Storages of all values, computed on first use."""
         kernels = (*DeviceKernels.of(self).on(self.module), self.trains)
         if kernels not in self._tables:
             self._tables[kernels] = storage_table(self)
@@ -166,7 +167,7 @@ class CapturedGraph:
 
     @property
     def example_values(self) -> tuple[Any, ...]:
-        """The value of every placeholder in the example call; none where that does not fit."""
+        """Values of the placeholders in the example call; empty if the call does not fit."""
         try:
             return tuple(placeholder_values(self, self.args, self.kwargs))
         except PartitionError:
@@ -174,7 +175,7 @@ class CapturedGraph:
 
     @property
     def operators(self) -> tuple[fx.Node, ...]:
-        """The compute nodes in execution order: function, method and module calls."""
+        """Compute nodes in execution order: function, method and module calls."""
         return tuple(node for node in self.graph.nodes if node.op in COMPUTE_OPS)
 
 
@@ -202,14 +203,14 @@ def capture(
     ----------
     model : nn.Module, fx.GraphModule, torch.export.ExportedProgram, path or CapturedGraph
         A module whose parameters are on the meta device needs no memory for its weights. A
-        ``GraphModule`` is taken as it is, whoever made it: ``symbolic_trace``, ``make_fx``,
-        ``aot_export_module``; where example inputs are ``nn.Parameter`` or ``nn.Buffer``, they
-        become attributes of the captured module, which takes the others alone. A path names a
-        ``.pt2`` file of ``torch.export.save``, which unpickles: read only those you trust. A
-        graph that was captured before is returned.
+        ``GraphModule`` of any origin (``symbolic_trace``, ``make_fx``, ``aot_export_module``) is
+        used as is; its example inputs that are ``nn.Parameter`` or ``nn.Buffer`` become attributes
+        of the captured module, which takes only the others. A path names a ``.pt2`` file of
+        ``torch.export.save``, which unpickles: read only trusted ones. A captured graph is
+        returned.
     args : sequence
-        Example positional inputs; tensors are moved to the meta device when all of the
-        model's weights are there. Needed for a module, and for a ``GraphModule`` without values.
+        Example positional inputs; tensors are moved to the meta device if all weights are there.
+        Needed for a module, and for a ``GraphModule`` without values.
     kwargs : mapping of str, optional
         Example keyword inputs.
     dynamic_batch : bool
@@ -217,22 +218,22 @@ def capture(
         graph then runs at other batch sizes too. A batch of one is repeated to two. Where the
         model fixes the batch, `note` names the operator and line. For modules only.
     dynamic_shapes : optional
-        What ``torch.export.export`` takes under this name, instead. For modules only.
+        As ``torch.export.export`` takes it; instead of `dynamic_batch`. For modules only.
     constants : sequence of str
         Input tensors that forward reads as numbers, such as ``"image_grid_thw"``: names of
         arguments, or paths of tensors in them, such as ``"batch['sizes']"``. The graph is for
         their values; calls of the split or placed model with others are refused. On the meta
         device these inputs still need values. For modules only.
     check : bool
-        Run the model and its graph once on the example inputs, and compare what they compute, to
-        the bit; gradients too where the model is in training mode. A graph that differs, as where
-        a library runs other kernels while it is traced, is passed over for that of another way of
-        capturing. For modules with weights only.
+        Run the model and its graph once on the example inputs, and compare their results to the
+        bit, with gradients if the model is in training mode. If they differ, as with a library
+        that runs other kernels in a trace, the next way of capturing is tried. For modules with
+        weights only.
 
     Raises
     ------
     PartitionError
-        In one line: what cannot be captured, where, and what to do.
+        In one line: the obstacle to the capture, its place, and the remedy.
 
     Examples
     --------
@@ -274,7 +275,7 @@ def _captured(
 
 
 def _check_content(captured: CapturedGraph, model: object) -> None:
-    """Refuse graphs with nothing to place, or with values that have no sizes."""
+    """Refuse graphs without operators, or with values that have no sizes."""
     if not captured.operators:
         raise PartitionError(
             f"the graph of {describe(model)} has no operators, so there is nothing to place; "
@@ -291,7 +292,7 @@ def _check_content(captured: CapturedGraph, model: object) -> None:
 def placeholder_values(
     captured: CapturedGraph, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
 ) -> tuple[Any, ...]:
-    """Return the value of every placeholder, in their order, for a call of the captured module.
+    """Return the value of every placeholder, in order, for a call of the captured module.
 
     Parameters
     ----------

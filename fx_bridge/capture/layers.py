@@ -27,7 +27,7 @@ _MODULE_LIST: Final = "torch.nn.modules.container.ModuleList"
 _SEQUENTIAL: Final = "torch.nn.modules.container.Sequential"
 _MODULE_DICT: Final = "torch.nn.modules.container.ModuleDict"
 _UNKNOWN: Final = ("torch.nn.modules.module.Module", "")
-"""Exporters and ``unflatten`` put bare modules in the place of the model's."""
+"""Classes of the stand-ins that exporters and ``unflatten`` make for modules."""
 
 
 def repeated_modules(captured: CapturedGraph) -> tuple[str, ...]:
@@ -36,18 +36,19 @@ def repeated_modules(captured: CapturedGraph) -> tuple[str, ...]:
     Returns
     -------
     tuple of str
-        In the order in which they are registered; empty for a model that repeats nothing.
+        In the order of registration; empty for a model that repeats nothing.
 
     Notes
     -----
-    Modules repeat that are members of one ``ModuleList`` with modules of their own, the only one of
-    it too if it is called several times. So do those of a ``Sequential``, if two of them with
-    modules of their own are of one class, or are lists of the same classes: unlike ones, as the
-    parts of a stem, follow one another only. So do those of one class under one parent, unless they
-    have no modules of their own, as the embeddings of tokens and of positions, or have such a
-    ``ModuleList``, as the stacks of an encoder and of a decoder: then the layers are in it.
+    Modules with submodules repeat in three cases:
 
-    Modules without modules of their own, such as ``Linear``, repeat if they are all of a list, of
+    * They are members of one ``ModuleList``; a single member counts if it is called repeatedly.
+    * They are members of a ``Sequential``, two of which have one class, or are lists of the same
+      classes. Unlike members, as the parts of a stem, only follow one another.
+    * They have one class and one parent, and contain no such ``ModuleList``; otherwise the layers
+      are in it, as in the stacks of an encoder and of a decoder.
+
+    Modules without submodules, such as ``Linear``, repeat if they are all members of a list, have
     one class, and nothing else of the model repeats: beside layers they are projections.
 
     Examples
@@ -66,18 +67,18 @@ def repeated_modules(captured: CapturedGraph) -> tuple[str, ...]:
 def layer_calls(
     captured: CapturedGraph, modules: Sequence[str] = ()
 ) -> dict[str, ModuleCall | None]:
-    """Return which call of a layer every operator runs in.
+    """Return the call of a layer in which each operator runs.
 
     Parameters
     ----------
     modules : sequence of str
-        Paths or patterns of the layers; of those inside one another the outermost counts. Without
-        any they are those of :func:`repeated_modules`.
+        Paths or patterns of the layers; of nested ones the outermost counts. Defaults to
+        :func:`repeated_modules`.
 
     Returns
     -------
     dict of str to ModuleCall or None
-        By operator, in execution order; None for those that run in none.
+        By operator, in execution order; None outside the layers.
     """
     first_path = {path: paths[0] for paths in registered_paths(captured) for path in paths}
     layers = set(repeated_modules(captured))
@@ -104,26 +105,26 @@ class _Modules:
             if operators and path not in also:
                 self.children[path.rpartition(".")[0]].append(path)
         self.classes = called_classes(captured) | _classes_of_modules(captured)
-        # Graphs of modules that are shared have some of what they run under other paths.
+        # In graphs of shared modules, some of their operators are under other paths.
         self.around = {path.rpartition(".")[0] for path in self.classes} | set(self.children)
         calls = {call for running in module_calls(captured).values() for call in running}
         self.calls = Counter(call.path for call in calls)
 
     def repeated(self, parent: str, *, alone: bool = False) -> list[str]:
-        """Return the outermost modules below `parent` that repeat.
+        """Return the outermost repeated modules below `parent`.
 
         Parameters
         ----------
         alone : bool
-            Whether those of lists whose members have no modules of their own.
+            Return those of lists whose members have no submodules instead.
         """
         children = self.children.get(parent, [])
         if self._is_list_of_layers(parent, alone=alone):
             return list(children)
-        alike = Counter(self.classes.get(path) for path in children if self._may_be_layer(path))
+        counts = Counter(self.classes.get(path) for path in children if self._may_be_layer(path))
         found: list[str] = []
         for path in children:
-            is_layer = self._may_be_layer(path) and alike[self.classes.get(path)] > 1
+            is_layer = self._may_be_layer(path) and counts[self.classes.get(path)] > 1
             found += [path] if is_layer else self.repeated(path, alone=alone)
         return found
 
@@ -142,7 +143,7 @@ class _Modules:
         return max(kinds.values(), default=0) > 1
 
     def _kind(self, path: str) -> Hashable:
-        """Return the class of a module; of a list the different kinds of its members."""
+        """Return the class of a module; of a list the distinct classes of its members."""
         if not self._is_list(path):
             return self.classes.get(path)
         return tuple(dict.fromkeys(map(self._kind, self.children.get(path, ()))))
@@ -164,13 +165,13 @@ class _Modules:
         own = self.classes.get(path, "")
         if own not in _UNKNOWN:
             return own in (_MODULE_LIST, _SEQUENTIAL)
-        # Graphs that were saved do not tell of a list, which itself is never called.
+        # Saved graphs do not record lists, which are never called themselves.
         names = [child.rpartition(".")[2] for child in self.children.get(path, ())]
         return bool(names) and all(name.isdigit() for name in names)
 
 
 def _classes_of_modules(captured: CapturedGraph) -> dict[str, str]:
-    """Return the classes of the modules that are there, with those of lists for their kinds."""
+    """Return the classes of the model's modules, with a base class for all lists."""
     from torch import fx
 
     model = captured.module if captured.source is None else captured.source

@@ -1,8 +1,8 @@
-"""Which operators of a captured graph are inside which module of the model.
+"""The modules of the model in which the operators of a captured graph run.
 
 Exporters write the stack of modules whose ``forward`` was running when a node was made into
 ``meta["nn_module_stack"]``, each with its path. ``symbolic_trace`` leaves calls of modules in the
-graph. Graphs that have neither, such as those of ``make_fx``, still name the weights they read.
+graph. Graphs with neither, such as those of ``make_fx``, still name the weights they read.
 """
 
 from __future__ import annotations
@@ -24,38 +24,37 @@ if TYPE_CHECKING:
     from fx_bridge.capture.graph import CapturedGraph
 
 _ROOT: Final = re.compile(r"^L\[[^\]]*\]\.?")
-"""What dynamo writes before the paths of modules: the local variable that holds the model."""
+"""Prefix of module paths by dynamo: the local variable that holds the model."""
 _CALL: Final = re.compile(r"@(\d+)$")
-"""What tracers write behind the path of a module that is called again."""
+"""Suffix of module paths by tracers for repeated calls."""
 _SUGGESTIONS: Final = 3
 
 
 class ModuleCall(NamedTuple):
-    """One call of a module: its path, and the number that the tracer gave to the call."""
+    """One call of a module: its path, and the tracer's number of the call."""
 
     path: str
     number: int
 
 
 def module_calls(captured: CapturedGraph) -> dict[str, tuple[ModuleCall, ...]]:
-    """Return the calls of modules that every operator runs in, outermost first.
+    """Return the calls of modules in which each operator runs, outermost first.
 
     Returns
     -------
     dict of str to tuple of ModuleCall
-        One entry for every operator, in execution order, without the model itself: an operator
-        of the model's own ``forward`` has an empty tuple.
+        One entry for every operator, in execution order, without the model itself: an operator of
+        the model's own ``forward`` has an empty tuple.
 
     Notes
     -----
-    In a graph that tells of no modules an operator is in the module whose weight it reads, the
-    first of them if it reads several.
+    In a graph without a record of modules, an operator is in the module of the first weight it
+    reads.
     """
     from fx_bridge.capture.graph import check_captured
 
     check_captured(captured, "read the modules of", "module_calls(capture(model, args))")
-    told = any(n.meta.get("nn_module_stack") or n.op == "call_module" for n in captured.operators)
-    if not told:
+    if not any(n.meta.get("nn_module_stack") or n.op == "call_module" for n in captured.operators):
         return {node.name: _calls_by_weight(node) for node in captured.operators}
     earlier: Counter[str] = Counter()
     stacks = {node.name: _stack(node, earlier) for node in captured.operators}
@@ -69,16 +68,15 @@ def module_operators(captured: CapturedGraph) -> dict[str, tuple[str, ...]]:
     Returns
     -------
     dict of str to tuple of str
-        Operators in execution order; modules in the order of their first operators, an outer one
-        before its inner ones, and last those without operators, as far as the captured graph
-        knows them. A module that has several paths has an entry for each.
+        Operators in execution order. Modules are in the order of their first operators, an outer
+        one before its inner ones; known modules without operators are last. A module with several
+        paths has an entry for each.
 
     Notes
     -----
-    An operator is inside a module if it runs while the module or one registered beneath it runs.
-    So a ``ModuleList`` has the operators of its members, a block has those of a shared module that
-    it calls, wherever that is registered, and of one that is registered in it all of them, whoever
-    calls it.
+    An operator is inside a module if it runs while the module, or one registered beneath it, runs.
+    So a ``ModuleList`` has the operators of its members. A block has those of a shared module that
+    it calls, wherever that is registered, and all of one registered in it, whoever calls it.
     """
     calls = module_calls(captured)
     also = {path: paths for paths in registered_paths(captured) for path in paths}
@@ -102,7 +100,7 @@ def module_operators(captured: CapturedGraph) -> dict[str, tuple[str, ...]]:
 
 
 def innermost_modules(captured: CapturedGraph) -> dict[str, str]:
-    """Return the path of the innermost module that each operator runs in, empty for the model."""
+    """Return the path of the innermost module in which each operator runs, "" for the model."""
     return {name: calls[-1].path if calls else "" for name, calls in module_calls(captured).items()}
 
 
@@ -155,7 +153,7 @@ def operators_of(captured: CapturedGraph, path: str) -> tuple[str, ...]:
 
 
 def check_modules(names: Iterable[str], what: str, example: str) -> tuple[str, ...]:
-    """Return names or patterns as a tuple; PartitionError, which begins with `what`, if not."""
+    """Return names or patterns as a tuple; otherwise raise an error beginning with `what`."""
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise PartitionError(f"{what} is {shown(names)}; write a list of modules, {example}")
     names = tuple(names)
@@ -166,7 +164,7 @@ def check_modules(names: Iterable[str], what: str, example: str) -> tuple[str, .
 
 
 def matching_modules(pattern: str, known: Iterable[str]) -> list[str]:
-    """Return the paths that a path or a pattern of ``fnmatch`` means, where ``*`` takes dots too.
+    """Return the paths that equal a path or match an ``fnmatch`` pattern; ``*`` takes dots too.
 
     Raises
     ------
@@ -197,11 +195,11 @@ def unknown_module(path: object, known: Iterable[str]) -> PartitionError:
 
 def _stack(node: fx.Node, earlier: Counter[str]) -> tuple[tuple[str, str], ...]:
     stack = node.meta.get("nn_module_stack") or {}
-    told = tuple((str(entry[0]), str(key)) for key, entry in stack.items())
-    if node.op == "call_module" and str(node.target) not in [path for path, _ in told]:
-        told = (*told, (str(node.target), f"@{earlier[str(node.target)]}"))
+    calls = tuple((str(entry[0]), str(key)) for key, entry in stack.items())
+    if node.op == "call_module" and str(node.target) not in [path for path, _ in calls]:
+        calls = (*calls, (str(node.target), f"@{earlier[str(node.target)]}"))
         earlier[str(node.target)] += 1
-    return told
+    return calls
 
 
 def _calls(stack: Iterable[tuple[str, str]]) -> tuple[ModuleCall, ...]:
@@ -220,12 +218,12 @@ def _calls_by_weight(node: fx.Node) -> tuple[ModuleCall, ...]:
 
 
 def class_name(cls: object) -> str:
-    """Return the full name of a class, which saved graphs have in its place."""
+    """Return the full name of a class, or the name that a saved graph has in its place."""
     return f"{cls.__module__}.{cls.__qualname__}" if isinstance(cls, type) else str(cls)
 
 
 def called_classes(captured: CapturedGraph) -> dict[str, str]:
-    """Return the class of every module that a graph tells of, by its path."""
+    """Return the class of every module that a graph records, by its path."""
     entries = (
         entry
         for node in captured.operators
@@ -234,8 +232,8 @@ def called_classes(captured: CapturedGraph) -> dict[str, str]:
     return {_path(str(entry[0])): class_name(entry[1]) for entry in entries}
 
 
-def _path(told: str) -> str:
-    return _CALL.sub("", _ROOT.sub("", told))
+def _path(recorded: str) -> str:
+    return _CALL.sub("", _ROOT.sub("", recorded))
 
 
 def registered_paths(captured: CapturedGraph) -> list[tuple[str, ...]]:
@@ -245,7 +243,7 @@ def registered_paths(captured: CapturedGraph) -> list[tuple[str, ...]]:
     paths: dict[int, list[str]] = {}
     model = captured.module if captured.source is None else captured.source
     for path, module in model.named_modules(remove_duplicate=False):
-        # A graph holds bodies of conditions and loops as submodules that the model never had.
+        # A graph holds bodies of conditions and loops as submodules that the model lacks.
         if path and not (captured.source is None and isinstance(module, fx.GraphModule)):
             paths.setdefault(id(module), []).append(path)
     return [tuple(names) for names in paths.values()]

@@ -1,4 +1,4 @@
-"""Which operators of a captured graph draw random numbers."""
+"""The operators of a captured graph that draw random numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.capture.model.attributes import attribute_at
 
 _PYTHON_RANDOM: Final = frozenset({"gumbel_softmax", "multi_head_attention_forward"})
-"""Random functions that bear no name of an ATen operator."""
+"""Random functions without an ATen operator of the same name."""
 _TRAINING_FLAGS: Final = ("train", "training")
 _DROPOUTS: Final = (nn.modules.dropout._DropoutNd,)
 
@@ -21,7 +21,7 @@ _DROPOUTS: Final = (nn.modules.dropout._DropoutNd,)
 def random_operators(captured: CapturedGraph) -> list[fx.Node]:
     """Return the operators that draw random numbers, in execution order.
 
-    A dropout that is switched off draws none.
+    A disabled dropout draws none.
     """
     return [node for node in captured.operators if _is_random(node, captured.module)]
 
@@ -73,7 +73,7 @@ def _is_random_module(module: nn.Module) -> bool:
 
 
 def _overload(node: fx.Node) -> OpOverload | None:
-    """Return the tagged random ATen operator that a node calls, or that bears its name."""
+    """Return the tagged random ATen operator that a node calls, or that has its name."""
     target = node.target
     if isinstance(target, OpOverload):
         return target if torch.Tag.nondeterministic_seeded in target.tags else None
@@ -99,7 +99,7 @@ def _arguments(node: fx.Node, overload: OpOverload | None) -> dict[str, Any]:
     try:
         bound = inspect.signature(node.target).bind(*node.args, **node.kwargs)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        # Builtins and methods have no signature; their schema is as good.
+        # Builtins and methods have no signature; their schema serves too.
         names = [p.name for p in overload._schema.arguments] if overload is not None else []
         return dict(zip(names, node.args, strict=False)) | node.kwargs
     bound.apply_defaults()

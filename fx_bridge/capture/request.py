@@ -22,12 +22,12 @@ class CaptureSettings:
     check: bool
 
     def check_model(self, model: object, known: tuple[type, ...]) -> None:
-        """Refuse what is no model, and requests that this kind of model does not take.
+        """Refuse objects that are no model, and options that this class of model does not take.
 
         Parameters
         ----------
         known : tuple of type
-            Kinds of models.
+            Classes of models.
         """
         for name in ("dynamic_batch", "check"):
             if not isinstance(value := getattr(self, name), bool):

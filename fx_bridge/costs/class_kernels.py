@@ -137,9 +137,7 @@ class _Choosing(DeviceKernels):
         self.choices.append(tuple(other.choose(call) for other in self.others))
         return self.choices[-1][0]
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         fusing = [other.fuses(func, args, kwargs or {}) for other in self.others]
         if any(fusing):
             self.choices.append(tuple(_OTHERS[not fuses] for fuses in fusing))

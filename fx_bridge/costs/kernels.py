@@ -72,9 +72,7 @@ class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._known.clear()
         return self.count
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any_wrapper(types):
             return NotImplemented
         kwargs = kwargs or {}

@@ -72,9 +72,7 @@ class DeviceKernels(TorchFunctionMode):
         own = CPU_KERNELS if device_type == "cpu" else CUDA_KERNELS
         return device_type, own if self.attention is None else self.attention
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call `func`, or what the device would run instead."""
         kwargs = kwargs or {}
         if func in ATTENTION:

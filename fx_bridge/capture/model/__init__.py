@@ -1,1 +1,1 @@
-"""What a model and its example call are made of: inputs, state, caches, messages about them."""
+"""Models and their example calls: inputs, state, caches and messages."""

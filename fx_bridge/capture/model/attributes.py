@@ -1,8 +1,8 @@
 """Give each stage the parameters, buffers and submodules that its graph reads.
 
 ``split_module`` flattens the names of modules (``a.b`` and ``a_b`` become one) and leaves
-parameters at the root. Here a stage gets every attribute under the path that it has in the
-captured module. Nothing is copied: the objects are the captured module's own.
+parameters at the root. Here a stage gets each attribute at its path in the captured module. Nothing
+is copied.
 """
 
 from __future__ import annotations
@@ -50,17 +50,15 @@ def adopt(destination: nn.Module, source: nn.Module, paths: Iterable[str]) -> No
     Parameters
     ----------
     destination : torch.nn.Module
-        Plain containers are created in it as needed, each with the ``training`` flag of its
-        counterpart.
+        Gets plain containers as needed, each with the ``training`` flag of its counterpart.
     source : torch.nn.Module
-        Not changed; parameters, buffers (with their persistence), submodules and other
-        attributes are shared with it.
+        Shares its parameters, buffers (with their persistence), submodules and other attributes.
     paths : iterable of str
-        Qualified names, such as ``"encoder.weight"``; doubles count once.
+        Qualified names, such as ``"encoder.weight"``; duplicates are ignored.
     """
     created = {id(destination)}
-    # A module before what is inside it: a path inside an adopted module is already there,
-    # and writing it would change the captured module.
+    # Modules before their contents: a path inside an adopted module is already there, and
+    # writing it would change the captured module.
     for path in sorted(dict.fromkeys(paths), key=lambda path: path.count(".")):
         prefix, _, name = path.rpartition(".")
         owner: nn.Module | None = destination
@@ -83,7 +81,7 @@ def adopt(destination: nn.Module, source: nn.Module, paths: Iterable[str]) -> No
 
 def _register(owner: nn.Module, counterpart: nn.Module, name: str) -> None:
     value = own_attribute(counterpart, name)
-    # No register_parameter, which refuses the names of a GraphModule's own attributes.
+    # register_parameter refuses the names of a GraphModule's own attributes.
     if name in counterpart._parameters:
         owner._parameters[name] = value
     elif name in counterpart._buffers:

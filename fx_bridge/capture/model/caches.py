@@ -1,8 +1,8 @@
-"""Let pytrees look into the caches that transformers' models take and return.
+"""Let pytrees flatten the caches that transformers' models take and return.
 
-transformers registers one class of them, on request, and loses what its layers count. Here a cache
-of any kind is its tensors, in the order of its attributes; whatever else it holds is structure, so
-that a call with another length, where that is a number, is refused.
+transformers registers one cache class, on request, and loses the counters of its layers. Here a
+cache of any class has its tensors as leaves, in the order of its attributes. Everything else is
+structure, so a call with another length, where that is a number, is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _BASES: Final = ("Cache", "CacheLayerMixin", "LinearAttentionCacheLayerMixin", "
 
 
 def register_caches() -> None:
-    """Register the caches of transformers where a program has imported it."""
+    """Register the caches of transformers if the program has imported it."""
     library = sys.modules.get(_LIBRARY)
     base = getattr(library, "Cache", None)
     if base is None:
@@ -34,20 +34,19 @@ def register_caches() -> None:
 
 
 def _register(cls: type[Any], parts: tuple[type[Any], ...]) -> None:
-    def flatten(cache: Any) -> tuple[list[Any], Any]:
-        tensors: list[tuple[str, torch.Tensor]] = []
-        structure = _taken_apart(cache, parts, "", tensors)
-        return [tensor for _, tensor in tensors], structure
-
     def flatten_with_keys(cache: Any) -> tuple[list[Any], Any]:
         tensors: list[tuple[str, torch.Tensor]] = []
-        structure = _taken_apart(cache, parts, "", tensors)
+        structure = _flatten(cache, parts, "", tensors)
         # torch takes no path for the name of an attribute.
         keys = [pytree.GetAttrKey(name.replace(".", "_")) for name, _ in tensors]
         return list(zip(keys, (tensor for _, tensor in tensors), strict=True)), structure
 
+    def flatten(cache: Any) -> tuple[list[Any], Any]:
+        pairs, structure = flatten_with_keys(cache)
+        return [tensor for _, tensor in pairs], structure
+
     def unflatten(tensors: Any, structure: Any) -> Any:
-        return _put_together(structure, iter(list(tensors)))
+        return _unflatten(structure, iter(list(tensors)))
 
     pytree.register_pytree_node(
         cls,
@@ -59,16 +58,16 @@ def _register(cls: type[Any], parts: tuple[type[Any], ...]) -> None:
     register_pytree_flatten_spec(cls, lambda cache, _: flatten(cache)[0])
 
 
-def _taken_apart(
+def _flatten(
     value: Any, parts: tuple[type[Any], ...], path: str, tensors: list[tuple[str, Any]]
 ) -> tuple[Any, ...]:
-    """Append the tensors of `value`, and return the rest of it as comparable tuples."""
+    """Append the tensors of `value` to `tensors`; return its structure as comparable tuples."""
 
     def within(held: Any, name: Any) -> tuple[Any, ...]:
-        return _taken_apart(held, parts, f"{path}.{name}".lstrip("."), tensors)
+        return _flatten(held, parts, f"{path}.{name}".lstrip("."), tensors)
 
     if isinstance(value, parts):
-        # Where tensors are is theirs to say, and may be another device in the next call.
+        # The device is that of the tensors, and may be another in the next call.
         held = {k: v for k, v in vars(value).items() if not isinstance(v, torch.device)}
         left = tuple((k, _Place(v)) for k, v in vars(value).items() if k not in held)
         inside = tuple((name, within(each, name)) for name, each in held.items())
@@ -79,24 +78,24 @@ def _taken_apart(
         return (type(value), tuple(within(each, n) for n, each in enumerate(value)))
     if value is None or isinstance(value, (bool, int, float, str, type, torch.dtype)):
         return (None, value)
-    # Tensors, and whatever stands for one in a pytree: a proxy, a name, a size.
+    # Tensors, and their stand-ins in a pytree: proxies, names, sizes.
     tensors.append((path, value))
     return ()
 
 
-def _put_together(structure: tuple[Any, ...], tensors: Any) -> Any:
+def _unflatten(structure: tuple[Any, ...], tensors: Any) -> Any:
     if not structure:
         return next(tensors)
     kind, held, *left = structure
     if kind is None:
         return held
     if kind is dict:
-        return {key: _put_together(each, tensors) for key, each in held}
+        return {key: _unflatten(each, tensors) for key, each in held}
     if kind in (list, tuple):
-        return kind(_put_together(each, tensors) for each in held)
+        return kind(_unflatten(each, tensors) for each in held)
     made = kind.__new__(kind)
     for name, each in held:
-        setattr(made, name, _put_together(each, tensors))
+        setattr(made, name, _unflatten(each, tensors))
     for name, place in left[0]:
         devices = [v.device for v in vars(made).values() if isinstance(v, torch.Tensor)]
         setattr(made, name, devices[0] if devices else place.device)
@@ -104,7 +103,7 @@ def _put_together(structure: tuple[Any, ...], tensors: Any) -> Any:
 
 
 class _Place:
-    """A device, which makes no difference between two structures."""
+    """A device, ignored in comparisons of structures."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

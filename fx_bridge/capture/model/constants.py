@@ -1,4 +1,4 @@
-"""Inputs whose values are fixed: which they are, and where a graph takes them."""
+"""Inputs with fixed values, and their placeholders."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def named_leaves(
 def constant_inputs(
     model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], names: Sequence[str]
 ) -> dict[str, torch.Tensor]:
-    """Return the tensors among the inputs that are fixed, by path.
+    """Return the fixed tensors among the inputs, by path.
 
     Parameters
     ----------
     args, kwargs : tuple, mapping
         The example inputs.
     names : sequence of str
-        Arguments, all of whose tensors are meant, or paths of single tensors.
+        Arguments, with all their tensors, or paths of single tensors.
 
     Raises
     ------
     PartitionError
-        If a name is no input, or one without a tensor that has values.
+        If a name is no input, or an input without a tensor that has values.
     """
     if not names:
         return {}

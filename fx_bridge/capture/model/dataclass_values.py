@@ -1,4 +1,4 @@
-"""Let torch.export look into the dataclasses that a model takes and returns."""
+"""Let torch.export flatten the dataclasses that a model takes and returns."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _T = TypeVar("_T")
 def with_dataclasses(
     export: Callable[[], _T], model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> _T:
-    """Export, and again after each failure that leaves a dataclass to register.
+    """Export, and again after each failure that reveals an unregistered dataclass.
 
-    A dataclass is registered with ``torch.export.register_dataclass``, as torch itself advises:
-    calls of the split need that too, so it stays registered.
+    Dataclasses are registered with ``torch.export.register_dataclass``, as torch advises. They stay
+    registered, because calls of the split need that too.
 
     Parameters
     ----------
     export : callable
-        Runs `model`; its error is raised if there is no dataclass to look into.
+        Runs `model`; its error is raised if no dataclass is left to register.
     args : tuple
         Example inputs, by position.
     kwargs : dict
         Example inputs, by name.
     """
-    # Those within others are seen once these are known.
+    # Nested dataclasses show once the outer ones are registered.
     while unknown := _unregistered((args, kwargs)):
         _register(unknown)
     while True:
@@ -52,7 +52,7 @@ def _register(classes: set[type[Any]]) -> None:
 
 @contextlib.contextmanager
 def _returned_dataclasses(model: nn.Module) -> Iterator[set[type[Any]]]:
-    """Collect the dataclasses that calls of `model` return and torch.export cannot look into."""
+    """Collect the unregistered dataclasses that calls of `model` return."""
     found: set[type[Any]] = set()
 
     def look(module: nn.Module, _: Any, output: Any) -> None:
@@ -67,7 +67,7 @@ def _returned_dataclasses(model: nn.Module) -> Iterator[set[type[Any]]]:
 
 
 def _unregistered(values: Any) -> set[type[Any]]:
-    """Return the classes of what has fields, but is a leaf for torch."""
+    """Return the dataclasses that are leaves for torch."""
     leaves = pytree.tree_leaves(values)
     return {
         type(leaf)

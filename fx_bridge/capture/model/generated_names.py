@@ -1,8 +1,8 @@
-"""Keep the arguments of a generated function apart from all else that its code names.
+"""Keep the arguments of a generated function apart from all other names in its code.
 
-torch generates code in which the arguments of a model stand under their own names, beside
-``device(type='cpu')``, ``torch``, ``inf``, ``slice`` and whatever else a graph writes down. An
-argument called ``device`` hides what is meant.
+torch generates code in which the arguments of a model keep their names, beside
+``device(type='cpu')``, ``torch``, ``inf``, ``slice`` and other names of a graph. An argument called
+``device`` would hide the function.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _IMPORTS: Final = {
 
 
 def keep_names_apart(module: fx.GraphModule) -> None:
-    """Let the generated code of a module, and of what has its signature, name what it means.
+    """Make the generated code of a module, and of others with its signature, free of clashes.
 
     Examples
     --------
@@ -62,15 +62,16 @@ def keep_names_apart(module: fx.GraphModule) -> None:
 
 
 class ModuleOfAnyNames(fx.GraphModule):
-    """A module whose parts may be called like attributes of a ``GraphModule``, such as ``graph``.
+    """A module whose parts may have names of ``GraphModule`` attributes, such as ``graph``.
 
-    They are where the parts of any module are, under their own names, and
-    :func:`~fx_bridge.capture.model.attributes.attribute_at` finds them. It cannot be pickled then.
+    The parts are in the tables of the module under their own names, where
+    :func:`~fx_bridge.capture.model.attributes.attribute_at` finds them. Such a module cannot be
+    pickled.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
         if is_reserved(name):
-            # Not to the part of the model that is called so.
+            # The attribute of the GraphModule, not the part of the model with this name.
             object.__setattr__(self, name, value)
         else:
             super().__setattr__(name, value)
@@ -110,12 +111,12 @@ def _hidden_parts(module: nn.Module) -> list[str]:
 
 
 def held_name(path: str) -> str:
-    """Return a path that a plain GraphModule can hold in place of `path`."""
+    """Return the path under which a plain GraphModule can hold the attribute at `path`."""
     return f"{_HELD}{path}" if is_reserved(path) else path
 
 
 def with_own_names(module: ModuleOfAnyNames) -> None:
-    """Give the parts of a module that have names of :func:`held_name` their own."""
+    """Rename the parts of a module from :func:`held_name` back to their own names."""
     tables: tuple[Any, ...] = (module._modules, module._parameters, module._buffers)
     for table in tables:
         items = {name.removeprefix(_HELD): part for name, part in table.items()}
@@ -130,13 +131,13 @@ def with_own_names(module: ModuleOfAnyNames) -> None:
 
 
 def _hidden_name(node: fx.Node) -> str:
-    """Return the part of the model that a node reads, if a GraphModule hides it."""
+    """Return the name of the part of the model that a node reads, if a GraphModule hides it."""
     name = str(node.target).partition(".")[0] if node.op in _READING else ""
     return name if is_reserved(name) else ""
 
 
 def _read_of_hidden(node: fx.Node) -> tuple[str, str]:
-    """Return how generated code reads a part of the model, and how it has to."""
+    """Return the generated expression that reads a part of the model, and its replacement."""
     target = str(node.target)
     name, _, rest = target.partition(".")
     if rest or node.op == "call_module":
@@ -154,7 +155,7 @@ def _arguments(codegen: CodeGen, nodes: Any) -> list[str]:
 
 
 class _Apart(CodeGen):
-    """Generates code that reads its arguments, and then gives their names back."""
+    """Generates code that copies its arguments to other names, then restores the hidden ones."""
 
     _flatten = _FLATTEN
 
@@ -197,7 +198,7 @@ _KINDS: Final[dict[type[Any], type[Any]]] = {CodeGen: _Apart, _PyTreeCodeGen: _A
 
 
 def _is_named(name: str, body: Sequence[str]) -> bool:
-    """Return whether lines name something, other than where they take an argument."""
+    """Return True if a line uses `name` other than to take an argument."""
     taken = re.compile(rf"\w+ = {re.escape(name)}\n")
     named = re.compile(rf"(?<![\w.]){re.escape(name)}(?!\w)")
     return any(named.search(line) and not taken.fullmatch(line) for line in body)
@@ -206,10 +207,10 @@ def _is_named(name: str, body: Sequence[str]) -> bool:
 def _with_names_back(
     body: list[str], nodes: Sequence[fx.Node], hidden: dict[str, str]
 ) -> list[str]:
-    """Return generated lines that first keep arguments under other names."""
+    """Return generated lines after copies of the arguments and imports of the hidden names."""
     body = list(body)
     targets = {str(n.target).lstrip("*") for n in nodes if n.op == "placeholder"}
-    # Most names of builtins, such as input, are of no use to generated code.
+    # Generated code does not use most builtins, such as input.
     hidden = {name: other for name, other in hidden.items() if _is_named(name, body)}
     for number, node in enumerate(nodes):
         name = str(node.target).lstrip("*")

@@ -1,4 +1,4 @@
-"""Parts of a model that are called like attributes that a ``GraphModule`` has for itself."""
+"""Parts of a model with the names of ``GraphModule`` attributes."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _OF_PLACED: Final = frozenset({"devices", "model_state_dict", "load_model_state_
 
 
 def is_reserved(path: str) -> bool:
-    """Return whether modules of stages have an attribute of their own where a path begins."""
+    """Return True if a path begins with an attribute name of stage modules."""
     return path.partition(".")[0] in _OF_TORCH | _OF_PLACED
 
 
 def is_of_torch(path: str) -> bool:
-    """Return whether every ``GraphModule`` has an attribute of its own where a path begins."""
+    """Return True if a path begins with an attribute name of every ``GraphModule``."""
     return path.partition(".")[0] in _OF_TORCH
 
 
 def own_attribute(module: Any, name: str) -> Any:
-    """Return an attribute of the model, also where that of a GraphModule hides it."""
+    """Return an attribute of the model, even if a GraphModule's own attribute hides it."""
     if is_reserved(name) and isinstance(module, fx.GraphModule):
         for table in (module._parameters, module._buffers, module._modules):
             if name in table:

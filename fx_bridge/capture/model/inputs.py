@@ -1,4 +1,4 @@
-"""Example inputs: whether they can be a call's, where they go, and in what order they arrive."""
+"""Example inputs: their checks, their placeholders, and the order of their leaves."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from solver.model.text import shown
 
 _DICTS: Final = (dict, OrderedDict, defaultdict)
 _SHOWN: Final = 6
-"""Inputs that a message names."""
+"""Most inputs that a message names."""
 _GATHERING: Final = ("fully_shard", "replicate", "replicate_with_fsdp")
-"""Functions of torch.distributed that add hooks to a module for its weights."""
+"""Functions of torch.distributed that add weight hooks to a module."""
 _LONG: Final = 160
-"""Characters of a structure that a message shows."""
+"""Most characters of a structure that a message shows."""
 
 
 def check_constants(names: object) -> tuple[str, ...]:
-    """Return the names of fixed inputs; raise PartitionError unless it is a list of names."""
+    """Return the names of fixed inputs; raise PartitionError unless they are a list of names."""
     if isinstance(names, Sequence) and not isinstance(names, str):
         found = tuple(name for name in names if isinstance(name, str) and name)
         if len(found) == len(names):
@@ -41,7 +41,7 @@ def check_constants(names: object) -> tuple[str, ...]:
 
 
 def check_call(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raise PartitionError unless `model` takes as many inputs, under such names, none a module."""
+    """Raise PartitionError unless `model` takes these inputs and none of them is a module."""
     for leaf in pytree.tree_leaves((args, kwargs)):
         if isinstance(leaf, nn.Module):
             raise PartitionError(
@@ -58,7 +58,7 @@ def check_call(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def check_initialised(model: nn.Module) -> None:
-    """Raise PartitionError if a parameter waits for the first call to get its shape."""
+    """Raise PartitionError if a parameter has no shape before the first call."""
     for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
         if is_lazy(tensor):
             raise PartitionError(
@@ -68,7 +68,7 @@ def check_initialised(model: nn.Module) -> None:
 
 
 def check_scripts(model: nn.Module) -> None:
-    """Raise PartitionError if a part of `model` is TorchScript, whose weights cannot be seen."""
+    """Raise PartitionError if a part of `model` is TorchScript, whose weights are invisible."""
     for name, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             part = f"its submodule {name!r}" if name else "it"
@@ -86,7 +86,7 @@ def check_scripts(model: nn.Module) -> None:
 
 
 def check_unsharded(model: nn.Module) -> None:
-    """Raise PartitionError if a library gathers weights of a part of `model` around its runs."""
+    """Raise PartitionError if a library gathers weights of a part of `model` around its calls."""
     fsdp: Any = sys.modules.get("torch.distributed.fsdp")
     composed: Any = sys.modules.get("torch.distributed._composable.contract")
     for name, module in model.named_modules():
@@ -105,7 +105,7 @@ def check_unsharded(model: nn.Module) -> None:
 def on_device_of(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Move example inputs to the meta device for a model that is wholly there."""
+    """Move example inputs to the meta device if the whole model is there."""
     tensors = itertools.chain(module.parameters(), module.buffers())
     if {tensor.device.type for tensor in tensors} != {"meta"}:
         return args, kwargs
@@ -118,7 +118,7 @@ def on_device_of(
 def as_distinct(
     args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return example inputs in which no tensor stands twice, but tensors that share memory.
+    """Return example inputs without duplicates: a repeated tensor becomes another with its memory.
 
     Traced as one value, two inputs would be one in every call.
     """
@@ -143,7 +143,7 @@ def flat_inputs(graph: fx.Graph, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     Raises
     ------
     PartitionError
-        If the call leaves out an input, gives another, or one of another structure.
+        If the call leaves out an input, adds one, or gives one of another structure.
     """
     info = getattr(graph._codegen, "pytree_info", None)
     spec = getattr(info, "in_spec", None)
@@ -155,15 +155,15 @@ def flat_inputs(graph: fx.Graph, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     values: list[Any] = []
     for parameter in parameters:
         value = bound.arguments[parameter.name]
-        # The interpreter collects all that is left for a *args placeholder.
+        # The interpreter collects the remaining values for a *args placeholder.
         values.extend(value if parameter.kind is parameter.VAR_POSITIONAL else [value])
     return tuple(values)
 
 
 def input_names(graph: fx.Graph) -> tuple[list[str], int]:
-    """Return the names of the arguments of a graph, and how many it was captured with by place.
+    """Return the argument names of a graph, and the number captured by position.
 
-    The generated code takes every input by its place or by its name.
+    The generated code takes every input by position or by name.
     """
     info: Any = getattr(graph._codegen, "pytree_info", None)
     if info is None or not _has_both(info.in_spec):
@@ -175,12 +175,12 @@ def input_names(graph: fx.Graph) -> tuple[list[str], int]:
 
 
 def _has_both(spec: pytree.TreeSpec) -> bool:
-    """Return whether a structure is that of args and kwargs: make_fx knows the former only."""
+    """Return True if a structure is that of args and kwargs; make_fx has args only."""
     return spec.num_children == 2 and spec.child(1).type is dict and spec.child(0).type is tuple
 
 
 def described_inputs(graph: fx.Graph) -> str:
-    """Return what `graph` was captured with: ``x float32[4, 8], scale=0.5``."""
+    """Return the inputs of the capture of `graph`: ``x float32[4, 8], scale=0.5``."""
     shown = []
     for node in graph.find_nodes(op="placeholder"):
         value = node.meta.get("val")
@@ -192,14 +192,14 @@ def described_inputs(graph: fx.Graph) -> str:
 
 
 def listed(shown: Sequence[str]) -> str:
-    """Return the first few of a list: a cache has tensors for every layer."""
+    """Return the first few items of a list: a cache has tensors for every layer."""
     others = len(shown) - _SHOWN
     more = f" and {counted(others, 'other')}" if others > 1 else ""
     return ", ".join(shown[: _SHOWN if more else None]) + more
 
 
 def described_tensor(tensor: torch.Tensor) -> str:
-    """Return ``float32[4, 8]``: dtype and shape, and the layout where it is another than usual."""
+    """Return dtype, shape and any layout but the strided one: ``float32[4, 8]``."""
     sizes = ", ".join(map(str, tensor.shape))
     layout = "" if tensor.layout is torch.strided else f" {tensor.layout}"
     return f"{str(tensor.dtype).removeprefix('torch.')}[{sizes}]{layout}"
@@ -251,9 +251,9 @@ def _leaves(
 
 
 def in_order(value: Any, spec: pytree.TreeSpec) -> Any:
-    """Return `value` with the items of its dicts in the order of a structure, if it has them."""
+    """Return `value` with its dicts in the key order of a structure, if the keys are the same."""
     if spec.type is tuple and type(value) is torch.Size:
-        # What torch.export makes of it.
+        # As torch.export converts it.
         return tuple(value)
     children = spec.children()
     if spec.type in _DICTS and type(value) is spec.type:
@@ -272,7 +272,7 @@ def in_order(value: Any, spec: pytree.TreeSpec) -> Any:
 
 
 def _apart(one: str, other: str) -> tuple[str, str]:
-    """Return both texts, or where they are long what is around their first difference."""
+    """Return both texts, shortened to the surroundings of their first difference if long."""
     if max(len(one), len(other)) <= _LONG:
         return one, other
     differ = [a != b for a, b in zip(one, other, strict=False)]
@@ -310,7 +310,7 @@ def _parameters(graph: fx.Graph) -> list[inspect.Parameter]:
 
 
 def needs_inputs(graph: fx.Graph) -> bool:
-    """Return whether `graph` has a placeholder without a default."""
+    """Return True if `graph` has a placeholder without a default."""
     return any(
         node.op == "placeholder" and not node.args and not str(node.target).startswith("*")
         for node in graph.nodes

@@ -1,4 +1,4 @@
-"""What to say, in one line, of a model that cannot be captured: where it stopped, and why."""
+"""Messages about a failed capture, in one line: place, cause and remedy."""
 
 from __future__ import annotations
 
@@ -24,43 +24,43 @@ def describe(model: object) -> str:
 
 
 def failure(error: BaseException, model: nn.Module) -> str:
-    """Return where and why running `model` failed: module, last line that is not torch's, error."""
+    """Return the place and cause of an error: module, last line outside torch, error."""
     place = source_place(((f, n) for f, n in traceback.walk_tb(error.__traceback__)), model)
     return f"{place} ({type(error).__name__}: {first_line(error)})".lstrip()
 
 
 def refusal_in(error: BaseException | None) -> PartitionError | None:
-    """Return the refusal that an error is or was raised for, as torch wraps errors of forward."""
+    """Return the PartitionError in the causes of an error: torch wraps the errors of forward."""
     while error is not None and not isinstance(error, PartitionError):
         error = error.__cause__ or error.__context__
     return error
 
 
 def is_data_dependent(error: BaseException) -> bool:
-    """Return whether Python reads a value that a trace does not have."""
+    """Return True if Python reads a value that the trace lacks."""
     return "DataDependent" in type(error).__name__
 
 
 def is_final(error: BaseException) -> bool:
-    """Return whether no other way of capturing can pass what stopped this one."""
+    """Return True if every way of capturing would fail with this error."""
     text = str(error)
     if is_data_dependent(error):
-        # A value that Python reads. A size that depends on values may be no more than a size.
+        # Python reads the value. A size that depends on values may be used as a size alone.
         return "(Size-like symbols: none)" in text
     return "no fake impl registered" in text or "and forward changes it" in text
 
 
 def remedy(causes: Sequence[BaseException], model: nn.Module, runs: str = "") -> str:
-    """Return what a person can change after the capture of `model` failed.
+    """Return the advice to a person after the capture of `model` failed.
 
     Parameters
     ----------
     causes : sequence of Exception
         The first is the one to explain.
     model : torch.nn.Module
-        The model that could not be captured; a message names its submodules.
+        Used for the devices of its weights.
     runs : str
-        What is known of a plain run, as the beginning of a sentence; empty if nothing is.
+        Result of a plain run, as the beginning of a sentence; empty if unknown.
     """
     error, text = causes[0], str(causes[0])
     if is_data_dependent(error):
@@ -96,7 +96,7 @@ def remedy(causes: Sequence[BaseException], model: nn.Module, runs: str = "") ->
 
 
 def _data_dependent(sources: frozenset[str], others: bool) -> str:
-    """Say what to do about a value that decides in Python what is computed."""
+    """Return the advice for a value that Python reads to decide a branch or a size."""
     inputs = sorted(source for source in sources if not source.startswith("weight "))
     reads = "that line reads a value of a tensor"
     if inputs and len(inputs) == len(sources):
@@ -118,27 +118,26 @@ def _data_dependent(sources: frozenset[str], others: bool) -> str:
 
 
 def _is_others(error: BaseException) -> bool:
-    """Return whether the last line that is not torch's is in a package that was installed."""
+    """Return True if the last line outside torch is in an installed package."""
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
     own = [file for file in files if not is_foreign(file)]
     return bool(own) and "site-packages" in own[-1]
 
 
 def source_place(frames: Iterable[tuple[FrameType, int]], model: nn.Module) -> str:
-    """Return the innermost submodule of `model` and source line that is not torch's.
+    """Return the innermost submodule of `model`, and the last source line outside torch.
 
     Parameters
     ----------
     frames : iterable of (frame, line number)
         Outermost first.
     model : torch.nn.Module
-        Looked through for the modules that are on the stack of the error.
+        Names the modules on the stack.
 
     Returns
     -------
     str
-        Such as ``"in module 'head' at model.py:12, 'return x.view(3, -1)'"``; empty when nothing
-        is known.
+        Such as ``"in module 'head' at model.py:12, 'return x.view(3, -1)'"``; empty if unknown.
     """
     names = {id(module): name for name, module in model.named_modules() if name}
     module = place = ""
@@ -166,7 +165,7 @@ def operator_name(frames: Iterable[tuple[FrameType, int]]) -> str:
 
 @contextlib.contextmanager
 def refusing(model: object) -> Iterator[None]:
-    """Let a capture in the block end with a graph or with PartitionError, and say nothing else."""
+    """Run a capture quietly, and turn its errors into PartitionError."""
     try:
         with quiet():
             yield
@@ -182,13 +181,13 @@ def refusing(model: object) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep torch from logging and printing what a failed attempt raises anyway."""
+    """Keep torch from logging and printing the errors of a failed attempt."""
     before = logging.root.manager.disable
-    # Torch sets up its handlers late, so there is none yet to put a filter on.
+    # Torch installs its handlers late, so there is none to filter yet.
     logging.disable(logging.CRITICAL)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
-            # Where warnings are errors, one of torch's would pass for a failure.
+            # With warnings as errors, a warning of torch would pass for a failure.
             warnings.simplefilter("ignore")
             yield
     finally:

@@ -1,4 +1,4 @@
-"""A graph is one of training or of evaluation: ``train()`` and ``eval()`` change flags alone."""
+"""Graphs of one mode, training or evaluation: ``train()`` and ``eval()`` only change flags."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import fx
 from fx_bridge.capture.model.generated_names import ModuleOfAnyNames
 
 CALLS: Final = "calls"
-"""Key of a module's metadata: what knows which calls it was captured for."""
+"""Key of a module's metadata: the checker of its calls."""
 
 
 class GraphOfOneMode(ModuleOfAnyNames):
-    """A module that does not run in another mode than that of its capture, if that matters.
+    """A module that refuses to run in another mode than that of its capture, if that matters.
 
-    Libraries and modules around it may call ``train()`` and ``eval()`` as they like, and only a
-    call in the wrong mode is refused: it would compute what it does in the other one.
+    Libraries and enclosing modules may call ``train()`` and ``eval()``. Only a call in the wrong
+    mode is refused, because the graph computes the captured mode regardless.
     """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -34,7 +34,7 @@ def _check(calls: Any, training: bool) -> None:
 
 
 def of_one_mode(module: fx.GraphModule) -> GraphOfOneMode:
-    """Return a module that shares all that `module` has, and checks its mode."""
+    """Return a module with all attributes of `module` that checks its mode."""
     made = GraphOfOneMode.__new__(GraphOfOneMode)
     made.__dict__.update(module.__dict__)
     made.meta = {**module.meta}

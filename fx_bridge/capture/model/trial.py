@@ -1,4 +1,4 @@
-"""Run a model whose capture failed: whether it runs at all, and with gradients."""
+"""Trial runs of a model whose capture failed, with and without gradients."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from fx_bridge.storages.mutations import memory_of
 from fx_bridge.storages.tensor_subclasses import is_wrapper
 
 _MOST_BYTES: Final = 1 << 32
-"""Of parameters that are copied for a run."""
+"""Most bytes of parameters that are copied for a run."""
 
 
 def trial_error(
     state: PythonState, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Exception | None:
-    """Call `model` on copies of the inputs; return what it raises, or None if it runs.
+    """Call `model` on copies of the inputs; return its error, or None if it runs.
 
-    Neither the model, what it can reach, nor any random state is changed.
+    The model, the state that it reaches and all random states are restored.
     """
     with quiet(), state.during() as changes, kept_tensors(model):
         try:
@@ -38,7 +38,7 @@ def trial_error(
 
 
 def can_run(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether all tensors have values; a run on the meta device says little of another."""
+    """Return True if all tensors have values: a run on the meta device proves little."""
     tensors = [*model.state_dict(keep_vars=True).values(), *pytree.tree_leaves((args, kwargs))]
     return not any(isinstance(t, torch.Tensor) and t.device.type == "meta" for t in tensors)
 
@@ -53,10 +53,11 @@ def _own(leaf: Any) -> Any:
 
 @contextlib.contextmanager
 def kept_tensors(model: nn.Module) -> Iterator[None]:
-    """Put back what parameters and buffers of `model` are, hold and have gathered as gradients.
+    """Restore the parameters and buffers of `model`, with their values and gradients, on exit.
 
-    Of gradients backward adds to copies. Parameters of more than `_MOST_BYTES` hold what forward
-    writes to them. No mode watches for writes: what runs in one may run otherwise.
+    Backward accumulates into copies of the gradients. Parameters above `_MOST_BYTES` in total keep
+    the values that forward writes to them. Writes are not observed by a mode, because code may run
+    differently within one.
     """
     tables: list[tuple[Any, dict[str, Any]]] = [
         (table, dict(table)) for m in model.modules() for table in (m._parameters, m._buffers)

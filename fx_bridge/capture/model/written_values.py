@@ -1,8 +1,8 @@
-"""Whether a call has the numbers, flags and other objects of the capture, which decided it.
+"""Snapshots of the numbers, flags and objects of a call, to compare calls with the capture.
 
-Equality of Python is not enough: ``True == 1 == 1.0``, no NaN equals itself, arrays compare entry
-by entry, and an object that the caller has changed since is still itself. So what an object holds
-is written down when it is captured, by types and values.
+Python's equality does not suffice: ``True == 1 == 1.0``, NaN is unequal to itself, arrays compare
+by entry, and an object that its owner changed is still itself. So the contents of an object are
+recorded at the capture, by types and values.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import torch
 
 _ATOMS: Final = (bool, int, float, complex, str, bytes, type(None), type(...), torch.dtype)
 GIVEN: Final = "given"
-"""Key of a placeholder's metadata: what the example input was, if it was no tensor."""
+"""Key of a placeholder's metadata: the snapshot of an example input that is no tensor."""
 _MOST_PARTS: Final = 10_000
-"""An object with more is compared by identity."""
+"""Most parts of an object that is compared by value; others are compared by identity."""
 
 
 class _Itself:
-    """An object that has no value to compare; in another process, one of its type."""
+    """An object without a value to compare; in another process, any object of its type."""
 
     def __init__(self, held: object) -> None:
         self.held, self.kind = held, _name(type(held))
@@ -46,7 +46,7 @@ class _Itself:
 
 
 class _Tensor(_Itself):
-    """A tensor within an object, of which the graph has the values."""
+    """A tensor within an object, whose values the graph has."""
 
     def __init__(self, held: torch.Tensor) -> None:
         super().__init__(held)
@@ -63,7 +63,7 @@ def _name(cls: type) -> str:
 
 
 def written_down(value: object) -> Any:
-    """Return what `value` is, such that what is equal to it is the same to a model's code.
+    """Return a snapshot of `value`; equal snapshots are indistinguishable to a model's code.
 
     Examples
     --------
@@ -79,7 +79,7 @@ def written_down(value: object) -> Any:
 
 
 def holds_tensors(value: object) -> bool:
-    """Return whether an object holds tensors, or more parts than are looked through."""
+    """Return True if an object holds tensors, or more than `_MOST_PARTS` parts."""
     writer = _Writer()
     try:
         writer.write(value)
@@ -89,7 +89,7 @@ def holds_tensors(value: object) -> bool:
 
 
 class _TooManyPartsError(Exception):
-    """An object holds too much to compare it in every call."""
+    """An object has too many parts to compare in every call."""
 
 
 class _Writer:
@@ -109,7 +109,7 @@ class _Writer:
         if isinstance(value, (type, types.ModuleType, types.BuiltinFunctionType, torch.Generator)):
             return _Itself(value)
         if id(value) in self.seen:
-            # An object that holds itself.
+            # A reference cycle.
             return kind, self.seen[id(value)]
         self.seen[id(value)] = len(self.seen)
         try:
@@ -124,7 +124,7 @@ class _Writer:
         if isinstance(value, enum.Enum):
             return self.write(value.value)
         if isinstance(value, PurePath):
-            # It keeps its text from the first call that asks for it.
+            # A path caches its text in an attribute when first asked.
             return str(value)
         if isinstance(value, (tuple, list)):
             return (*map(self.write, value), *self._attributes(value))
@@ -142,7 +142,7 @@ class _Writer:
         if isinstance(value, functools.partial):
             return tuple(map(self.write, (value.func, value.args, value.keywords)))
         if hasattr(value, "dtype") and hasattr(value, "tobytes"):
-            # An array or number of NumPy.
+            # A NumPy array or number.
             shown = value.tolist() if value.dtype.hasobject else value.tobytes()
             strides = getattr(value, "strides", None)
             return str(value.dtype), value.shape, strides, self.write(shown)
@@ -150,7 +150,7 @@ class _Writer:
             return bytes(value)
         if attributes := self._attributes(value):
             return attributes
-        # Those of the standard library and of extensions that are values show it.
+        # Value types of the standard library and of extensions have a repr with their value.
         shown = repr(value)
         return _Itself(value) if " at 0x" in shown or " object" in shown else shown
 

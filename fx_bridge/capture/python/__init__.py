@@ -1,1 +1,1 @@
-"""A model's Python code during a trace: branches, autograd functions, transforms."""
+"""The Python code of a model during a trace: branches, autograd functions, transforms."""

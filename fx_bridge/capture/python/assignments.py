@@ -1,8 +1,8 @@
 """Assignments to tensors that run no operator: ``x.data = y``, ``x.requires_grad = False``.
 
-A trace sees none of them, so that a graph would go on with what was there before. Here later
-readers of a tensor read what was assigned, and what parameters, buffers and inputs hold in the
-end is copied into them.
+A trace does not see them, so the graph would go on with the old value. Here later readers of a
+tensor read the assigned value. The final values of parameters, buffers and inputs are copied into
+them.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Assignments(TorchFunctionMode):
     model : torch.nn.Module
         Named in messages.
     state : mapping of str to torch.Tensor
-        The parameters and buffers as they are traced, by name.
+        Traced parameters and buffers, by name.
     inputs : mapping of str to torch.Tensor
-        The tensors among the inputs, by path.
+        Tensors among the inputs, by path.
 
     Attributes
     ----------
     notes : list of str
-        What a person has to know of the graph.
+        Remarks about the graph for its user.
     """
 
     def __init__(
@@ -57,16 +57,14 @@ class Assignments(TorchFunctionMode):
         self._state = {name: (tensor, tensor.requires_grad) for name, tensor in state.items()}
         self._names = {id(tensor): name for name, tensor in [*inputs.items(), *state.items()]}
         self._first: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        """Tensors with other data than they came with, and that."""
+        """Tensors with replaced data, and their first data."""
         self._frozen: dict[int, Any] = {}
-        """Proxies of tensors before they were asked for no gradient any more."""
+        """Proxies of tensors from before their requires_grad was set to False."""
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if torch.compiler.is_dynamo_compiling():
-            # It refuses them itself.
+            # Dynamo refuses them itself.
             return func(*args, **kwargs)
         if func == _GET_DATA:
             return self._get_data(*args)
@@ -81,15 +79,12 @@ class Assignments(TorchFunctionMode):
 
     @contextlib.contextmanager
     def carried_out(self) -> Iterator[None]:
-        """Carry out what is assigned in the block."""
+        """Carry out the assignments made in the block."""
         with mock.patch.object(torch.utils, "swap_tensors", self._swap), self:
             yield
         for tensor, first in self._first.values():
             self._copy_back(tensor, first)
-        changed = []
-        for name, (tensor, before) in self._state.items():
-            if tensor.requires_grad != before:
-                changed.append(name)
+        changed = [name for name, (t, before) in self._state.items() if t.requires_grad != before]
         if changed:
             self.notes.append(
                 f"forward sets requires_grad of {', '.join(map(repr, changed[:_SHOWN]))}, which "
@@ -97,7 +92,7 @@ class Assignments(TorchFunctionMode):
             )
 
     def settle(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Write buffers that forward replaced; refuse parameters that it did.
+        """Write the values of buffers that forward replaced; refuse replaced parameters.
 
         Parameters
         ----------
@@ -113,7 +108,7 @@ class Assignments(TorchFunctionMode):
                     f"forward puts another parameter in the place of {name!r}",
                     "write parameter.copy_(value) under torch.no_grad()",
                 )
-            # torch.export does that itself.
+            # torch.export itself writes fake ones.
             if not isinstance(tensor, FakeTensor):
                 tensor.copy_(found)
 
@@ -132,9 +127,9 @@ class Assignments(TorchFunctionMode):
                 "register it with register_buffer",
             )
         name = self._names.get(id(tensor))
-        alike = (tensor.shape, tensor.dtype) == (value.shape, value.dtype)
+        same_type = (tensor.shape, tensor.dtype) == (value.shape, value.dtype)
         moved = tensor.device != value.device
-        if moved or (not alike and (tensor.requires_grad or name in self._state)):
+        if moved or (not same_type and (tensor.requires_grad or name in self._state)):
             self._refuse(
                 f"forward assigns a value that is {described_tensor(value)} on {value.device} to "
                 f".data of {name or 'a tensor'!r}, which is {described_tensor(tensor)} on "
@@ -162,9 +157,9 @@ class Assignments(TorchFunctionMode):
                 mode.becomes(tensor, made)
 
     def _kept(self, tensor: torch.Tensor, name: str, node: fx.Node) -> torch.Tensor:
-        """Return what the first data of a tensor can be written through in the end.
+        """Return a tensor through which the first data of `tensor` can be written at the end.
 
-        What was made of it before keeps it: that reads a copy.
+        Earlier readers of the data read a copy instead.
         """
         readers = list(node.users)
         if readers:
@@ -183,7 +178,7 @@ class Assignments(TorchFunctionMode):
             )
 
     def _clone(self, tensor: torch.Tensor, node: fx.Node) -> torch.Tensor:
-        """Copy a tensor right after its node, where gradients pass whatever the mode is here."""
+        """Copy a tensor right after its node, with gradients in any grad mode."""
         made = tensor.clone()
         copied = _slot(made).proxy.node
         copied.meta.pop("without_grad", None)
@@ -219,7 +214,7 @@ class Assignments(TorchFunctionMode):
             self.notes += [note] if note not in self.notes else []
 
     def _swap(self, one: torch.Tensor, other: torch.Tensor) -> None:
-        """Do ``torch.utils.swap_tensors(one, other)``, by which ``Module.to`` puts in new ones."""
+        """Do ``torch.utils.swap_tensors(one, other)``, which ``Module.to`` calls for parameters."""
         if one.requires_grad != other.requires_grad or id(other) in self._names:
             self._refuse(
                 "forward swaps tensors of the model", "write tensor.copy_(other) under no_grad()"
@@ -235,13 +230,13 @@ class Assignments(TorchFunctionMode):
 
 
 def _slot(tensor: torch.Tensor) -> Any:
-    """Return what stands for a tensor in the graph; None for one that is not traced."""
+    """Return the proxy slot of a tensor in the graph; None for one that is not traced."""
     mode = get_proxy_mode()
     return None if mode is None else get_proxy_slot(tensor, mode.tracer, None)
 
 
 def stand_for(tensor: torch.Tensor, other: torch.Tensor) -> None:
-    """Let the value of the graph that is another tensor be this one from now on."""
+    """Let `tensor` stand for the graph's value of `other` from now on."""
     slot = _slot(other)
     if slot is not None:
         _put(tensor, slot)

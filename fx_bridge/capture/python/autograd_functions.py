@@ -1,7 +1,7 @@
 """Calls of a ``torch.autograd.Function`` in a graph: each is one operator, with its own backward.
 
-Tracing runs ``apply`` and sees the operators of forward alone, for which autograd would derive
-another backward pass. Here a call is recorded before that as one node, which a module runs.
+Tracing runs ``apply`` and sees only the operators of forward, for which autograd would derive
+another backward pass. Here a call is recorded as one node instead, which a module runs.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ class Passed:
 
 
 class FunctionCall(nn.Module):
-    """Applies a ``torch.autograd.Function`` to what a graph passes it, and what it holds.
+    """Applies a ``torch.autograd.Function`` to the arguments of a graph and its own constants.
 
     Parameters
     ----------
     function : type
         A subclass of ``torch.autograd.Function``.
     arguments : tuple
-        Of ``function.apply``: :class:`Passed` for what the graph passes; what it cannot pass,
-        such as classes, as it is.
+        Of ``function.apply``: :class:`Passed` in the place of those from the graph; others, such as
+        classes, as they are.
     """
 
     def __init__(self, function: type[Any], arguments: tuple[Any, ...]) -> None:
@@ -59,14 +59,14 @@ class FunctionCall(nn.Module):
         self.function, self.arguments = function, arguments
 
     def forward(self, *passed: Any) -> Any:
-        """Apply the function to the other arguments, in their order."""
+        """Apply the function with `passed` in the free places, in order."""
         rest = iter(passed)
         return self.function.apply(
             *pytree.tree_map(lambda leaf: next(rest) if leaf is Passed else leaf, self.arguments)
         )
 
     def extra_repr(self) -> str:
-        """Return what tells two calls apart, the same in every process."""
+        """Return text that distinguishes calls and is the same in every process."""
         arguments = pytree.tree_map(
             lambda leaf: getattr(leaf, "__qualname__", type(leaf).__qualname__), self.arguments
         )
@@ -74,7 +74,7 @@ class FunctionCall(nn.Module):
 
 
 class _Recorded(HigherOrderOperator):
-    """What a node calls until :func:`to_modules`: torch.export lets only operators through."""
+    """Target of a node until :func:`to_modules`: torch.export accepts only operators."""
 
     def __init__(self, call: nn.Module, name: str) -> None:
         super().__init__("module_call")  # type: ignore[no-untyped-call]
@@ -87,7 +87,7 @@ class _Recorded(HigherOrderOperator):
 
 
 def record(function: type[Any], args: tuple[Any, ...], apply: Callable[[], Any]) -> Any:
-    """Record a call as one node of the graph that is being traced, and return its value.
+    """Record a call as one node of the graph being traced, and return its value.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def record(function: type[Any], args: tuple[Any, ...], apply: Callable[[], Any])
     Raises
     ------
     NotKeptError
-        If the node would not do what the call does.
+        If the node would not do the same as the call.
     """
     leaves, structure = pytree.tree_flatten(args)
     passed = [leaf for leaf in leaves if _is_passed(leaf)]
@@ -123,19 +123,14 @@ def record(function: type[Any], args: tuple[Any, ...], apply: Callable[[], Any])
 
 
 def record_module(call: nn.Module, passed: Sequence[Any]) -> Any:
-    """Record a call of a module as one node of the graph that is being traced.
+    """Record a call of a module as one node of the graph being traced, and return its value.
 
     Parameters
     ----------
     call : torch.nn.Module
-        May write to what it is passed, and read values of it; it runs on fake tensors too.
+        May write to its arguments and read their values; it runs on fake tensors too.
     passed : sequence
         Its arguments.
-
-    Returns
-    -------
-    Any
-        What it returns.
     """
     mode = get_proxy_mode()
     assert mode is not None
@@ -146,7 +141,7 @@ def record_module(call: nn.Module, passed: Sequence[Any]) -> Any:
 
 
 def _track(tracer: Any, target: _Recorded, passed: Iterable[Any], value: Any) -> None:
-    """Let the results of a call be those of a new node."""
+    """Make the results of a call those of a new node."""
     arguments = tuple(_proxy_of(tracer, leaf) for leaf in passed)
     proxy = tracer.create_proxy("call_function", target, arguments, {})
     set_meta(proxy, value)
@@ -158,7 +153,7 @@ def _track(tracer: Any, target: _Recorded, passed: Iterable[Any], value: Any) ->
 
 
 def is_traced(args: tuple[Any, ...]) -> bool:
-    """Return whether a call with `args` is part of a graph that is being traced."""
+    """Return True if a call with `args` is part of a graph being traced."""
     leaves = pytree.tree_leaves(args)
     if any(isinstance(leaf, fx.Proxy) for leaf in leaves):
         return True
@@ -170,7 +165,7 @@ def is_traced(args: tuple[Any, ...]) -> bool:
 
 
 def to_modules(module: fx.GraphModule) -> None:
-    """Let a module of its own run each recorded call, in `module` and the regions within it."""
+    """Replace each recorded call, in `module` and regions within it, by a call of a submodule."""
     for part in list(module.modules()):
         if not isinstance(part, fx.GraphModule):
             continue
@@ -198,7 +193,7 @@ def _proxy_of(tracer: Any, leaf: Any) -> Any:
 
 
 def _run(tracer: Any, passed: list[Any], apply: Callable[[], Any]) -> Any:
-    """Run a call without tracing it, and return its value if a node can stand for it."""
+    """Run a call without tracing it; return its value if a node can stand for it."""
     watch = _Watch(tracer, passed)
     with contextlib.ExitStack() as stack:
         for tensor in watch.given:
@@ -207,7 +202,7 @@ def _run(tracer: Any, passed: list[Any], apply: Callable[[], Any]) -> Any:
                 stack.enter_context(environment.ignore_fresh_unbacked_symbols())
                 break
         stack.enter_context(disable_proxy_modes_tracing())
-        # Torch's own modes record regions of another grad mode.
+        # Torch's function modes record regions of another grad mode.
         stack.enter_context(torch._C.DisableTorchFunction())
         stack.enter_context(watch)
         try:
@@ -229,7 +224,7 @@ def _run(tracer: Any, passed: list[Any], apply: Callable[[], Any]) -> Any:
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Finds out whether a call reads tensors of the graph that it is not given, or writes any."""
+    """Detects reads of graph tensors that are no arguments, and writes to arguments."""
 
     def __init__(self, tracer: Any, passed: Iterable[Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -239,9 +234,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._ids = {id(tensor) for tensor in self.given}
         self._memories = {memory_of(tensor) for tensor in self.given}
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if isinstance(func, OpOverload):
             for tensor in pytree.tree_leaves((args, kwargs)):
@@ -255,7 +248,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _holds_tensors(value: Any, seen: set[int]) -> bool:
-    """Return whether tensors can be reached from `value`, as a backward pass might."""
+    """Return True if tensors can be reached from `value`, as a backward pass might."""
     if id(value) in seen or isinstance(value, (type, types.ModuleType, *base_types)):
         return isinstance(value, torch.Tensor)
     seen.add(id(value))

@@ -1,6 +1,6 @@
-"""Batch norm with ``momentum=None``, which reads how many batches it has seen as a number.
+"""Batch norm with ``momentum=None``, which reads its count of batches as a number.
 
-Every call takes another number, so that no operator of a graph can have it. Here a module is the
+The number changes with every call, so no operator of a graph can hold it. Here a module is the
 operator: it takes the count as a tensor, and reads it when it runs.
 """
 
@@ -22,7 +22,7 @@ from fx_bridge.capture.python.autograd_functions import record_module
 
 
 class CumulativeBatchNorm(nn.Module):
-    """Normalises by a batch, and takes its statistics into an average over all batches.
+    """Normalises a batch, and updates averages of its statistics over all batches.
 
     Parameters
     ----------
@@ -43,21 +43,21 @@ class CumulativeBatchNorm(nn.Module):
         weight: torch.Tensor | None,
         bias: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Count a batch, as torch does, and normalise it."""
+        """Count the batch, as torch does, and normalise it."""
         batches.add_(1)
-        # Without values any number does: it decides no size.
+        # Without values any number will do: it decides no size.
         unknown = isinstance(batches, FakeTensor) or batches.device.type == "meta"
         momentum = 1.0 if unknown else 1.0 / float(batches)
         return functional.batch_norm(x, mean, var, weight, bias, True, momentum, self.eps)
 
     def extra_repr(self) -> str:
-        """Return what tells two calls apart."""
+        """Return text that distinguishes calls."""
         return f"eps={self.eps}"
 
 
 @contextlib.contextmanager
 def cumulative_batch_norms() -> Iterator[None]:
-    """Record calls of such batch norms in the block as one operator each."""
+    """Record each call of such batch norms in the block as one operator."""
     forward = _BatchNorm.forward
 
     def recorded(self: Any, x: torch.Tensor) -> torch.Tensor:

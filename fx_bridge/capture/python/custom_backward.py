@@ -1,4 +1,4 @@
-"""Keep backward passes of a model's own where a graph can, and say which it loses."""
+"""Keep a model's own backward passes where a graph can, and report lost ones."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
+from unittest import mock
 
 import torch
 from torch import fx, nn
@@ -21,8 +22,8 @@ from fx_bridge.capture.python.autograd_functions import NotKeptError, is_traced,
 from fx_bridge.capture.python.held_tensors import traced_arguments
 from solver import PartitionError
 
-# What makes operators differentiable, which are in the graph as those operators, and what
-# torch makes of a Function for transforms, which is known by then.
+# Functions that make operators differentiable, which are in the graph as those operators, and
+# those that torch derives from a Function for transforms, which is recorded by then.
 _OF_TORCH: Final = (
     *("torch._library.", "torch._higher_order_ops.", "torch._functorch.", "torch._dynamo."),
 )
@@ -34,9 +35,9 @@ _HOOKS: Final = (
     (torch.Tensor, "register_hook", _TENSOR_HOOK),
     (torch.autograd.graph.saved_tensors_hooks, "__enter__", "saved_tensors_hooks"),
 )
-"""Owner and name of a method that changes gradients, and how it is written."""
+"""Owner and name of a method that changes gradients, and its name in messages."""
 _HARMLESS: Final = (checkpoint._checkpoint_hook, torch.autograd.graph.save_on_cpu)
-"""Hooks of torch that change nothing but when, or where, values are kept."""
+"""Hooks of torch that only change the time or place at which values are kept."""
 _GRAD_MODES: Final = (
     (torch.no_grad, "__enter__"),
     (torch.no_grad, "__exit__"),
@@ -46,22 +47,22 @@ _GRAD_MODES: Final = (
     (torch.set_grad_enabled, "__enter__"),
     (torch.set_grad_enabled, "__exit__"),
 )
-"""Owner and name of methods that set whether gradients are recorded."""
+"""Owner and name of methods that set the grad mode."""
 _LOST: Final = "lost_backward"
-"""Where a module's ``meta`` says which backward passes its graph has not."""
+"""Key of a module's ``meta``: the backward passes that its graph lacks."""
 
 
 @dataclass(slots=True)
 class OwnBackward:
-    """What forward did for backward passes that a graph of forward does not do.
+    """Actions of forward that change backward passes, and that a graph of forward lacks.
 
     Attributes
     ----------
     functions : dict of type to str
-        Classes of ``torch.autograd.Function`` whose backward pass is lost: where each was applied
-        first, and why it was not kept.
+        Classes of ``torch.autograd.Function`` whose backward pass is lost, with the place of the
+        first call and the reason.
     hooks : set of str
-        What changes gradients, or values that are saved for them, as a person writes it.
+        Methods that change gradients, or values saved for them, by name.
     """
 
     functions: dict[type, str] = field(default_factory=dict)
@@ -69,7 +70,7 @@ class OwnBackward:
 
     @property
     def lost(self) -> str:
-        """Which backward passes are lost, and what to do; empty if none is."""
+        """The lost backward passes and a remedy; empty if none is lost."""
         lost = self._functions()
         if lost:
             lost += "; give it all that it reads as tensors, or write it as a "
@@ -92,7 +93,7 @@ class OwnBackward:
 
     @property
     def note(self) -> str:
-        """What a person has to know of the graph; empty if there was nothing."""
+        """A remark about the graph for its user; empty without losses."""
         notes = [self._functions()] if self.functions else []
         if self.hooks:
             named = " and ".join(sorted(self.hooks))
@@ -101,13 +102,13 @@ class OwnBackward:
 
 
 def mark_lost(module: fx.GraphModule, lost: str) -> None:
-    """Write down in `module` which backward passes its graph has lost, unless `lost` is empty."""
+    """Record in `module` the backward passes that its graph lost, if any."""
     if lost:
         module.meta[_LOST] = lost
 
 
 def lost_backward(module: fx.GraphModule) -> str:
-    """Return which backward passes a module's graph has lost, and what to do; or ""."""
+    """Return the backward passes that a module's graph lost, with a remedy; "" if none."""
     return str(module.meta.get(_LOST, ""))
 
 
@@ -119,7 +120,7 @@ def check_backward(module: fx.GraphModule, verb: str) -> None:
     module : torch.fx.GraphModule
         Of a captured graph, or a split of it.
     verb : str
-        What they are needed for, such as ``"plan for training"``.
+        Purpose of the gradients, such as ``"plan for training"``.
     """
     if lost := lost_backward(module):
         raise PartitionError(f"cannot {verb}: {lost}")
@@ -130,20 +131,21 @@ def own_backward(model: nn.Module) -> Iterator[OwnBackward]:
     """Record calls of ``torch.autograd.Function`` in the block; collect those that are lost.
 
     Models keep ``Function.apply`` (``act = Act.apply``), so the method that it calls is replaced
-    instead. From torch 2.14 on it calls none in Python: there ``apply`` is replaced, and
-    ``forward`` of each class, through which calls of an ``apply`` that was kept before are seen.
+    instead. From torch 2.14 on it calls none in Python. There ``apply`` is replaced, and
+    ``forward`` of each class for calls of an ``apply`` that was kept before.
     """
     watch = _Functions(model)
     with contextlib.ExitStack() as stack:
         for owner, name, made in watch.replacements():
-            stack.enter_context(_replaced(owner, name, made))
+            stack.enter_context(mock.patch.object(owner, name, made))
         for owner, name, shown in _HOOKS:
-            stack.enter_context(_noted(owner, name, shown, watch.found.hooks))
+            noted = _noted(getattr(owner, name), shown, watch.found.hooks)
+            stack.enter_context(mock.patch.object(owner, name, noted))
         yield watch.found
 
 
 class _Functions:
-    """What is done with each call of a ``torch.autograd.Function`` while `model` is traced."""
+    """Handles each call of a ``torch.autograd.Function`` while `model` is traced."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -153,8 +155,8 @@ class _Functions:
         self._known = 0
 
     def replacements(self) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-        """Yield owner and name of methods, and what takes their place."""
-        # Dynamo is loaded only where it traces.
+        """Yield owner, name and replacement of methods."""
+        # A lazy import: only captures need dynamo.
         from torch._dynamo.variables.misc import AutogradFunctionVariable
 
         in_python = isinstance(vars(Function)["apply"], classmethod)
@@ -195,7 +197,7 @@ class _Functions:
                     yield cls, "forward", staticmethod(self._watched(cls, cls.forward))
 
     def _noting(self, set_mode: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a method that sets the grad mode, and notes it: in forward it is always off."""
+        """Return a method that sets the grad mode and records it: within forward it is off."""
 
         @functools.wraps(set_mode)
         def noting(*args: Any, **kwargs: Any) -> Any:
@@ -206,7 +208,7 @@ class _Functions:
         return noting
 
     def _watched(self, cls: type[Any], forward: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the forward of a class, for calls of an ``apply`` that was kept before."""
+        """Return the forward of a class that handles calls of an ``apply`` that was kept before."""
         has_context = cls.setup_context is Function.setup_context
 
         @functools.wraps(forward)
@@ -230,10 +232,10 @@ class _Functions:
         is_recorded: bool | None = None,
     ) -> Any:
         if cls is checkpoint.CheckpointFunction:
-            # It computes again in backward what it did not keep; gradients are those without it.
+            # It recomputes values in backward; gradients are the same without it.
             function, _, *inputs = args
             return function(*inputs)
-        # In a region without gradients, of which none is around the capture, there is no backward.
+        # No backward pass in a region without gradients, unless that is around the capture.
         wanted = torch.is_grad_enabled() if is_recorded is None else is_recorded
         unwanted = self._with_gradients and not wanted
         if unwanted or not is_traced(args) or not _has_gradients(cls, args):
@@ -251,7 +253,7 @@ class _Functions:
 
 
 def _has_gradients(cls: type[Any], args: tuple[Any, ...]) -> bool:
-    """Return whether a call may have a backward pass that is not one of torch's own."""
+    """Return True if a call may have a backward pass that is not one of torch's own."""
     if cls.__module__.startswith(_OF_TORCH):
         return False
     return any(
@@ -262,7 +264,7 @@ def _has_gradients(cls: type[Any], args: tuple[Any, ...]) -> bool:
 
 
 def _subclasses(cls: type[Any]) -> set[type[Any]]:
-    """Return all classes that inherit from a class."""
+    """Return all direct and indirect subclasses of a class."""
     own = set(cls.__subclasses__())
     return own.union(*map(_subclasses, own))
 
@@ -277,37 +279,19 @@ def _compiled_place(tx: Any) -> str:
     return f"{module}at {line.filename}:{line.lineno}, {line.line!r} (strict export inlines it)"
 
 
-@contextlib.contextmanager
-def _replaced(owner: Any, name: str, made: Any) -> Iterator[None]:
-    """Put `made` in the place of an attribute of a class."""
-    missing = object()
-    before = vars(owner).get(name, missing)
-    setattr(owner, name, made)
-    try:
-        yield
-    finally:
-        if before is missing:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, before)
-
-
-@contextlib.contextmanager
-def _noted(owner: Any, name: str, shown: str, called: set[str]) -> Iterator[None]:
-    """Note calls of a method, which does what it always does."""
-    original = getattr(owner, name)
+def _noted(original: Callable[..., Any], shown: str, called: set[str]) -> Callable[..., Any]:
+    """Return a method that records its calls in `called`."""
 
     def noted(called_on: Any, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(called_on, _HARMLESS):
             called.add(shown)
         return original(called_on, *args, **kwargs)
 
-    with _replaced(owner, name, noted):
-        yield
+    return noted
 
 
 def lost_hooks(model: nn.Module) -> str:
-    """Say which modules have backward hooks, which torch.export leaves out."""
+    """Return a remark about modules with backward hooks, which torch.export leaves out."""
     hooked = [n for n, m in model.named_modules() if m._backward_hooks or m._backward_pre_hooks]
     if not hooked:
         return ""
@@ -317,5 +301,5 @@ def lost_hooks(model: nn.Module) -> str:
 
 
 def with_remedy(hooks: str) -> str:
-    """Return what :func:`lost_hooks` says with what to do about it; empty if that is empty."""
+    """Return a remark of :func:`lost_hooks` with a remedy; empty if it is empty."""
     return f"{hooks}; {_WITHOUT_HOOKS}" if hooks else ""

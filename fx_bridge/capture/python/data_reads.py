@@ -1,7 +1,7 @@
-"""Reads of ``x.data`` in a graph, where what is read is written.
+"""Reads of ``x.data`` in a graph whose results are written.
 
-A trace records a detach, which counts writes together with `x`: backward passes that need `x`
-would refuse a write that autograd, of ``x.data``, never sees.
+A trace records a detach, which shares its version counter with `x`: backward passes that need `x`
+would refuse a write that autograd, for ``x.data``, never sees.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _DETACH: Final = torch.ops.aten.detach.default
 
 
 def mark_read(node: fx.Node) -> None:
-    """Note in a node that it reads ``x.data``."""
-    # What exporters keep of a node that they copy.
+    """Mark a node as a read of ``x.data``."""
+    # Exporters keep this entry when they copy a node.
     node.meta["custom"] = {**node.meta.get("custom", {}), _MARK: True}
 
 
 def restore_reads(module: fx.GraphModule) -> None:
-    """Let nodes read ``x.data`` again where what they read is written."""
+    """Restore reads of ``x.data`` in nodes whose results are written."""
     for part in module.modules():
         if not isinstance(part, fx.GraphModule):
             continue
@@ -36,7 +36,7 @@ def restore_reads(module: fx.GraphModule) -> None:
 
 
 def _is_written(node: fx.Node) -> bool:
-    """Return whether an operator writes to a value or to a view of it."""
+    """Return True if an operator writes to a value or to a view of it."""
     for user in node.users:
         if not isinstance(user.target, OpOverload):
             continue
@@ -47,9 +47,9 @@ def _is_written(node: fx.Node) -> bool:
 
 
 def _alias(operator: OpOverload, user: fx.Node, node: fx.Node) -> Any:
-    """Return what a schema says of the argument that is a value: whether it is written, or read.
+    """Return the alias info of the argument that is `node`: written, or read by a view.
 
-    None where results share no memory with it.
+    None if results share no memory with it.
     """
     arguments = operator._schema.arguments
     given = [*zip(arguments, user.args, strict=False)]

@@ -16,18 +16,19 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from fx_bridge.capture.python.batch_norm import cumulative_batch_norms
-from fx_bridge.capture.python.packed_sequences import padded_by_operators
 
 _FLAGS: Final = ("_is_compiling_flag", "_is_exporting_flag")
+_PAD: Final = torch.ops.aten._pad_packed_sequence.default
+_PAD_KEY: Final = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 @contextlib.contextmanager
 def traceable() -> Iterator[None]:
-    """Leave out what forward does in Python for no result that a graph could have.
+    """Skip steps of forward in Python that cannot be traced and whose results no graph needs.
 
     ``torch.distributions`` checks its arguments, which reads their values, and ``Module.to``
-    replaces parameters even if they stay as they are. ``torch.tensor([x.sum(), 1])`` reads the
-    values of tensors, where operators can put them together.
+    replaces parameters even if they stay the same. ``torch.tensor([x.sum(), 1])`` reads the values
+    of tensors, which operators can stack instead.
     """
     validate = Distribution._validate_args
     convert = nn.Module.to
@@ -42,32 +43,60 @@ def traceable() -> Iterator[None]:
         )
         return module if same else convert(module, *args, **kwargs)
 
-    patched: Any = nn.Module
     Distribution.set_default_validate_args(False)
-    patched.to = to
     try:
-        with _Stacking(), padded_by_operators(), cumulative_batch_norms():
+        with (
+            mock.patch.object(nn.Module, "to", to),
+            _Stacking(),
+            _padded_by_operators(),
+            cumulative_batch_norms(),
+        ):
             yield
     finally:
         Distribution.set_default_validate_args(validate)
-        patched.to = convert
+
+
+@contextlib.contextmanager
+def _padded_by_operators() -> Iterator[None]:
+    """Run ``_pad_packed_sequence`` by operators: torch's own would read memory of fake tensors."""
+    with mock.patch.dict(_PAD.py_kernels, {_PAD_KEY: _padded}):
+        _PAD._dispatch_cache.clear()
+        try:
+            yield
+        finally:
+            _PAD._dispatch_cache.clear()
+
+
+def _padded(
+    data: torch.Tensor,
+    batch_sizes: torch.Tensor,
+    batch_first: bool,
+    padding_value: float,
+    total_length: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the padded sequences, and the length of each."""
+    sizes = batch_sizes.tolist()
+    width, steps = sizes[0], torch.split(data, sizes)
+    rest = (0, 0) * (data.dim() - 1)
+    rows = [nn.functional.pad(s, (*rest, 0, width - len(s)), value=padding_value) for s in steps]
+    rows += [torch.full_like(rows[0], padding_value)] * (total_length - len(sizes))
+    lengths = (batch_sizes[:, None] > torch.arange(width)).sum(0)
+    return torch.stack(rows, 1 if batch_first else 0), lengths
 
 
 class _Stacking(TorchFunctionMode):
     """Makes new tensors of lists that hold tensors by operators.
 
-    torch itself reads their values where no trace sees it, and the graph would keep them.
+    torch itself reads their values outside the trace, and the graph would keep them as constants.
     """
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if name in _TO_NUMBER and torch._C._dispatch_tls_is_dispatch_key_excluded(_PYTHON):
             raise RuntimeError(f"a tensor is made of another one's value by Tensor.{name}")
         if func in _SIZED:
-            # Such as torch.zeros(2, lengths[0]).
+            # For example torch.zeros(2, lengths[0]).
             args = pytree.tree_map_only(torch.Tensor, int, args)
         if name in ("__getitem__", "__setitem__") and isinstance(args[1], tuple):
             index = tuple(_one_index(each, args[0]) for each in args[1])
@@ -119,9 +148,9 @@ def _stacked(data: Any, dtype: torch.dtype, device: Any) -> torch.Tensor:
 def around_forward(
     model: nn.Module, inside: Callable[..., contextlib.AbstractContextManager[Any]]
 ) -> Iterator[None]:
-    """Let every call of ``model.forward`` run in ``inside(*args, **kwargs)``.
+    """Run every call of ``model.forward`` within ``inside(*args, **kwargs)``.
 
-    No hooks: those that are to be called after an error are not, while torch.export runs.
+    No hooks: under torch.export, those to be called always are not called after an error.
     """
     forward = model.forward
     own = vars(model).get("forward")
@@ -142,14 +171,14 @@ def around_forward(
 
 
 class _NoTensor:
-    """A class of which nothing is an instance."""
+    """A class without instances."""
 
 
 def unaware(model: nn.Module) -> contextlib.AbstractContextManager[None]:
-    """Let forward of `model` not see that it is exported, nor by fake tensors, as in a plain call.
+    """Hide from forward of `model` that it is exported: the flags, and the class of fake tensors.
 
     Package code asks ``torch.compiler.is_exporting()``, or for ``torch._subclasses.FakeTensor``;
-    torch's own knows that class from where it is defined.
+    torch itself imports that class from its defining module.
     """
 
     @contextlib.contextmanager

@@ -20,12 +20,12 @@ from fx_bridge.capture.python.inference_mode import recorded_inference_mode
 
 @contextlib.contextmanager
 def carried_out(model: nn.Module) -> Iterator[list[str]]:
-    """Carry out in calls of `model` that are traced within the block what runs no operator.
+    """Carry out effects without operators in traced calls of `model` within the block.
 
     Yields
     ------
     list of str
-        Filled with what a person has to know of the graph.
+        Filled with remarks about the graph for its user.
     """
     registered = _state(model)
     notes: list[str] = []

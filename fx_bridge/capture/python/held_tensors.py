@@ -1,8 +1,8 @@
 """Parameters and buffers that forward reads from elsewhere than the modules that register them.
 
-A trace puts its own tensors in the place of those that modules register. One that is also in a
-list, a closure or a default argument, or a view of one, stays what it is, and would be a constant
-of the graph, which nothing trains.
+A trace replaces only tensors that modules register. A registered tensor that is also in a list, a
+closure or a default argument, or a view of one, stays as it is. It would be a constant of the
+graph, which nothing trains.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from fx_bridge.storages.mutations import memory_of
 
 
 class HeldTensors(TorchFunctionMode):
-    """Lets functions of torch take traced tensors for those of the model that are held elsewhere.
+    """Replaces tensors of the model held elsewhere by traced ones, in calls of torch functions.
 
     Parameters
     ----------
     registered : mapping of str to torch.Tensor
         The parameters and buffers of the model, by name.
     traced : mapping of str to torch.Tensor
-        What stands for each in the trace.
+        The traced tensor of each.
 
     Attributes
     ----------
     untrained : list of torch.Tensor
-        Those that forward read, that require a gradient, and that are no part of the model.
+        Tensors outside the model that forward read and that require a gradient.
     """
 
     def __init__(
@@ -48,11 +48,9 @@ class HeldTensors(TorchFunctionMode):
             pairs = self._by_memory.setdefault(memory_of(tensor), [])
             pairs.append((tensor, traced[name]))
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.compiler.is_dynamo_compiling():
-            # As bodies of conditions are, from which dynamo itself takes what they read.
+            # As in bodies of conditions, whose reads dynamo itself finds.
             return func(*args, **(kwargs or {}))
         args = tuple(self.traced(arg) for arg in args)
         kwargs = {name: self.traced(value) for name, value in kwargs.items()} if kwargs else {}
@@ -91,7 +89,7 @@ class HeldTensors(TorchFunctionMode):
 
 
 def traced_arguments(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return arguments with traced tensors where a forward is traced that holds others."""
+    """Return arguments with traced tensors for those of the model held elsewhere, in a trace."""
     modes: list[Any] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     for mode in reversed(modes):
         if isinstance(mode, HeldTensors):
@@ -112,7 +110,7 @@ def check_constants(module: fx.GraphModule, model: nn.Module) -> None:
 
 
 def writes_to(module: fx.GraphModule, tensor: torch.Tensor) -> bool:
-    """Return whether an operator of a graph writes to `tensor`, or to a view of it."""
+    """Return True if an operator of a graph writes to `tensor`, or to a view of it."""
     waiting = [
         node
         for node in module.graph.find_nodes(op="get_attr")
@@ -130,9 +128,9 @@ def writes_to(module: fx.GraphModule, tensor: torch.Tensor) -> bool:
 
 
 def view_like(held: torch.Tensor, registered: torch.Tensor, traced: Any) -> Any:
-    """Return the view of a traced tensor that `held` is of the registered one.
+    """Return the view of a traced tensor that corresponds to `held`, a view of the registered one.
 
-    None where it is no such view: of another dtype, or of more than is registered.
+    None if it is no such view: it has another dtype, or extends over the registered tensor.
     """
     start = held.storage_offset() - registered.storage_offset()
     spans = _span(held), _span(registered)
@@ -147,7 +145,7 @@ def view_like(held: torch.Tensor, registered: torch.Tensor, traced: Any) -> Any:
 
 
 def _span(tensor: torch.Tensor) -> int:
-    """Return how many elements of its storage lie from the first to the last of a tensor."""
+    """Return the number of storage elements from the first to the last of a tensor."""
     if not tensor.numel():
         return 0
     return 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))

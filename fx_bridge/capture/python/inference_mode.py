@@ -1,7 +1,7 @@
-"""Regions of ``torch.inference_mode`` in a trace: they are recorded as ``torch.no_grad``.
+"""Regions of ``torch.inference_mode`` in a trace, recorded as ``torch.no_grad``.
 
-Torch enters and leaves such a region without any operator, so a graph would not know of it and
-train what is in it.
+Torch enters and leaves such a region without any operator, so a graph would lack it and train the
+operators inside.
 """
 
 from __future__ import annotations
@@ -54,17 +54,15 @@ def no_inference_mode() -> Iterator[None]:
 
 
 class _Regions(TorchFunctionMode):
-    """Ignores other grad modes in a region: no operator of it has a gradient, come what may."""
+    """Ignores changes of the grad mode in a region, where no operator has a gradient."""
 
     def __init__(self) -> None:
         super().__init__()
         self.enabled = False
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.compiler.is_dynamo_compiling():
-            # The body of a condition, which sets no grad mode.
+            # The body of a condition sets no grad mode.
             return func(*args, **(kwargs or {}))
         if func is torch._C._set_grad_enabled and self.enabled:
             return None
@@ -72,7 +70,7 @@ class _Regions(TorchFunctionMode):
 
     @contextlib.contextmanager
     def region(self, enabled: bool) -> Iterator[None]:
-        """Enter a region, or with False leave those around, as torch does."""
+        """Enter a region, or with False leave the enclosing ones, as torch does."""
         before = self.enabled, torch.is_grad_enabled()
         with (
             self if enabled else contextlib.nullcontext(),

@@ -1,9 +1,9 @@
-"""Values that depend on no input: what they decide in Python is decided for good.
+"""Values that depend on no input, and the decisions of Python that rest on them.
 
 Forward is traced with fake tensors, which have no values; ``if mask.all()`` or ``sizes.tolist()``
-then stops the capture, even where they are the same in every call. Here tensors that are computed
-from numbers, buffers and fixed inputs alone are computed for real beside the trace, and answer
-for the fake ones.
+would stop the capture, even where the value is the same in every call. Here tensors computed only
+from numbers, buffers and fixed inputs are computed for real beside the trace. They answer for the
+fake ones.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _READ: Final = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 _PACK: Final = torch.ops.aten._pack_padded_sequence.default
 _SHAPED_BY_VALUES: Final = (torch.ops.aten.index.Tensor, _PACK)
 _MOST_ELEMENTS: Final = 1 << 24
-"""Larger values are masks and tables that no model reads as a number."""
+"""Most elements of a known value; larger ones are masks and tables, not read as numbers."""
 
 
 class Known(NamedTuple):
-    """A value on the CPU, and the names of the buffers and inputs that it was computed from."""
+    """A value on the CPU, and the names of the buffers and inputs from which it was computed."""
 
     value: torch.Tensor
     origins: frozenset[str]
@@ -44,19 +44,19 @@ class Known(NamedTuple):
 def known_values(
     model: nn.Module, constants: Mapping[str, torch.Tensor], *, real: bool = False
 ) -> Iterator[KnownValues]:
-    """Know values in calls of `model` that are traced within the block.
+    """Compute known values in traced calls of `model` within the block.
 
     Parameters
     ----------
     constants : mapping of str to torch.Tensor
         Values of fixed inputs, by path (:func:`~fx_bridge.capture.model.constants.named_leaves`).
     real : bool
-        The trace is of real tensors, of which only those may be read that are known.
+        The trace is of real tensors; reads of values that are not known are errors.
 
     Raises
     ------
     RuntimeError
-        On exit, if forward changes a buffer whose value decided what it computes.
+        On exit, if forward changes a buffer whose value decided the computation.
     """
     buffers = dict(model.named_buffers())
     known = KnownValues(real=real)
@@ -92,7 +92,7 @@ def known_values(
 
 
 class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Computes beside a trace what depends on no input.
+    """Computes values that depend on no input beside a trace.
 
     Parameters
     ----------
@@ -102,16 +102,16 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Attributes
     ----------
     sources : mapping of torch.Tensor to frozenset of str
-        The inputs and weights that a value which is not known was computed from.
+        Inputs and weights from which each value that is not known was computed.
     asked : frozenset of str
-        Of these, those of the value that Python read last and could not.
+        Sources of the last value that Python tried to read in vain.
     decided : set of str
-        The buffers, and other tensors to which forward writes, whose values Python read.
+        Buffers, and other tensors that forward writes, whose values Python read.
     names : dict of int to str
-        The attributes of modules that are tensors, but neither parameters nor buffers, by identity.
+        Names of tensors in modules that are neither parameters nor buffers, by identity.
     """
 
-    # Asked for by HigherOrderOperator.dispatch.
+    # Read by HigherOrderOperator.dispatch.
     supports_higher_order_operators = True
 
     def __init__(self, *, real: bool) -> None:
@@ -128,12 +128,12 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Return whether operators that compile parts of themselves may do so in this mode."""
+        """Return True if operators may compile parts of themselves in this mode; read by torch."""
         return True
 
     @property
     def note(self) -> str:
-        """What a person has to know of the graph; empty if no value decided anything."""
+        """A remark about the graph for its user; empty if no value decided anything."""
         if not self.decided - self._written:
             return ""
         first, *others = sorted(self.decided - self._written)
@@ -141,7 +141,7 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return f"the values of the buffer {first!r}{more} decide what is computed, as they are now"
 
     def add(self, traced: Any, value: torch.Tensor, origin: str) -> None:
-        """Let a traced tensor be known to have a value, which is that of a buffer or of none."""
+        """Record the concrete value of a traced tensor, and the buffer it came from, if any."""
         if type(value) not in (torch.Tensor, nn.Buffer) or value.device.type == "meta":
             return
         if value.numel() <= _MOST_ELEMENTS:
@@ -152,18 +152,18 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._buffers[origin] = (traced, traced._version)
 
     def knows(self, tensor: torch.Tensor) -> bool:
-        """Return whether the value of a traced tensor is known."""
+        """Return True if the value of a traced tensor is known."""
         return tensor in self._known
 
     def becomes(self, tensor: torch.Tensor, other: torch.Tensor) -> None:
-        """Know of a tensor from now on what is known of another."""
+        """Replace the records of `tensor` by those of `other`."""
         for table in (self._known, self.sources):
             table.pop(tensor, None)
             if other in table:
                 table[tensor] = table[other]
 
     def look_for_writes(self, model: nn.Module) -> None:
-        """Keep in mind only the buffers that `model` has changed or replaced."""
+        """Keep records only of the buffers that `model` has changed or replaced."""
         held = dict(model.named_buffers())
         self._buffers = {
             name: (traced, version)
@@ -172,7 +172,7 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
         }
 
     def check(self) -> None:
-        """Raise RuntimeError if a value decided something that the next call would decide anew."""
+        """Raise RuntimeError if a value that forward changes decided the computation."""
         for name in sorted(self.decided & self._written):
             raise RuntimeError(
                 f"the value of {name} decides what is computed, and forward changes it"
@@ -182,9 +182,7 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 f"the value of the buffer {name!r} decides what is computed, and forward changes it"
             )
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         leaves = pytree.tree_leaves((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -215,7 +213,7 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return made
 
     def _traced(self, func: Any, tensors: list[torch.Tensor], args: Any, kwargs: Any) -> Any:
-        """Run an operator that is not known, and say of its results what they are made of."""
+        """Run an operator with unknown operands, and record the sources of its results."""
         none: frozenset[str] = frozenset()
         sources = none.union(*(self.sources.get(tensor, none) for tensor in tensors))
         if isinstance(func, OpOverload):
@@ -244,7 +242,7 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Any,
         own_tensors: Sequence[torch.Tensor] = (),
     ) -> tuple[Any, frozenset[str]] | None:
-        """Return the value of an operator whose arguments are known, and where it is from."""
+        """Return the value of an operator with known operands, and its origins; None otherwise."""
         if torch.Tag.nondeterministic_seeded in func.tags or func.namespace not in _NAMESPACES:
             return None
         shadows = {id(tensor): Known(tensor, frozenset()) for tensor in own_tensors}
@@ -267,16 +265,16 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 own_args, own_kwargs = pytree.tree_map(own, (args, kwargs))
                 value = func(*own_args, **own_kwargs)
         except Exception:
-            # The CPU has no kernel for it, or the model raises: the trace says so.
+            # The CPU lacks the kernel, or the model raises: the trace will report it.
             return None
         if any(_is_large(leaf) for leaf in pytree.tree_leaves(value)):
             return None
         return value, frozenset().union(*(shadow.origins for shadow in shadows.values()))
 
     def _shaped(self, func: OpOverload, args: tuple[Any, ...]) -> Any:
-        """Return the results of ``x[mask]`` and the like, where `x` is not known, but the mask is.
+        """Return the results of ``x[mask]`` and the like for an unknown `x` and a known mask.
 
-        Those of integers that go with a first result are computed from the others than `x`.
+        Further integer results depend on the other operands alone, and so are known.
         """
         if _is_plain_index(func, args):
             return None
@@ -297,14 +295,14 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return results[0] if is_one else tuple(results)
 
     def _note_writes(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Tell from now on what is computed from tensors of the model that are no buffers."""
+        """Add written tensors that are no buffers to the origins of later values."""
         for tensor in tensors:
             if not self._real and not isinstance(tensor, FakeTensor):
                 name = self.names.get(id(tensor))
-                told = f"the attribute {name!r}" if name else "a tensor that is no buffer"
-                self._written.add(told)
+                label = f"the attribute {name!r}" if name else "a tensor that is no buffer"
+                self._written.add(label)
                 value, origins = self._known[tensor]
-                self._known[tensor] = Known(value, origins | {told})
+                self._known[tensor] = Known(value, origins | {label})
 
     def _shadow(self, tensor: torch.Tensor, func: OpOverload) -> Known | None:
         shadow: Known | None = self._known.get(tensor)
@@ -312,12 +310,12 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return None if _memory(shadow.value) in self._spoiled else shadow
         if isinstance(tensor, FakeTensor):
             return None if tensor.constant is None else Known(tensor.constant, frozenset())
-        # As of torch.tensor([1, 2]): a number that Python wrote down.
+        # A literal of Python, as in torch.tensor([1, 2]).
         literal = not self._real or func is torch.ops.aten.lift_fresh.default
         if literal and type(tensor) is torch.Tensor and tensor.device.type == "cpu":
             if tensor.numel() > _MOST_ELEMENTS:
                 return None if func._schema.is_mutable else Known(tensor, frozenset())
-            # A copy: the model's own must not be written.
+            # A copy: the model's own tensor must not be written.
             with _computing():
                 shadow = self._known[tensor] = Known(tensor.detach().clone(), frozenset())
             return shadow
@@ -325,7 +323,7 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _is_plain_index(func: OpOverload, args: tuple[Any, ...]) -> bool:
-    """Return whether an operator only might read values: an index without masks."""
+    """Return True for an index without masks, whose kernel reads no values."""
     masks = (torch.bool, torch.uint8)
     return func is torch.ops.aten.index.Tensor and not any(
         isinstance(index, torch.Tensor) and index.dtype in masks for index in args[1]
@@ -333,7 +331,7 @@ def _is_plain_index(func: OpOverload, args: tuple[Any, ...]) -> bool:
 
 
 def _fake_like(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """Return fake tensors of the shapes of real ones, on the device of the arguments."""
+    """Return fake tensors of the shapes of real ones, on the device of the operands."""
     mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
 
     def fake(own: torch.Tensor) -> torch.Tensor:
@@ -350,7 +348,7 @@ def _fake_like(value: Any, tensors: list[torch.Tensor]) -> Any:
 def _computing() -> Iterator[None]:
     """Leave all modes, so that operators compute.
 
-    Without torch.no_grad(), which torch.export would record.
+    Not by torch.no_grad(), which torch.export would record.
     """
     below_autograd: Any = torch._C._AutoDispatchBelowAutograd
     with _disable_current_modes(), unset_fake_temporarily(), below_autograd():

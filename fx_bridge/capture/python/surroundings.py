@@ -1,9 +1,9 @@
-"""Questions of forward to its surroundings, whose answers decide which branch is captured.
+"""Queries of forward to its surroundings, whose answers decide the captured branch.
 
 ``if torch.is_grad_enabled()``, ``x.requires_grad`` or ``x.is_contiguous()`` leaves no operator.
-What forward does not ask may be another in every call, and often is: a model is captured with
-gradients and evaluated without. So the questions of a model's own code are noted as it is traced,
-those that torch's functions ask for themselves are not.
+Settings that forward does not query may differ in later calls, and often do: a model is captured
+with gradients and evaluated without. So the queries of a model's own code are recorded during the
+trace. Those of torch's functions are not.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _FUNCTIONS: Final = (
     "backends.cuda.cudnn_sdp_enabled",
     "backends.mha.get_fastpath_enabled",
 )
-"""Questions without arguments, by their paths in torch."""
+"""Queries without arguments, by their paths in torch."""
 _PUBLIC: Final = ("torch._C",)
-"""Modules of torch in which a model's own code finds these functions too."""
+"""Modules of torch from which a model's own code may call these functions too."""
 _ANSWERS: ContextVar[Mapping[str, Any]] = ContextVar("answers", default=MappingProxyType({}))
 _OF_GRADIENTS: Final = ("requires_grad", "is_leaf", "grad", "grad_fn", "retains_grad", "output_nr")
 _OF_STRIDES: Final = (
@@ -59,7 +59,7 @@ _WRAPPERS: Final = tuple(
 
 
 def _is_own_code() -> bool:
-    """Return whether the model's own code asked whoever called this."""
+    """Return True if the model's own code made the query that called this."""
     frame: Any = sys._getframe(2)
     while frame is not None and _passes_on(frame.f_code):
         frame = frame.f_back
@@ -67,13 +67,13 @@ def _is_own_code() -> bool:
 
 
 def _passes_on(code: CodeType) -> bool:
-    """Return whether a function passes a question on: a mode, or torch's wrapper of a method."""
+    """Return True for a function that forwards a query: a mode, or torch's wrapper of a method."""
     return code.co_name == "__torch_function__" or code.co_filename in _WRAPPERS
 
 
 @contextlib.contextmanager
 def answering(answers: Mapping[str, Any]) -> Iterator[None]:
-    """Let those who ask in blocks of :func:`noted_questions` get `answers`, by question."""
+    """Answer the queries of blocks of :func:`noted_questions` by `answers`."""
     token = _ANSWERS.set(answers)
     try:
         yield
@@ -83,9 +83,9 @@ def answering(answers: Mapping[str, Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def noted_questions() -> Iterator[set[str]]:
-    """Collect what Python asks in the block, but for the code of torch."""
+    """Collect the queries of Python code in the block, but for the code of torch."""
     asked: set[str] = set()
-    # Whoever wrote ``from torch import is_grad_enabled`` has it under its own name.
+    # ``from torch import is_grad_enabled`` binds the function in another module.
     tables = [
         vars(module)
         for name, module in list(sys.modules.items())
@@ -110,7 +110,7 @@ def noted_questions() -> Iterator[set[str]]:
 
 
 def all_questions() -> set[str]:
-    """Return all that can be asked, for code that nothing can watch."""
+    """Return all queries, for code that cannot be watched."""
     return {*map(_question, _FUNCTIONS), GRADIENTS, STRIDES}
 
 
@@ -130,24 +130,22 @@ def _noting(path: str, original: Callable[[], Any], asked: set[str]) -> Callable
         if not _is_own_code():
             return found
         asked.add(question)
-        # A region of forward's own has its own answer.
+        # Within a region of forward, the answer is that of the region.
         return answers.get(question, found) if found == around else found
 
-    # Conditions in forward are traced by dynamo, which knows the original alone.
+    # Dynamo traces conditions in forward, and knows only the original function.
     answer._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return answer
 
 
 class _OfTensors(TorchFunctionMode):
-    """Notes what is asked of tensors."""
+    """Records queries about tensors."""
 
     def __init__(self, asked: set[str]) -> None:
         super().__init__()
         self.asked = asked
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
         if name == "__get__" or name in _OF_STRIDES:
             question = _question_of(func, name)
@@ -168,12 +166,12 @@ def _question_of(func: Any, name: str) -> str:
 def answers_now(
     questions: Collection[str], inputs: Sequence[Any], weights: Mapping[str, torch.Tensor]
 ) -> dict[str, Any]:
-    """Return what holds now.
+    """Return the present answers to queries.
 
     Parameters
     ----------
     questions : collection of str
-        What forward asks.
+        The queries of forward.
     inputs : sequence
         The values of placeholders.
     weights : mapping of str to torch.Tensor
@@ -185,7 +183,7 @@ def answers_now(
         if question == STRIDES:
             found[question] = tuple(map(_layout, tensors))
         elif question == GRADIENTS:
-            # Results have gradients where any of these do.
+            # Results have gradients if any of these have.
             own = tuple((t.requires_grad, t.is_leaf, t.is_leaf and t.grad is None) for t in tensors)
             trained = frozenset(name for name, each in weights.items() if each.requires_grad)
             found[question] = (torch.is_grad_enabled(), own, trained)

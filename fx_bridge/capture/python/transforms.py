@@ -1,7 +1,7 @@
-"""Regions of torch.vmap and the like in a graph: each becomes one operator.
+"""Regions of torch.vmap and other transforms in a graph, each fused into one operator.
 
-What is computed inside of one are no tensors of their own: they have no storage, and exist for
-as long as the region is open.
+Values inside a region are no ordinary tensors: they have no storage, and exist only while the
+region is open.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from torch.utils import _pytree as pytree
 
 
 def has_transform(graph: fx.Graph) -> bool:
-    """Return whether `graph` opens a region of a transform."""
+    """Return True if `graph` opens a region of a transform."""
     return any(_nesting(node) for node in graph.nodes)
 
 
 def fuse_transforms(module: fx.GraphModule) -> None:
-    """Move every region of `module` into a submodule, which one ``call_module`` runs.
+    """Move every region of `module` into a submodule, run by one ``call_module`` node.
 
     The submodule keeps the region as it is, so that autograd and random numbers are the same.
     """
@@ -47,10 +47,10 @@ def _regions(graph: fx.Graph) -> list[list[fx.Node]]:
         if depth or opened:
             end = max(end, index + 1)
         if index < end and _is_wrapped(node):
-            # As of a jacobian, whose backward pass is in a region of its own.
+            # For example a jacobian, whose backward pass is in a region of its own.
             end = max(end, *(position[user] + 1 for user in node.users if user.op != "output"), 0)
         if depth == 0 and index + 1 == end > start:
-            # Parameters are read where they are.
+            # Reads of parameters stay outside.
             regions.append([n for n in nodes[start:end] if n.op != "get_attr"])
     return regions
 

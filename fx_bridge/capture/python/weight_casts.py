@@ -1,9 +1,9 @@
 """Weights that autocast casts once in a region of forward, in graphs as in the model.
 
-Autocast keeps what it made of a weight until its outermost region ends, so that gradients of all
-its readers add up before they are cast. Tracers switch that off around a model
-(``disable_autocast_cache`` in torch/fx/experimental/proxy_tensor.py), and write into the graph of
-a region that it is off, though it is on where the model runs.
+Autocast keeps the cast weight until its outermost region ends, so that gradients of all its readers
+add up before they are cast. Tracers switch that off around a model (``disable_autocast_cache`` in
+torch/fx/experimental/proxy_tensor.py). They write into the graph of a region that it is off, though
+it is on where the model runs.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator
+from unittest import mock
 
 import torch
 
 
 @contextlib.contextmanager
 def casting_weights_once() -> Iterator[None]:
-    """Let regions that a model enters keep casts as they do outside, unless it says otherwise."""
+    """Let regions that a model enters cache casts as outside, unless it says otherwise."""
     outside, depth = torch.is_autocast_cache_enabled(), _depth()
     made = torch.autocast.__init__
 
@@ -29,19 +30,16 @@ def casting_weights_once() -> Iterator[None]:
         enabled: bool = True,
         cache_enabled: bool | None = None,
     ) -> None:
-        # Within another region of the model, what is on there is on here.
+        # A region within another one of the model inherits its setting.
         if cache_enabled is None and _depth() == depth:
             cache_enabled = outside
         made(self, device_type, dtype, enabled, cache_enabled)
 
-    torch.autocast.__init__ = as_outside  # type: ignore[method-assign]
-    try:
+    with mock.patch.object(torch.autocast, "__init__", as_outside):
         yield
-    finally:
-        torch.autocast.__init__ = made  # type: ignore[method-assign]
 
 
 def _depth() -> int:
-    """Return how many regions of autocast are entered."""
+    """Return the nesting depth of autocast regions."""
     torch.autocast_increment_nesting()
     return torch.autocast_decrement_nesting()

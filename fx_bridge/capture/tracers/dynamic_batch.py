@@ -1,4 +1,4 @@
-"""Export with the batch as a symbol: which dimensions it is, and what fixes it."""
+"""Exports with a symbolic batch: its dimensions, and the code that fixes it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from solver import PartitionError
 
 
 class Exported(NamedTuple):
-    """A graph, the inputs it was exported with, and what became of the batch."""
+    """A graph, the inputs of its export, and remarks on its batch."""
 
     module: fx.GraphModule
     args: tuple[Any, ...]
@@ -31,7 +31,7 @@ class Exported(NamedTuple):
 
 
 def batch_size_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """Return the size that dimension 0 has in most tensors; of two such, the first one's.
+    """Return the size that dimension 0 has in most tensors; in a tie, the first one's.
 
     Raises
     ------
@@ -57,8 +57,8 @@ def export_dynamic(
 ) -> Exported:
     """Export `model` with dimension 0 of all tensors of the common batch size as one symbol.
 
-    A batch of one is repeated, because torch.export takes a size of one for a constant. What
-    fixes the batch in spite of that is said in the note.
+    A batch of one is repeated, because torch.export takes a size of one for a constant. If
+    something fixes the batch nevertheless, the note names it.
     """
     size = batch_size_of(args, kwargs)
     if size != 1:
@@ -91,7 +91,7 @@ def _export(
         if "onstraints violated" not in str(error):
             raise
         form = re.search(r"^\s*batch = (.*_batch.*)$", str(error), re.MULTILINE)
-    # This one takes whatever is true of the sizes.
+    # Dim.AUTO accepts any constraint on the sizes.
     shapes = _shapes(args, kwargs, size, Dim.AUTO)
     with _specialisations(model) as places:
         module, seen = export(model, args, kwargs, shapes, strict=strict, aware=aware)
@@ -134,9 +134,9 @@ def _shapes(args: tuple[Any, ...], kwargs: dict[str, Any], size: int, dim: Any) 
 
 @contextlib.contextmanager
 def _specialisations(model: nn.Module) -> Iterator[list[str]]:
-    """Yield a list that is filled with what turns a symbol into a number, and where.
+    """Yield a list, filled with the operators that turn a symbol into a number, and their places.
 
-    Torch keeps such places, but outside of strict export only those in its own code.
+    Torch records such places, but outside strict export only those in its own code.
     """
     places: list[str] = []
     replace = ShapeEnv._set_replacement
@@ -145,7 +145,7 @@ def _specialisations(model: nn.Module) -> Iterator[list[str]]:
     def watched(env: ShapeEnv, symbol: Any, target: Any, message: str) -> None:
         if target.is_number:
             frames = list(traceback.walk_stack(None))[::-1]
-            # Of these, the model's: what called the export does not matter.
+            # Without the callers of the export.
             start = max(n for n, (frame, _) in enumerate(frames) if frame.f_code is own)
             frames = frames[start:]
             operator = operator_name(frames)

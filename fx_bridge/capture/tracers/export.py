@@ -1,4 +1,4 @@
-"""Graphs from torch.export: of a module, of a program that someone else exported, of a file."""
+"""Graphs from torch.export: of a module, of a given program, of a file."""
 
 from __future__ import annotations
 
@@ -58,20 +58,20 @@ def export(
     dynamic_shapes : optional
         As of ``torch.export.export``.
     strict : bool
-        Let dynamo trace the Python of the model, in place of running it.
+        Let dynamo trace the Python of the model, instead of running it.
     constants : mapping of str to torch.Tensor
-        Values of fixed inputs, by path. Not in strict mode, where nothing can watch forward.
+        Values of fixed inputs, by path. Not in strict mode, where forward cannot be watched.
     aware : bool
-        Whether forward may see, by ``torch.compiler.is_exporting()``, that it is exported.
+        Let ``torch.compiler.is_exporting()`` be true in forward.
     repeats : RepeatedFunctions, optional
-        Traces functions that are called again once. Not in strict mode.
+        Traces repeated function calls once. Not in strict mode.
 
     Returns
     -------
     torch.fx.GraphModule
         Reads its parameters by ``get_attr``.
     str
-        What a person has to know of it.
+        Remarks about the graph for its user.
     """
 
     def exported() -> ExportedProgram:
@@ -82,7 +82,7 @@ def export(
 
     note = ""
     if strict:
-        # It traces hooks, and comes after the other.
+        # Dynamo traces hooks, and this way is tried after the other.
         with no_inference_mode():
             program = exported()
     else:
@@ -102,7 +102,7 @@ def export(
     for node in module.graph.find_nodes(op="get_attr"):
         prefix, _, name = str(node.target).rpartition(".")
         if isinstance(own_attribute(module.get_submodule(prefix), name), FakeTensor):
-            # As of x.data: strict export takes it for a constant, of which there is no value.
+            # For example x.data: strict export takes it for a constant, without a value.
             raise RuntimeError(f"a value was lost: {node.target!r} depends on no input any more")
     copy_training(model, module)
     return module, note
@@ -111,7 +111,7 @@ def export(
 def unlift(program: ExportedProgram) -> fx.GraphModule:
     """Return the graph of a program with its parameters as attributes."""
     if has_transform(program.graph) and not _has_effects(program.graph):
-        # Functionalising runs a vmap, and leaves batched operators; others it cannot run.
+        # Functionalisation turns a vmap into batched operators; it cannot run other transforms.
         with contextlib.suppress(Exception), warnings.catch_warnings():
             # torch's own deprecations, met while it copies the structure of the inputs.
             warnings.simplefilter("ignore", FutureWarning)
@@ -147,14 +147,14 @@ def _as_held(program: ExportedProgram) -> ExportedProgram:
 
 
 def _unwrap_where_read(module: fx.GraphModule) -> None:
-    """Let each operator take inner tensors of a quantised weight right before it runs.
+    """Unwrap the inner tensors of a quantised weight right before each operator that reads them.
 
-    Export takes those of all weights apart at the start of the graph, outside of any module: what
-    ran first would hold all of them.
+    Export unwraps all weights at the start of the graph, outside of any module, so the first stage
+    would hold all of them.
     """
     wanted = torch.ops.export.access_subclass_inner_tensor.default
     found = module.graph.find_nodes(op="call_function", target=wanted)
-    # Of wrappers within wrappers, the inner ones first.
+    # In nested wrappers, the inner ones first.
     for node in reversed(list(found)):
         for user in list(node.users):
             with module.graph.inserting_before(user):
@@ -169,9 +169,9 @@ def _unwrap_where_read(module: fx.GraphModule) -> None:
 
 
 def _drop_copies_to_itself(module: fx.GraphModule) -> None:
-    """Drop what export appends for ``self.n += 1``: a copy to the buffer of what is the buffer.
+    """Drop the copy of a buffer to itself that export appends for ``self.n += 1``.
 
-    Autograd counts it as one more write, after which backward refuses values saved before.
+    Autograd counts it as a further write, after which backward refuses values saved before.
     """
     copies = module.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
     redundant = [node for node in copies if not node.users and _is_of(node.args[1], node.args[0])]
@@ -182,7 +182,7 @@ def _drop_copies_to_itself(module: fx.GraphModule) -> None:
 
 
 def _is_of(value: Any, tensor: Any) -> bool:
-    """Return whether a node returns `tensor` itself: it is that, or wrote to it in place."""
+    """Return True if a node returns `tensor` itself, possibly after writing to it in place."""
     while value is not tensor:
         if not isinstance(value, fx.Node):
             return False
@@ -200,10 +200,10 @@ def _is_of(value: Any, tensor: Any) -> bool:
 
 
 def _has_effects(graph: fx.Graph) -> bool:
-    """Return whether functionalising `graph` would change what it does besides its values.
+    """Return True if functionalising `graph` would change its effects besides values.
 
-    It drops random operators without readers and regions of another grad mode, and moves
-    writes to the end, where backward may need what was there before.
+    It drops random operators without readers and regions of another grad mode, and moves writes to
+    the end, where backward may need the old values.
     """
     for node in graph.nodes:
         if isinstance(node.target, HigherOrderOperator):
@@ -221,7 +221,7 @@ def load_program(path: str | os.PathLike[str]) -> ExportedProgram:
     Raises
     ------
     PartitionError
-        If there is no such file, or it holds something else or cannot be read.
+        If the file is missing, unreadable or no exported program.
     """
     file = Path(path)
     check_file(file, "the path of a .pt2 file that torch.export.save(program, path) wrote")
@@ -234,7 +234,7 @@ def load_program(path: str | os.PathLike[str]) -> ExportedProgram:
 
 
 def _reason(file: Path, error: Exception) -> str:
-    """Say why a file is no program: torch.export.load itself only logs it."""
+    """Return the reason why a file is no program, which torch.export.load only logs."""
     if isinstance(error, PermissionError):
         return "permission denied; make it readable"
     from torch.export.pt2_archive._package import is_pt2_package, load_pt2

@@ -1,8 +1,8 @@
-"""Regions of another grad mode that lie within regions of autocast.
+"""Regions of another grad mode within regions of autocast.
 
 torch.export turns the calls that set a grad mode into regions, one for each stretch between two of
-them. Within autocast a stretch begins with the call that enters that, and torch, which looks at
-the first call alone, would drop the grad mode.
+them. Within autocast a stretch begins with the call that enters autocast. Torch looks only at the
+first call of a stretch, and would drop the grad mode.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def kept_in_autocast() -> contextlib.AbstractContextManager[Any]:
 
 
 def _sets_grad_mode(node: fx.Node, omit_if_same_with_ambient: bool = False) -> bool:
-    """Return whether a node runs a stretch of another grad mode than that around it."""
+    """Return True if a node runs a stretch of another grad mode than that around it."""
     if node.op != "call_module":
         return False
     stretch = getattr(node.graph.owning_module, str(node.target))

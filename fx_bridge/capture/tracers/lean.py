@@ -1,8 +1,8 @@
-"""Traces without work of torch for which no graph is different.
+"""Traces without work of torch that does not affect the graph.
 
-torch makes code of a graph after each of some twenty passes over it, and runs none of it; finds
-the source lines of a node by way of its C++ frames, a millisecond each; and lets the garbage
-collector walk all nodes again and again.
+torch generates code of a graph after each of some twenty passes over it, and runs none of it. It
+finds the source lines of a node by way of its C++ frames, a millisecond each. The garbage collector
+walks all nodes again and again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.fx.graph import _PyTreeCodeGen
 
 @contextlib.contextmanager
 def lean() -> Iterator[None]:
-    """Make code when it is first read, and find source lines quickly, in the block."""
+    """Generate code when it is first read, and find source lines quickly, in the block."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -40,7 +40,7 @@ def lean() -> Iterator[None]:
 
 
 class _WhenRead:
-    """An attribute of the class of one graph module that is there once its code is made."""
+    """A class attribute of one graph module that generates the module's code when first read."""
 
     def __init__(self, name: str, module: fx.GraphModule) -> None:
         self._name = name
@@ -72,7 +72,7 @@ _MADE: Final = ("forward", "code", "__reduce__")
 
 
 def stack_trace(tracer: Any) -> str:
-    """Return the lines of forward that a node of a trace comes from, in the format of torch."""
+    """Return the lines of forward that made a node of a trace, in the format of torch."""
     if not tracer.record_stack_traces:
         return ""
     frames = tracer._filter_traceback_frames(_Frames.extract().summary())
@@ -80,7 +80,7 @@ def stack_trace(tracer: Any) -> str:
 
 
 class _Frames:
-    """The frames of calls of forward, the outermost first, in the place of all frames."""
+    """The frames of calls of forward, outermost first, instead of all frames."""
 
     def __init__(self, frames: list[traceback.FrameSummary]) -> None:
         self._frames = frames

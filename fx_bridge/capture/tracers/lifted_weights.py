@@ -1,7 +1,7 @@
-"""Parameters and buffers that a graph takes as inputs become attributes of its module.
+"""Turn parameters and buffers that a graph takes as inputs into attributes of its module.
 
-Dynamo, functionalised traces and ``aot_export_module`` pass them in with the data. A planner
-that took them for activations would send them between devices.
+Dynamo, functionalised traces and ``aot_export_module`` pass them in with the data. A planner that
+took them for activations would send them between devices.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 
 def is_weight(value: object) -> bool:
-    """Return whether `value` is an ``nn.Parameter``, or a tensor marked by ``nn.Buffer``."""
+    """Return True for an ``nn.Parameter``, or a tensor marked by ``nn.Buffer``."""
     return isinstance(value, (nn.Parameter, nn.Buffer))
 
 
@@ -27,16 +27,16 @@ def inputs_to_weights(
     Parameters
     ----------
     module : torch.fx.GraphModule
-        Changed in place. It takes its remaining inputs afterwards; where it took nested ones,
-        it takes their leaves in order.
+        Changed in place. It takes its remaining inputs afterwards; of nested ones, the leaves in
+        order.
     weights : mapping of torch.fx.Node to tuple of str and torch.Tensor
-        For each placeholder the dotted path to register its tensor at, and the tensor.
+        For each placeholder the dotted path at which to register its tensor, and the tensor.
 
     Returns
     -------
     dict of str to str
-        The path that each placeholder's tensor got, by the name of the placeholder: the one
-        that was asked for, unless something else is there.
+        Final path of each placeholder's tensor, by the name of the placeholder: the wanted one,
+        unless it was taken.
     """
     graph = module.graph
     paths: dict[str, str] = {}
@@ -58,7 +58,7 @@ def inputs_to_weights(
 
 
 def _register(module: nn.Module, path: str, fallback: str, tensor: torch.Tensor) -> str:
-    """Register `tensor` at `path` where nothing else is; return where it went."""
+    """Register `tensor` at `path`, or at a free path if that is taken; return its path."""
     owner = module
     *containers, name = path.split(".")
     for atom in containers:
@@ -68,7 +68,7 @@ def _register(module: nn.Module, path: str, fallback: str, tensor: torch.Tensor)
             child.training = module.training
             owner._modules[atom] = child
         if type(child) is not nn.Module:
-            # Something of the graph's own.
+            # The path leads into a module of the graph's own.
             return _register(module, fallback, fallback + "_", tensor)
         owner = child
     if hasattr(owner, name) or not name:

@@ -1,7 +1,7 @@
-"""Trace models that differentiate in forward, as energies and forces do, by ``make_fx``.
+"""Trace models that differentiate in forward, such as energies and forces, by ``make_fx``.
 
-torch.export records what a model calls, before autograd sees it, and so knows no backward pass.
-``make_fx`` records the operators that really run, those of backward passes among them.
+torch.export records the calls of a model above autograd, and so knows no backward pass. ``make_fx``
+records the operators that really run, those of backward passes included.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ def trace_operators(
     kwargs: dict[str, Any],
     constants: Mapping[str, torch.Tensor],
 ) -> tuple[fx.GraphModule, str]:
-    """Trace what `model` runs, on copies of its weights and of the inputs.
+    """Trace the operators that `model` runs, on copies of its weights and of the inputs.
 
     Returns
     -------
     torch.fx.GraphModule
-        Called like the model; parameters and buffers are attributes, the model's own.
+        Called like the model; its attributes are the model's own parameters and buffers.
     str
-        What a person has to know of it.
+        Remarks about the graph for its user.
 
     Raises
     ------
     RuntimeError
-        If what runs depends on values that are others in another call.
+        If the operators depend on values that may differ in another call.
     """
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     leaves, spec = pytree.tree_flatten((args, kwargs))
@@ -108,13 +108,13 @@ def _own(tensor: torch.Tensor) -> torch.Tensor:
 def _named_arguments(
     model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> list[tuple[str, Any]]:
-    """Return the arguments of a call in their order, each with its name in forward."""
+    """Return the arguments of a call in order, each with its name in forward."""
     names: list[str] = []
     for parameter in inspect.signature(model.forward).parameters.values():
         if parameter.kind is parameter.VAR_POSITIONAL:
             names += [f"{parameter.name}_{n}" for n in range(len(args) - len(names))]
         names.append(parameter.name)
-    # What generated code calls the module itself.
+    # In generated code, self is the module.
     names = [f"{name}_" if name == "self" else name for name in names]
     return [*zip(names, args, strict=False), *kwargs.items()]
 
@@ -128,7 +128,7 @@ def _take_inputs(
     out_spec: pytree.TreeSpec,
     named: list[tuple[str, Any]],
 ) -> None:
-    """Let the graph take and return what the model does, numbers and flags among the inputs."""
+    """Give the graph the model's inputs and outputs, with numbers and flags among the inputs."""
     graph = module.graph
     tensors = dict(zip(places, placeholders, strict=True))
     paths = [
@@ -155,20 +155,19 @@ def _take_inputs(
 
 
 class _Marks(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes in a node whether it ran without gradients, and whether forward asked for a detach."""
+    """Marks each node with the grad mode in which it ran, and detaches that forward asked for."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.asked = False
         self.with_grad = torch.is_grad_enabled()
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         mode: Any = torch._C._get_dispatch_mode(_TorchDispatchModeKey.PROXY)
-        for leaf in pytree.tree_leaves(made):
-            slot = get_proxy_slot(leaf, mode.tracer, None) if mode and _is_tensor(leaf) else None
+        for leaf in pytree.tree_leaves(made) if mode else ():
+            is_tensor = isinstance(leaf, torch.Tensor)
+            slot = get_proxy_slot(leaf, mode.tracer, None) if is_tensor else None
             if slot is not None:
                 meta = slot.proxy.node.meta
                 meta["without_grad"] = self.with_grad and not torch.is_grad_enabled()
@@ -177,21 +176,19 @@ class _Marks(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _Detaches(TorchFunctionMode):
-    """Tells the detaches of forward from those that autograd makes for itself."""
+    """Distinguishes the detaches of forward from those of autograd itself."""
 
     def __init__(self, marks: _Marks) -> None:
         super().__init__()
         self.marks = marks
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
         if name in ("tolist", "numpy", "__array__", "data_ptr"):
             raise RuntimeError(f"Tensor.{name} reads values that the next call may have otherwise")
         with _set(self.marks, func in _DETACHING):
             if func is torch.Tensor.detach_:
-                # Autograd does that itself, without an operator.
+                # Autograd does it without an operator.
                 stand_for(args[0], args[0].detach())
             return func(*args, **(kwargs or {}))
 
@@ -213,15 +210,11 @@ def _set(marks: _Marks, asked: bool) -> Iterator[None]:
         marks.asked = before
 
 
-def _is_tensor(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor)
-
-
 def _keep_gradients(graph: fx.Graph) -> None:
     """Let backward through the graph stop exactly where it stops in the model.
 
-    Autograd detaches results that it saves, which it knows how to differentiate; in the graph
-    that would cut them off. What ran without gradients has none.
+    Autograd detaches results that it saves and knows how to differentiate; in the graph that would
+    cut off their gradients. Operators that ran without gradients have none.
     """
     for node in graph.find_nodes(op="call_function", target=_DETACH):
         if not node.meta.get("asked"):

@@ -1,11 +1,11 @@
-"""Functions of torch that forward calls with arguments like earlier ones: traced once.
+"""Functions of torch that forward calls repeatedly with like arguments, traced once.
 
-A model of many layers calls the same functions on the same sizes in each. A trace takes
-milliseconds for a call; here all Python of the model runs, and the nodes that a call adds to the
-graph are copied from those of an earlier call with the same key. A key has all that decides what
-a function of torch does to fake tensors: itself, numbers, sizes, strides, types and sharing of
-tensors, and the switches of torch. What has effects besides new values is never copied: writes,
-assignments, calls without any node, nodes of conditions and regions.
+A model of many layers calls the same functions on the same sizes in each layer. A trace takes
+milliseconds per call. Here all Python of the model runs, and the nodes that a call adds to the
+graph are copied from those of an earlier call with the same key. A key has everything that decides
+the effect of a torch function on fake tensors: the function, numbers, sizes, strides, types and
+sharing of tensors, and the switches of torch. Calls with effects besides new values are never
+copied: writes, assignments, calls without any node, nodes of conditions and regions.
 """
 
 from __future__ import annotations
@@ -56,16 +56,18 @@ class _Recording:
     Attributes
     ----------
     nodes : tuple of (torch.fx.Node, str or None)
-        Those that were added, and the names that they ask for.
+        The added nodes, and the names that they ask for.
     places : dict of torch.fx.Node to (bool, int)
-        For what these read: whether it is an argument, and the index among arguments or nodes.
+        For each node that these read, whether it is an argument, and its index among arguments or
+        nodes.
     new_bytes : tuple of int
-        Of the storages that the call makes.
+        Sizes of the new storages.
     tracked : tuple of (int, int)
-        Arguments that are values of nodes that were added, and these: ``x.to(x.device)`` is `x`.
+        Arguments that become values of added nodes, and the indices of these: ``x.to(x.device)`` is
+        `x`.
     results : tuple
-        An :class:`_Argument`, a plain value, or a :class:`~fx_bridge.storages.fakes.Fake` with
-        the index of its node.
+        An :class:`_Argument`, a plain value, or a :class:`~fx_bridge.storages.fakes.Fake` with the
+        index of its node.
     """
 
     nodes: tuple[tuple[fx.Node, str | None], ...]
@@ -76,26 +78,26 @@ class _Recording:
     spec: pytree.TreeSpec
 
     def has_views(self, given: int) -> bool:
-        """Return whether a result lies in the storage of one of `given` arguments."""
+        """Return True if a result lies in the storage of one of `given` arguments."""
         return any(isinstance(r, tuple) and r[0].storage < given for r in self.results)
 
 
 class RepeatedFunctions(TorchFunctionMode):
-    """Adds to the graph of a trace what earlier calls like this one added.
+    """Adds the nodes of an earlier call to the graph of a trace, for calls with the same key.
 
     Parameters
     ----------
     views : bool
-        Copy calls that return views too. Then no model can be traced that writes to one.
+        Copy calls that return views too. Models that write to such a view cannot be traced then.
 
     Attributes
     ----------
     copies : int
-        Calls whose nodes were copied.
+        Number of calls whose nodes were copied.
     writes_views : bool
-        Whether a write was met that may reach a view that was copied, which ends the trace.
+        True after a write that may reach a copied view, which ends the trace.
     known : KnownValues or None
-        Computes known values beside the trace, and has to see every call on them.
+        Computes known values beside the trace, and must see every call on them.
     """
 
     def __init__(self, *, views: bool = True) -> None:
@@ -106,11 +108,9 @@ class RepeatedFunctions(TorchFunctionMode):
         self.known: KnownValues | None = None
         self._recordings: dict[Hashable, _Recording | None] = {}
         self._viewed: dict[int, torch.UntypedStorage] = {}
-        """Storages in which results lie that autograd does not take for views."""
+        """Storages with copied views, which autograd does not know as views."""
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if torch.compiler.is_dynamo_compiling():
             return func(*args, **kwargs)
@@ -151,10 +151,10 @@ class RepeatedFunctions(TorchFunctionMode):
 
     @contextlib.contextmanager
     def around(self, model: nn.Module) -> Iterator[None]:
-        """Trace functions once in calls of `model` that are traced within the block.
+        """Copy repeated functions in traced calls of `model` within the block.
 
-        To be entered before all other modes around forward: it sees calls first, and copies the
-        nodes that all the others made of them.
+        Enter it before all other modes around forward: it sees calls first, and copies the nodes
+        that all the others made of them.
         """
 
         @contextlib.contextmanager
@@ -173,10 +173,10 @@ class RepeatedFunctions(TorchFunctionMode):
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]
     ) -> Hashable:
         if isinstance(func, FunctionType) and not func.__module__.startswith("torch."):
-            # A function of a library, which may depend on anything.
+            # A library function may depend on anything.
             raise NotRepeatableError
         if any(map(torch.is_autocast_enabled, _AUTOCAST)) or peek_interpreter_stack() is not None:
-            # Autocast keeps what it made of a weight.
+            # Autocast caches casts of weights.
             raise NotRepeatableError
         return (func, *_switches(), *keys((*args, *kwargs.items()), tensors, {}))
 
@@ -189,7 +189,7 @@ class RepeatedFunctions(TorchFunctionMode):
         return node
 
     def _check_known(self, tensors: Sequence[FakeTensor]) -> None:
-        """Raise NotRepeatableError where all is known, and where there is nothing to know."""
+        """Raise NotRepeatableError if all tensors have known values, or there are no tensors."""
         assert self.known is not None
         if all(map(self.known.knows, tensors)):
             raise NotRepeatableError
@@ -197,18 +197,18 @@ class RepeatedFunctions(TorchFunctionMode):
     def _check_writes(
         self, tracer: Any, arguments: Any, added: Sequence[fx.Node], written: list[fx.Node]
     ) -> None:
-        """Raise NotRepeatableError if a write may reach what autograd does not know to be there."""
+        """Raise NotRepeatableError if a write may reach a copied view."""
         made, seen = set(added), set(written)
         while written:
             node = written.pop()
-            # What the call itself made may be a view of any that it reads.
+            # A value made by the call may be a view of any value that it reads.
             reads = [r for r in node.all_input_nodes if node in made and r not in seen]
             written += reads
             seen.update(reads)
         for leaf in pytree.tree_leaves(arguments):
             if isinstance(leaf, FakeTensor) and leaf.untyped_storage()._cdata in self._viewed:
                 slot = tracer.tensor_tracker.get(leaf)
-                # What is written stands for the write from then on.
+                # From then on, a written value stands for the write.
                 if slot is None or slot.proxy.node in seen or slot.proxy.node in made:
                     self.writes_views = True
                     raise NotRepeatableError("a tensor is written of which a view was copied")
@@ -283,7 +283,6 @@ def _track(tensor: torch.Tensor, tracer: Any, node: fx.Node) -> None:
 
 
 def _after(last: fx.Node, graph: fx.Graph) -> list[fx.Node]:
-    """Return the nodes of a graph after `last`."""
     nodes = []
     node = last.next
     while node is not graph._root:
@@ -352,7 +351,7 @@ def _recorded(
 
 
 _OWN: Final = ("nn_module_stack", "stack_trace", "torch_fn")
-# What stands in the place of these while questions of forward are noted looks for who asks.
+# The originals: while queries of forward are noted, their replacements inspect the caller.
 _gradients_are_on, _inference_is_on = torch.is_grad_enabled, torch.is_inference_mode_enabled
 _default_dtype = torch.get_default_dtype
 _AUTOCAST: Final = ("cpu", "cuda")
@@ -363,4 +362,4 @@ _SIZES: Final = frozenset(
     + [getattr(torch.Tensor, name) for name in (*_METHODS, "is_floating_point", "is_complex")]
     + [torch.is_floating_point, torch.is_complex, torch.numel]
 )
-"""Questions about a tensor whose answers are the same however it is traced."""
+"""Queries about a tensor with the same answer in any trace."""

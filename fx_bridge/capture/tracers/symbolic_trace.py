@@ -1,8 +1,8 @@
-"""Symbolic tracing that refuses what it would lose.
+"""Symbolic tracing that refuses a model rather than lose a part of it.
 
-``torch.fx.symbolic_trace`` runs forward once on proxies. What is done there to anything else is
-done in tracing, and never again: random numbers and new tensors become constants, writes reach
-the model itself, and regions of another grad mode or precision leave nothing in the graph.
+``torch.fx.symbolic_trace`` runs forward once on proxies. Anything done to other objects happens in
+tracing, and never again. Random numbers and new tensors become constants, writes reach the model
+itself, and regions of another grad mode or precision leave nothing in the graph.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def faithful_trace(model: nn.Module, concrete_args: dict[str, Any] | None) -> fx
     Raises
     ------
     RuntimeError
-        If the graph would not do what the model does: what is lost, in one line.
+        If the graph would lose something of the model; the message names it in one line.
 
     Examples
     --------
@@ -66,7 +66,7 @@ def faithful_trace(model: nn.Module, concrete_args: dict[str, Any] | None) -> fx
 
 
 class _Tracer(fx.Tracer):
-    # Otherwise what is computed from buffers is computed in tracing.
+    # Otherwise values of buffers would be computed in tracing.
     proxy_buffer_attributes = True
 
     def __init__(self, model: nn.Module) -> None:
@@ -92,7 +92,7 @@ class _Tracer(fx.Tracer):
 
 
 def _held(module: nn.Module) -> dict[tuple[int, str], Any]:
-    """Return what a module computes with: its attributes, parameters and buffers."""
+    """Return the attributes, parameters and buffers of a module."""
     tables = vars(module), module._parameters, module._buffers
     return {
         (number, name): value
@@ -108,7 +108,7 @@ def _mode() -> tuple[object, ...]:
 
 
 class _Proxy(fx.Proxy):
-    """A proxy with ``+=`` and the like, for which Python otherwise computes a new value."""
+    """A proxy with ``+=`` and the like, for which Python would compute a new value."""
 
     def __getattr__(self, name: str) -> _Attribute:
         return _Attribute(self, name)
@@ -123,14 +123,14 @@ class _Proxy(fx.Proxy):
 
 
 class _Attribute(fx.proxy.Attribute, _Proxy):
-    """What a proxy answers for an attribute, or for a method that is about to be called."""
+    """An attribute of a proxy, or a method about to be called."""
 
 
 def in_place(name: str, value: Any, other: Any) -> Any:
     """Return ``operator.iadd(value, other)`` for the name ``"iadd"``; others likewise.
 
-    A node that calls ``operator.iadd`` itself becomes ``value += other``, after which other
-    readers of `value` would see the result even if it is a number.
+    A node that calls ``operator.iadd`` itself becomes ``value += other``, after which other readers
+    of `value` would see the result even if it is a number.
     """
     return getattr(operator, name)(value, other)
 
@@ -147,27 +147,23 @@ for _name in _OPERATORS:
 
 
 class _Setters(TorchFunctionMode):
-    """Raises at what changes a tensor of the model in tracing alone, without an operator."""
+    """Raises on changes of a model's tensor that happen in tracing alone, without an operator."""
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in SETTERS and isinstance(args[0], torch.Tensor):
             raise RuntimeError(f"{func.__name__} of a tensor would act in tracing alone")
         return func(*args, **(kwargs or {}))
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Raises at what is computed in tracing and would have to be computed in every call."""
+    """Raises on computations in tracing that every call would have to repeat."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.made: dict[object, torch.Tensor] = {}
-        """Tensors made in tracing, kept alive so that no other takes the memory of one."""
+        """Tensors made in tracing, kept alive so that their memory is not reused."""
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not isinstance(func, OpOverload):
             return func(*args, **(kwargs or {}))
         if torch.Tag.nondeterministic_seeded in func.tags:

@@ -1,4 +1,4 @@
-"""Graphs that come with no values, or with another exporter's: traced, given, completed."""
+"""Graphs that come without values, or with another exporter's: traced, or given and completed."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _PLAIN: Final = (torch.Tensor, torch.dtype, torch.device, str, int, float, compl
 
 
 def trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.GraphModule:
-    """Trace symbolically, with what the example and the defaults give that is no tensor.
+    """Trace symbolically, with fixed values for arguments of the example that are no tensors.
 
     Otherwise ``if mask is None`` would see a proxy and take the wrong branch.
 
     Raises
     ------
     RuntimeError
-        If the graph would not do what the model does: what is lost, in one line.
+        If the graph would lose something of the model; the message names it in one line.
     """
     parameters = inspect.signature(model.forward).parameters
     given = inspect.signature(model.forward).bind(*args, **kwargs).arguments
@@ -51,7 +51,7 @@ def trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx
         for name, value in given.items()
         if value is None
         or type(value) in (bool, int, float, str)
-        # No call checks what a graph with *args was traced with.
+        # Calls of a graph with *args are not compared with its trace.
         or (not collects and _is_leaf(value) and not holds_tensors(value))
     }
     defaults = {
@@ -87,23 +87,22 @@ def complete(
 ) -> tuple[fx.GraphModule, Inputs, str]:
     """Return a copy of a given graph with values, its inputs, and a note.
 
-    Example inputs that are parameters or buffers become attributes of the copy, and are no
-    inputs any more.
+    Example inputs that are parameters or buffers become attributes of the copy.
     """
     _check_graph(module)
     weights: dict[int, torch.Tensor] = {}
     leaves: tuple[Any, ...] = ()
     if args or kwargs:
-        # Values in the graph need no inputs, but those that are given are called with later.
+        # A graph with values needs no inputs, but given ones are used in later calls.
         leaves = flat_inputs(module.graph, args, kwargs)
         weights = {index: leaf for index, leaf in enumerate(leaves) if is_weight(leaf)}
     own = copied(module)
     note_precision(own)
     for node in own.graph.find_nodes(op="call_module", target="_guards_fn"):
-        # It only checks inputs, reads all of them, and cannot be pickled.
+        # This submodule only checks inputs, reads all of them, and cannot be pickled.
         own.graph.erase_node(node)
     for node in own.graph.nodes:
-        # Dynamo's name for it. Left in place, it makes split_module see cycles where sizes
+        # Dynamo's name for "val". Left in place, it makes split_module see cycles where sizes
         # are symbolic.
         example = node.meta.pop("example_value", None)
         if "val" not in node.meta and example is not None:
@@ -135,7 +134,7 @@ def complete(
 
 
 def _fill(module: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Compute values that are missing, from those of the placeholders or the inputs."""
+    """Compute missing values, from those of the placeholders or the inputs."""
     missing = next(node for node in module.graph.nodes if _lacks_value(node))
     given = all("val" in node.meta for node in module.graph.find_nodes(op="placeholder"))
     if not given and not args and not kwargs and needs_inputs(module.graph):
@@ -159,7 +158,7 @@ def _fill(module: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def copied(module: fx.GraphModule) -> fx.GraphModule:
-    """Return a module with a graph of its own and the same parameters and submodules."""
+    """Return a module with a copy of the graph and the same parameters and submodules."""
     with warnings.catch_warnings():
         # torch's own deprecations, met while it copies the structure of the inputs.
         warnings.simplefilter("ignore", FutureWarning)
@@ -171,7 +170,7 @@ def copied(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def copy_training(source: nn.Module, target: nn.Module) -> None:
-    """Restore the flags of the modules that a graph keeps; making one sets them to True."""
+    """Restore the training flags of the submodules; making a GraphModule sets them to True."""
     flags = {name: module.training for name, module in source.named_modules()}
     for name, module in target.named_modules():
         module.training = flags.get(name, source.training)
@@ -179,7 +178,7 @@ def copy_training(source: nn.Module, target: nn.Module) -> None:
 
 def _check_graph(module: fx.GraphModule) -> None:
     hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
-    # Those of torch.export only check inputs.
+    # The hooks of torch.export only check inputs.
     own = [h for h in hooks if not re.match(r"torch\._?export", getattr(h, "__module__", ""))]
     if own:
         raise PartitionError(
@@ -202,18 +201,15 @@ def _check_graph(module: fx.GraphModule) -> None:
 
 
 def _lacks_value(node: fx.Node) -> bool:
-    if node.op == "output" or "val" in node.meta:
+    # Of get_attr nodes, submodules have no value, and tensors are their own.
+    if node.op in ("output", "get_attr") or "val" in node.meta:
         return False
-    if node.op == "get_attr":
-        # Branches of torch.cond and other submodules have no value of their own; a tensor's
-        # value can be had from the tensor.
-        return False
-    # Asserts and other statements return None, which exporters do not always write down.
+    # Asserts and other statements return None, which exporters do not always record.
     return node.op == "placeholder" or bool(node.users)
 
 
 class _StrictReplay(Replay):
-    """Refuses writes to tensors that would be seen by the next call, and are no buffers."""
+    """Refuses writes to tensors that are no buffers: the next call would see them."""
 
     def __init__(self, module: fx.GraphModule, model: nn.Module) -> None:
         super().__init__(module, must_run=True)
@@ -259,6 +255,6 @@ def _write(replay: Replay, *, overwrite: bool) -> None:
     for node, value in replay.values.items():
         if isinstance(value, nn.Module) or ("val" in node.meta and not overwrite):
             continue
-        # Guards of global state are no values that could be copied.
+        # Guards of global state cannot be copied, so they are no values.
         plain = pytree.tree_all(lambda leaf: leaf is None or isinstance(leaf, _PLAIN), value)
         node.meta["val"] = value if plain else None

@@ -11,7 +11,7 @@ from torch.distributions import Distribution, Normal, kl_divergence
 
 from fx_bridge import check_equivalence, partition_module
 from fx_bridge.capture.graph import capture
-from fx_bridge.capture.python.packed_sequences import _padded
+from fx_bridge.capture.python.eager_code import _padded
 from fx_bridge.capture.tracers.make_fx import trace_operators
 from solver import Device, MiB, PartitionError
 
