@@ -1,1 +1,1 @@
-"""What operators cost, counted or measured: times, workspaces, backward passes."""
+"""Costs of operators, counted or measured: times, workspaces, backward passes."""

@@ -1,4 +1,4 @@
-"""What torch's CPU allocator really held: every allocation and release, as its profiler saw it."""
+"""Allocations and releases of torch's CPU allocator, as recorded by its profiler."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ _PREFIX: Final = "fxpartition:"
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What happened between two moments of a recording.
+    """A marked part of a recording.
 
     Attributes
     ----------
     name : str
-        That it was given.
+        As given.
     peak_bytes : int
-        The most that was held at once, of what was allocated in the recording.
+        Most bytes held at once, of those allocated in the recording.
     workspace_bytes : int
-        The most that was held at once of what was allocated in the span, less what of that was
-        left at its end.
+        Most bytes held at once of those allocated in the span, less those held at its end.
     held : dict of int to int
-        Bytes by address of what was held when it began.
+        Bytes by address of the blocks held at its start.
     """
 
     name: str
@@ -42,20 +41,20 @@ class AllocationRecord:
     Attributes
     ----------
     spans : tuple of Span
-        Marked parts, in the order in which they began; filled when the recording ends.
+        Marked parts, by start; filled when the recording ends.
     """
 
     spans: tuple[Span, ...] = ()
     _last: Any = field(default=None, repr=False)
 
     def begin(self, name: str) -> None:
-        """Begin a span, which ends where the next one begins, or by `end`."""
+        """Begin a span, which ends with the next one, or by `end`."""
         self.end()
         self._last = torch.profiler.record_function(_PREFIX + name)
         self._last.__enter__()
 
     def end(self) -> None:
-        """End the span that was begun, if there is one."""
+        """End the current span, if any."""
         if self._last is not None:
             self._last.__exit__(None, None, None)
             self._last = None
@@ -63,13 +62,12 @@ class AllocationRecord:
 
 @contextlib.contextmanager
 def record_allocations() -> Iterator[AllocationRecord]:
-    """Record what the CPU allocator does.
+    """Record the allocations of the CPU allocator.
 
     Notes
     -----
-    These are the blocks that ``c10::Allocator`` hands out: storages of tensors and what kernels,
-    those of oneDNN too, take for themselves through it. What is allocated behind its back is not
-    seen.
+    These are the blocks of ``c10::Allocator``: storages of tensors and the workspace that kernels,
+    those of oneDNN included, request from it. Other allocations are not recorded.
 
     Examples
     --------
@@ -107,7 +105,7 @@ def _spans(roots: Iterable[Any]) -> Iterator[Span]:
         elif event.name.startswith(_PREFIX):
             name = event.name.removeprefix(_PREFIX)
             marks.append((event.start_time_ns, event.end_time_ns, name))
-    # Of two at one time and address, the release makes room for the other.
+    # Of two at one time and address, the release comes first.
     changes.sort(key=lambda change: (change[0], change[2] > 0))
     marks.sort()
     held: dict[int, int] = {}
@@ -116,14 +114,14 @@ def _spans(roots: Iterable[Any]) -> Iterator[Span]:
     change = next(following, None)
 
     def apply() -> tuple[int, int]:
-        """Return the address, and the bytes by which what is held changes."""
+        """Apply the next change; return its address and its signed bytes."""
         nonlocal change, total_bytes
         assert change is not None
         _, address, size_bytes = change
         if size_bytes > 0:
             held[address] = size_bytes
         else:
-            # What was there before the recording is not known to it.
+            # Blocks from before the recording are unknown.
             size_bytes = -held.pop(address, 0)
         total_bytes += size_bytes
         change = next(following, None)

@@ -1,8 +1,8 @@
-"""What the backward pass of each operator costs and keeps, found by running it on fake tensors.
+"""Costs and residuals of the backward pass of each operator, found on fake tensors.
 
-Every operator is run once more on detached inputs, which require a gradient where those of the
-graph do, and autograd runs its backward pass alone, kernel by kernel under a counting mode.
-Frozen parameters, integers, and what only graph inputs lead to need no gradient, and get none.
+Every operator is run once more on detached inputs, which require a gradient if those of the graph
+do. Autograd runs its backward pass alone, kernel by kernel under a counting mode. Frozen
+parameters, integers and values that depend only on graph inputs need no gradient, and get none.
 """
 
 from __future__ import annotations
@@ -40,19 +40,18 @@ class BackwardCost:
     Attributes
     ----------
     kernels : tuple of Kernel
-        With those that add up gradients of a value with several readers, and gradients of weights
-        of several microbatches.
+        Includes those that add up gradients of a value with several readers, and gradients of
+        weights over microbatches.
     gradient_bytes : int
         Of the gradient of the operator's value; 0 if it needs none.
     passes_to : str, optional
-        An operator whose gradient that one becomes, as it is.
+        An operator whose gradient is this one's, unchanged.
     slices : tuple of str
         Operators whose gradients are slices of it, or of one other buffer.
     buffer_bytes : int
-        Of the buffer that the gradient of its value keeps where that is a slice without gaps.
+        Of the buffer that the gradient of its value keeps alive if it is a slice without gaps.
     workspace_bytes : int
-        What the operator allocates, forward or backward, besides gradients, its value, and what
-        it keeps.
+        Allocated by the operator, forward or backward, besides gradients, its value, and residuals.
     weight_gradient_bytes : int
         Of gradients of weights, which are added to those of earlier microbatches.
     gradients : tuple of Gradient
@@ -74,7 +73,7 @@ class BackwardCost:
 
 
 def needs_gradients(captured: CapturedGraph) -> bool:
-    """Return whether a parameter of the graph is trained, or a graph input has a gradient."""
+    """Return True if a parameter of the graph is trained, or a graph input has a gradient."""
     inputs = (node.meta.get("val") for node in captured.graph.find_nodes(op="placeholder"))
     return any(weight.trainable for weight in captured.storage_table.weights.values()) or any(
         tensor.requires_grad for value in inputs for tensor in tensor_leaves(value)
@@ -92,12 +91,12 @@ def backward_costs(captured: CapturedGraph) -> dict[str, BackwardCost]:
     Raises
     ------
     PartitionError
-        If no parameter or input of the graph requires a gradient: there is nothing to train. If
-        the graph has lost a backward pass of the model's own.
+        If no parameter or input of the graph requires a gradient, or the graph has lost a backward
+        pass of the model's own.
 
     Notes
     -----
-    Gradients of parameters and values are taken for dense. An operator that cannot run on fake
+    Gradients of parameters and values are assumed dense. An operator that cannot run on fake
     tensors counts as one without a backward pass.
 
     Examples
@@ -146,8 +145,7 @@ def backward_flops(captured: CapturedGraph) -> dict[str, int]:
     PartitionError
         If there is nothing to train.
     """
-    costs = backward_costs(captured)
-    return {n.name: _total(costs.get(n.name), "flops") for n in captured.operators}
+    return _totals(captured, "flops")
 
 
 def backward_moved_bytes(captured: CapturedGraph) -> dict[str, int]:
@@ -163,12 +161,15 @@ def backward_moved_bytes(captured: CapturedGraph) -> dict[str, int]:
     PartitionError
         If there is nothing to train.
     """
-    costs = backward_costs(captured)
-    return {n.name: _total(costs.get(n.name), "moved_bytes") for n in captured.operators}
+    return _totals(captured, "moved_bytes")
 
 
-def _total(cost: BackwardCost | None, what: str) -> int:
-    return 0 if cost is None else sum(getattr(kernel, what) for kernel in cost.kernels)
+def _totals(captured: CapturedGraph, quantity: str) -> dict[str, int]:
+    costs, none = backward_costs(captured), BackwardCost()
+    return {
+        node.name: sum(map(attrgetter(quantity), costs.get(node.name, none).kernels))
+        for node in captured.operators
+    }
 
 
 def backward_passes(
@@ -180,20 +181,20 @@ def backward_passes(
     recompute: Recompute = ANYTHING,
     regions: Sequence[str] = (),
 ) -> dict[str, Backward]:
-    """Return what solvers know of the backward pass of every operator.
+    """Return the backward pass of every operator in the terms of solvers.
 
     Parameters
     ----------
     costs : mapping of str to BackwardCost
         Of :func:`backward_costs`.
     storage_bytes : mapping of str to int
-        What each operator allocates, in the terms of the operator graph.
+        Bytes that each operator allocates, in the terms of the operator graph.
     specs : mapping of str to DeviceSpec
         By device class, for the roofline; without any the passes take no time.
     recompute : Recompute
-        What may run again, and what must.
+        Operators that may run again, and those that must.
     regions : sequence of str
-        Modules, as :func:`~fx_bridge.costs.recomputation.recomputation_regions` has them.
+        Modules, as :func:`~fx_bridge.costs.recomputation.recomputation_regions` takes them.
     """
     captured = captured.trained
     saved = captured.storage_table.saved
@@ -236,7 +237,7 @@ def _cost(
     last_reader: Mapping[fx.Node, fx.Node],
     order: Mapping[fx.Node, int],
 ) -> BackwardCost:
-    """Return what the backward pass of an operator costs, beside those that read the same."""
+    """Return the cost of an operator's backward pass among other readers of the same values."""
     reads = node.all_input_nodes
     added, takers, slices, sums_bytes, passed_bytes = [], [], [], 0, 0
     for gradient in alone.gradients:
@@ -251,18 +252,18 @@ def _cost(
             elif gradient.is_slice and not is_whole:
                 slices.append(read.name)
         if last_reader[read] is not node:
-            # Added to what later readers gave.
+            # Added to the gradients from later readers.
             added.append(gradient.addition)
             if is_whole:
                 passed_bytes += gradient.size_bytes
             else:
                 sums_bytes += gradient.size_bytes
-    # Without a taker the operator's own gradient counts apart, and is the term that is added.
+    # Without a taker, the operator's own gradient counts separately, and is the added term.
     sums_bytes += passed_bytes if takers else 0
     return BackwardCost(
         kernels=(*alone.kernels, *added),
         gradient_bytes=alone.gradient_bytes,
-        # Of several terms the oldest: its gradient is there for longest anyway.
+        # Of several terms the oldest: its gradient is alive the longest anyway.
         passes_to=min(takers, key=order.__getitem__).name if takers else None,
         slices=tuple(dict.fromkeys(slices)),
         workspace_bytes=max(alone.workspace_bytes + sums_bytes, alone.forward_bytes),
@@ -272,11 +273,11 @@ def _cost(
 
 
 def gradient_buffers(captured: CapturedGraph, costs: Mapping[str, BackwardCost]) -> dict[str, int]:
-    """Return what gradients of weights keep besides themselves, by a name of the weight.
+    """Return the bytes that gradients of weights keep alive besides themselves, by weight name.
 
-    A gradient that is a slice without gaps, such as that of a class token that is concatenated
-    with the patches of one picture, becomes ``.grad`` as it is where that is None, and keeps its
-    buffer for the rest of the step.
+    A gradient that is a slice without gaps, such as that of a class token that is concatenated with
+    the patches of one picture, becomes ``.grad`` unchanged if that is None. It keeps its buffer
+    alive for the rest of the step.
 
     Parameters
     ----------
@@ -286,7 +287,7 @@ def gradient_buffers(captured: CapturedGraph, costs: Mapping[str, BackwardCost])
     Returns
     -------
     dict of str to int
-        Bytes; those of a buffer that several weights keep are with the first of them.
+        Bytes; those of a shared buffer are with the first of its weights.
     """
     parts: dict[_Buffer, dict[str, int]] = {}
     for node in captured.operators:
@@ -306,14 +307,14 @@ def gradient_buffers(captured: CapturedGraph, costs: Mapping[str, BackwardCost])
 
 
 class _Buffer(NamedTuple):
-    """The storage of gradients that are slices, which the backward pass of an operator is given."""
+    """The storage of gradients that are slices, passed to the backward pass of an operator."""
 
     operator: str
     size_bytes: int
 
 
 def _buffer(node: fx.Node, gradient: Gradient, costs: Mapping[str, BackwardCost]) -> _Buffer | None:
-    """Return the buffer that a gradient keeps as it is; None if it has a storage of its own."""
+    """Return the buffer that a gradient keeps alive; None if it has a storage of its own."""
     if not gradient.is_kept:
         return None
     buffer = _buffer_of_value(node, costs) if gradient.passed else None
@@ -323,7 +324,7 @@ def _buffer(node: fx.Node, gradient: Gradient, costs: Mapping[str, BackwardCost]
 
 
 def _buffer_of_value(node: fx.Node, costs: Mapping[str, BackwardCost]) -> _Buffer | None:
-    """Return the largest buffer that the gradient of an operator's value may keep."""
+    """Return the largest buffer that the gradient of an operator's value may keep alive."""
     found = [
         _buffer(reader, gradient, costs)
         for reader in node.users

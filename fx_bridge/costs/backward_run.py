@@ -1,4 +1,4 @@
-"""The backward pass of each operator run alone on fake tensors, on detached inputs."""
+"""The backward pass of each operator, run alone on fake tensors with detached inputs."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from solver import PartitionError
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """A gradient that a backward pass makes.
+    """A gradient made by a backward pass.
 
     Attributes
     ----------
     read : int or str
-        The place among the operator's reads; of a module that it calls, the name of a parameter.
+        Index of the operand; of a called module, the name of a parameter.
     of_weight : bool
-        It belongs to a weight.
+        True for the gradient of a weight.
     passed : bool
-        It lives in the memory of the gradient of the operator's value.
+        True if it is in the storage of the gradient of the operator's value.
     buffer_bytes : int
-        Of the storage that it lives in; more than `size_bytes` for a slice.
+        Of its storage; more than `size_bytes` for a slice.
     is_kept : bool
-        It has the layout of its tensor: as ``.grad`` of a weight autograd keeps it as it is, and
-        its buffer with it; others it copies (AccumulateGrad of PyTorch, "gradient layout
+        True if it has the layout of its tensor. As ``.grad`` of a weight autograd then keeps it
+        unchanged, with its buffer; others it copies (AccumulateGrad of PyTorch, "gradient layout
         contract").
     """
 
@@ -51,18 +51,18 @@ class Gradient:
 
     @property
     def is_slice(self) -> bool:
-        """Whether it lives in a larger buffer."""
+        """True if it is in a larger buffer."""
         return self.buffer_bytes > self.size_bytes
 
     @property
     def addition(self) -> Kernel:
-        """Adds it to one that is there: two are read, one is written."""
+        """Kernel that adds it to another gradient: two are read, one is written."""
         return Kernel(0, 3 * self.size_bytes, self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """The backward pass of an operator by itself, whoever else reads what it reads."""
+    """The backward pass of an operator by itself, without other readers of its operands."""
 
     kernels: tuple[Kernel, ...] = ()
     gradient_bytes: int = 0
@@ -72,7 +72,7 @@ class Pass:
 
 
 class _Leaf(NamedTuple):
-    """What an operator reads, or a parameter of a module that it calls, and needs a gradient."""
+    """An operand, or a parameter of a called module, that needs a gradient."""
 
     read: int | str
     of_weight: bool
@@ -90,16 +90,16 @@ class BackwardRun(Replay):
         self._counting = Counting()
 
     def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
-        """Yield what is entered around the run, outermost first."""
+        """Yield the context managers around the run, outermost first."""
         yield from super().contexts()
         yield torch.enable_grad()
         yield self._counting
 
     def observe(self, node: fx.Node) -> Any:
-        """Run the backward pass of `node`, and then `node` for those that read it."""
+        """Run the backward pass of `node`, and then `node` for its readers."""
         if node.op in COMPUTE_OPS:
             try:
-                # Of what fake tensors cannot run torch says so in one of these.
+                # Torch raises it for operators that cannot run on fake tensors.
                 with contextlib.suppress(RuntimeError):
                     self._measure(node)
             except Exception as error:
@@ -125,7 +125,7 @@ class BackwardRun(Replay):
                     if tensor.requires_grad:
                         leaf.requires_grad_()
                         wanted.append(_Leaf(reads.index(read), read.op == "get_attr", leaf))
-                    # A leaf may not be written to; what is written to is no leaf in the graph.
+                    # A leaf must not be written; in the graph, written values are no leaves.
                     writes = tensor.requires_grad and _may_write(node)
                     leaves[id(tensor)] = _written(leaf, tensor) if writes else leaf
                 return leaves[id(tensor)]
@@ -198,7 +198,7 @@ class BackwardRun(Replay):
 
 
 def _is_laid_out_as(gradient: torch.Tensor, tensor: torch.Tensor) -> bool:
-    """Return whether the strides of a gradient are those that its tensor asks for."""
+    """Return True if a gradient has the strides that its tensor asks for."""
     if not torch.ops.aten.is_non_overlapping_and_dense(tensor):
         return gradient.is_contiguous()
     strides = zip(gradient.shape, gradient.stride(), tensor.stride(), strict=True)
@@ -206,16 +206,16 @@ def _is_laid_out_as(gradient: torch.Tensor, tensor: torch.Tensor) -> bool:
 
 
 def _written(leaf: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy of a leaf that is a view where the tensor is one.
+    """Return a copy of a leaf, as a view if the tensor is one.
 
-    Autograd passes the gradient of what was written through a view by way of copies (CopySlices).
+    Autograd passes the gradient of a write through a view by copies (CopySlices).
     """
     copy = leaf.clone()
     return copy.view_as(copy) if tensor._is_view() else copy
 
 
 def _may_write(node: fx.Node) -> bool:
-    """Return whether `node` may change what it reads in place."""
+    """Return True if `node` may change its operands in place."""
     if isinstance(node.target, OpOverload):
         return bool(node.target._schema.is_mutable)
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")

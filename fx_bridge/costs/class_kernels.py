@@ -1,8 +1,9 @@
-"""Which attention kernels device classes run a graph with, and costs that differ by that.
+"""Attention kernels of device classes, and the costs that depend on them.
 
-A graph is costed once for each way in which its classes run its attention. What differs goes into
-the operator graph by device class; :func:`~solver.io.digraph.problem_from_digraph` takes the time
-of a device from its class, and of memory the most that a class of the problem's devices needs.
+A graph is costed once for each set of kernels with which its classes run its attention. Differences
+go into the operator graph by device class. :func:`~solver.io.digraph.problem_from_digraph` takes
+the time of a device from its class, and the largest memory that a class of the problem's devices
+needs.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from fx_bridge.storages.replay import Replay
 from fx_bridge.storages.tensor_subclasses import tensor_leaves
 
 Kernels = tuple[str | None, tuple[str, ...] | None]
-"""A device type, and what it has for attention."""
+"""A device type, and its kernels of attention."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +37,11 @@ class ClassCosts:
     Attributes
     ----------
     captured : CapturedGraph
-        With the kernels that these classes have.
+        With the kernels of these classes.
     specs : mapping of str to DeviceSpec
         The classes.
     kernels : mapping of str to str
-        By operator with attention, the kernel that runs it; several with commas between them.
+        By operator with attention, the kernel that runs it, or several separated by commas.
     """
 
     captured: CapturedGraph
@@ -51,11 +52,10 @@ class ClassCosts:
 def classes_by_kernels(
     captured: CapturedGraph, specs: Mapping[str, DeviceSpec], *, training: bool
 ) -> list[ClassCosts]:
-    """Return device classes together that run every attention of a graph by the same kernel.
+    """Group device classes that run every attention of a graph by the same kernel.
 
-    In training, they also start from states of generators of the same size.
-
-    Kernels that `captured` was given hold for all classes.
+    In training, their random number generators also have states of one size. Kernels given to
+    `captured` hold for all classes.
     """
     wanted: dict[Kernels, dict[str, DeviceSpec]] = {}
     for name, spec in specs.items():
@@ -76,7 +76,7 @@ def classes_by_kernels(
         of_node = {name: [c[index] for c in found] for name, found in chosen.items()}
         choices = tuple(choice for found in of_node.values() for choice in found)
         if training:
-            # What is noted to draw the same random numbers again.
+            # Generator states saved to draw the same random numbers again.
             choices += tuple(map(str, rng_state_bytes(graphs[index]).values()))
         if choices in together:
             same = together[choices]
@@ -92,7 +92,7 @@ def classes_by_kernels(
 
 
 def _with_each(captured: CapturedGraph, wanted: Collection[Kernels]) -> list[CapturedGraph]:
-    """Return the graph with each of some kernels: itself where it is run by these anyway."""
+    """Return the graph with each set of kernels, itself where it runs by these anyway."""
     given = captured.device_type, captured.attention
     same = {given}
     if _on_meta(captured.graph):
@@ -106,7 +106,7 @@ def _on_meta(graph: fx.Graph) -> bool:
 
 
 def _chosen(kernels: Kernels) -> Kernels:
-    """Return what kernels that are left out are for a graph on the meta device."""
+    """Return kernels with the defaults of a graph on the meta device."""
     device_type = kernels[0] or "cuda"
     default = CPU_KERNELS if device_type == "cpu" else CUDA_KERNELS
     return device_type, default if kernels[1] is None else kernels[1]
@@ -122,11 +122,11 @@ _ABSENT: Final[Mapping[str, Any]] = {
     "recomputable": False,
     "must_recompute": False,
 }
-"""What an attribute that is left out stands for, where that is not 0."""
+"""Defaults of attributes other than 0."""
 
 
 class _Choosing(DeviceKernels):
-    """Notes what each of several devices would run, and runs what the first does."""
+    """Records the choices of several devices, and runs that of the first."""
 
     def __init__(self, each: tuple[Kernels, ...]) -> None:
         super().__init__(*each[0])
@@ -148,7 +148,7 @@ class _ChoiceReplay(Replay):
     def __init__(self, captured: CapturedGraph, each: tuple[Kernels, ...], training: bool) -> None:
         self.choosing = _Choosing(each)
         super().__init__(captured.module, kernels=self.choosing)
-        # Kernels ask whether a mask has a gradient.
+        # The choice depends on whether a mask has a gradient.
         self.differentiates = training
         self.chosen: dict[str, list[tuple[str, ...]]] = {}
 
@@ -167,14 +167,14 @@ class _ChoiceReplay(Replay):
         return tuple(self.choosing.choices)
 
 
-# -- putting costs together ----------------------------------------------------------------
+# -- merging costs -------------------------------------------------------------------------
 
 
 def merged(costs: Sequence[tuple[Sequence[str], Mapping[str, Any]]]) -> dict[str, Any]:
-    """Return attributes of one operator that were found for several sets of device classes.
+    """Merge the attributes of one operator that were found for several sets of device classes.
 
-    Those of the first set, with the times of all; what is otherwise on other classes is under
-    ``by_device_class``.
+    The result has the attributes of the first set with the times of all; other differences are
+    under ``by_device_class``.
     """
     first = costs[0][1]
     result = _timed_by_class(costs)
@@ -194,7 +194,7 @@ def _timed_by_class(costs: Sequence[tuple[Sequence[str], Mapping[str, Any]]]) ->
     if any(isinstance(time, Mapping) for _, time in times):
         by_class: dict[str, int] = {}
         for classes, time in times:
-            # A backward pass may take time on some classes alone.
+            # A backward pass may take time only on some classes.
             by_class.update(time if isinstance(time, Mapping) else dict.fromkeys(classes, time))
         result["latency_ns"] = by_class
     if "backward" in result:
@@ -223,7 +223,7 @@ def attention_of(found: Sequence[ClassCosts], name: str) -> str | dict[str, str]
 
 
 def attention_by_class(found: Sequence[ClassCosts]) -> dict[str, dict[str, int]]:
-    """Return how many operators run which kernel of attention, by device class."""
+    """Return the number of operators for each kernel of attention, by device class."""
     counts: dict[str, dict[str, int]] = {}
     for each in found:
         if each.kernels:

@@ -1,4 +1,4 @@
-"""Speeds of device classes, for roofline estimates: presets from data sheets, or your own."""
+"""Speeds of device classes for roofline estimates: presets from data sheets, or your own."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from solver.model.text import shown
 _TERA: Final = 10**12
 _GIGA: Final = 10**9
 
-# A kernel cannot take less than its launch: about 5 us for a CUDA kernel issued eagerly. No
-# data sheet says so; give a DeviceSpec of your own where it matters.
+# A kernel takes at least its launch: about 5 us for a CUDA kernel issued eagerly. No data sheet
+# says so; give a DeviceSpec of your own where it matters.
 _CUDA_LAUNCH_NS: Final = 5_000
-# On Hopper torch asks cuDNN first, which keeps what flash attention does; last, it changes only
-# what the others refuse.
+# On Hopper torch asks cuDNN first, which saves the same bytes as flash attention. Here it is last,
+# and so only takes calls that the others refuse.
 _HOPPER: Final = (*CUDA_KERNELS, "cudnn")
 _BEFORE_AMPERE: Final = ("efficient_sm70",)
 
@@ -33,18 +33,18 @@ class DeviceSpec:
     name : str
         Of the device class, for people.
     flops_per_s : int or mapping of str to int
-        Dense peak by dtype name, such as ``"bfloat16"``; a dtype that is not listed runs at
-        the lowest listed rate. One number is for all dtypes.
+        Dense peak by dtype name, such as ``"bfloat16"``, or one number for all dtypes; a dtype that
+        is not listed runs at the lowest listed rate.
     memory_bandwidth_bytes_per_s : int
-        Peak of reading and writing the device's memory.
+        Peak rate of reading and writing the device's memory.
     launch_overhead_ns : int
-        The least time of an operator that does anything.
+        Least time of an operator that does anything.
     device_type : {"cpu", "cuda"}, optional
-        Whose kernels composite operators run on this class; without it those of the device that
-        the model is on, and of CUDA where that is the meta device.
+        Device whose kernels composite operators run. Defaults to that of the model, or to CUDA if
+        that is the meta device.
     attention : str or sequence of str, optional
-        Fused kernels of attention that the class has, in the order in which they are asked;
-        ``"math"`` for none. See :meth:`~fx_bridge.capture.graph.CapturedGraph.with_kernels`.
+        Fused kernels of attention by priority; ``"math"`` for none. See
+        :meth:`~fx_bridge.capture.graph.CapturedGraph.with_kernels`.
 
     Raises
     ------
@@ -64,9 +64,7 @@ class DeviceSpec:
         if self.device_type is not None:
             check_choice(self.device_type, DEVICE_TYPES, f"device spec {self.name!r}: device_type")
         object.__setattr__(self, "attention", checked_kernels(self.attention))
-        rates: dict[str, Any] = {
-            "memory_bandwidth_bytes_per_s": self.memory_bandwidth_bytes_per_s,
-        }
+        rates: dict[str, Any] = {"memory_bandwidth_bytes_per_s": self.memory_bandwidth_bytes_per_s}
         if isinstance(self.flops_per_s, Mapping):
             check_dtypes(self.flops_per_s, f"device spec {self.name!r}: flops_per_s")
             object.__setattr__(self, "flops_per_s", MappingProxyType(dict(self.flops_per_s)))
@@ -75,10 +73,10 @@ class DeviceSpec:
         else:
             rates["flops_per_s"] = self.flops_per_s
         check_natural(self.launch_overhead_ns, f"device spec {self.name!r}: launch_overhead_ns")
-        for what, rate in rates.items():
+        for name, rate in rates.items():
             if isinstance(rate, bool) or not isinstance(rate, int) or rate <= 0:
                 raise PartitionError(
-                    f"device spec {self.name!r}: {what} is {shown(rate)}; write a positive whole "
+                    f"device spec {self.name!r}: {name} is {shown(rate)}; write a positive whole "
                     "number"
                 )
 
@@ -92,16 +90,16 @@ class DeviceSpec:
         return self.flops_per_s
 
     def latency_ns(self, flops: int, moved_bytes: int, dtype: str) -> int:
-        """Return the roofline time, rounded up; 0 for an operator that does nothing.
+        """Return the roofline time, rounded up; 0 for an operator without work.
 
         Parameters
         ----------
         flops : int
             Floating-point operations.
         moved_bytes : int
-            Read from and written to memory.
+            Bytes read from and written to memory.
         dtype : str
-            Name of the dtype that is computed in.
+            Dtype of the arithmetic, by name.
         """
         if not flops and not moved_bytes:
             return 0

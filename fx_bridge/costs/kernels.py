@@ -1,4 +1,4 @@
-"""Kernels that operators consist of, counted one by one as they run on fake tensors."""
+"""The kernels of operators, counted one by one as they run on fake tensors."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count
 
 from fx_bridge.capture.graph import COMPUTE_OPS, CapturedGraph
 from fx_bridge.choices import MATH
-from fx_bridge.costs.operators import dtype_name, recurrent_flops
+from fx_bridge.costs.operators import ALLOCATIONS, compute_dtype, recurrent_flops
 from fx_bridge.storages.attention import ATTENTION, AttentionCall
 from fx_bridge.storages.device_kernels import DeviceKernels
 from fx_bridge.storages.fake_kernels import hidden_bytes
 from fx_bridge.storages.replay import Replay, value_bytes
 from fx_bridge.storages.tensor_subclasses import any_wrapper, tensors_in
-
-_ALLOCATIONS: Final = frozenset({"empty", "empty_like", "empty_strided", "new_empty"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +34,9 @@ class Kernel:
     flops : int
         Floating-point operations; 0 for a kernel that only moves bytes.
     moved_bytes : int
-        Read and written.
+        Bytes read and written.
     dtype : str
-        In which it computes.
+        Dtype of its arithmetic.
     """
 
     flops: int
@@ -48,7 +46,7 @@ class Kernel:
 
 @dataclass(slots=True)
 class Count:
-    """Kernels that ran, and bytes of storages that they made: alive now, and at most."""
+    """Kernels that ran, and the bytes of their storages: live now, and at the peak."""
 
     kernels: list[Kernel] = field(default_factory=list)
     live_bytes: int = 0
@@ -56,9 +54,9 @@ class Count:
 
 
 class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts kernels, and the bytes of the storages that they make, for as long as those live."""
+    """Counts kernels, and the bytes of the storages that they make, while those live."""
 
-    # Asked for by HigherOrderOperator.dispatch.
+    # Read by HigherOrderOperator.dispatch.
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
@@ -67,7 +65,7 @@ class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._known: dict[int, Any] = {}
 
     def start(self) -> Count:
-        """Begin a new count; what is alive belongs to none."""
+        """Begin a new count, without the storages alive already."""
         self.count = Count()
         self._known.clear()
         return self.count
@@ -86,7 +84,7 @@ class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._note(tensor)
         own_bytes = self.count.live_bytes + hidden_bytes(func, args)
         self.count.peak_bytes = max(self.count.peak_bytes, own_bytes)
-        if (made or written) and func._schema.name.rpartition("::")[2] not in _ALLOCATIONS:
+        if (made or written) and func._schema.name.rpartition("::")[2] not in ALLOCATIONS:
             self.count.kernels.append(_kernel(func, args, kwargs, result, made))
         return result
 
@@ -113,17 +111,16 @@ def _kernel(
     read = {id(t): min(value_bytes(t), storage_nbytes(t)) for t in tensors_in((args, kwargs))}
     moved_bytes = sum(read.values()) + sum(value_bytes(tensor) for tensor in made)
     if func._schema.is_mutable:
-        # What is changed is the first argument, by convention of all such operators.
+        # All such operators change their first argument, by convention.
         moved_bytes += sum(min(value_bytes(t), storage_nbytes(t)) for t in tensors_in(args[:1]))
     formula = _FORMULAS.get(func._overloadpacket)
     flops = int(formula(*args, **kwargs, out_val=result)) if formula else 0
-    dtypes = [t.dtype for t in (*tensors_in((args, kwargs)), *made)]
-    floating = [dtype for dtype in dtypes if dtype.is_floating_point]
-    return Kernel(flops, int(moved_bytes), dtype_name((floating or dtypes)[0]))
+    dtype = compute_dtype([*tensors_in((args, kwargs)), *made])
+    return Kernel(flops, int(moved_bytes), dtype)
 
 
 def storage_nbytes(tensor: torch.Tensor) -> int:
-    """Return the bytes of the storage in which `tensor` lives."""
+    """Return the bytes of the storage of `tensor`."""
     return int(tensor.untyped_storage().nbytes())
 
 
@@ -136,7 +133,7 @@ def _attention_backward(
 
 
 def _recurrent_backward(sequence: torch.Tensor, *rest: Any, **_: Any) -> int:
-    # Each product of the forward pass gives two: for its operand and for its weight.
+    # Each forward product has two backward: for its operand and for its weight.
     return 2 * recurrent_flops(sequence.shape, *(t.shape for t in rest[:2]))
 
 
@@ -147,13 +144,13 @@ _FORMULAS: Final[Mapping[Any, Any]] = {
 }
 
 
-# -- attention in parts --------------------------------------------------------------------
+# -- decomposed attention ------------------------------------------------------------------
 
 
 def math_attention_kernels(captured: CapturedGraph) -> dict[str, tuple[Kernel, ...]]:
-    """Return what attention is taken apart into, by operator, where no fused kernel runs it.
+    """Return the kernels of decomposed attention, by operator, where no fused kernel runs it.
 
-    Then scores are written and read again, by a kernel each.
+    Scores are written and read again then, by a kernel each.
     """
     may_attend = (
         node.target in ATTENTION

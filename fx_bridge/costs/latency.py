@@ -1,18 +1,17 @@
-"""How long operators take: a roofline of a device's data sheet, or measured on this machine."""
+"""Times of operators: by the roofline of a device's data sheet, or measured on this machine."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import fx
 
 from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.choices import ExpertsRead
 from fx_bridge.costs.device_specs import DEVICE_SPECS, DeviceSpec, check_specs
 from fx_bridge.costs.kernels import math_attention_kernels
-from fx_bridge.costs.operators import dtype_name, node_flops, node_moved_bytes
+from fx_bridge.costs.operators import compute_dtype, node_flops, node_moved_bytes
 from fx_bridge.costs.timing import measure_operators
 from fx_bridge.storages.tensor_subclasses import tensors_in
 
@@ -24,14 +23,14 @@ def roofline_latency_ns(
     flops: Mapping[str, int] | None = None,
     experts_read: ExpertsRead = "most",
 ) -> dict[str, dict[str, int]]:
-    """Estimate the time of every operator: the larger of computing and moving bytes.
+    """Estimate the time of every operator: the larger of arithmetic and moving bytes.
 
     Parameters
     ----------
     specs : mapping of str to DeviceSpec
         By device class.
     flops : mapping of str to int, optional
-        Of the same graph, when they are there already.
+        Of the same graph, if counted already.
     experts_read : {"average", "most", "all"}
         As :func:`fx_bridge.costs.operators.node_moved_bytes` takes it.
 
@@ -77,19 +76,19 @@ def measured_latency_ns(
     Parameters
     ----------
     captured : CapturedGraph
-        With its weights in memory. They, and the random state, are the same afterwards.
+        With its weights in memory. They, and the random state, are restored.
     args, kwargs : optional
-        Inputs; the example inputs of the capture when both are left out.
+        Inputs; default to the example inputs of the capture.
     repeats : int
-        Runs after one to warm up.
+        Runs after a warm-up.
     training : bool
         Measure the backward pass too, and add its time.
 
     Returns
     -------
     dict of str to int
-        Nanoseconds by operator name, which add up to what the whole graph takes;
-        :func:`fx_bridge.costs.timing.measure_operators` tells forward and backward apart.
+        Nanoseconds by operator name, which add up to the time of the whole graph.
+        :func:`fx_bridge.costs.timing.measure_operators` has forward and backward separately.
 
     Raises
     ------
@@ -101,8 +100,5 @@ def measured_latency_ns(
 
 
 def _compute_dtype(node: fx.Node) -> str:
-    """Return the dtype of the first floating-point operand, or of the result."""
-    values = [read.meta.get("val") for read in node.all_input_nodes] + [node.meta.get("val")]
-    dtypes = [tensor.dtype for value in values for tensor in tensors_in(value)]
-    floating = [dtype for dtype in dtypes if dtype.is_floating_point]
-    return dtype_name((floating or dtypes or [torch.float32])[0])
+    values = [read.meta.get("val") for read in (*node.all_input_nodes, node)]
+    return compute_dtype([tensor for value in values for tensor in tensors_in(value)])

@@ -1,8 +1,7 @@
-"""A graph on real tensors, operator by operator: what timing and measuring memory share.
+"""Runs of a graph on real tensors, operator by operator, for timing and memory.
 
-The backward pass runs once for the whole graph, as it would without anybody watching: autograd
-calls a hook before each of its functions, and a function belongs to the operator whose forward
-pass made it.
+The backward pass runs once for the whole graph, as without observers. Autograd calls a hook before
+each of its functions, and a function belongs to the operator whose forward pass made it.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ from solver import PartitionError
 
 
 class OperatorRun(fx.Interpreter):
-    """One run of a graph; subclasses say what to do before and after the parts of it.
+    """One run of a graph; subclasses act before and after its parts.
 
-    Values are dropped after their last reader, as generated code does.
+    Values are dropped after their last reader, as in generated code.
     """
 
     def __init__(self, module: fx.GraphModule, *, training: bool) -> None:
         super().__init__(module)
         self._training = training
-        # Functions of autograd, kept alive so that each is one object for as long as this is.
+        # Functions of autograd, kept alive so that each keeps its identity.
         self._functions: dict[Any, str] = {}
         self._hooks: list[Any] = []
 
@@ -43,22 +42,22 @@ class OperatorRun(fx.Interpreter):
         return attribute_at(self.module, target)
 
     def before_call(self, name: str) -> None:
-        """Hear that the operator `name` is about to run."""
+        """Act before the call of operator `name`."""
 
     def after_call(self, name: str) -> None:
-        """Hear that it has run."""
+        """Act after the call of operator `name`."""
 
     def before_release(self, name: str) -> None:
-        """Hear that values are about to be dropped of which it was the last reader."""
+        """Act before values are dropped whose last reader was `name`."""
 
     def after_release(self, name: str) -> None:
-        """Hear that they are gone."""
+        """Act after values were dropped whose last reader was `name`."""
 
     def before_function(self, name: str | None) -> None:
-        """Hear that a function of autograd that `name` made is about to run; None at the end."""
+        """Act before an autograd function made by `name` runs; None at the end."""
 
     def run_all(self, values: Sequence[Any]) -> None:
-        """Run the graph on the values of its placeholders and, in training, back again."""
+        """Run the graph on the values of its placeholders and, in training, its backward pass."""
         self.args_iter = iter(values)
         outputs: Any = None
         for node in self.graph.nodes:
@@ -72,7 +71,7 @@ class OperatorRun(fx.Interpreter):
         if self._training:
             run_backward(outputs)
             self.before_function(None)
-        # A function that adds to the gradient of a weight may be that of the next run too.
+        # The next run may share the functions that accumulate gradients of weights.
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -94,14 +93,14 @@ class OperatorRun(fx.Interpreter):
         self.after_release(node.name)
 
     def _watch(self, name: str, value: Any) -> None:
-        """Put hooks on what autograd will call for this operator: all that no earlier one made."""
+        """Put hooks on the autograd functions that this operator added."""
         found = [tensor.grad_fn for tensor in tensor_leaves(value) if tensor.grad_fn is not None]
         while found:
             function = found.pop()
             if function in self._functions:
                 continue
             self._functions[function] = name
-            # One after the function would keep its results alive, and so change what runs.
+            # A hook after the function would keep its results alive, and so change the run.
             hook = function.register_prehook(lambda _, name=name: self.before_function(name))
             self._hooks.append(hook)
             found.extend(each for each, _ in function.next_functions if each is not None)
@@ -126,14 +125,14 @@ def run_backward(outputs: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RunInputs:
-    """Inputs of a graph that is to run again and again on this machine.
+    """Inputs of a graph for repeated runs on this machine.
 
     Attributes
     ----------
     values : tuple
         Of the placeholders.
     tensors : tuple of torch.Tensor
-        They and the weights.
+        Tensors among the values, and the weights.
     """
 
     values: tuple[Any, ...]
@@ -143,7 +142,7 @@ class RunInputs:
     def of(
         cls, captured: CapturedGraph, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
     ) -> RunInputs:
-        """Check inputs; those of the capture where both are None.
+        """Check inputs; take those of the capture if both are None.
 
         Raises
         ------
@@ -165,7 +164,7 @@ class RunInputs:
         return cls(values, tensors)
 
     def fresh(self) -> list[Any]:
-        """Return copies, which a run may write to."""
+        """Return copies that a run may write to."""
 
         def copied(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.detach().clone().requires_grad_(tensor.requires_grad)
@@ -175,9 +174,9 @@ class RunInputs:
 
 @contextlib.contextmanager
 def untouched(captured: CapturedGraph) -> Iterator[None]:
-    """Put back weights that the graph writes, gradients, and the random state; collect nothing.
+    """Restore written weights, gradients and the random state; disable garbage collection.
 
-    What runs inside runs in the precision of the capture.
+    The block runs in the precision of the capture.
     """
     table = captured.storage_table
     changed = {s.owner for found in table.writes.values() for s in found if s.kind == "weight"}

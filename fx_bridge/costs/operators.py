@@ -1,4 +1,4 @@
-"""What one operator does: floating-point operations, and bytes moved."""
+"""Work of operators: floating-point operations, and bytes moved."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from fx_bridge.storages.kinds import Kinds
 from fx_bridge.storages.replay import Replay, hint, without_fast_path
 from fx_bridge.storages.table import StorageTable
 
-# Only rows that are asked for are read, and as many bytes are read as come out.
+# Only the requested rows are read, so the bytes read equal those of the result.
 _GATHERS: Final = frozenset(
     {"embedding", "embedding_bag", "gather", "index", "index_select", "take", "take_along_dim"}
 )
-# Only what is put in is moved, not the whole target.
+# Only the inserted values are moved, not the whole target.
 _SCATTERS: Final = frozenset(
     {"index_add_", "index_copy_", "index_put_", "scatter_", "scatter_add_", "setitem", "copy_"}
 )
 GROUPED_PRODUCTS: Final = ("_grouped_mm", "grouped_mm_fallback")
-"""Of rows, a matrix for each expert, and where the rows of each end; transformers has its own for
-the CPU."""
-_ALLOCATIONS: Final = frozenset({"empty", "empty_like", "empty_strided", "new_empty"})
+"""Products of rows with a matrix for each expert, given the last row of each; the second is that
+of transformers for the CPU."""
+ALLOCATIONS: Final = frozenset({"empty", "empty_like", "empty_strided", "new_empty"})
 
 
 def node_flops(captured: CapturedGraph, kinds: Kinds | None = None) -> dict[str, int]:
@@ -41,12 +41,12 @@ def node_flops(captured: CapturedGraph, kinds: Kinds | None = None) -> dict[str,
     Parameters
     ----------
     kinds : Kinds, optional
-        Of the same graph, when they are there already.
+        Of the same graph, if found already.
 
     Returns
     -------
     dict of str to int
-        By operator name: a multiply-add counts two; elementwise operators count none, their
+        By operator name. A multiply-add counts two; elementwise operators count none, because their
         time is that of moving bytes.
 
     Raises
@@ -56,7 +56,7 @@ def node_flops(captured: CapturedGraph, kinds: Kinds | None = None) -> dict[str,
 
     Notes
     -----
-    The run is on fake tensors: no weights are needed, and nothing is computed.
+    The run is on fake tensors: it needs no weights and computes nothing.
 
     Examples
     --------
@@ -75,7 +75,7 @@ def node_flops(captured: CapturedGraph, kinds: Kinds | None = None) -> dict[str,
 class _FlopReplay(Replay):
     def __init__(self, captured: CapturedGraph) -> None:
         super().__init__(captured.module, kernels=DeviceKernels.of(captured))
-        # What torch has no formula for: attention on the CPU, and recurrent layers.
+        # Torch lacks formulas for attention on the CPU and for recurrent layers.
         aten = torch.ops.aten
         formulas = {
             aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
@@ -90,10 +90,10 @@ class _FlopReplay(Replay):
         yield self.counter
 
     def observe(self, node: fx.Node) -> Any:
-        # Cleared for each node, because torch overwrites the counts at every torch.cond.
+        # Cleared for each node, because torch.cond overwrites the counts.
         self.counter.flop_counts.clear()
         value = super().observe(node)
-        # torch has no formula for products of experts.
+        # Torch lacks a formula for products of experts.
         self.flops[node.name] = self.notes or _grouped_flops(node)
         return value
 
@@ -116,28 +116,29 @@ def recurrent_flops(sequence: Sequence[int], *shapes: Any, **_: Any) -> int:
 
 
 def has_experts(captured: CapturedGraph) -> bool:
-    """Return whether products of experts are among the operators."""
+    """Return True if products of experts are among the operators."""
     return any(operation_name(node) in GROUPED_PRODUCTS for node in captured.operators)
 
 
 def node_moved_bytes(
     captured: CapturedGraph, table: StorageTable, experts_read: ExpertsRead = "most"
 ) -> dict[str, int]:
-    """Count the bytes that every operator reads from and writes to memory, in bytes.
+    """Count the bytes that every operator reads from and writes to memory.
 
     Parameters
     ----------
     table : StorageTable
         Of the same graph.
     experts_read : {"average", "most", "all"}
-        How many experts products of them read: E (1 - (1 - k/E)^T) of E experts, of which each of T
-        tokens is routed to k, all experts alike; as many as there are rows, or all.
+        Number of experts that their products read. "average" is E (1 - (1 - k/E)^T) of E experts,
+        if each of T tokens is routed to k at random; "most" is the number of rows, up to E; "all"
+        is E.
 
     Returns
     -------
     dict of str to int
-        By operator name; 0 for views, ``getitem`` and whatever yields no tensor. Lookups count
-        the rows that they return; values in registers or caches between operators count in full.
+        By operator name; 0 for views, ``getitem`` and operators without tensors. Lookups count the
+        rows that they return; values in registers or caches between operators count in full.
     """
     return {
         node.name: _moved_bytes(captured, table, node, experts_read) for node in captured.operators
@@ -150,7 +151,7 @@ def _moved_bytes(
     written = table.writes.get(node.name, ())
     made_bytes = sum(storage.size_bytes for storage in table.allocated(node.name))
     name = operation_name(node)
-    if name in _ALLOCATIONS or not (made_bytes or written):
+    if name in ALLOCATIONS or not (made_bytes or written):
         return 0
     gathers = name in _GATHERS or _is_lookup(captured.module, node)
     changed = set(written)
@@ -179,7 +180,7 @@ def _moved_bytes(
 
 
 def _grouped_shapes(node: fx.Node) -> tuple[list[int], list[int]] | None:
-    """Return the shapes of the rows and of the experts of a product of them; else None."""
+    """Return the shapes of rows and experts in a product of them; None for other operators."""
     if operation_name(node) not in GROUPED_PRODUCTS:
         return None
     rows, experts = (getattr(arg, "meta", {}).get("val") for arg in node.args[:2])
@@ -191,13 +192,13 @@ def _grouped_shapes(node: fx.Node) -> tuple[list[int], list[int]] | None:
 
 
 def _grouped_flops(node: fx.Node) -> int:
-    """Count what a product of experts computes: every row with one of them."""
+    """Count the operations of a product of experts: every row with one of them."""
     shapes = _grouped_shapes(node)
     return 2 * math.prod((*shapes[0], shapes[1][-1])) if shapes else 0
 
 
 def _chosen_bytes(node: fx.Node, size_bytes: int, experts_read: ExpertsRead) -> int:
-    """Return the bytes of the experts that a product reads, of all of them together."""
+    """Return the bytes of the experts that a product reads, given those of all."""
     shapes = _grouped_shapes(node)
     if shapes is None or experts_read == "all":
         return size_bytes
@@ -209,7 +210,7 @@ def _chosen_bytes(node: fx.Node, size_bytes: int, experts_read: ExpertsRead) -> 
 
 
 def _chosen_by_token(product: fx.Node, rows: int) -> int:
-    """Return how many experts a token is routed to: by the choice where the groups come from."""
+    """Return the number of experts per token, from the ``topk`` that made the groups."""
     given = (*product.args[2:], *product.kwargs.values())
     ahead = [arg for arg in given if isinstance(arg, fx.Node)]
     seen = set(ahead)
@@ -225,23 +226,23 @@ def _chosen_by_token(product: fx.Node, rows: int) -> int:
 
 @cache
 def average_read_bytes(size_bytes: int, experts: int, chosen: int, tokens: int) -> int:
-    """Return the bytes of the experts that tokens are routed to on average, rounded up.
+    """Return the average bytes of the experts to which tokens are routed, rounded up.
 
     Parameters
     ----------
     size_bytes : int
         Of all experts together.
     experts : int
-        How many there are.
+        Number of experts.
     chosen : int
-        To how many different ones a token is routed; all sets of them are equally likely.
+        Number of distinct experts per token; all sets of them are equally likely.
     tokens : int
         Routed independently of one another.
 
     Notes
     -----
-    A token leaves an expert out with probability 1 - chosen / experts, so that tokens read
-    experts (1 - (1 - chosen / experts)^tokens) on average.
+    A token leaves an expert out with probability 1 - chosen / experts, so that tokens read experts
+    (1 - (1 - chosen / experts)^tokens) on average.
 
     Examples
     --------
@@ -261,11 +262,18 @@ def _is_lookup(module: fx.GraphModule, node: fx.Node) -> bool:
 
 
 def operation_name(node: fx.Node) -> str:
-    """Return the bare name of what `node` calls, such as ``"linear"``."""
+    """Return the bare name of the target of `node`, such as ``"linear"``."""
     target = node.target
     if isinstance(target, OpOverload):
         return str(target._schema.name).rpartition("::")[2]
     return target if isinstance(target, str) else str(getattr(target, "__name__", target))
+
+
+def compute_dtype(tensors: Sequence[torch.Tensor]) -> str:
+    """Return the dtype of the first floating-point tensor, or else of the first; or float32."""
+    dtypes = [tensor.dtype for tensor in tensors]
+    floating = (dtype for dtype in dtypes if dtype.is_floating_point)
+    return dtype_name(next(floating, dtypes[0] if dtypes else torch.float32))
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -1,8 +1,8 @@
-"""What recomputation has to know of the operators of a graph.
+"""Operators of a graph that may be recomputed.
 
-In the backward pass a stage may run operators again instead of keeping what they made
-(:mod:`solver.model.recomputation`). Here is said which may: those that make the same again, and
-change nothing that is there afterwards. What is not known to be so may not.
+In the backward pass a stage may run operators again instead of keeping their values
+(:mod:`solver.model.recomputation`). Eligible operators make the same value again and have no effect
+afterwards. Unknown operators are not eligible.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from fx_bridge.storages.tensor_subclasses import is_wrapper, tensor_leaves
 
 _CPU_STATE_BYTES: Final = 5_056
 _STATE_BYTES: Final[Mapping[str, int]] = {"cuda": 16}
-"""Of the state of a random number generator, by device type: ``get_rng_state().nbytes``."""
+"""Size of the state of a random number generator, by device type: ``get_rng_state().nbytes``."""
 
 _NAMESPACES: Final = ("aten", "prims")
-"""Operators of others may keep a state or draw random numbers, and need not say so."""
+"""Operators of others may keep a state or draw random numbers without declaring it."""
 _FUNCTIONS: Final = ("torch.", "_operator.", "math.", "builtins.", "fx_bridge.")
 _NOT_FUNCTIONS: Final = ("torch.distributed.", "torch.utils.", "torch.autograd.")
 _BATCH_NORMS: Final = frozenset(
@@ -45,13 +45,13 @@ _BATCH_NORMS: Final = frozenset(
 
 
 def saved_operators(saved: Sequence[Storage]) -> tuple[str, ...]:
-    """Return the operators whose storages are among those that a backward pass needs."""
+    """Return the operators whose storages a backward pass needs."""
     owners = (s.owner for s in saved if s.kind == "operator" and s.size_bytes)
     return tuple(dict.fromkeys(owners))
 
 
 def in_place_operators(captured: CapturedGraph) -> frozenset[str]:
-    """Return the operators that write into the storage of what they are an alias of."""
+    """Return the operators that write into the storage of the value that they alias."""
     table = captured.storage_table
     return frozenset(
         node.name
@@ -65,12 +65,12 @@ def in_place_operators(captured: CapturedGraph) -> frozenset[str]:
 
 
 def rng_state_bytes(captured: CapturedGraph) -> dict[str, int]:
-    """Return the bytes of the generator's state that operators with random numbers start from.
+    """Return the bytes of the generator state at the start of each operator with random numbers.
 
     Returns
     -------
     dict of str to int
-        By operator; those that draw no random numbers are left out.
+        By operator; those without random numbers are left out.
 
     Examples
     --------
@@ -90,26 +90,26 @@ def _device_type(captured: CapturedGraph, node: fx.Node) -> str:
         return captured.device_type
     devices = (tensor.device.type for tensor in tensor_leaves(node.meta.get("val")))
     actual = next(devices, "cpu")
-    # As kernels are chosen: see DeviceKernels.
+    # The same default as for kernels: see DeviceKernels.
     return "cuda" if actual == "meta" else actual
 
 
 def recomputation_regions(captured: CapturedGraph, modules: Sequence[str] = ()) -> dict[str, int]:
-    """Return the number of the region that each operator belongs to.
+    """Return the number of the region of each operator.
 
     Parameters
     ----------
     modules : sequence of str
-        The layers, as :func:`~fx_bridge.capture.layers.layer_calls` has them.
+        The layers, as :func:`~fx_bridge.capture.layers.layer_calls` takes them.
 
     Notes
     -----
     A region begins at the first operator of each call of a layer
-    (:func:`~fx_bridge.capture.layers.layer_calls`) and ends where the next one begins, so that what
-    lies between layers belongs to the one before. What comes before the first layer is a region,
-    and so is what follows all layers, such as the head and the loss; of `modules` that are parts of
-    the model's own layers, what follows these. Where layers interleave, regions still follow one
-    another; a model without layers is one region.
+    (:func:`~fx_bridge.capture.layers.layer_calls`) and ends where the next one begins, so operators
+    between layers belong to the layer before. The operators before the first layer are a region,
+    and so are those after all layers, such as the head and the loss. If `modules` are parts of the
+    model's own layers, the last region begins after these. Regions of interleaved layers still
+    follow one another; a model without layers is one region.
 
     Examples
     --------
@@ -156,21 +156,20 @@ def recomputable_operators(
     Parameters
     ----------
     saved : mapping of str to sequence of Storage
-        What :class:`~fx_bridge.storages.table.StorageTable` of a graph that trains says.
+        As in the :class:`~fx_bridge.storages.table.StorageTable` of a graph that trains.
 
     Notes
     -----
-    An operator may if its value is all in storages that it allocates, and it and all whose values
-    live there
+    An operator may run again if its value lies in storages that it allocates, and if it and all
+    operators with values in these storages
 
-    * are known to compute the same from the same: ATen operators, functions and modules of torch.
-      Operators and Functions of others, collectives, bodies of conditions and loops, calls with a
-      generator of their own and what does not run on fake tensors are not;
-    * write nowhere but there. Batch normalisation may update its statistics, for what it computes
-      in training does not depend on them: who runs it again gives it a copy;
+    * are known to be deterministic: ATen operators, functions and modules of torch. Operators and
+      Functions of others, collectives, bodies of conditions and loops, calls with a generator of
+      their own and operators that do not run on fake tensors are not;
+    * write nowhere else. Batch normalisation may update its statistics, because in training its
+      results do not depend on them: the second run gets a copy;
     * read no weight, buffer or graph input that any operator writes, and no other value that is
-      written later, unless by what :class:`~solver.model.recomputation.Recomputation` sees as a
-      write in place;
+      written later, except in place as :class:`~solver.model.recomputation.Recomputation` knows;
     * do not lie between switches of the grad mode or of autocast, which would not run again.
 
     Examples
@@ -188,7 +187,7 @@ def recomputable_operators(
     >>> sorted(recomputable_operators(captured, captured.trained.storage_table.saved))
     ['sin']
     """
-    # A residual is made for one backward pass; one that others need too stays.
+    # A residual is made for one backward pass; one that others need too is kept.
     shared = {
         storage.owner
         for name, own in saved.items()
@@ -204,7 +203,7 @@ def recomputable_operators(
 
 
 class _Effects:
-    """What the operators of a graph write, and who sees it."""
+    """Writes of the operators of a graph, and their readers."""
 
     def __init__(self, captured: CapturedGraph) -> None:
         self._captured, self._table = captured, captured.storage_table
@@ -228,7 +227,7 @@ class _Effects:
         self._switched = range(switches[0], switches[-1] + 1) if switches else range(0)
 
     def may_run_again(self, node: fx.Node) -> bool:
-        """Return whether an operator, and all that lives in its storages, may run again."""
+        """Return True if an operator, and all with values in its storages, may run again."""
         own = set(self._table.allocated(node.name))
         if not own or own != set(self._table.storages[node.name]):
             return False
@@ -242,7 +241,7 @@ class _Effects:
         )
 
     def _repeats(self, node: fx.Node, own: Set[Storage]) -> bool:
-        """Return whether an operator does the same again and writes into `own` alone."""
+        """Return True if an operator does the same again and writes only into `own`."""
         if node.name in self._table.made_up or self._place[node.name] in self._switched:
             return False
         if not _is_known(node, self._captured.module):
@@ -254,7 +253,7 @@ class _Effects:
         return written == statistics and not self._reads_changed(node, statistics)
 
     def _reads_changed(self, node: fx.Node, statistics: Set[Storage]) -> bool:
-        """Return whether what an operator reads may be another thing when it runs again."""
+        """Return True if the operands of an operator may have changed when it runs again."""
         keys = self._table.weights_read.get(node.name, ())
         if any(self._written_weights[key] - statistics for key in keys):
             return True
@@ -276,7 +275,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _is_switch(node: fx.Node) -> bool:
-    """Return whether an operator changes the grad mode, autocast or another global state."""
+    """Return True if an operator changes the grad mode, autocast or another global state."""
     name = getattr(node.target, "__name__", "")
     return node.op == "call_function" and (
         node.target is torch._C._set_grad_enabled or name.startswith(("_enter_", "_exit_"))
@@ -284,7 +283,7 @@ def _is_switch(node: fx.Node) -> bool:
 
 
 def _is_known(node: fx.Node, module: nn.Module) -> bool:
-    """Return whether an operator computes the same from the same, random numbers apart."""
+    """Return True if an operator is known to be deterministic, random numbers apart."""
     target = node.target
     if node.op == "call_module":
         called = attribute_at(module, str(target))

@@ -1,4 +1,4 @@
-"""What a person says of running again in the backward pass, by modules of the model."""
+"""A person's choice of recomputation in the backward pass, by modules of the model."""
 
 from __future__ import annotations
 
@@ -21,31 +21,32 @@ _EXAMPLE: Final = "such as ['h.0'] or ['h.*.mlp']"
 
 @dataclass(frozen=True, slots=True)
 class Recompute:
-    """What may run again in the backward pass instead of keeping what it made, and what must.
+    """Operators that may run again in the backward pass instead of being kept, and those that must.
 
-    Modules are named by their paths, or by patterns of ``fnmatch`` (``*`` stands for dots too). All
-    that is inside one is meant, as far as it may run again at all
-    (:func:`fx_bridge.costs.recomputation.recomputable_operators`). What others than its region
-    need, such as the result of a layer, is always kept where this says "must".
+    Modules are named by their paths, or by patterns of ``fnmatch`` (``*`` matches dots too). They
+    mean all operators inside that may run again at all
+    (:func:`fx_bridge.costs.recomputation.recomputable_operators`). Values that other regions need,
+    such as the result of a layer, are always kept where this says "must".
 
     Parameters
     ----------
     rule : {"auto", "none", "layers", "all"} or sequence of str
-        The operators for which that pays, decided with the plan; nothing; of each layer all or
-        nothing, decided with the plan; all of every layer; or modules, which run again while
-        nothing else does. A layer is the region that begins at it
-        (:func:`~fx_bridge.costs.recomputation.recomputation_regions`): with ``"layers"`` and
-        ``"all"`` nothing before the first and behind the last runs again, as in programs that know
-        of layers alone.
+        "auto": the operators for which it pays, decided with the plan; "none": no operator;
+        "layers": all or none of each layer, decided with the plan; "all": all of every layer. A
+        sequence: exactly these modules. A layer is the region that begins at it
+        (:func:`~fx_bridge.costs.recomputation.recomputation_regions`). With ``"layers"`` and
+        ``"all"`` nothing before the first and after the last layer runs again, as in programs that
+        know only layers.
     always : sequence of str
-        Modules that run again whatever pays; with ``"layers"`` all of their regions that may does.
+        Modules that run again in any case; with ``"layers"`` all eligible operators of their
+        regions.
     never : sequence of str
-        Modules that do not, even if others of these names mean them too.
+        Modules that do not, even if other fields include them.
 
     Raises
     ------
     PartitionError
-        If a field has not this form, or nothing is left to decide where something is forced.
+        If a field has another form, or nothing is left to decide where something is forced.
 
     Examples
     --------
@@ -54,7 +55,7 @@ class Recompute:
     >>> Recompute("all", always=["h.0"])
     Traceback (most recent call last):
     solver.model.errors.PartitionError: always is given with rule 'all', which decides nothing; \
-leave it out, or write 'auto' or 'layers'
+    leave it out, or write 'auto' or 'layers'
     """
 
     rule: str | Sequence[str] = "auto"
@@ -87,17 +88,17 @@ leave it out, or write 'auto' or 'layers'
 
     @classmethod
     def of(cls, given: Recompute | str | Sequence[str]) -> Recompute:
-        """Return what `given`, a rule, modules, or all of it, stands for."""
+        """Return `given` as a Recompute: a rule, modules, or one already."""
         return given if isinstance(given, cls) else cls(given)  # type: ignore[arg-type]
 
     @property
     def shortest(self) -> Recompute | str | Sequence[str]:
-        """The rule or modules alone, if there is nothing else."""
+        """The rule or modules alone, if no other field is set."""
         return self if self.always or self.never else self.rule
 
     @property
     def problem_rule(self) -> RecomputeRule:
-        """The rule of a problem in whose operators the rest is said."""
+        """Rule of a problem whose operators carry the other fields."""
         if self.rule == "none" or self.rule == "auto":
             return self.rule
         return "layers"
@@ -110,9 +111,9 @@ leave it out, or write 'auto' or 'layers'
         Parameters
         ----------
         recomputable : collection of str
-            Operators that may as far as the graph is concerned.
+            Operators that may run again in the graph.
         regions : sequence of str
-            The modules that are layers, if not those that the model repeats.
+            The modules that are layers; default to those that the model repeats.
 
         Raises
         ------
@@ -138,6 +139,6 @@ ANYTHING: Final = Recompute()
 
 
 def _inside(patterns: Sequence[str], operators: Mapping[str, Sequence[str]]) -> frozenset[str]:
-    """Return the operators of all modules that some patterns name."""
+    """Return the operators of all modules that match a pattern."""
     paths = (path for pattern in patterns for path in matching_modules(pattern, operators))
     return frozenset(name for path in paths for name in operators[path])

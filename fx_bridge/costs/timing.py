@@ -1,9 +1,9 @@
-"""How long every operator takes on this machine, forward and backward.
+"""Times of operators on this machine, forward and backward.
 
-A run notes the time of each call alone, not that of the interpreter around it. The backward pass
-runs once for the whole graph, as it would without a clock: autograd calls a hook before each of
-its functions, and the time from one call to the next belongs to the operator whose forward pass
-made that function. Sums of operators are then held against runs of the generated code.
+A run times each call alone, without the interpreter around it. The backward pass runs once for the
+whole graph, as it would without a clock. Autograd calls a hook before each of its functions, and
+the time between two such calls belongs to the operator whose forward pass made the function. Sums
+of operators are then compared with runs of the generated code.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class OperatorTimes:
     Attributes
     ----------
     forward_ns, backward_ns : mapping of str to int
-        By operator name; `backward_ns` is 0 where no gradient passes, and without training.
+        By operator name; `backward_ns` is 0 where no gradient flows, and without training.
     forward_permille, backward_permille : int
-        What the generated code takes for all operators together, per thousand of the sum of
-        their times; 1000 if there is nothing to compare with.
+        Time of the generated code for all operators, per thousand of the sum of their times; 1000
+        without a comparison.
     """
 
     forward_ns: Mapping[str, int]
@@ -69,17 +69,16 @@ def measure_operators(
     training: bool = False,
     before_run: Callable[[], object] | None = None,
 ) -> OperatorTimes:
-    """Measure the forward, and the backward pass of every operator on this machine.
+    """Measure the forward and the backward pass of every operator on this machine.
 
     Parameters
     ----------
     captured : CapturedGraph
-        With its weights in memory. They, their gradients and the random state are the same
-        afterwards.
+        With its weights in memory. They, their gradients and the random state are restored.
     args, kwargs : optional
-        Inputs; the example inputs of the capture when both are left out.
+        Inputs; default to the example inputs of the capture.
     repeats : int
-        Runs after one to warm up.
+        Runs after a warm-up.
     training : bool
         Measure the backward pass too.
     before_run : callable, optional
@@ -88,14 +87,14 @@ def measure_operators(
     Raises
     ------
     PartitionError
-        If weights or inputs have no data, no gradient reaches anything in training, or
-        `repeats` is not positive.
+        If weights or inputs have no data, no gradient reaches anything in training, or `repeats` is
+        not positive.
 
     Notes
     -----
-    Runs of the operators one by one and of the generated code take turns, so that whatever else
-    the machine does meets both. With one thread on a CPU the clock is that of the thread, which
-    stands still while other processes have the core.
+    Runs of the operators one by one and of the generated code alternate, so that other load on the
+    machine affects both. With one thread on a CPU the clock is that of the thread, which stands
+    still while other processes have the core.
     """
     if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
         raise PartitionError(f"repeats is {shown(repeats)}; write a number from 1 on")
@@ -120,26 +119,26 @@ def _clock(tensors: Sequence[torch.Tensor]) -> Callable[[], int]:
             return time.perf_counter_ns()
 
         return synchronized
-    # Work of several threads does not show on the clock of one.
+    # The clock of one thread misses the work of others.
     return time.thread_time_ns if torch.get_num_threads() == 1 else time.perf_counter_ns
 
 
 class _Runs:
-    """Runs a graph in two ways and keeps the times; what tells them apart is the clock alone."""
+    """Runs a graph in two ways and records the times, subject to the same clock."""
 
     def __init__(self, captured: CapturedGraph, clock: Callable[[], int], training: bool) -> None:
         self._captured = captured
         self._clock = clock
         self._training = training
         self._names = [node.name for node in captured.operators]
-        # What reading the clock takes is in no operator.
+        # The time of reading the clock is subtracted.
         readings = [clock() for _ in range(_CLOCK_CALLS)]
         steps = [after - before for before, after in itertools.pairwise(readings)]
         self._reading_ns = round(statistics.median(steps))
         self.forget()
 
     def forget(self) -> None:
-        """Drop all times: those of the run to warm up."""
+        """Drop all times, after the warm-up."""
         self._forward: list[dict[str, int]] = []
         self._backward: list[dict[str, int]] = []
         self._code: list[tuple[int, int]] = []
@@ -209,7 +208,7 @@ class _Timing(OperatorRun):
     def after_call(self, name: str) -> None:
         self.forward_ns[name] = self._now() - self._since_ns - self._reading_ns
 
-    # Memory is given back at the cost of the last reader.
+    # Releasing memory is charged to the last reader.
 
     def before_release(self, name: str) -> None:
         self._since_ns = self._now()

@@ -1,8 +1,7 @@
-"""What operators allocate for themselves on this machine, hidden kernels' workspace included.
+"""Workspace of operators on this machine, including that of hidden kernels.
 
-:func:`fx_bridge.memory.profile.forward_workspaces` sees what reaches the dispatcher. A convolution
-of oneDNN copies its weight and its result into other layouts on the way, and asks the allocator
-alone.
+:func:`fx_bridge.memory.profile.forward_workspaces` sees only calls of the dispatcher. A convolution
+of oneDNN copies its weight and its result into other layouts by the allocator alone.
 """
 
 from __future__ import annotations
@@ -26,13 +25,12 @@ _BACKWARD: Final = "backward "
 
 @dataclass(frozen=True, slots=True)
 class OperatorWorkspaces:
-    """Bytes that operators allocate and release before they are done.
+    """Bytes that operators allocate and release while they run.
 
     Attributes
     ----------
     forward_bytes, backward_bytes : mapping of str to int
-        By operator name, 0 where none are needed. Of the several functions of one backward pass
-        the most.
+        By operator name; of the several functions of one backward pass the most.
     """
 
     forward_bytes: Mapping[str, int]
@@ -47,15 +45,15 @@ def measure_workspaces(
     *,
     training: bool = False,
 ) -> OperatorWorkspaces:
-    """Measure what every operator allocates for itself.
+    """Measure the workspace of every operator.
 
     Parameters
     ----------
     captured : CapturedGraph
         On the CPU, with its weights in memory. They, their gradients and the random state are
-        the same afterwards.
+        restored.
     args, kwargs : optional
-        Inputs; the example inputs of the capture when both are left out.
+        Inputs; default to the example inputs of the capture.
     training : bool
         Measure the backward pass too.
 
@@ -80,7 +78,7 @@ def measure_workspaces(
             "to the CPU"
         )
     with untouched(captured), torch.set_grad_enabled(training):
-        # What is allocated once and kept, such as gradients of weights, is there afterwards.
+        # A first run makes the allocations that stay, such as gradients of weights.
         OperatorRun(captured.module, training=training).run_all(inputs.fresh())
         with record_allocations() as record:
             _Recorded(captured.module, record, training).run_all(inputs.fresh())

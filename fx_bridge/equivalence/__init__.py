@@ -1,1 +1,1 @@
-"""What calls of two modules leave behind, and where that differs."""
+"""Comparison of the outputs and effects of calls of two modules."""

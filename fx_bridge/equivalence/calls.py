@@ -29,5 +29,5 @@ def checked_inputs(args: object, kwargs: object) -> dict[str, Any]:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message that is not empty, cut to 200 characters."""
+    """Return the first nonempty line of an error's message, cut to 200 characters."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:200]

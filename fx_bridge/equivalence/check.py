@@ -1,10 +1,10 @@
-"""Whether a split module computes exactly what the original computes.
+"""Check that a split module computes exactly the same as the original.
 
-Values are compared to the bit: the same kernels on the same machine give the same
-values, so that any difference is a defect of the split, not of the arithmetic. Gradients are
-the exception. Autograd adds up what the readers of a value send back in the reverse of the
-order in which they ran, and where a plan interleaves stages, the split runs them in another
-order: sums of three or more terms then round differently.
+Values are compared to the bit: the same kernels on the same machine give the same values, so any
+difference is a defect of the split, not of the arithmetic. Gradients are the exception. Autograd
+adds up the gradients from the readers of a value in the reverse of their execution order. If a plan
+interleaves stages, the split runs them in another order, and sums of three or more terms round
+differently.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ from solver.model.text import shown
 
 @dataclass(frozen=True, slots=True)
 class EquivalenceReport:
-    """What one call of each of two modules had in common.
+    """The result of comparing one call of each of two modules.
 
     Attributes
     ----------
     outputs_equal : bool
-        Structure, types, shapes and values of the outputs, and of the inputs after the call;
-        with `aliasing`, also what shares memory with the outputs.
+        Structure, types, shapes and values of the outputs, and of the inputs after the call; with
+        `aliasing`, also the memory shared with the outputs.
     max_abs_error : float
-        Largest absolute difference of an element of the outputs, the gradients and the
-        state; infinite where one is NaN or the shapes differ, 0.0 for meta tensors.
+        Largest absolute difference of an element of the outputs, the gradients and the state;
+        infinite if one is NaN or the shapes differ, 0.0 for meta tensors.
     gradients_equal : bool or None
-        None when gradients were not asked for.
+        None if gradients were not compared.
     state_equal : bool
         Parameters, buffers and other tensors of the modules after the call.
     random_state_equal : bool
         State of the random number generators after the call.
     values_compared : bool
-        False when there were meta tensors, of which only shapes and types can be compared.
+        False if there were meta tensors, of which only shapes and types can be compared.
     differences : tuple of str
         One sentence for each, naming the path of the output, parameter or buffer.
     notes : tuple of str
-        What a caller should know although it is no difference: an input that the model fills in
-        place and returns, while the split returns another; a fast path of torch that was off.
+        Remarks for the caller that are no differences: an input that the model fills in place and
+        returns, while the split returns another; a fast path of torch that was off.
     """
 
     outputs_equal: bool
@@ -72,7 +72,7 @@ class EquivalenceReport:
 
     @property
     def equal(self) -> bool:
-        """Whether no difference was found."""
+        """True if no difference was found."""
         return not self.differences
 
 
@@ -87,7 +87,7 @@ def check_equivalence(
     gradient_rtol: float | None = None,
     aliasing: bool = False,
 ) -> EquivalenceReport:
-    """Call `model` and `split` on the same inputs and compare all that can be observed.
+    """Call `model` and `split` on the same inputs, and compare outputs and effects.
 
     Parameters
     ----------
@@ -106,12 +106,12 @@ def check_equivalence(
         Of the random numbers in both calls.
     gradient_rtol : float, optional
         Largest difference of an element of a gradient, relative to the largest element of all
-        gradients of the reference. None is 16 times the precision of the gradient's dtype, or of
-        that of autocast where it is on, for the reason above; 0.0 is exact, and holds where
-        stages are contiguous in the graph.
+        gradients of the reference. Defaults to 16 times the precision of the gradient's dtype, or
+        of the dtype of an enabled autocast, because sums may round differently. 0.0 is exact, and
+        holds if stages are contiguous in the graph.
     aliasing : bool
-        Also compare which outputs share memory with one another, with inputs and with weights.
-        Stages on devices of their own share none.
+        Also compare the memory that outputs share with one another, with inputs and with weights.
+        Stages on different devices share none.
 
     Raises
     ------
@@ -120,19 +120,20 @@ def check_equivalence(
 
     Notes
     -----
-    Parameters, buffers, gradients, inputs and the random state are as before when it returns. Both
-    modules run in the grad mode of the caller, which decides between kernels.
+    Parameters, buffers, gradients, inputs and the random state are restored. Both modules run in
+    the grad mode of the caller, which decides between kernels.
 
     Without gradients torch runs its transformer layers in evaluation by fused kernels
-    (``torch.backends.mha``), which round differently and which no export contains. Where that alone
-    makes a difference, both are compared without them, and `notes` says by how much they differ.
+    (``torch.backends.mha``), which round differently and which no export contains. If that is the
+    only difference, both are compared without them, and `notes` has the difference with them.
     """
     keywords = checked_inputs(args, kwargs)
-    for what, module in (("model", model), ("split", split)):
+    examples = {"model": "the model that was partitioned", "split": "result.split()"}
+    for (role, example), module in zip(examples.items(), (model, split), strict=True):
         if not isinstance(module, nn.Module):
             raise PartitionError(
-                f"the {what} is a {type(module).__name__}; give a torch.nn.Module, such as "
-                + ("the model that was partitioned" if what == "model" else "result.split()")
+                f"the {role} is a {type(module).__name__}; give a torch.nn.Module, such as "
+                f"{example}"
             )
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise PartitionError(f"seed is {shown(seed)}; write a whole number")
@@ -168,9 +169,9 @@ class _Call:
     gradients: bool
     seed: int
 
-    def observed(self, what: str, module: nn.Module) -> Observation:
+    def observed(self, role: str, module: nn.Module) -> Observation:
         return observe(
-            what, module, self.args, self.kwargs, gradients=self.gradients, seed=self.seed
+            role, module, self.args, self.kwargs, gradients=self.gradients, seed=self.seed
         )
 
 
@@ -211,9 +212,9 @@ def _report(call: _Call, gradient_rtol: float | None, aliasing: bool) -> Equival
 
 
 def _has_fast_path(model: nn.Module) -> bool:
-    """Return whether torch may fuse a part of `model`, if nothing is differentiated."""
-    kinds = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
-    return any(isinstance(part, kinds) for part in model.modules())
+    """Return True if torch may fuse a part of `model` in a run without gradients."""
+    fused = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
+    return any(isinstance(part, fused) for part in model.modules())
 
 
 def _classes(model: nn.Module) -> list[tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""Containers of tensors, whoever registered them with torch's pytrees."""
+"""Containers of tensors, of any class registered with torch's pytrees."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def named_leaves(tree: Any) -> tuple[Leaves, pytree.TreeSpec]:
     Returns
     -------
     leaves : list of tuple of str and Any
-        Paths as Python writes them: ``"[0]['mask']"``. A class that is registered without keys
-        has those of its items where it is a mapping, and numbers otherwise.
+        Paths as Python writes them: ``"[0]['mask']"``. A class registered without keys has those of
+        its items if it is a mapping, and numbers otherwise.
     structure : torch.utils._pytree.TreeSpec
-        Of ``torch.utils._pytree``; it makes the container of the leaves again.
+        Makes the container from its leaves again.
 
     Examples
     --------
@@ -35,12 +35,12 @@ def named_leaves(tree: Any) -> tuple[Leaves, pytree.TreeSpec]:
 
 
 def first_difference(expected: Any, found: Any, path: str = "") -> tuple[str, str, str]:
-    """Return where two containers of different structure first differ, and what is in each there.
+    """Return the place of the first difference of two structures, and the contents of both there.
 
     Parameters
     ----------
     path : str
-        What the paths begin with.
+        Prefix of the paths.
 
     Examples
     --------
@@ -71,7 +71,7 @@ def _children(tree: Any) -> tuple[list[Any], list[str], Any]:
 
 
 def _settings_difference(there: Any, here: Any) -> tuple[str, str, str]:
-    """Return where what two containers hold besides their items first differs."""
+    """Return the first difference of two containers apart from their items."""
     if isinstance(there, (list, tuple)) and type(there) is type(here) and len(there) == len(here):
         for one, other in zip(there, here, strict=True):
             if one != other:

@@ -50,7 +50,7 @@ class Comparison:
                 f"{where} is a {type(found).__name__} instead of a {type(expected).__name__}"
             )
         elif _is_plain_object(expected):
-            # Such as a cache that is no pytree: each call had a copy of its own.
+            # For example a cache that is no pytree: each call had a copy of its own.
             self._objects(where, expected, found)
         elif not (expected is found or expected == found or expected != expected):
             self.differences.append(f"{where} is {found!r} instead of {expected!r}")
@@ -72,7 +72,7 @@ class Comparison:
     def _wrappers(
         self, where: str, expected: torch.Tensor, found: torch.Tensor, atol: float | None
     ) -> None:
-        """Compare two tensors of one class that hold others, by these."""
+        """Compare two wrappers of one class by their inner tensors."""
         there, here = parts_of(expected), parts_of(found)
         settings = [settings_of(tensor) for tensor in (expected, found)]
         if there.keys() != here.keys() or settings[0] != settings[1]:
@@ -115,7 +115,7 @@ class Comparison:
             return
         a, b = expected.detach().to_dense().cpu(), found.detach().to_dense().cpu()
         if a.is_floating_point() and a.element_size() == 1:
-            # torch computes nothing in float8, whose values are all numbers of float32.
+            # torch has no arithmetic for float8, whose values are exact in float32.
             a, b = a.to(torch.float32), b.to(torch.float32)
         same = a == b
         if a.is_floating_point() or a.is_complex():
@@ -124,8 +124,8 @@ class Comparison:
             same |= a.isnan() & b.isnan()
         if bool(same.all()):
             return
-        wide = torch.complex128 if a.is_complex() else torch.float64
-        error = (a.to(wide) - b.to(wide)).abs()[~same].max().item()
+        precise = torch.complex128 if a.is_complex() else torch.float64
+        error = (a.to(precise) - b.to(precise)).abs()[~same].max().item()
         error = math.inf if math.isnan(error) else error
         self.max_abs_error = max(self.max_abs_error, error)
         if atol is not None and error <= atol:
@@ -137,7 +137,7 @@ class Comparison:
 
 
 def _is_plain_object(value: Any) -> bool:
-    """Return whether `value` is equal to itself alone, as Python sees it, but has attributes."""
+    """Return True if `value` has attributes and Python compares it by identity."""
     inherited = "__eq__" not in {name for kind in type(value).__mro__[:-1] for name in vars(kind)}
     return inherited and hasattr(value, "__dict__") and not callable(value)
 
@@ -157,9 +157,9 @@ def compare_inputs(
 ) -> None:
     """Compare the inputs after the call, each by itself.
 
-    A graph writes tensors of its caller, but puts nothing into the caller's containers: it returns
-    what a model puts there. So a cache that the model grows in place is the same for whoever goes
-    on with the one that is returned, which was compared as an output.
+    A graph writes tensors of its caller, but does not change the caller's containers: it returns
+    the values that a model puts there. So a cache that the model grows in place equals the returned
+    one, which was compared as an output.
     """
     for index, what in enumerate(("args", "kwargs")):
         theirs, ours = reference.inputs[index], found.inputs[index]
@@ -197,7 +197,7 @@ def compare_state(comparison: Comparison, reference: Observation, found: Observa
             if copy_ is not held[0]:
                 comparison.tensors(f"{name!r} after the call", held[0], copy_)
     for names in reference.written:
-        # A split holds only what it uses, and under one of several names.
+        # A split holds only used tensors, under one of several names.
         if names.isdisjoint(found.state):
             comparison.differences.append(
                 f"{min(names)!r} is written by the model, but the split does not hold it"
@@ -205,7 +205,7 @@ def compare_state(comparison: Comparison, reference: Observation, found: Observa
 
 
 def compare_sharing(comparison: Comparison, reference: Observation, found: Observation) -> None:
-    """Compare which outputs share memory with each other, with inputs and with weights."""
+    """Compare the memory that outputs share with each other, with inputs and with weights."""
     known = [set(reference.state), set(found.state)]
 
     def common(groups: set[frozenset[str]]) -> set[frozenset[str]]:
@@ -230,7 +230,7 @@ def compare_gradients(
     classes: list[tuple[str, ...]],
     gradient_rtol: float | None,
 ) -> None:
-    """Compare gradients by the `classes` of names of one parameter, and those of inputs."""
+    """Compare gradients of parameters, by `classes` of tied names, and of inputs."""
     if len(reference.differentiable) == len(found.differentiable):
         for index, pair in enumerate(
             zip(reference.differentiable, found.differentiable, strict=True)
@@ -250,8 +250,8 @@ def compare_gradients(
         (f"the gradient of differentiable input {index}", a, b)
         for index, (a, b) in enumerate(pairs)
     )
-    # Some gradients are zero but for rounding, such as that of a bias before a softmax, so the
-    # scale is common to all.
+    # Some gradients are zero up to rounding, such as that of a bias before a softmax, so all have
+    # one scale.
     scale = max((_largest(expected) for _, expected, _ in gradients), default=0.0)
     for where, expected, actual in gradients:
         _compare_optional(comparison, where, expected, actual, scale, gradient_rtol)
@@ -271,8 +271,7 @@ def _compare_optional(
     scale: float,
     rtol: float | None,
 ) -> None:
-    # No gradient and a gradient of zeros are the same to every optimiser that has no momentum,
-    # but not to others.
+    # A missing gradient and one of zeros differ to optimisers with momentum.
     if (expected is None) != (found is None):
         missing, present = ("split", "model") if found is None else ("model", "split")
         comparison.differences.append(f"{where} exists in the {present} but not in the {missing}")

@@ -1,4 +1,4 @@
-"""What one call of a module leaves behind: outputs, effects, gradients; then all as before."""
+"""Observe one call of a module: outputs, effects, gradients. Everything is restored."""
 
 from __future__ import annotations
 
@@ -28,25 +28,24 @@ from solver import PartitionError
 
 @dataclass(slots=True)
 class Observation:
-    """All that a call of a module leaves behind."""
+    """Outputs and effects of a call of a module."""
 
     outputs: Any
     inputs: Any
-    """Positional and keyword inputs as they are after the call."""
+    """Positional and keyword inputs after the call."""
     state: dict[str, list[torch.Tensor]]
     """Parameters, buffers and other tensors after the call, by original name; one entry for
-    each stage that holds it."""
+    each stage that holds one."""
     written: list[set[str]]
-    """Of each tensor that the call wrote, and of each buffer that it made: all of its names. What
-    else it made and kept, such as the weight of an old ``weight_norm``, no graph keeps."""
+    """Names of each tensor that the call wrote, and of each buffer that it made. Other new tensors,
+    such as the weight of an old ``weight_norm``, are left out: no graph keeps them."""
     shared: set[frozenset[str]]
-    """The groups of outputs, inputs and names of `state` that share memory."""
+    """Groups of outputs, inputs and names of `state` that share memory."""
     differentiable: list[bool]
-    """Of every tensor among the outputs: whether it requires a gradient."""
+    """The requires_grad of every tensor among the outputs."""
     random_state: list[torch.Tensor]
     returned: set[tuple[int, Any]]
-    """The inputs that are among the outputs, themselves and not only in value: 0 and the position,
-    or 1 and the keyword."""
+    """Inputs whose objects are among the outputs: 0 and the position, or 1 and the keyword."""
     gradients: dict[str, dict[int, torch.Tensor | None]] = field(default_factory=dict)
     """By original name, then by the identity of the parameter."""
     input_gradients: list[torch.Tensor | None] = field(default_factory=list)
@@ -60,12 +59,12 @@ _FAILURES: Final = {
         "a graph keeps the sizes and types of the inputs that it was captured with: pass such",
     ),
 }
-"""What to say when a call raises, and what to do."""
+"""Message and remedy for a call that raises, by role."""
 
 
 @contextlib.contextmanager
 def saying(failure: str, remedy: str) -> Iterator[None]:
-    """Say in one line what a module raises that is called on inputs it was not made for."""
+    """Turn errors of a call into a PartitionError of one line."""
     try:
         yield
     except PartitionError:
@@ -77,7 +76,7 @@ def saying(failure: str, remedy: str) -> Iterator[None]:
 
 
 def observe(
-    what: str,
+    role: str,
     module: nn.Module,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
@@ -89,8 +88,8 @@ def observe(
 
     Parameters
     ----------
-    what : str
-        What the module is called in messages.
+    role : {"model", "split"}
+        Name of the module in messages.
     args, kwargs : tuple, mapping
         Inputs of one call; they are cloned.
     gradients : bool
@@ -101,9 +100,9 @@ def observe(
     Raises
     ------
     PartitionError
-        If a weight has no values yet, or `gradients` are asked for and there are none.
+        If a weight has no values yet, or `gradients` are requested and there are none.
     """
-    _check_initialised(what, module)
+    _check_initialised(role, module)
     with _unchanged(module) as before:
         for parameter in module.parameters():
             parameter.grad = None
@@ -114,7 +113,7 @@ def observe(
             if isinstance(leaf, torch.Tensor) and leaf.requires_grad
         ]
         torch.manual_seed(seed)
-        with torch.set_grad_enabled(gradients or torch.is_grad_enabled()), saying(*_FAILURES[what]):
+        with torch.set_grad_enabled(gradients or torch.is_grad_enabled()), saying(*_FAILURES[role]):
             outputs = module(*inputs[0], **inputs[1])
         random_state = [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]
         state, written = _state(module, before)
@@ -135,10 +134,10 @@ def observe(
         )
         if gradients:
             remedy = "call check_equivalence without gradients"
-            if what == "split":
-                # As when torch.export writes buffers at the end that backward needs as they were.
+            if role == "split":
+                # For example torch.export may write buffers at the end that backward needs.
                 remedy += ", or compare with the captured module, which is split as it is"
-            with saying(f"the backward pass of the {what} fails", remedy):
+            with saying(f"the backward pass of the {role} fails", remedy):
                 _backward(outputs, seed)
             for name, parameter in module.named_parameters(remove_duplicate=False):
                 held_by = observation.gradients.setdefault(original_name(module, name), {})
@@ -147,11 +146,11 @@ def observe(
     return observation
 
 
-def _check_initialised(what: str, module: nn.Module) -> None:
+def _check_initialised(role: str, module: nn.Module) -> None:
     for name, tensor in _tensors(module):
         if isinstance(tensor, (nn.UninitializedParameter, nn.UninitializedBuffer)):
             raise PartitionError(
-                f"the {what} has no values for {name!r} yet; call it once on example inputs"
+                f"the {role} has no values for {name!r} yet; call it once on example inputs"
             )
 
 
@@ -167,13 +166,13 @@ def _state(
         kept = known is not None and same_bits(tensor, known)
         if not kept and (known is not None or id(tensor) in registered):
             written.setdefault(id(tensor), set()).add(name)
-        # What was not written needs no copy: it will not be restored.
+        # Tensors that were not written need no copy: they will not be restored.
         state.setdefault(name, []).append(tensor if kept else cloned(tensor))
     return state, list(written.values())
 
 
 def _returned(inputs: Any, outputs: Any) -> set[tuple[int, Any]]:
-    """Return which inputs are objects within the outputs."""
+    """Return the inputs whose objects are within the outputs."""
     found: set[int] = set()
 
     def note(node: Any) -> bool:
@@ -197,7 +196,7 @@ def _backward(outputs: Any, seed: int) -> None:
             "no output depends on a parameter that requires a gradient; "
             "call check_equivalence without gradients"
         )
-    # A sum would hide what is constant under it, such as the rows of a softmax.
+    # Gradients of a sum would hide values with a constant sum, such as the rows of a softmax.
     generator = torch.Generator().manual_seed(seed)
     cotangents = [
         torch.empty_like(root)
@@ -213,9 +212,9 @@ def _detached(tree: Any) -> Any:
 
 
 def _cloned(tree: Any) -> Any:
-    """Clone all tensors of a tree of inputs, one that occurs twice once.
+    """Clone all tensors of a tree of inputs, each once, and copy every other object once.
 
-    Tensors that share memory do so afterwards. Of every other object there is one copy, too.
+    Tensors that share memory do so afterwards.
     """
     leaves = {id(t): t for t in tensor_leaves(tree)}
     storages = [memory_of(part) for leaf in leaves.values() for part in _pieces(leaf)]
@@ -229,7 +228,7 @@ def _cloned(tree: Any) -> Any:
     for key, leaf in leaves.items():
         whole = leaf.is_nested or not is_wrapper(leaf)
         made = clone_piece("", leaf) if whole else mapped_parts(leaf, clone_piece)
-        # Also for the objects that hold it, a cache that is no pytree, say.
+        # Also for objects that hold the tensor, such as a cache that is no pytree.
         memo[key] = made.requires_grad_(leaf.requires_grad)
     return pytree.tree_map(lambda leaf: copy.deepcopy(leaf, memo), tree)
 
@@ -239,7 +238,7 @@ def _pieces(tensor: torch.Tensor) -> Collection[torch.Tensor]:
 
 
 def _sharing(module: nn.Module, inputs: Any, outputs: Any) -> set[frozenset[str]]:
-    """Return which outputs share memory with what else."""
+    """Return the groups of names that share memory with an output."""
     names: dict[object, set[str]] = {}
     found: set[object] = set()
     for what, tree in (("input", inputs), ("output", outputs)):
@@ -256,7 +255,7 @@ def _sharing(module: nn.Module, inputs: Any, outputs: Any) -> set[frozenset[str]
 
 @contextlib.contextmanager
 def _unchanged(module: nn.Module) -> Iterator[dict[int, torch.Tensor]]:
-    """Restore tensors, gradients, random states and what the module keeps in Python on exit.
+    """Restore tensors, gradients, random states and Python state of the module on exit.
 
     Yields the values of the tensors, by identity.
     """
@@ -285,7 +284,7 @@ def _unchanged(module: nn.Module) -> Iterator[dict[int, torch.Tensor]]:
             with torch.no_grad():
                 for key, (tensor, gradient, was_differentiable) in tensors.items():
                     if tensor.requires_grad and not was_differentiable and not tensor._is_view():
-                        # Written with a value that has a gradient: no leaf any more.
+                        # A write of a value with a gradient: the tensor is no leaf any more.
                         tensor.detach_()
                     if not same_bits(tensor, values[key]):
                         pieces = zip(_pieces(tensor), _pieces(values[key]), strict=True)
@@ -296,9 +295,9 @@ def _unchanged(module: nn.Module) -> Iterator[dict[int, torch.Tensor]]:
 
 
 def original_name(module: nn.Module, name: str) -> str:
-    """Return `name` without the stage that holds it, or the stages of stages."""
+    """Return `name` without the prefixes of stages, nested ones included."""
     stage, _, rest = name.partition(".")
-    # Not of a part of the model that is called so.
+    # A part of the model may have the name of a stage.
     meta = vars(module).get("meta")
     if not isinstance(meta, dict) or stage not in meta.get("stages", {}):
         return name
@@ -308,7 +307,7 @@ def original_name(module: nn.Module, name: str) -> str:
 def _tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield parameters, buffers and plain tensors of a module, by original name.
 
-    Plain tensors that live in the memory of one of the others are left out.
+    Plain tensors in the memory of a parameter or buffer are left out.
     """
     tensors = (*module.parameters(), *module.buffers())
     registered = {memory_of(part) for tensor in tensors for part in _pieces(tensor)}
@@ -324,9 +323,9 @@ def _tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Return whether two strided tensors, or all that they consist of, hold the same bytes.
+    """Return True if two strided tensors, or all of their inner tensors, hold the same bytes.
 
-    On the meta device, whether they have the same shape.
+    On the meta device, their shapes are compared.
     """
     if is_wrapper(a) and not a.is_nested:
         there, here = parts_of(a), parts_of(b)

@@ -1,4 +1,4 @@
-"""Places in which Python code keeps something: what is there, whether it changed, put back."""
+"""Places that hold Python state: snapshots, comparison, restoration."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ _PLAIN: Final = (bool, int, float, complex, str, bytes)
 
 
 class Holder(Protocol):
-    """A place, and what it held when this was made.
+    """A place, with a snapshot of its contents.
 
     Attributes
     ----------
     label : str
-        As a person would write it: ``"store.calls"``; empty where it is of no interest.
+        As a person would write it: ``"store.calls"``; empty if changes need no report.
     """
 
     label: str
 
     def changed(self) -> Iterable[str]:
-        """Return the labels of what is another value now."""
+        """Return the labels of changed values."""
         ...
 
     def put_back(self) -> None:
-        """Let the place hold what it held."""
+        """Restore the snapshot."""
         ...
 
 
@@ -44,15 +44,16 @@ class Entries:
     Parameters
     ----------
     held : dict
-        The dict, whose own methods are not called: some load what they are asked for.
+        The dict; only methods of ``dict`` itself are called, because some classes load missing
+        items.
     label : str
-        Of the whole, or of what has the entries as attributes.
+        Of the whole, or of the object with these attributes.
     prefix : str, optional
-        What stands before the name of an entry in its label. Without it changes are the whole's.
+        Prefix of the label of an entry. Without it, any change is one of the whole.
     names : iterable of str, optional
-        The entries that are meant, those that are not there too; all without it.
+        The entries covered, present or not; all by default.
     silent : set of str
-        Entries of no interest.
+        Entries whose changes need no report.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Entries:
         self.include(names or ())
 
     def include(self, names: Iterable[str]) -> set[str]:
-        """Mean these entries too; return those of them that are new here and there."""
+        """Cover these entries too; return those of them that are new and present."""
         if self.names is None:
             return set()
         new = set(names) - self.names
@@ -80,7 +81,7 @@ class Entries:
         return there
 
     def replace(self, name: Any, old: Any, new: Any, *, keep: bool = False) -> None:
-        """Put `new` at an entry where `old` is; if asked to, as what was there before."""
+        """Replace `old` by `new` in an entry; with `keep`, in the snapshot too."""
         if keep:
             self.before[name] = new
         if dict.get(self.held, name) is old:
@@ -102,12 +103,12 @@ class Entries:
         )
 
     def changed(self, assigned: Mapping[str, Any] = MappingProxyType({})) -> list[str]:
-        """Return the labels of the entries that are others now; of a container, its own.
+        """Return the labels of the changed entries, or of a container its own.
 
         Parameters
         ----------
         assigned : mapping of str
-            What was put there, whatever is there now.
+            Values assigned meanwhile, even if they are gone.
         """
         if not assigned and self._is_as_before():
             return []
@@ -123,7 +124,7 @@ class Entries:
         return [self.label] if names or [*map(id, now)] != [*map(id, before)] else []
 
     def put_back(self) -> None:
-        """Let the entries be what they were, in their order."""
+        """Restore the entries, in their order."""
         if self._is_as_before():
             return
         if self.names is None:
@@ -144,7 +145,7 @@ class Members:
         self.before = [*self.kind.__iter__(held)]
 
     def replace(self, name: int, old: Any, new: Any, *, keep: bool = False) -> None:
-        """Put `new` where `old` is; if asked to, as what was there before."""
+        """Replace `old` by `new` in the container; with `keep`, in the snapshot too."""
         if self.kind is set:
             return
         if keep:
@@ -154,13 +155,13 @@ class Members:
                 self.kind.__setitem__(self.held, index, new)
 
     def changed(self) -> list[str]:
-        """Return the label if any member is another."""
+        """Return the label if any member has changed."""
         now = [*self.kind.__iter__(self.held)]
         same = len(now) == len(self.before) and all(map(is_same, self.before, now))
         return [] if same else [self.label]
 
     def put_back(self) -> None:
-        """Let the container hold what it held."""
+        """Restore the members."""
         now = [*self.kind.__iter__(self.held)]
         if len(now) == len(self.before) and all(map(operator.is_, now, self.before)):
             return
@@ -180,7 +181,7 @@ class Named:
             self.before = dict(table)
 
     def replace(self, name: str, old: Any, new: Any, *, keep: bool = False) -> None:
-        """Put `new` under a name where `old` is; if asked to, as what was there before."""
+        """Replace `old` by `new` under a name; with `keep`, in the snapshot too."""
         if keep:
             self.before[name] = new
         if self._now().get(name) is old:
@@ -199,7 +200,7 @@ class Named:
         return [f"{self.prefix}{name}" for name, old, new in same if not is_same(old, new)]
 
     def put_back(self) -> None:
-        """Give every name the value that it had."""
+        """Restore the value of every name."""
         now = self._now()
         for name in dict.fromkeys((*self.before, *now)):
             old = self.before.get(name, MISSING)
@@ -212,7 +213,7 @@ class Named:
 
 
 class Cell:
-    """A variable that a function shares with the function around it."""
+    """A variable that a function shares with its enclosing function."""
 
     def __init__(self, cell: Any, label: str) -> None:
         self.cell, self.label = cell, label
@@ -225,7 +226,7 @@ class Cell:
             return MISSING
 
     def replace(self, _: str, old: Any, new: Any, *, keep: bool = False) -> None:
-        """Put `new` into it where `old` is; if asked to, as what was there before."""
+        """Replace `old` by `new`; with `keep`, in the snapshot too."""
         if keep:
             self.before = new
         if self._now() is old:
@@ -236,7 +237,7 @@ class Cell:
         return [] if is_same(self.before, self._now()) else [self.label]
 
     def put_back(self) -> None:
-        """Give the variable the value that it had."""
+        """Restore the value of the variable."""
         if self.before is not MISSING:
             self.cell.cell_contents = self.before
         elif self._now() is not MISSING:
@@ -244,14 +245,14 @@ class Cell:
 
 
 class Status:
-    """A state that one function reads and another one sets.
+    """A state with a getter and a setter.
 
     Parameters
     ----------
     get, put : callable
-        Read the state as a value that does not change with it, and set it.
+        Read the state as an independent value, and set it.
     same : callable
-        Whether two such values are equal.
+        Compares two such values.
     """
 
     def __init__(
@@ -265,17 +266,17 @@ class Status:
         self.before = get()
 
     def changed(self) -> list[str]:
-        """Return the label if the state is another."""
+        """Return the label if the state has changed."""
         return [] if self.same(self.before, self.get()) else [self.label]
 
     def put_back(self) -> None:
-        """Set the state that was."""
+        """Restore the state."""
         if self.changed():
             self.put(self.before)
 
 
 class Values:
-    """The numbers in a tensor that no module has registered, and whether it is trained."""
+    """The numbers in a tensor that no module has registered, and its requires_grad."""
 
     def __init__(self, tensor: torch.Tensor, label: str) -> None:
         self.tensor, self.label = tensor, label
@@ -285,14 +286,14 @@ class Values:
         self.requires_grad = tensor.requires_grad
 
     def changed(self) -> list[str]:
-        """Return the label if any number is another."""
+        """Return the label if any number has changed."""
         same = all(map(_equal, self.parts, self.before))
         return [] if same else [self.label]
 
     def put_back(self) -> None:
-        """Write the numbers that were there, as if nothing had been written."""
+        """Restore the numbers and version counters, as if nothing had been written."""
         for part, value, version in zip(self.parts, self.before, self.versions, strict=True):
-            # Versions do not tell: batch norm writes its statistics without counting.
+            # Versions do not suffice: batch norm writes its statistics without counting.
             if not _equal(part, value):
                 with torch.no_grad():
                     part.copy_(value)
@@ -303,7 +304,7 @@ class Values:
 
 
 def copied_values(value: Any, label: str) -> Status:
-    """Return the state of an array or a bytearray: what its elements are."""
+    """Return the state of an array or a bytearray: its elements."""
 
     def put(before: Any) -> None:
         value[...] = before
@@ -318,7 +319,7 @@ def copied_values(value: Any, label: str) -> Status:
 
 
 def same_state(one: Any, other: Any) -> bool:
-    """Return whether two states of a generator of NumPy are equal: numbers, arrays, dicts."""
+    """Return True if two states of a NumPy generator are equal: numbers, arrays, dicts."""
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(same_state(one[k], other[k]) for k in one)
     if hasattr(one, "tobytes"):
@@ -327,9 +328,9 @@ def same_state(one: Any, other: Any) -> bool:
 
 
 def is_same(old: object, new: object) -> bool:
-    """Return whether two values are one object, or equal numbers or texts of one type.
+    """Return True if two values are one object, or equal numbers or texts of one type.
 
-    Also containers of the same: torch.export puts copies of them back.
+    Containers of such values count too: torch.export restores copies of them.
     """
     if old is new:
         return True
@@ -343,12 +344,12 @@ def is_same(old: object, new: object) -> bool:
 
 
 def _version(tensor: torch.Tensor) -> int | None:
-    """Return how often a tensor was written, as autograd counts it; None where it does not."""
+    """Return autograd's count of the writes to a tensor; None if it does not count them."""
     return None if tensor.is_inference() else tensor._version
 
 
 def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     if torch.equal(a, b):
         return True
-    # Where a number is no number, it is not equal to itself.
+    # NaN is not equal to itself.
     return a.is_floating_point() and bool(((a == b) | ((a != a) & (b != b))).all())

@@ -16,19 +16,19 @@ from fx_bridge.python_state.source_files import is_foreign, is_of_standard_libra
 
 _RANDOM_BYTES: Final = os.urandom
 _READS: Final = (
-    # By its own name of os.urandom.
+    # The module's own reference to os.urandom.
     (random, "_urandom"),
     *((time, name) for name in ("time", "perf_counter", "monotonic", "process_time")),
     *((time, f"{name}_ns") for name in ("time", "perf_counter", "monotonic", "process_time")),
     (os, "urandom"),
 )
 OUTSIDE: Final = {getattr(module, name): f"{module.__name__}.{name}" for module, name in _READS}
-"""The functions that read what is outside, and their names."""
+"""The functions that read state outside the process, and their names."""
 
 
 @contextlib.contextmanager
 def outside_reads(found: set[str]) -> Iterator[None]:
-    """Put the names of the functions of `OUTSIDE` into `found` that a model calls in the block."""
+    """Collect in `found` the names of functions of `OUTSIDE` that a model calls in the block."""
     with contextlib.ExitStack() as stack:
         for module, name in _READS:
             noted = noting(getattr(module, name), found)
@@ -37,7 +37,7 @@ def outside_reads(found: set[str]) -> Iterator[None]:
 
 
 def noting(function: Callable[..., Any], found: set[str]) -> Callable[..., Any]:
-    """Return `function`, which puts its name into `found` where a model calls it."""
+    """Return `function`, wrapped to add its name to `found` when a model calls it."""
 
     def noted(*args: Any) -> Any:
         frame: types.FrameType = sys._getframe(1)

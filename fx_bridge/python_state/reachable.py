@@ -1,9 +1,9 @@
-"""Find what a model's Python code can reach and change: a walk from the model.
+"""Find the state that a model's Python code can reach and change, by a walk from the model.
 
-It goes through attributes, containers, closures and defaults, and from a function to the globals
-that its code names, to the attributes of modules and classes of these names, and to methods that
-are called like one of them. So it finds more than what forward runs, and never the whole of a
-library. Code of torch and of the standard library is not followed.
+The walk follows attributes, containers, closures and defaults. From a function it goes to the
+globals that its code names, to the attributes of modules and classes of these names, and to methods
+with such a name. So it finds more than forward uses, and never the whole of a library. Code of
+torch and of the standard library is not followed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from fx_bridge.python_state.stand_ins import LRU_CACHE, memoised
 from fx_bridge.storages.tensor_subclasses import tensor_leaves
 
 _MOST: Final = 500_000
-"""Objects that a walk looks at, nearest first."""
+"""Most objects that a walk visits, nearest first."""
 _ATOMS: Final = frozenset(
     (
         *(type(None), bool, int, float, complex, str, bytes, range, slice, type(...)),
@@ -64,11 +64,11 @@ _ITERATORS: Final = frozenset(
 )
 _WRAPPERS: Final = (property, classmethod, staticmethod, functools.cached_property)
 _LOOKED_INTO: Final = ("collections", "types", "weakref", "_weakrefset", "queue", "_thread")
-"""Modules of the standard library whose objects hold what their users put there."""
+"""Modules of the standard library whose objects hold values of their users."""
 OWN: Final = frozenset(vars(nn.Module()))
 """Attributes that torch gives every module."""
 _SWITCHES: Final = ("_", "fx", "jit", "export", "ops", "distributed", "multiprocessing", "cuda")
-"""Parts of torch whose objects are its own affair."""
+"""Parts of torch whose objects are internal to it."""
 _LIBRARIES: Final = frozenset({"numpy", "scipy", "sympy", "triton", "torch", "fx_bridge", "solver"})
 
 
@@ -87,14 +87,14 @@ class Reachable:
     Parameters
     ----------
     model : torch.nn.Module
-        Where the walk begins.
+        Start of the walk.
     others : object
-        What is reached besides, such as the inputs of a call.
+        Further starts, such as the inputs of a call.
 
     Attributes
     ----------
     holders : list of Holder
-        Every place that can be put back, in the order in which they were found.
+        Every place that can be restored, in the order of discovery.
     modules : list of tuple
         Every module with the holder of its attributes.
     registered : dict of int to set of str
@@ -103,7 +103,7 @@ class Reachable:
         Iterators and memoised functions, whose states cannot be set, and functions that read
         clocks.
     generators : list of Status
-        Of random numbers, but for the global ones.
+        Generators of random numbers, except the global ones.
     variables : list of tuple
         Context variables, each with its label and its value.
     """
@@ -115,7 +115,7 @@ class Reachable:
         self.slots: list[Slot] = []
         self.generators: list[Status] = []
         self.variables: list[tuple[contextvars.ContextVar[Any], str, Any]] = []
-        # No run writes to inputs: what runs on values runs on copies of them.
+        # No run writes to inputs: those with values are copied first.
         tensors = (*model.parameters(), *model.buffers(), *tensor_leaves([others]))
         self._registered = {id(tensor) for tensor in tensors}
         self._seen: dict[int, Any] = {}
@@ -129,7 +129,7 @@ class Reachable:
             self._visit(*self._waiting.popleft())
 
     def _put(self, holder: Any, name: Any, value: Any, label: str) -> None:
-        """Look at a value later, which `holder` has under a name."""
+        """Queue a value that `holder` has under a name."""
         kind = type(value)
         if kind in _ATOMS:
             if kind is types.BuiltinFunctionType and value in OUTSIDE:
@@ -168,7 +168,7 @@ class Reachable:
             self._put_all((value.func, value.args, value.keywords), label)
         elif kind is LRU_CACHE:
             if not any(memoised(slot.value) is value for slot in self.slots):
-                # In a tuple, or another place where nothing can stand for it.
+                # In a tuple, or another place that takes no stand-in.
                 forget = Status(
                     label, lambda: value.cache_info().misses, lambda _: value.cache_clear()
                 )
@@ -199,8 +199,8 @@ class Reachable:
                     self._put(None, child, part, f"{prefix}{child}")
             else:
                 # Hooks of torch's own tables hold functions too.
-                told = own and name not in OWN
-                self._put(holder, name, value, f"{prefix}{name}" if told else "")
+                is_labelled = own and name not in OWN
+                self._put(holder, name, value, f"{prefix}{name}" if is_labelled else "")
         self._class(type(module))
 
     def _container(self, value: Any, label: str) -> None:
@@ -237,14 +237,14 @@ class Reachable:
             self._attributes(value, label)
 
     def _iterator(self, value: Any, label: str) -> None:
-        """Keep where an iterator is that is in a tuple, where nothing can stand for it."""
+        """Hold the state of an iterator in a tuple, which takes no stand-in."""
         if any(slot.value is value for slot in self.slots) or not hasattr(value, "__setstate__"):
             return
         place = Status(label, lambda: value.__reduce__()[2:], lambda at: value.__setstate__(*at))
         self.holders.append(place)
 
     def _attributes(self, value: Any, label: str) -> None:
-        """Keep what an object has in its dict and its slots, and look at its class."""
+        """Hold the dict and the slots of an object, and visit its class."""
         prefix = f"{label}." if label else ""
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict):
@@ -292,8 +292,8 @@ class Reachable:
             return
         names = _names(code)
         place = str(table.get("__name__", ""))
-        near = not _is_installed(place) or place in self._homes
-        self._named(table, names, "" if near else place)
+        is_models = not _is_installed(place) or place in self._homes
+        self._named(table, names, "" if is_models else place)
         for name in names - self._names:
             for holder, prefix, method in self._methods.pop(name, ()):
                 self._put(holder, name, method, f"{prefix}{name}")
@@ -311,13 +311,13 @@ class Reachable:
         self._put_all(defaults, function.__qualname__)
 
     def _named(self, table: dict[str, Any], names: frozenset[str], only: str = "") -> None:
-        """Look at those globals of a module that code names, and so into modules among them.
+        """Visit the globals of a module that code names, and recursively the modules among them.
 
         Parameters
         ----------
         only : str
-            The module whose functions and classes are looked at; all without it. For what the code
-            of a model in an installed package calls: the rest of the package is its own affair.
+            The module whose functions and classes are visited; all if empty. Limits the walk within
+            installed packages that the code of a model calls.
         """
         place = str(table.get("__name__", ""))
         holder = self._globals.get(id(table))
@@ -336,7 +336,7 @@ class Reachable:
 
 @functools.lru_cache(maxsize=4096)
 def _names(code: types.CodeType) -> frozenset[str]:
-    """Return the names in code and the code within it, and its texts that could be names."""
+    """Return the names in code and its nested code, and its strings that could be names."""
     found = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -348,7 +348,7 @@ def _names(code: types.CodeType) -> frozenset[str]:
 
 @functools.cache
 def _is_libraries(module: str) -> bool:
-    """Return whether a module is torch's or Python's, whose own state no model is made of."""
+    """Return True if a module is torch's or Python's, whose state belongs to no model."""
     if module.partition(".")[0] in _LIBRARIES or module == "builtins":
         return True
     file = getattr(sys.modules.get(module), "__file__", None)
@@ -357,13 +357,13 @@ def _is_libraries(module: str) -> bool:
 
 @functools.cache
 def _is_installed(module: str) -> bool:
-    """Return whether a module is of a package that was installed."""
+    """Return True if a module belongs to an installed package."""
     file = getattr(sys.modules.get(module), "__file__", None)
     return "site-packages" in (file or "")
 
 
 def _is_closed(kind: type) -> bool:
-    """Return whether objects of a class are left alone, as what a library keeps for itself."""
+    """Return True if objects of a class are internal to a library, and not visited."""
     module = kind.__module__
     if module.startswith("torch."):
         return module.split(".")[1].startswith(_SWITCHES)
@@ -371,7 +371,7 @@ def _is_closed(kind: type) -> bool:
 
 
 def _elements(value: Any, label: str) -> Status | None:
-    """Return the state of what holds numbers for which Python has no names."""
+    """Return the state of an array, whose elements have no names in Python."""
     numpy: Any = sys.modules.get("numpy")
     is_array = numpy is not None and isinstance(value, numpy.ndarray)
     if is_array or isinstance(value, (bytearray, array.array)):

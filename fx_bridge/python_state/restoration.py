@@ -1,9 +1,10 @@
-"""Keep what a model remembers in Python while its forward is traced, and say what that was."""
+"""Restore the Python state of a model after a trace of its forward, and report its changes."""
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import inspect
 import os
 import random
@@ -50,20 +51,20 @@ class Changes:
     Attributes
     ----------
     attributes : list of str
-        What it assigned that was another value before, and containers, arrays, iterators and the
-        like whose content it changed. No buffers, which the graph writes.
+        Attributes assigned to another value, and containers, arrays, iterators and the like with
+        other contents. Buffers are excluded: the graph writes them.
     tensors : list of Values
-        Tensors that are no buffers, to which it wrote.
+        Written tensors that are no buffers.
     inputs : list of str
-        Inputs in whose lists, dicts or sets it put, replaced or removed something.
+        Inputs whose lists, dicts or sets were changed.
     drawn : list of str
-        The generators of Python and NumPy that it drew from.
+        Generators of Python and NumPy from which forward drew.
     read : set of str
-        The functions by which it read what is another in every call, such as a clock.
+        Functions called whose result differs between calls, such as a clock.
     seeds : bool
-        Whether it set the state of torch's random number generator.
+        True if forward set the state of torch's random number generator.
     context : contextvars.Context
-        What it ran in.
+        Context of the run.
     """
 
     attributes: list[str] = field(default_factory=list)
@@ -75,16 +76,16 @@ class Changes:
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
 
     def run(self, call: Callable[[], _T]) -> _T:
-        """Return what a call returns, which changes no context variable of its caller."""
+        """Return the result of a call that changes no context variable of its caller."""
         return self.context.run(call)
 
     def note(self, writes: Callable[[torch.Tensor], bool]) -> str:
-        """Return what a person has to know of a graph; empty if there were no changes.
+        """Return a remark about a graph for its user; empty if there were no changes.
 
         Parameters
         ----------
         writes : callable
-            Whether the graph writes to a tensor.
+            True for a tensor that the graph writes.
         """
         notes: list[str] = []
         lost = [each.label for each in self.tensors if not writes(each.tensor)]
@@ -123,13 +124,13 @@ class PythonState:
     """A snapshot of the state that a model's Python code can reach.
 
     Tracing runs forward, which may count its calls, keep a value, or register hooks and remember
-    that it has. All of that is put back: with the hooks kept and the memory of them gone, the next
-    call would register them again, and a table that was made in tracing has no values.
+    that it has. All of that is restored. If only the hooks were kept, the next call would register
+    them again; a table made in tracing has no values.
 
     Parameters
     ----------
     model : torch.nn.Module
-        What forward belongs to.
+        The module of forward.
     inputs : object
         Of a call.
     """
@@ -140,15 +141,15 @@ class PythonState:
 
     @contextlib.contextmanager
     def during(self, *, watch: bool = True, watch_inputs: bool = False) -> Iterator[Changes]:
-        """Put everything back on exit; yield what had changed, to be looked at then.
+        """Restore the state on exit; yield its changes, complete after the block.
 
         Parameters
         ----------
         watch : bool
-            Notice assignments, and let no memoised function or iterator remember the run. Not
-            where Python is compiled, which would compile that too.
+            Record assignments, and keep the run out of memoised functions and iterators. Not with
+            code that dynamo compiles, which would compile the watching code too.
         watch_inputs : bool
-            Notice changes of inputs, by hooks on the model. Not where it is traced with its hooks.
+            Record changes of inputs, by hooks on the model. Not for a trace that includes hooks.
         """
         changes = Changes()
         elsewhere = _Elsewhere(self._reached.generators)
@@ -178,7 +179,7 @@ class PythonState:
                     slot.holder.replace(slot.name, slot.value, restored, keep=True)
 
     def _compare(self, changes: Changes, assigned: dict[int, dict[str, Any]]) -> None:
-        """Write down what is another value now."""
+        """Record the changed values."""
         modules = {
             id(holder): {
                 name: value
@@ -207,7 +208,7 @@ class _Elsewhere:
     Parameters
     ----------
     generators : list of Status
-        Of random numbers, which were found.
+        Further generators of random numbers, found in the model.
     """
 
     def __init__(self, generators: list[Status]) -> None:
@@ -218,14 +219,14 @@ class _Elsewhere:
         self.all = [*self.seeds, *self.draws, self.environment, *switches]
 
     def compare(self, changes: Changes) -> None:
-        """Write down what is another value now."""
+        """Record the changed values."""
         changes.seeds = any(each.changed() for each in self.seeds)
         changes.drawn += [label for each in self.draws for label in each.changed()]
         changes.attributes += self.environment.changed()
 
 
 def _stood_in(slot: Slot, read: set[str]) -> tuple[Slot, Any, Memo | Replayed | None]:
-    """Let something stand for what is in a slot, and return it."""
+    """Put a stand-in into a slot, and return the slot, its new value and the stand-in, if any."""
     stand_in: Memo | Replayed | None = None
     if slot.value not in OUTSIDE:
         is_memo = memoised(slot.value) is not None
@@ -239,8 +240,8 @@ def _torch_generators() -> Iterator[Status]:
     yield Status("torch", torch.get_rng_state, torch.set_rng_state, torch.equal)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         for index in range(torch.cuda.device_count()):
-            get: Any = lambda index=index: torch.cuda.get_rng_state(index)  # noqa: E731
-            put: Any = lambda state, index=index: torch.cuda.set_rng_state(state, index)  # noqa: E731
+            get = functools.partial(torch.cuda.get_rng_state, index)
+            put = functools.partial(torch.cuda.set_rng_state, device=index)
             yield Status(f"cuda:{index}", get, put, torch.equal)
 
 
@@ -248,7 +249,7 @@ def _other_generators() -> Iterator[Status]:
     yield Status("random", random.getstate, random.setstate)
     numpy: Any = sys.modules.get("numpy.random")
     if numpy is not None:
-        get: Any = lambda: numpy.get_state(legacy=False)  # noqa: E731
+        get = functools.partial(numpy.get_state, legacy=False)
         yield Status("numpy.random", get, numpy.set_state, same_state)
 
 
@@ -266,10 +267,10 @@ def _listed(names: list[str]) -> str:
 
 @contextlib.contextmanager
 def _assignments(known: Collection[int], assigned: dict[int, dict[str, Any]]) -> Iterator[None]:
-    """Collect what is assigned to attributes of modules, by module and name.
+    """Collect assignments to attributes of modules, by module and name.
 
-    torch.export itself puts back some of them before anyone can look. A buffer that forward
-    registers is an attribute meanwhile: torch.export would let the graph write it to an input.
+    torch.export itself undoes some of them before they can be seen. A buffer that forward registers
+    is an attribute meanwhile: torch.export would let the graph write it to an input.
     """
     register = nn.Module.register_buffer
 
@@ -301,22 +302,18 @@ def _assignments(known: Collection[int], assigned: dict[int, dict[str, Any]]) ->
 
 @contextlib.contextmanager
 def _kept_inputs(model: nn.Module, changed: list[str]) -> Iterator[None]:
-    """Collect the inputs of calls of `model` whose containers hold something else afterwards.
+    """Collect the inputs of calls of `model` whose containers changed.
 
-    torch.export passes copies of the caller's containers, so that these say nothing.
+    torch.export passes copies of the caller's containers, so the caller's show nothing.
     """
     before: dict[str, tuple[Any, list[Entries | Members], list[Any], Any]] = {}
 
     def note(module: nn.Module, args: Any, kwargs: Any) -> None:
         names = [*inspect.signature(module.forward).parameters]
         named = {**dict(zip(names, args, strict=False)), **kwargs}
-        # Caches are containers too: what they hold is what a pytree finds in them.
-        before.update(
-            {
-                name: (value, _containers(value), *pytree.tree_flatten(value))
-                for name, value in named.items()
-            }
-        )
+        for name, value in named.items():
+            # Caches are containers too, with the leaves of their pytree as contents.
+            before[name] = value, _containers(value), *pytree.tree_flatten(value)
 
     def compare(*_: Any) -> None:
         for name, (value, contents, leaves, structure) in before.items():
@@ -337,7 +334,7 @@ def _kept_inputs(model: nn.Module, changed: list[str]) -> Iterator[None]:
 
 
 def _containers(value: Any) -> list[Entries | Members]:
-    """Return the containers in an input, and those within them, with what they hold."""
+    """Return the containers in an input, nested ones included, with their contents."""
     found: dict[int, Entries | Members] = {}
     waiting = [value]
     while waiting:

@@ -1,4 +1,4 @@
-"""Tell source files of a model from those of torch, Python and this package."""
+"""Distinguish source files of a model from those of torch, Python and this package."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _STANDARD_LIBRARY: Final = sysconfig.get_path("stdlib")
 
 
 def is_foreign(file: str) -> bool:
-    """Return whether a source file is torch's, Python's or this package's, or no file."""
+    """Return True if a source file is torch's, Python's or this package's, or no file."""
     return is_of_standard_library(file) or file.startswith(
         (_TORCH, _HERE, "<eval_with_key>", "<frozen")
     )
 
 
 def is_of_standard_library(file: str) -> bool:
-    """Return whether a source file is Python's."""
+    """Return True if a source file belongs to Python's standard library."""
     return file.startswith(_STANDARD_LIBRARY) and "site-packages" not in file

@@ -26,18 +26,18 @@ def memoised(value: Any) -> Any:
 
 
 class Memo:
-    """Stands for a function under ``functools.lru_cache``, which it leaves as it is.
+    """Stands for a function under ``functools.lru_cache``, and leaves its cache unchanged.
 
     Parameters
     ----------
     original : callable
-        The function, or a property or the like of it. What it knows already, it answers; what else
-        is asked for is computed, and kept here.
+        The function, or a property or the like of it. Its cached results are used; others are
+        computed and cached here.
 
     Attributes
     ----------
     value : callable
-        The function to call, which is bound as a method where it is an attribute of a class.
+        The function to call, bound as a method if it is an attribute of a class.
     """
 
     def __init__(self, original: Any) -> None:
@@ -65,17 +65,17 @@ class Memo:
 
     @property
     def is_used(self) -> bool:
-        """Whether the function would now keep tensors that it did not keep before."""
+        """True if the function would now hold tensors that it did not hold before."""
         return any(tensor_leaves(made) for made in self._made.values())
 
 
 class Replayed:
-    """Stands for an iterator: takes from it, or from one like it that leaves it where it is.
+    """Stands for an iterator: takes from a copy of it, or from itself if it cannot be copied.
 
     Attributes
     ----------
     value : iterator
-        What to take from.
+        The iterator to take from.
     """
 
     def __init__(self, original: Iterator[Any]) -> None:
@@ -84,17 +84,17 @@ class Replayed:
         try:
             source = _like(original)
         except TypeError:
-            # A generator, which cannot be copied.
+            # Generators cannot be copied.
             source, self._is_copy = original, False
         self.value = _noting(source, self._taken)
 
     @property
     def is_used(self) -> bool:
-        """Whether anything was taken."""
+        """True if anything was taken."""
         return bool(self._taken)
 
     def restored(self, original: Iterator[Any]) -> Iterator[Any]:
-        """Return what goes on as `original` would have done before."""
+        """Return an iterator that continues as `original` would have done before."""
         if self._is_copy or not self._taken:
             return original
         return itertools.chain(self._taken, original)
@@ -107,7 +107,7 @@ def _noting(source: Iterator[Any], taken: list[Any]) -> Iterator[Any]:
 
 
 def _like(iterator: Any) -> Any:
-    """Return an iterator in the state of another; raise TypeError if that does not say its own."""
+    """Return a copy of an iterator; raise TypeError if its state is inaccessible."""
     if isinstance(iterator, types.GeneratorType):
         raise TypeError("a generator")
     make, args, *state = iterator.__reduce__()
@@ -133,10 +133,10 @@ def _key(args: tuple[Any, ...], kwargs: dict[str, Any], is_typed: bool, mark: An
 
 
 def _entries(cached: Any) -> tuple[dict[Any, Any], object]:
-    """Return what a memoised function knows, and its mark between positions and names.
+    """Return the cache of a memoised function, and its mark between positions and names.
 
-    It tells them to the collector of garbage alone: entries in turn, each as key, value and
-    the class of a link, and then their table; without a limit of size, the table of values alone.
+    Only the garbage collector can see them: each entry as key, value and the class of a link,
+    followed by their table; without a limit of size, only the table of values.
     """
     held = gc.get_referents(cached)
     mark = next((each for each in held if type(each) is object), object())

@@ -1,1 +1,1 @@
-"""Graphs run on fake tensors: where every value lives, who writes there, by which kernels."""
+"""Graphs run on fake tensors: the storages of all values, their writers, and the kernels used."""

@@ -1,7 +1,7 @@
-"""Which attention kernel runs, by what a device has and what the call is.
+"""The attention kernel that runs a call, by the kernels of a device and the operands.
 
 ``scaled_dot_product_attention`` asks the device of its tensors which kernel to run. The meta device
-gives no answer, and torch takes the call apart into matrix products and a softmax, whose scores no
+gives no answer, and torch decomposes the call into matrix products and a softmax, whose scores no
 fused kernel writes to memory. So this module decides, by the conditions of torch 2.13
 (``sdp_utils.cpp``, ``sdp_utils_cpp.cpp``), and calls the kernel that would run on fakes.
 """
@@ -39,7 +39,7 @@ class AttentionCall:
     enable_gqa: bool = False
 
     def kernel(self, kernels: Sequence[str]) -> str:
-        """Return the first of `kernels` that takes this call, or ``"math"``."""
+        """Return the first of `kernels` that accepts this call, or ``"math"``."""
         if not _fits_a_fused_kernel(self):
             return MATH
         return next((name for name in kernels if _TAKES[name](self)), MATH)
@@ -49,16 +49,16 @@ class AttentionCall:
         aten = torch.ops.aten
         operands = self.query, self.key, self.value
         mask, dropout_p, is_causal = self._float_mask(), self.dropout_p, self.is_causal
-        keeps = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in operands)
+        saves = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in operands)
         if kernel == "flash":
             return self._flash()
         if kernel == "cudnn":
             made = aten._scaled_dot_product_cudnn_attention(
-                *operands, mask, keeps, dropout_p, is_causal, False, scale=self.scale
+                *operands, mask, saves, dropout_p, is_causal, False, scale=self.scale
             )
         elif kernel in ("efficient", "efficient_sm70"):
             made = aten._scaled_dot_product_efficient_attention(
-                *operands, self._whole(mask), keeps, dropout_p, is_causal, scale=self.scale
+                *operands, self._expanded(mask), saves, dropout_p, is_causal, scale=self.scale
             )
         elif kernel == "cpu":
             made = aten._scaled_dot_product_flash_attention_for_cpu(
@@ -89,8 +89,8 @@ class AttentionCall:
             return mask
         return torch.where(mask, 0.0, torch.full((), float("-inf"), dtype=self.query.dtype))
 
-    def _whole(self, mask: torch.Tensor | None) -> torch.Tensor | None:
-        """Return a mask with rows of a multiple of 8 in memory, as large as the scores."""
+    def _expanded(self, mask: torch.Tensor | None) -> torch.Tensor | None:
+        """Return a mask of the size of the scores, with rows padded to a multiple of 8."""
         if mask is None:
             return None
         if any(stride % 8 for stride in mask.stride()[:-1]):
@@ -122,7 +122,7 @@ def _one_head_size(call: AttentionCall) -> bool:
 
 
 def _plain_mask(call: AttentionCall) -> bool:
-    """Return whether the mask has no gradient and fits dimension by dimension, if any is."""
+    """Return True if there is no mask, or one without gradient that fits in every dimension."""
     mask = call.attn_mask
     if mask is None:
         return True

@@ -1,8 +1,8 @@
-"""Composite operators as a device runs them, on fakes that are on another device.
+"""Composite operators run as on a device, on fakes of another device.
 
-What torch takes apart on the CPU and the meta device CUDA often has a kernel for, which keeps and
-allocates less. Such calls are replaced by the kernel, or by one of the same sizes, so that what is
-counted is what the device would do. ``docs/memory.md`` lists what was looked at.
+Torch decomposes some operators on the CPU and the meta device for which CUDA has a kernel, which
+saves and allocates less. Such calls are replaced by the kernel, or by one of the same sizes, so
+that the counted bytes are those of the device. ``docs/memory.md`` lists the operators examined.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from solver.model.checks import check_choice
 
 
 class KernelChoice(Protocol):
-    """What of a captured graph says by which kernels it is costed."""
+    """The fields of a captured graph that select its kernels' costs."""
 
     @property
     def device_type(self) -> str | None:
-        """``"cpu"``, ``"cuda"``, or that of the device that the model is on."""
+        """``"cpu"`` or ``"cuda"``; None for that of the model's device."""
         ...
 
     @property
     def attention(self) -> tuple[str, ...] | None:
-        """The kernels of attention, or those of the device."""
+        """Attention kernels; None for those of the device."""
         ...
 
 
@@ -43,10 +43,9 @@ class DeviceKernels(TorchFunctionMode):
     Parameters
     ----------
     device_type : {"cpu", "cuda"}, optional
-        Without it that of the tensors; tensors on the meta device are taken to be on CUDA.
+        Defaults to that of the tensors; tensors on the meta device count as on CUDA.
     attention : tuple of str, optional
-        Fused kernels that attention may use, in the order in which they are asked. Without it
-        those of the device.
+        Fused kernels that attention may use, by priority. Defaults to those of the device.
     """
 
     def __init__(
@@ -60,11 +59,11 @@ class DeviceKernels(TorchFunctionMode):
 
     @classmethod
     def of(cls, captured: KernelChoice) -> Self:
-        """Return the kernels that `captured` is costed with."""
+        """Return the kernels with which `captured` is costed."""
         return cls(captured.device_type, captured.attention)
 
     def on(self, module: nn.Module) -> tuple[str | None, tuple[str, ...] | None]:
-        """Return device type and attention, with the defaults of a module that is on meta."""
+        """Return device type and attention kernels, with the defaults of a module on meta."""
         tensors = itertools.chain(module.parameters(), module.buffers())
         if {tensor.device.type for tensor in tensors} != {"meta"}:
             return self.device_type, self.attention
@@ -73,7 +72,7 @@ class DeviceKernels(TorchFunctionMode):
         return device_type, own if self.attention is None else self.attention
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call `func`, or what the device would run instead."""
+        """Call `func`, or the kernel that the device would run instead."""
         kwargs = kwargs or {}
         if func in ATTENTION:
             call = AttentionCall(*args, **kwargs)
@@ -86,7 +85,7 @@ class DeviceKernels(TorchFunctionMode):
             if result is not None:
                 return result
         if isinstance(func, FunctionType) and func.__module__ == functional.__name__:
-            # Such functions hand themselves to modes first; what they call is to be seen too.
+            # Such functions first dispatch themselves to modes; their own calls count too.
             with self:
                 return _body(func)(*args, **kwargs)
         return func(*args, **kwargs)
@@ -99,8 +98,8 @@ class DeviceKernels(TorchFunctionMode):
         return call.kernel(CPU_KERNELS if cpu else CUDA_KERNELS)
 
     def fuses(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        """Return whether `func` may be one kernel on the device alone, not on its tensors'."""
-        # Not everything that is called can be hashed.
+        """Return True if `func` may be one kernel on the device, but not on that of its tensors."""
+        # Some callables cannot be hashed.
         if not isinstance(getattr(func, "__name__", None), str) or func not in _FUSED_ON_CUDA:
             return False
         tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
@@ -113,9 +112,9 @@ class DeviceKernels(TorchFunctionMode):
 
 @functools.cache
 def _body(func: FunctionType) -> Callable[..., Any]:
-    """Return `func` without its question whether a mode takes it."""
-    deaf = {name: _never for name in func.__globals__ if name.startswith("has_torch_function")}
-    scope = {**func.__globals__, **deaf}
+    """Return `func` without its dispatch to function modes."""
+    checks = (name for name in func.__globals__ if name.startswith("has_torch_function"))
+    scope = {**func.__globals__, **dict.fromkeys(checks, _never)}
     body = FunctionType(func.__code__, scope, func.__name__, func.__defaults__, func.__closure__)
     body.__kwdefaults__ = func.__kwdefaults__
     return body
@@ -125,13 +124,13 @@ def _never(*_: Any) -> bool:
     return False
 
 
-# -- kernels that CUDA has, and what is taken apart elsewhere; None where it is not ----------
+# -- kernels of CUDA for operators that other devices decompose; None where CUDA does too ----
 
 
 def _dropout(
     input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> torch.Tensor | None:
-    # The mask is kept in a byte an element, elsewhere as numbers.
+    # CUDA keeps the mask as a byte an element, other devices as floating-point numbers.
     if not training or inplace or not 0 < p < 1 or not input.numel():
         return None
     result: torch.Tensor = torch.ops.aten.native_dropout(input, p, True)[0]
@@ -141,7 +140,7 @@ def _dropout(
 def _rms_norm(
     input: torch.Tensor, normalized_shape: Any, weight: Any = None, eps: float | None = None
 ) -> torch.Tensor:
-    # One kernel; that of layer_norm keeps a mean, four bytes a row, that it does not.
+    # One kernel; unlike that of layer_norm it keeps no mean (four bytes a row).
     result: torch.Tensor = torch.ops.aten.native_layer_norm(
         input, list(normalized_shape), weight, None, 1e-5
     )[0]
@@ -152,7 +151,7 @@ def _softmax_of(name: str) -> Callable[..., torch.Tensor | None]:
     def softmax(
         input: torch.Tensor, dim: int, dtype: torch.dtype | None = None
     ) -> torch.Tensor | None:
-        # No float32 copy of what is read.
+        # No float32 copy of the operand.
         if input.dtype is not torch.float16 or dtype is not torch.float32:
             return None
         result: torch.Tensor = getattr(torch.ops.aten, name)(input, dim, True)

@@ -1,7 +1,7 @@
-"""Sizes that torch's fake kernels give otherwise than its real ones, or not at all.
+"""Sizes that torch's fake kernels report wrongly or not at all.
 
-They matter where memory is counted: what a recurrent layer keeps for its backward pass can be
-most of what it takes. What a kernel allocates and releases itself no fake shows.
+They matter for memory: the residual of a recurrent layer for its backward pass can be most of its
+memory. Memory that a kernel allocates and releases itself shows in no fake.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class SizedFakeTensorMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """Run `func` on fake tensors and mend its result."""
+        """Run `func` on fake tensors and correct its result."""
         result = super().__torch_dispatch__(func, types, args, kwargs)
         mend = _MENDS.get(func)
         if mend is None or result is NotImplemented:
@@ -32,7 +32,7 @@ class SizedFakeTensorMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 
 
 def _mend_embedding_bag(_: OpOverload, args: Any, kwargs: Any, result: Any) -> Any:
-    # The kernel of the CPU fills one entry more than it returns.
+    # The CPU kernel fills one entry more than it returns.
     output, bags, *rest = result
     if bags.device.type == "cpu" and bags.numel():
         bags = bags.new_empty(bags.numel() + 1)[:-1]
@@ -40,7 +40,7 @@ def _mend_embedding_bag(_: OpOverload, args: Any, kwargs: Any, result: Any) -> A
 
 
 def _mend_mkldnn_rnn_layer(func: OpOverload, args: Any, kwargs: Any, result: Any) -> Any:
-    # What oneDNN keeps for its backward pass is a secret of its own; the fake keeps nothing.
+    # The size of oneDNN's residual is undocumented; the fake has none.
     *values, workspace = result
     if not torch.is_grad_enabled() or workspace.device.type != "cpu":
         return result
@@ -53,7 +53,7 @@ def _mend_mkldnn_rnn_layer(func: OpOverload, args: Any, kwargs: Any, result: Any
 
 
 def _mend_mkldnn_rnn_layer_backward(_: OpOverload, args: Any, kwargs: Any, result: Any) -> Any:
-    # The fake kernel returns the gradient of one bias for that of the other too.
+    # The fake kernel returns one tensor as the gradient of both biases.
     first, second = result[3:5]
     if first is not None and first is second:
         result = type(result)((*result[:4], torch.empty_like(second), *result[5:]))
@@ -61,7 +61,7 @@ def _mend_mkldnn_rnn_layer_backward(_: OpOverload, args: Any, kwargs: Any, resul
 
 
 def _mend_efficient_backward(_: OpOverload, args: Any, kwargs: Any, result: Any) -> Any:
-    # The gradient of a bias has rows of a multiple of 16, whose end torch's cache of fakes forgets.
+    # Rows of a bias gradient are padded to a multiple of 16; torch's cache of fakes drops that.
     *gradients, bias = result
     if bias is not None and bias.dim():
         size = bias.shape[-1]
@@ -73,7 +73,7 @@ def _mend_efficient_backward(_: OpOverload, args: Any, kwargs: Any, result: Any)
 def _rnn_workspace_bytes(
     func: OpOverload, structure: pytree.TreeSpec, leaves: tuple[Any, ...]
 ) -> int:
-    """Return what the real kernel keeps; it is run, with zeros, and says it."""
+    """Return the size of the real kernel's residual, by running it on zeros."""
     with unset_fake_temporarily(), torch.enable_grad():
         real = [
             torch.zeros(leaf[0], dtype=leaf[1]) if isinstance(leaf, tuple) else leaf
@@ -85,10 +85,10 @@ def _rnn_workspace_bytes(
 
 
 def hidden_bytes(func: Any, args: Sequence[Any]) -> int:
-    """Return what the real kernel of `func` allocates besides its result, as far as is known.
+    """Return the known bytes that the real kernel of `func` allocates besides its result.
 
-    The backward passes of fused attention add up the gradient of the queries in float32, and
-    that of flash attention makes gradients of grouped keys and values for every head first
+    The backward passes of fused attention accumulate the gradient of the queries in float32. That
+    of flash attention first makes gradients of grouped keys and values for every head
     (``flash_api.cpp``, ``kernel_backward.h`` of torch 2.13).
     """
     if func not in _FUSED_BACKWARD:

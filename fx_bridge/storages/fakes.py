@@ -1,4 +1,4 @@
-"""Fake tensors that are no more than sizes: keys by which they are alike, and others like them."""
+"""Fake tensors that are fully described by their sizes: keys, and copies made from them."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ PLAIN: Final = (
     *(bool, int, float, complex, str, type(None), EllipsisType),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format),
 )
-"""Types of arguments that are equal if and only if their keys are."""
+"""Types of arguments that are equal if and only if their keys are equal."""
 _TYPES: Final = (FakeTensor, nn.Parameter, nn.Buffer)
 
 
 class NotRepeatableError(Exception):
-    """A tensor that is more than its sizes, or a value of a type of its own."""
+    """A tensor that is more than its sizes, or a value of an unknown type."""
 
 
 @contextlib.contextmanager
 def untouched() -> Iterator[None]:
-    """Look at tensors and make them, unseen by modes."""
+    """Inspect and make tensors unseen by modes."""
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
         yield
 
 
 @dataclass(frozen=True, slots=True)
 class Fake:
-    """A fake tensor that can be made.
+    """A description from which a fake tensor can be made.
 
     Attributes
     ----------
     storage : int
-        Its index among some storages.
+        Index of its storage.
     layout : tuple
         Sizes, strides and offset.
     requires_grad : bool
-        As what an operator returns: no leaf, which could not be written in place.
+        As of an operator's result: no leaf, which could not be written in place.
     is_view : bool
-        Autograd takes it for a view, which whoever makes it has to make of it.
+        Autograd regards it as a view; the caller of :meth:`made` has to make it one.
     """
 
     storage: int
@@ -59,16 +59,16 @@ class Fake:
     def like(
         cls, fake: FakeTensor, storages: dict[int, int], given: int, new_bytes: list[int]
     ) -> Self:
-        """Return one like another.
+        """Return the description of a fake tensor.
 
         Parameters
         ----------
         storages : dict of int to int
-            The indices of storages by their addresses; one that is missing is added.
+            Indices of storages by address; a missing one is added.
         given : int
-            The index of the first storage that is not given.
+            Number of given storages; new ones have higher indices.
         new_bytes : list of int
-            Sizes of those that are not; that of one that is added is appended.
+            Sizes of the new storages; that of an added one is appended.
         """
         storage = fake.untyped_storage()
         if storage._cdata not in storages:
@@ -79,7 +79,7 @@ class Fake:
         return cls(storages[storage._cdata], layout_of(fake), *own, is_view)
 
     def made(self, storages: Sequence[torch.UntypedStorage], mode: FakeTensorMode) -> torch.Tensor:
-        """Return a tensor of a mode on one of `storages`; to be called :func:`untouched`."""
+        """Return a tensor of a mode on one of `storages`; call it within :func:`untouched`."""
 
         def make() -> FakeTensor:
             sizes, strides, offset = self.layout
@@ -89,14 +89,14 @@ class Fake:
 
         if not self.requires_grad:
             return make()
-        # Not by _Made.apply, in whose place another stands while functions are recorded.
+        # Not by _Made.apply, which is replaced while functions are recorded.
         applied: Any = super(_SingleLevelFunction, _Made)
         result: torch.Tensor = applied.apply(_SEED, make)
         return result
 
 
 class _Made(torch.autograd.Function):
-    """Makes a tensor that requires a gradient and knows no way back."""
+    """Makes a tensor that requires a gradient and has no backward pass."""
 
     @staticmethod
     def forward(ctx: Any, seed: torch.Tensor, make: Any) -> Any:
@@ -118,19 +118,19 @@ def new_storage(size_bytes: int) -> torch.UntypedStorage:
 def keys(
     values: Iterable[Any], tensors: list[FakeTensor], storages: dict[int, int]
 ) -> Iterator[Hashable]:
-    """Yield the parts of a key of arguments, which are equal for arguments that are alike.
+    """Yield the parts of a key of arguments; equal keys mean interchangeable arguments.
 
     Parameters
     ----------
     tensors : list of FakeTensor
-        Filled with the tensors among the arguments, each once.
+        Filled with the distinct tensors among the arguments.
     storages : dict of int to int
         Filled with the order of their storages, by address.
 
     Raises
     ------
     NotRepeatableError
-        If there is more to an argument than its key says.
+        If a key does not describe its argument fully.
     """
     for value in values:
         if isinstance(value, torch.Tensor):
@@ -165,7 +165,7 @@ def _key(fake: FakeTensor, storages: dict[int, int]) -> tuple[Hashable, ...]:
 
 
 def checked(tensor: object) -> FakeTensor:
-    """Return a fake tensor of which sizes, strides, type and place are all that there is."""
+    """Return a fake tensor that is fully described by sizes, strides, type and place."""
     if not isinstance(tensor, FakeTensor) or type(tensor) not in _TYPES:
         raise NotRepeatableError
     if tensor.constant is not None or not is_flat(tensor):
@@ -174,12 +174,12 @@ def checked(tensor: object) -> FakeTensor:
 
 
 def is_flat(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is dense, of sizes that are numbers, and of the values in memory."""
+    """Return True if a tensor is dense, with numbers as sizes, and stores its values themselves."""
     flat = tensor.layout is torch.strided and not tensor.is_quantized
     if not flat or tensor.is_conj() or tensor.is_neg() or tensor.is_inference():
         return False
     numbers = *tensor.shape, *tensor.stride(), tensor.storage_offset()
-    # The storage of a view that is an input has a size that is a symbol.
+    # The storage of an input that is a view has a symbolic size.
     return all(type(number) is int for number in (*numbers, tensor.untyped_storage().nbytes()))
 
 

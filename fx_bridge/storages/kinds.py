@@ -1,9 +1,10 @@
-"""Operators of a graph by kind, so that what depends on the kind alone is asked of one of each.
+"""Operators of a graph by kind: one of each kind stands for all in costs that depend on the kind.
 
-Two operators are of one kind if they call the same with the same numbers, on tensors of the same
-sizes, strides, offsets, types and devices, with gradients alike, of which the same ones are one or
-share a storage, and which come alike from weights, inputs or operators. That is known of ATen
-operators and those of libraries (`RepeatedCalls.call`); any other is a kind by itself.
+Two operators are of one kind if they call the same target with the same numbers, on tensors of the
+same sizes, strides, offsets, types, devices and requires_grad. Their operands must coincide or
+share storages in the same pattern, and come alike from weights, inputs or operators. That can be
+decided for operators of ATen and of libraries (`RepeatedCalls.call`); any other is a kind by
+itself.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ class Kinds:
     first : mapping of str to str
         By operator, the first of its kind.
     given : mapping of fx.Node to Given, optional
-        The values that the first of each kind reads of other operators, as they were then. None
-        if only a run of all operators has them: then each is its own kind.
+        Snapshots of the operands of the first of each kind. None if only a run of all operators has
+        them: then each is its own kind.
     """
 
     first: Mapping[str, str]
     given: Mapping[fx.Node, Given] | None
 
     def for_all(self, found: Mapping[str, _Found]) -> dict[str, _Found]:
-        """Return by operator the value that was found of the first of its kind."""
+        """Return, for every operator, the value found for the first of its kind."""
         return {name: found[first] for name, first in self.first.items() if first in found}
 
 
 class KindsFound:
-    """The kinds of a graph, while it runs on fakes."""
+    """The kinds of a graph, found while it runs on fakes."""
 
     def __init__(self) -> None:
         self._first: dict[str, str] = {}
@@ -62,17 +63,17 @@ class KindsFound:
         return Kinds(self._first, self._given)
 
     def begin(self, node: fx.Node, original: Any, value: Any) -> None:
-        """Note a weight or an input of the graph, and the fake that stands for it."""
+        """Record a weight or an input of the graph, and its fake."""
         trained = tuple(tensor.requires_grad for tensor in tensor_leaves(original))
         self._origins[node] = node.op, trained
         self._states[node] = changeable(value)
 
     def note(self, node: fx.Node, call: Call | None, values: Mapping[fx.Node, Any]) -> None:
-        """Note an operator that is about to run."""
+        """Record an operator about to run."""
         reads = node.all_input_nodes
         key: Hashable = node
         if call is not None:
-            # A list that is read, and a list of what is read, are one to the operator.
+            # A list read from one node, and a list of reads, are the same to the operator.
             whence = (self._origins.get(read) or _leaf_count(values[read]) for read in reads)
             key = call.key, tuple(whence)
         first = self._first[node.name] = self._known.setdefault(key, node.name)
@@ -80,7 +81,7 @@ class KindsFound:
             return
         own = {read: values[read] for read in reads if read not in self._states}
         given = given_by(own) if first == node.name else None
-        # Weights and inputs are given anew: none may be otherwise than at first.
+        # Weights and inputs are made anew, so none may have changed since.
         changed = any(
             read in self._states and self._states[read] != changeable(values[read])
             for read in reads

@@ -1,4 +1,4 @@
-"""Which memory a tensor lives in, and which memory an operator writes."""
+"""The memory of a tensor, and the memory that an operator writes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from fx_bridge.storages.tensor_subclasses import any_wrapper, tensors_in
 
 
 def memory_of(tensor: torch.Tensor) -> object:
-    """Return what two tensors have in common exactly when they share a storage."""
+    """Return a value that is equal for two tensors exactly when they share a storage."""
     try:
         return tensor.untyped_storage()._cdata
     except (NotImplementedError, RuntimeError, ValueError):
-        # Sparse, or without values yet.
+        # Sparse or uninitialised.
         return id(tensor)
 
 
@@ -44,7 +44,7 @@ def written_arguments(
 
 @functools.cache
 def _writes_silently(func: OpOverload) -> bool:
-    # Normalisation updates its running statistics, of which most of its schemas say nothing.
+    # Normalisation updates its running statistics, which most of its schemas do not declare.
     # Functional variants return them instead.
     return "_norm" in func._schema.name and "functional" not in func._schema.name
 
@@ -52,7 +52,7 @@ def _writes_silently(func: OpOverload) -> bool:
 class WriteRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Collects the memory that dispatched operators write to, in `written`."""
 
-    # Asked for by HigherOrderOperator.dispatch.
+    # Read by HigherOrderOperator.dispatch.
     supports_higher_order_operators = True
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""What operators yield on fake tensors, known from a call on fakes like them.
+"""Results of operators on fake tensors, reused from earlier calls with the same key.
 
 A model of many layers calls the same operators on the same sizes in each. A fake kernel takes a
-hundred times as long as making tensors of known sizes, so each is asked once.
+hundred times as long as making tensors of known sizes, so each is run once.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ _REAL = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of an operator whose result depends on nothing but sizes.
+    """One call of an operator whose result depends only on sizes.
 
     Attributes
     ----------
     key : tuple
-        Equal for two calls whose results are alike: the operator, numbers, and for every tensor
-        its sizes, strides, type, device, whether it has a gradient, and which others it is, or
-        shares its storage with.
+        Equal for two calls with interchangeable results: the operator, numbers, and for every
+        tensor its sizes, strides, type, device and requires_grad, and the identity and storage that
+        it shares with others.
     tensors : tuple of FakeTensor
-        Among the arguments, each once, in order.
+        Distinct tensors among the arguments, in order.
     repeats : bool
-        Whether the result can be made again: not of a call that writes to what it reads, nor of one
-        that autograd follows.
+        True if the result can be made again: the call writes to none of its arguments, and autograd
+        does not record it.
     """
 
     key: tuple[Hashable, ...]
@@ -58,7 +58,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Values that a call reads, as they were when it ran, to be made again without it."""
+    """Snapshots of the values that a call reads, from which they can be made again."""
 
     values: Mapping[fx.Node, Any]
     storage_bytes: tuple[int, ...]
@@ -66,7 +66,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """What a call yields: tensors, arguments by their index, and plain values."""
+    """The result of a call: tensors, indices of arguments, and plain values."""
 
     parts: tuple[Any, ...]
     container: type | None
@@ -84,7 +84,7 @@ class RepeatedCalls:
     Parameters
     ----------
     mode : FakeTensorMode
-        In which results are made.
+        Mode of the results.
     """
 
     def __init__(self, mode: FakeTensorMode) -> None:
@@ -93,7 +93,7 @@ class RepeatedCalls:
         self._fakes: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
 
     def fake(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """Return a fake of a real tensor, or None if there is more to it than sizes.
+        """Return a fake of a real tensor, or None if it is more than its sizes.
 
         Fakes of tensors in one storage share one too.
         """
@@ -102,16 +102,16 @@ class RepeatedCalls:
         with untouched():
             storage = tensor.untyped_storage()
             if storage._cdata not in self._fakes:
-                # The real one is held, so that no other can have its address.
+                # The real one is held, so that its address is not reused.
                 self._fakes[storage._cdata] = storage, new_storage(storage.nbytes())
             made = Fake(0, layout_of(tensor), tensor.dtype, tensor.device)
             return made.made([self._fakes[storage._cdata][1]], self._mode)
 
     def call(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-        """Return a call as one that others may be like, or None where none may be.
+        """Return a call with its key, or None if no other can be interchangeable with it.
 
-        Those on tensors that are more than sizes, and those of what is no operator of ATen or of a
-        library, may not be.
+        That is a call on tensors that are more than their sizes, or of a target that is no operator
+        of ATen or of a library.
         """
         if not isinstance(target, OpOverload) and target is not operator.getitem:
             return None
@@ -127,7 +127,7 @@ class RepeatedCalls:
         return Call((*key, views), tuple(tensors), not (writes or differentiated))
 
     def again(self, call: Call) -> tuple[Any, Any] | None:
-        """Return the result and the notes of a call that was made before, or None."""
+        """Return the result and the notes of an earlier call with this key, or None."""
         known = self._known.get(call.key) if call.repeats else None
         if known is None:
             return None
@@ -139,7 +139,7 @@ class RepeatedCalls:
         return (parts[0] if result.container is None else result.container(parts)), notes
 
     def keep(self, call: Call, value: Any, notes: Any) -> None:
-        """Note what a call yielded, if that can be made again."""
+        """Record the result of a call, if it can be made again."""
         if not call.repeats:
             return
         container = type(value) if type(value) in (tuple, list) else None
@@ -148,7 +148,7 @@ class RepeatedCalls:
             self._known[call.key] = _result(call, parts, container), notes
 
     def given(self, given: Given) -> dict[fx.Node, Any]:
-        """Return values that are as those of a call were, and in storages of their own."""
+        """Return the values of a snapshot, made again in storages of their own."""
         storages = [new_storage(size_bytes) for size_bytes in given.storage_bytes]
         known: dict[int, torch.Tensor] = {}
         differentiates = torch.is_grad_enabled()
@@ -172,7 +172,7 @@ class RepeatedCalls:
 
 
 class RepeatingFakeTensorMode(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """A FakeTensorMode that asks a fake kernel once for all calls that are alike."""
+    """A FakeTensorMode that runs a fake kernel once for all calls with the same key."""
 
     def __init__(self) -> None:
         super().__init__(allow_non_fake_inputs=True)
@@ -181,7 +181,7 @@ class RepeatingFakeTensorMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """Run `func` on fake tensors, or make what a call like it yielded."""
+        """Run `func` on fake tensors, or return the result of an earlier call with its key."""
         call = self._repeated.call(func, tuple(args), kwargs or {})
         known = None if call is None else self._repeated.again(call)
         if known is not None:
@@ -193,7 +193,7 @@ class RepeatingFakeTensorMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 
 
 def given_by(values: Mapping[fx.Node, Any]) -> Given | None:
-    """Note values that are read, or return None if one has more to it than sizes."""
+    """Return a snapshot of values, or None if one is more than its sizes."""
     storages: dict[int, int] = {}
     sizes_bytes: list[int] = []
     known: dict[int, Fake] = {}
@@ -213,7 +213,7 @@ def given_by(values: Mapping[fx.Node, Any]) -> Given | None:
 
 
 def changeable(value: Any) -> tuple[Hashable, ...]:
-    """Return sizes of a value and whether it has a gradient, which may change in place."""
+    """Return the sizes of a value and its requires_grad, which may change in place."""
     with untouched():
         return tuple(
             (*layout_of(leaf), leaf.requires_grad)

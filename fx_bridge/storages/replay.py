@@ -1,8 +1,8 @@
 """Run a captured graph on fake tensors of known size: no weights in memory, no arithmetic.
 
-Storages, FLOPs and what autograd saves are all found by watching such a run. Values that an
-exporter wrote down are not enough: a graph that was saved and loaded gives every view a
-storage of its own, and symbolic sizes have no bytes.
+Storages, FLOPs and autograd's saved values are all found by observing such a run. Values recorded
+by an exporter are not enough: a graph that was saved and loaded gives every view a storage of its
+own, and symbolic sizes have no bytes.
 """
 
 from __future__ import annotations
@@ -28,33 +28,34 @@ class Replay(fx.Interpreter):
     """An interpreter of the captured graph in which every tensor is fake.
 
     Symbolic sizes take their hints. An operator that cannot run on fake tensors, for example
-    because its result depends on the data, yields new tensors of the captured sizes. Where the run
-    is differentiated, gradients pass it, to all that it reads.
+    because its result depends on the data, yields new tensors of the captured sizes. In a
+    differentiated run, gradients flow through it to all of its operands.
 
     Parameters
     ----------
     module : torch.fx.GraphModule
-        Its placeholders must have ``meta["val"]``, and so must the nodes that cannot run. It
-        is not changed, not even by operators that write to its buffers.
+        Its placeholders must have ``meta["val"]``, and so must the nodes that cannot run. It is not
+        changed, not even by operators that write to its buffers.
     must_run : bool
-        Raise what an operator raises, instead of making up its value.
+        Raise the error of an operator that cannot run.
     kernels : DeviceKernels, optional
-        Chooses what composite operators run, where the run is to say what a device takes.
+        Chooses the kernels of composite operators, for the costs of a device.
 
     Attributes
     ----------
     repeats : bool
-        Make the value of a call like an earlier one from that, instead of running it; False for a
-        class that watches what each call runs.
+        Reuse the result of an earlier call with the same key; False for a class that observes the
+        run of each call.
     values : dict of torch.fx.Node to Any
-        The value of every node, after :meth:`replay`. All are kept, so that no two storages
-        of one run have the same address.
+        The value of every node, after :meth:`replay`. All are kept, so that no two storages of one
+        run have the same address.
     made_up : list of str
         The operators that could not run.
     notes : Any
-        Of the last node, what :meth:`take_notes` said when it, or one like it, ran.
+        Result of :meth:`take_notes` for the last node, from its own run or that of an earlier call
+        with its key.
     kinds_found : KindsFound, optional
-        Notes the kinds of operators where the run is to find them.
+        Collects the kinds of operators, if wanted.
     """
 
     differentiates: bool = False
@@ -82,7 +83,7 @@ class Replay(fx.Interpreter):
         self._on_meta = {tensor.device.type for tensor in tensors} == {"meta"}
 
     def replay(self, kinds: Kinds | None = None) -> None:
-        """Run every node but the output, in order; of `kinds`, the first operator of each alone."""
+        """Run every node but the output in order; of `kinds`, only the first operator of each."""
         with contextlib.ExitStack() as stack:
             for context in self.contexts():
                 stack.enter_context(context)
@@ -96,11 +97,11 @@ class Replay(fx.Interpreter):
             for node in self.graph.nodes:
                 if node.op == "output":
                     continue
-                # The interpreter looks its arguments up here.
+                # The interpreter looks up its arguments here.
                 self.env[node] = self.values[node] = self.observe(node)
 
     def fetch_attr(self, target: str) -> Any:
-        """Return the part of the model at a path, also one that is called ``graph``."""
+        """Return the part of the model at a path, even if it is called ``graph``."""
         prefix, _, name = target.rpartition(".")
         owner = self.module.get_submodule(prefix)
         for table in (owner._parameters, owner._buffers, owner._modules):
@@ -109,7 +110,7 @@ class Replay(fx.Interpreter):
         return getattr(owner, name)
 
     def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
-        """Yield what is entered around the run, outermost first."""
+        """Yield the context managers around the run, outermost first."""
         yield torch.no_grad()
         yield precision(self._precision)
         if self.kernels is not None:
@@ -117,7 +118,7 @@ class Replay(fx.Interpreter):
         yield self.mode
 
     def observe(self, node: fx.Node) -> Any:
-        """Return the value of `node`; the place for subclasses to look around it."""
+        """Return the value of `node`; subclasses extend this."""
         self.notes = None
         if node.op == "placeholder":
             return self._fresh(node)
@@ -139,21 +140,21 @@ class Replay(fx.Interpreter):
             return self._passing_gradients(node, value) if self.differentiates else value
 
     def take_notes(self) -> Any:
-        """Return what the run of a node showed besides its value; the place for subclasses."""
+        """Return observations of a node's run besides its value; subclasses override this."""
         return None
 
     def _run(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a node, or make what one like it yielded."""
+        """Run a node, or reuse the result of an earlier call with its key."""
         call = None
         if self.repeats and (self.kinds_found is not None or not self.differentiates):
             call = self._repeated.call(node.target, args, kwargs)
         if self.kinds_found is not None:
             self.kinds_found.note(node, call, self.env)
         if node.target is torch.ops.aten._assert_tensor_metadata.default:
-            # It computes nothing, and names the device of the capture, not of this run.
+            # It only checks, by the device of the capture instead of that of this run.
             return None
         if self.differentiates:
-            # What autograd keeps depends on more than sizes.
+            # Autograd's saved values depend on more than sizes.
             call = None
         known = None if call is None else self._repeated.again(call)
         if known is not None:
@@ -174,7 +175,7 @@ class Replay(fx.Interpreter):
         return torch.func.functional_call(submodule, fakes, args, kwargs)
 
     def fake(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the fake of a parameter or buffer, one and the same for each tensor."""
+        """Return the fake of a parameter or buffer, always the same for one tensor."""
         if id(tensor) not in self._fakes:
             self._fakes[id(tensor)] = self._new_fake(tensor)
         return self._fakes[id(tensor)]
@@ -182,13 +183,13 @@ class Replay(fx.Interpreter):
     def fake_parts(self, tensor: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield each part of a parameter or buffer with its fake."""
         parts, fakes = tensors_in(tensor), tensors_in(self.fake(tensor))
-        # One stands for all of those that have none.
+        # A quantised tensor has one fake for all of its parts.
         yield from zip(
             parts, fakes if len(fakes) == len(parts) else fakes * len(parts), strict=False
         )
 
     def _here(self, device: torch.device) -> torch.device:
-        """Return where a tensor of `device` is replayed: a graph may come from elsewhere."""
+        """Return the device on which to replay a tensor of `device`, which may be missing here."""
         if self._on_meta:
             return torch.device("meta")
         present = torch.accelerator.current_accelerator(check_available=True)
@@ -200,10 +201,10 @@ class Replay(fx.Interpreter):
         # Quantised tensors have no fake.
         with contextlib.suppress(Exception):
             if is_wrapper(tensor):
-                # Each part by itself, so that what two of them share is one fake too.
+                # Each part by itself, so that shared parts have one fake too.
                 made = mapped_parts(tensor, lambda _, part: self._new_fake(part))
                 return made.requires_grad_(self.differentiates and tensor.requires_grad)
-            # Where nothing is differentiated, torch's own hooks trip over what could be.
+            # In a run without gradients, torch's own hooks fail on tensors that require one.
             known = None if self.differentiates else self._repeated.fake(tensor)
             if known is not None:
                 return known
@@ -213,11 +214,11 @@ class Replay(fx.Interpreter):
             return torch.empty(tensor.size(), dtype=torch.uint8, device=tensor.device)
 
     def substitute(self, node: fx.Node) -> Any:
-        """Return a value for a node that cannot run; see :attr:`Replay`."""
+        """Return a value for a node that cannot run; see :class:`Replay`."""
         return self._fresh(node)
 
     def _passing_gradients(self, node: fx.Node, value: Any) -> Any:
-        """Make what `node` yields depend on what it reads, as autograd sees it."""
+        """Make autograd see the value of `node` as depending on its operands."""
         read = [
             tensor
             for tensor in pytree.tree_leaves([self.env[other] for other in node.all_input_nodes])
@@ -256,7 +257,7 @@ class Replay(fx.Interpreter):
 
 
 class _PassesGradients(torch.autograd.Function):
-    """Returns a tensor as one that depends on others, of which it keeps nothing for backward."""
+    """Returns a tensor that depends on others, and saves nothing for backward."""
 
     @staticmethod
     def forward(ctx: Any, made: torch.Tensor, *read: torch.Tensor) -> torch.Tensor:
@@ -271,7 +272,7 @@ class _PassesGradients(torch.autograd.Function):
 
 @contextlib.contextmanager
 def without_fast_path() -> Iterator[None]:
-    """Run torch's encoder layers as what they are fused from, which has formulas and rules."""
+    """Run torch's encoder layers unfused, for which there are formulas and rules."""
     enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -283,8 +284,8 @@ def without_fast_path() -> Iterator[None]:
 def hint(size: Any) -> Any:
     """Return the number that a symbolic size stands for.
 
-    It is the size of the example inputs. A size that depends on data takes its upper bound,
-    or its lower bound where there is no upper one.
+    It is the size of the example inputs. A size that depends on data takes its upper bound, or
+    without one its lower bound.
 
     Examples
     --------
@@ -306,8 +307,5 @@ def hint(size: Any) -> Any:
 
 
 def value_bytes(value: Any) -> int:
-    """Return numel x itemsize of all tensors in `value`; 0 for anything that is no tensor.
-
-    Of a wrapper, those of its inner tensors.
-    """
+    """Return numel x itemsize of all tensors in `value`; of a wrapper, of its inner tensors."""
     return sum(hint(part.numel()) * part.element_size() for part in tensors_in(value))

@@ -1,7 +1,7 @@
-"""Whose memory every value lives in: views, in-place writes, tied and viewed weights.
+"""The storage of every value: views, in-place writes, tied and viewed weights.
 
 Found by replaying the graph on fake tensors (:mod:`fx_bridge.storages.replay`) and comparing
-storages, which also settles what no schema tells: whether a reshape, a cast or ``contiguous``
+storages. That also covers cases outside of any schema: whether a reshape, a cast or ``contiguous``
 copied.
 """
 
@@ -34,14 +34,14 @@ class Storage:
     Attributes
     ----------
     kind : {"weight", "input", "operator", "internal", "number"}
-        Who makes it; ``internal`` is one that an operator makes only for its backward pass,
-        ``number`` a Python number that autograd saves as a tensor.
+        Class of its owner; ``internal`` is made by an operator only for its backward pass,
+        ``number`` is a Python number that autograd saves as a tensor.
     owner : str
         Key of the weight, or name of the placeholder or operator.
     index : int
-        Which of the owner's storages; a tuple-valued operator can have several.
+        Number among the owner's storages; a tuple-valued operator can have several.
     size_bytes : int
-        Of the whole allocation, however little of it a value reads.
+        Of the whole allocation, even if a value reads little of it.
     """
 
     kind: Literal["weight", "input", "operator", "internal", "number"]
@@ -53,8 +53,8 @@ class Storage:
     def key(self) -> str:
         """A name that is unique among the storages that are not weights."""
         suffix = f".{self.index}" if self.index else ""
-        what = {"internal": ".saved", "number": ".number"}.get(self.kind, "")
-        return f"{self.owner}{what}{suffix}"
+        marker = {"internal": ".saved", "number": ".number"}.get(self.kind, "")
+        return f"{self.owner}{marker}{suffix}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,26 +64,26 @@ class StorageTable:
     Attributes
     ----------
     storages : mapping of str to tuple of Storage
-        Where the value of each placeholder, ``get_attr`` and operator lives; several for a
-        tuple, none for a value that is not a tensor.
+        Storages of the value of each placeholder, ``get_attr`` and operator; several for a tuple,
+        none for a value that is not a tensor.
     writes : mapping of str to tuple of Storage
-        What each operator changes in place; operators that change nothing are left out.
+        Storages that each operator changes in place; operators without are left out.
     weights : mapping of str to WeightStorage
         By key; parameters and buffers that no operator reads are left out.
     weights_read : mapping of str to tuple of str
-        Keys of the weights that each operator reads by itself, or in whose storage its value
-        lives; operators without are left out.
+        Keys of the weights that each operator reads by itself, or whose storage its value is in;
+        operators without are left out.
     value_bytes : mapping of str to int
-        numel x itemsize of each value, symbolic sizes at their hints.
+        numel x itemsize of each value, symbolic sizes by their hints.
     made_up : tuple of str
-        Operators that do not run on fake tensors, as when a size depends on data: their
-        storages are what the captured sizes and the schema say, their FLOPs unknown.
+        Operators that do not run on fake tensors, for example because a size depends on data. Their
+        storages follow the captured sizes and the schema; their FLOPs are unknown.
     saved : mapping of str to tuple of Storage
-        Of a graph that trains, what autograd keeps for the backward pass of each operator. Weights
-        are left out; they are held anyway. Storages that are no value of the graph, such as a
+        Storages that autograd keeps for the backward pass of each operator, if the graph trains.
+        Weights are left out; they are held anyway. Storages of no value of the graph, such as a
         dropout mask, have kind ``"internal"``.
     kinds : Kinds
-        Which operators are alike in all that their costs depend on.
+        Operators with identical costs.
     """
 
     storages: Mapping[str, tuple[Storage, ...]]
@@ -98,7 +98,7 @@ class StorageTable:
 
     @property
     def keys_by_name(self) -> dict[str, list[str]]:
-        """The keys of the weights that each parameter, buffer or constant lives in, by its name."""
+        """Keys of the weights that contain each parameter, buffer or constant, by its name."""
         keys: dict[str, list[str]] = {}
         for key, weight in self.weights.items():
             for name in weight.names:
@@ -110,12 +110,12 @@ class StorageTable:
         return tuple(s for s in self.storages[name] if s.kind == "operator" and s.owner == name)
 
     def alias_of(self, node: fx.Node) -> str | None:
-        """Return the value read by operator `node` in whose storage all of its own value lives."""
+        """Return the operand of `node` in whose storage the whole value of `node` is, if any."""
         own = self.allocated(node.name)
         others = {s for s in self.storages[node.name] if s not in own and s.kind != "weight"}
         if own or len(others) != 1:
             return None
-        # The last such read: after an in-place write it is the value that was written.
+        # The last such operand: after an in-place write it is the written value.
         reads = (read.name for read in reversed(node.all_input_nodes) if read.op != "get_attr")
         return next((read for read in reads if others & set(self.storages[read])), None)
 
@@ -127,7 +127,7 @@ class StorageTable:
 
 
 class GraphWithExamples(KernelChoice, Protocol):
-    """What of a captured graph is read to find out where its values live."""
+    """The fields of a captured graph from which its storages are found."""
 
     @property
     def module(self) -> fx.GraphModule:
@@ -136,24 +136,24 @@ class GraphWithExamples(KernelChoice, Protocol):
 
     @property
     def example_values(self) -> tuple[Any, ...]:
-        """The value of every placeholder in the example call; none where it has none."""
+        """Values of the placeholders in the example call, or an empty tuple."""
         ...
 
     @property
     def trains(self) -> bool:
-        """Whether autograd looks on."""
+        """True if the graph is differentiated."""
         ...
 
 
 def storage_table(captured: GraphWithExamples) -> StorageTable:
-    """Find out where every value of `captured` lives.
+    """Find the storages of every value of `captured`.
 
     Notes
     -----
-    One pass over the graph, and no memory for tensors; about 0.1 ms a node. What is saved autograd
-    itself says, through saved-tensor hooks, so views that keep their base alive and kernels' own
-    residuals count. Python numbers, as in ``x * 0.5``, are tensors of 8 bytes that no hook hears
-    of; they are read from autograd's graph.
+    One pass over the graph without memory for tensors, about 0.1 ms a node. Autograd itself reports
+    saved values, through saved-tensor hooks, so views that keep their base alive and kernels' own
+    residuals count. Python numbers, as in ``x * 0.5``, are tensors of 8 bytes that no hook reports;
+    they are read from autograd's graph.
     """
     watch = _SavedReplay(captured) if captured.trains else _StorageReplay(captured)
     watch.kinds_found = kinds = KindsFound()
@@ -187,7 +187,7 @@ class _StorageReplay(Replay):
             storage = Storage("weight", key, 0, weight.size_bytes)
             for tensor in weight.tensors:
                 self.keys_of[id(tensor)] = (*self.keys_of.get(id(tensor), ()), key)
-                # Submodules that are called use the tensor itself, the graph its fake.
+                # Called submodules use the tensor itself, the graph its fake.
                 for part, fake in self.fake_parts(tensor):
                     if memory_of(part) in weight.memory_bytes:
                         self.owner[memory_of(part)] = self.owner[memory_of(fake)] = storage
@@ -203,7 +203,7 @@ class _StorageReplay(Replay):
     def observe(self, node: fx.Node) -> Any:
         self.recorder.written.clear()
         value = super().observe(node)
-        # Modes that look at functions need not hear of what is read here.
+        # Function modes need not see these reads.
         with torch._C.DisableTorchFunction():
             self._note(node, value)
         return value
@@ -213,7 +213,7 @@ class _StorageReplay(Replay):
         memories = [memory_of(part) for part in tensors_in(example)]
         for memory, part in zip(memories, tensors_in(value) if memories else (), strict=False):
             if memory in self.input_of:
-                # Two inputs in one memory, such as a tensor and its view.
+                # Two inputs in one storage, such as a tensor and its view.
                 self.owner[memory_of(part)] = self.input_of[memory]
         written = [self.owner[a] for a in self.recorder.written if a in self.owner]
         if written:
@@ -291,12 +291,12 @@ class _StorageReplay(Replay):
 
 @functools.cache
 def _saved_names(function: type) -> tuple[str, ...]:
-    """Return under which names autograd's nodes of a type have what they save, as it was packed."""
+    """Return the attributes of a class of autograd nodes that hold raw saved values."""
     return tuple(name for name in dir(function) if name.startswith("_raw_saved_"))
 
 
 def _held_by_functions(value: Any) -> list[torch.Tensor]:
-    """Return what a ``torch.autograd.Function`` keeps as attributes, which no hook hears of."""
+    """Return tensors in attributes of a ``torch.autograd.Function``, which no hook reports."""
     functions = {id(tensor.grad_fn): tensor.grad_fn for tensor in tensors_in(value)}
     return [
         tensor.detach()
@@ -307,7 +307,7 @@ def _held_by_functions(value: Any) -> list[torch.Tensor]:
 
 
 class _SavedReplay(_StorageReplay):
-    """A replay with autograd on, which says through its hooks what it keeps."""
+    """A replay with autograd on, which records saved tensors through hooks."""
 
     differentiates = True
 
@@ -342,16 +342,16 @@ class _SavedReplay(_StorageReplay):
                 found[self.owner[address]] = None
         for number, tensor in enumerate(self._numbers(value)):
             found[Storage("number", node.name, number, tensor.untyped_storage().nbytes())] = None
-        # Alive to the end, or another storage could take its address.
+        # Kept alive, so that no other storage can take the address.
         self.kept.extend(self.packed)
         if found:
             self.saved[node.name] = tuple(found)
         return value
 
     def _numbers(self, value: Any) -> Iterator[torch.Tensor]:
-        """Yield the Python numbers that the nodes of autograd save which have come with a value.
+        """Yield the Python numbers saved by the autograd nodes that a value added.
 
-        In a run on fakes they alone are real: autograd makes tensors of them by itself.
+        In a run on fakes they alone are real: autograd itself makes tensors of them.
         """
         functions = [tensor.grad_fn for tensor in tensors_in(value)]
         while functions:

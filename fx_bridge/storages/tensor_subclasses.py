@@ -1,8 +1,8 @@
-"""What tensors consist of: quantised weights and other wrappers hold plain tensors.
+"""The plain tensors inside of wrappers, such as quantised weights, and of sparse tensors.
 
 A tensor subclass that wraps others (``__tensor_flatten__`` and ``__tensor_unflatten__``, torch's
-protocol of traceable wrapper subclasses) says the dtype and the size of what it stands for, and
-so does its storage, which has no memory. The bytes are in its inner tensors.
+protocol of traceable wrapper subclasses) reports the dtype and size that it represents. So does its
+storage, which has no memory. The bytes are in its inner tensors.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PLACES: Final = re.compile(r"device\([^)]*\)|requires_grad=\w+| at 0x\w+")
 
 
 def is_wrapper(tensor: object) -> bool:
-    """Return whether `tensor` holds its values in tensors within.
+    """Return True if `tensor` holds its values in inner tensors.
 
     Examples
     --------
@@ -33,23 +33,23 @@ def is_wrapper(tensor: object) -> bool:
 
 
 def any_wrapper(types: Iterable[type]) -> bool:
-    """Return whether an operator is called on a wrapper, which is to run what it consists of.
+    """Return True if an operator is called on a wrapper.
 
-    A dispatch mode that watches operators returns ``NotImplemented`` then: torch asks the class of
-    the wrapper, and brings what that runs on inner tensors to the mode.
+    A dispatch mode that observes operators returns ``NotImplemented`` then: torch asks the class of
+    the wrapper, and passes its operators on inner tensors to the mode.
     """
     return any(map(is_traceable_wrapper_subclass_type, types))
 
 
 def parts_of(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return the strided tensors that `tensor` consists of, by the path to each.
+    """Return the strided tensors inside of `tensor`, by the path to each.
 
     Returns
     -------
     dict of str to torch.Tensor
         A strided tensor itself under ``""``; the indices and values of a sparse one; the inner
-        tensors of a wrapper under ``".qdata"``, ``".scale"``, and of wrappers within wrappers
-        under ``".tensor_impl.scale"``.
+        tensors of a wrapper under ``".qdata"``, ``".scale"``, and of nested wrappers under
+        ``".tensor_impl.scale"``.
 
     Examples
     --------
@@ -74,21 +74,21 @@ def parts_of(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def settings_of(tensor: torch.Tensor) -> str:
-    """Return what a wrapper has besides its parts, such as the size of blocks, as text.
+    """Return the settings of a wrapper besides its parts, such as the size of blocks, as text.
 
-    But for its device, which may be another, whether it is trained, and addresses.
+    Devices, requires_grad and addresses are left out, because they may differ.
     """
     _, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
     return _PLACES.sub("", str(context))
 
 
 def with_parts(tensor: torch.Tensor, parts: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Return a wrapper like `tensor` of other parts, by the paths of :func:`parts_of`."""
+    """Return a wrapper like `tensor` with other parts, by the paths of :func:`parts_of`."""
     return mapped_parts(tensor, lambda path, _: parts[path])
 
 
 def cloned(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a detached copy of `tensor`; of a wrapper, one that needs none of its operators."""
+    """Return a detached copy of `tensor`; a wrapper is copied without calling its operators."""
     if not is_wrapper(tensor) or tensor.is_nested:
         return tensor.detach().clone()
     return mapped_parts(tensor, lambda _, part: part.detach().clone())
@@ -97,12 +97,12 @@ def cloned(tensor: torch.Tensor) -> torch.Tensor:
 def mapped_parts(
     tensor: torch.Tensor, function: Callable[[str, torch.Tensor], torch.Tensor], path: str = ""
 ) -> torch.Tensor:
-    """Return `tensor` with each plain tensor within it replaced; another tensor, replaced itself.
+    """Return `tensor` with each plain tensor inside replaced; a plain one is replaced itself.
 
     Parameters
     ----------
     tensor : torch.Tensor
-        A plain tensor, or one that holds others; not changed.
+        Not changed.
     function : callable
         From the path of a plain tensor, as in :func:`parts_of`, and the tensor to its replacement.
     path : str
@@ -127,16 +127,16 @@ def _inner_tensors(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
-    """Return the strided tensors that `value` consists of, in order.
+    """Return the strided tensors inside of `value`, in order.
 
-    A container's elements, and the parts of those that hold others: indices and values of a sparse
-    tensor, inner tensors of a wrapper such as a quantised weight.
+    These are the elements of a container, indices and values of a sparse tensor, and inner tensors
+    of a wrapper.
     """
     return [part for leaf in tensor_leaves(value) for part in parts_of(leaf).values()]
 
 
 def tensor_leaves(value: Any) -> list[torch.Tensor]:
-    """Return the tensors in a container as they are: what autograd knows, wrappers too."""
+    """Return the tensors in a container as autograd knows them, wrappers included."""
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, list | tuple) and all(isinstance(each, torch.Tensor) for each in value):

@@ -19,23 +19,23 @@ from solver.model.checks import only_given
 class WeightStorage:
     """The memory of a parameter, buffer or constant, under all of its names.
 
-    That is one storage, but for tensors that consist of others, such as quantised weights: all
-    storages that belong to the same names are one weight. What several wrappers share, such as
-    a codebook, is a weight of its own, so that each device counts it once.
+    Usually one storage. Of tensors with inner tensors, such as quantised weights, all storages with
+    the same names are one weight. Inner tensors that wrappers share, such as a codebook, are a
+    weight of their own, so that each device counts them once.
 
     Attributes
     ----------
     key : str
-        The first of `names`; with the path of an inner tensor that others share.
+        The first of `names`; for shared inner tensors with the path of one.
     names : tuple of str
         Parameters before buffers before constants; several when tied.
     tensors : tuple of torch.Tensor
-        The distinct tensors that live in it: the module's own, not copies.
+        The distinct tensors in it: the module's own, not copies.
     size_bytes : int
-        What a device that holds them needs: the storages, or the tensors where they are less
-        (a slice of a large file).
+        Bytes that a device holds for them: those of the storages, or of the tensors if less (a
+        slice of a large file).
     memory_bytes : mapping of object to int
-        The parts of `size_bytes` by storage, as ``memory_of`` names it.
+        The parts of `size_bytes` by storage, as ``memory_of`` identifies it.
     """
 
     key: str
@@ -47,7 +47,7 @@ class WeightStorage:
 
     @property
     def trainable(self) -> tuple[torch.Tensor, ...]:
-        """The parameters among `tensors` that require a gradient."""
+        """Parameters among `tensors` that require a gradient."""
         return tuple(t for t in self.tensors if isinstance(t, nn.Parameter) and t.requires_grad)
 
 
@@ -57,7 +57,7 @@ def weight_storages(module: nn.Module, graph: fx.Graph | None = None) -> dict[st
     Parameters
     ----------
     graph : fx.Graph, optional
-        Constants that it reads by ``get_attr`` count too.
+        Adds the constants that it reads by ``get_attr``.
     """
     named: dict[str, torch.Tensor] = dict(module.named_parameters(remove_duplicate=False))
     named.update(module.named_buffers(remove_duplicate=False))
@@ -77,7 +77,7 @@ def weight_storages(module: nn.Module, graph: fx.Graph | None = None) -> dict[st
     groups: dict[tuple[str, ...], list[object]] = {}
     for memory, using in users.items():
         groups.setdefault(tuple(using), []).append(memory)
-    # The memory of the fewest has their name; what more of them share, its path in the first.
+    # The memory with the fewest users gets their first name; shared memory, its path there.
     own = {names[0]: names for names in sorted(groups, key=len, reverse=True)}
     weights: dict[str, WeightStorage] = {}
     for names, memories in groups.items():
@@ -89,7 +89,7 @@ def weight_storages(module: nn.Module, graph: fx.Graph | None = None) -> dict[st
 
 
 def _held_bytes(parts: Iterable[torch.Tensor]) -> int:
-    """Return the bytes that tensors in one storage need: it, or they where they are less."""
+    """Return the bytes held for tensors in one storage: its size, or theirs if less."""
     views = {(t.storage_offset(), t.shape, t.stride(), t.dtype): t for t in parts if is_flat(t)}
     if not views:
         return sum({id(part): value_bytes(part) for part in parts}.values())
@@ -98,5 +98,5 @@ def _held_bytes(parts: Iterable[torch.Tensor]) -> int:
 
 
 def is_flat(tensor: torch.Tensor) -> bool:
-    """Whether `tensor` has strides within a storage."""
+    """Return True if `tensor` has strides within a storage."""
     return tensor.layout is torch.strided and not isinstance(tensor, nn.UninitializedParameter)
