@@ -22,8 +22,6 @@ _PRODUCTS: Final = ("matmul", "bmm", "baddbmm", "einsum")
 def attention_cores(captured: CapturedGraph) -> tuple[frozenset[str], ...]:
     """Return the operators of every core of attention, in execution order.
 
-    Notes
-    -----
     A core is a call of ``scaled_dot_product_attention``, or a softmax with all operators from the
     matrix product of its scores to the one that reads its result.
 

@@ -89,12 +89,7 @@ def lines_digest(lines: Mapping[str, str]) -> str:
 
 
 def first_difference(expected: Mapping[str, str], found: Mapping[str, str]) -> str:
-    """Return the first difference of two graphs as text; empty if there is none.
-
-    Parameters
-    ----------
-    expected, found : mapping of str to str
-        Results of :func:`graph_lines` for the graph there and the graph here.
+    """Return the first difference of two results of :func:`graph_lines`; empty if there is none.
 
     Examples
     --------

@@ -210,7 +210,6 @@ class Attempt:
         self.differentiated.clear()
 
     def _compare(self, made: Exported) -> None:
-        """Raise DiffersError unless a graph computes the same as the model."""
         trained = self.model.training and torch.is_grad_enabled()
         gradients = trained and any(each.requires_grad for each in self.model.parameters())
         report = check_equivalence(
@@ -243,10 +242,7 @@ class Attempt:
 def attempt(task: Attempt) -> Captured:
     """Capture a module by the first way that gives its graph.
 
-    Raises
-    ------
-    PartitionError
-        In one line: the result of a plain run, the obstacle to the capture, and the remedy.
+    Otherwise raise a PartitionError with the result of a plain run, the obstacle and the remedy.
     """
     repeats = RepeatedFunctions()
     made = task.tried("export", functools.partial(task.export, repeats=repeats))
@@ -296,7 +292,6 @@ def _ways(task: Attempt, differentiated: bool) -> Iterator[tuple[Capture, Callab
 
 
 def _without_gradients(task: Attempt, own_error: Exception) -> Captured:
-    """Capture a model without gradients if it runs only without them."""
     why = failure(own_error, task.model)
     if torch.is_grad_enabled():
         with torch.no_grad():

@@ -149,7 +149,6 @@ class CapturedGraph:
 
     @cached_property
     def _tables(self) -> dict[tuple[object, ...], StorageTable]:
-        """Storage tables of the graph, by kernels."""
         return {}
 
     @property
@@ -294,22 +293,8 @@ def placeholder_values(
 ) -> tuple[Any, ...]:
     """Return the value of every placeholder, in order, for a call of the captured module.
 
-    Parameters
-    ----------
-    args : sequence
-        As the module itself takes them.
-    kwargs : mapping of str, optional
-        As the module itself takes them.
-
-    Returns
-    -------
-    tuple
-        Ready for ``fx.Interpreter(captured.module).run(*values, enable_io_processing=False)``.
-
-    Raises
-    ------
-    PartitionError
-        If the inputs do not fit the module.
+    They suit ``fx.Interpreter(captured.module).run(*values, enable_io_processing=False)``. Raise
+    PartitionError if the inputs do not fit the module.
     """
     return flat_inputs(captured.graph, tuple(args), dict(kwargs or {}))
 

@@ -67,18 +67,13 @@ def repeated_modules(captured: CapturedGraph) -> tuple[str, ...]:
 def layer_calls(
     captured: CapturedGraph, modules: Sequence[str] = ()
 ) -> dict[str, ModuleCall | None]:
-    """Return the call of a layer in which each operator runs.
+    """Return the call of a layer in which each operator runs, in execution order; None outside.
 
     Parameters
     ----------
     modules : sequence of str
         Paths or patterns of the layers; of nested ones the outermost counts. Defaults to
         :func:`repeated_modules`.
-
-    Returns
-    -------
-    dict of str to ModuleCall or None
-        By operator, in execution order; None outside the layers.
     """
     first_path = {path: paths[0] for paths in registered_paths(captured) for path in paths}
     layers = set(repeated_modules(captured))
@@ -113,10 +108,7 @@ class _Modules:
     def repeated(self, parent: str, *, alone: bool = False) -> list[str]:
         """Return the outermost repeated modules below `parent`.
 
-        Parameters
-        ----------
-        alone : bool
-            Return those of lists whose members have no submodules instead.
+        With `alone`, only members of lists in which no member has submodules.
         """
         children = self.children.get(parent, [])
         if self._is_list_of_layers(parent, alone=alone):

@@ -40,16 +40,9 @@ class ModuleCall(NamedTuple):
 def module_calls(captured: CapturedGraph) -> dict[str, tuple[ModuleCall, ...]]:
     """Return the calls of modules in which each operator runs, outermost first.
 
-    Returns
-    -------
-    dict of str to tuple of ModuleCall
-        One entry for every operator, in execution order, without the model itself: an operator of
-        the model's own ``forward`` has an empty tuple.
-
-    Notes
-    -----
-    In a graph without a record of modules, an operator is in the module of the first weight it
-    reads.
+    Operators are in execution order. The model itself is left out: an operator of its own
+    ``forward`` has an empty tuple. In a graph without a record of modules, an operator is in the
+    module of the first weight it reads.
     """
     from fx_bridge.capture.graph import check_captured
 
@@ -65,15 +58,10 @@ def module_calls(captured: CapturedGraph) -> dict[str, tuple[ModuleCall, ...]]:
 def module_operators(captured: CapturedGraph) -> dict[str, tuple[str, ...]]:
     """Return the operators of every module of the model, by the module's path.
 
-    Returns
-    -------
-    dict of str to tuple of str
-        Operators in execution order. Modules are in the order of their first operators, an outer
-        one before its inner ones; known modules without operators are last. A module with several
-        paths has an entry for each.
+    Operators are in execution order. Modules are in the order of their first operators, an outer
+    one before its inner ones; known modules without operators are last. A module with several paths
+    has an entry for each.
 
-    Notes
-    -----
     An operator is inside a module if it runs while the module, or one registered beneath it, runs.
     So a ``ModuleList`` has the operators of its members. A block has those of a shared module that
     it calls, wherever that is registered, and all of one registered in it, whoever calls it.
@@ -125,16 +113,7 @@ def operators_of(captured: CapturedGraph, path: str) -> tuple[str, ...]:
     ----------
     path : str
         As ``model.named_modules()`` names it, such as ``"layers.0"``; empty for the whole model.
-
-    Returns
-    -------
-    tuple of str
-        Empty for a module that computes nothing of its own, such as ``nn.Identity``.
-
-    Raises
-    ------
-    PartitionError
-        If the model has no such module; the message has the names closest to it.
+        For an unknown one, a PartitionError suggests similar names.
 
     Examples
     --------
@@ -164,12 +143,9 @@ def check_modules(names: Iterable[str], what: str, example: str) -> tuple[str, .
 
 
 def matching_modules(pattern: str, known: Iterable[str]) -> list[str]:
-    """Return the paths that equal a path or match an ``fnmatch`` pattern; ``*`` takes dots too.
+    """Return the paths equal to a path or matching an ``fnmatch`` pattern; ``*`` takes dots too.
 
-    Raises
-    ------
-    PartitionError
-        If there are none.
+    Raise PartitionError if there are none.
     """
     known = list(known)
     found = [path for path in known if path == pattern]

@@ -88,7 +88,6 @@ def _overload(node: fx.Node) -> OpOverload | None:
 
 
 def _arguments(node: fx.Node, overload: OpOverload | None) -> dict[str, Any]:
-    """Return the arguments of a call by name, with defaults."""
     if isinstance(node.target, OpOverload):
         parameters = node.target._schema.arguments
         given: dict[str, Any] = {

@@ -22,13 +22,7 @@ class CaptureSettings:
     check: bool
 
     def check_model(self, model: object, known: tuple[type, ...]) -> None:
-        """Refuse objects that are no model, and options that this class of model does not take.
-
-        Parameters
-        ----------
-        known : tuple of type
-            Classes of models.
-        """
+        """Refuse models of other than `known` classes, and options that a model does not take."""
         for name in ("dynamic_batch", "check"):
             if not isinstance(value := getattr(self, name), bool):
                 raise PartitionError(f"{name} is {shown(value)}; write True or False")

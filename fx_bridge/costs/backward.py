@@ -81,23 +81,11 @@ def needs_gradients(captured: CapturedGraph) -> bool:
 
 
 def backward_costs(captured: CapturedGraph) -> dict[str, BackwardCost]:
-    """Run the backward pass of every operator on fake tensors.
+    """Run the backward pass of every operator on fake tensors; omit those that no gradient reaches.
 
-    Returns
-    -------
-    dict of str to BackwardCost
-        By operator name, without operators that no gradient reaches.
-
-    Raises
-    ------
-    PartitionError
-        If no parameter or input of the graph requires a gradient, or the graph has lost a backward
-        pass of the model's own.
-
-    Notes
-    -----
     Gradients of parameters and values are assumed dense. An operator that cannot run on fake
-    tensors counts as one without a backward pass.
+    tensors counts as one without a backward pass. Raise PartitionError if no parameter or input of
+    the graph requires a gradient, or the graph has lost a backward pass of the model's own.
 
     Examples
     --------
@@ -135,15 +123,7 @@ def backward_costs(captured: CapturedGraph) -> dict[str, BackwardCost]:
 def backward_flops(captured: CapturedGraph) -> dict[str, int]:
     """Count the floating-point operations of the backward pass of every operator.
 
-    Returns
-    -------
-    dict of str to int
-        By operator name; 0 where no gradient is needed.
-
-    Raises
-    ------
-    PartitionError
-        If there is nothing to train.
+    Those without a gradient have 0. Raise PartitionError if there is nothing to train.
     """
     return _totals(captured, "flops")
 
@@ -151,15 +131,7 @@ def backward_flops(captured: CapturedGraph) -> dict[str, int]:
 def backward_moved_bytes(captured: CapturedGraph) -> dict[str, int]:
     """Count the bytes that the backward pass of every operator reads and writes.
 
-    Returns
-    -------
-    dict of str to int
-        By operator name; 0 where no gradient is needed.
-
-    Raises
-    ------
-    PartitionError
-        If there is nothing to train.
+    Those without a gradient have 0. Raise PartitionError if there is nothing to train.
     """
     return _totals(captured, "moved_bytes")
 
@@ -277,17 +249,7 @@ def gradient_buffers(captured: CapturedGraph, costs: Mapping[str, BackwardCost])
 
     A gradient that is a slice without gaps, such as that of a class token that is concatenated with
     the patches of one picture, becomes ``.grad`` unchanged if that is None. It keeps its buffer
-    alive for the rest of the step.
-
-    Parameters
-    ----------
-    costs : mapping of str to BackwardCost
-        Of :func:`backward_costs`.
-
-    Returns
-    -------
-    dict of str to int
-        Bytes; those of a shared buffer are with the first of its weights.
+    alive for the rest of the step. The bytes of a shared buffer are with the first of its weights.
     """
     parts: dict[_Buffer, dict[str, int]] = {}
     for node in captured.operators:

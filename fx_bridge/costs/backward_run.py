@@ -111,7 +111,6 @@ class BackwardRun(Replay):
         return super().observe(node)
 
     def _measure(self, node: fx.Node) -> None:
-        """Run `node` on inputs of its own, forward and backward."""
         leaves: dict[int, torch.Tensor] = {}
         wanted: list[_Leaf] = []
         reads = node.all_input_nodes

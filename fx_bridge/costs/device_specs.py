@@ -90,17 +90,7 @@ class DeviceSpec:
         return self.flops_per_s
 
     def latency_ns(self, flops: int, moved_bytes: int, dtype: str) -> int:
-        """Return the roofline time, rounded up; 0 for an operator without work.
-
-        Parameters
-        ----------
-        flops : int
-            Floating-point operations.
-        moved_bytes : int
-            Bytes read from and written to memory.
-        dtype : str
-            Dtype of the arithmetic, by name.
-        """
+        """Return the roofline time, rounded up, of arithmetic in `dtype`; 0 for no work."""
         if not flops and not moved_bytes:
             return 0
         compute_ns = -(-flops * 1_000_000_000 // self.flops_per_s_of(dtype))

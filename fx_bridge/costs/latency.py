@@ -23,26 +23,18 @@ def roofline_latency_ns(
     flops: Mapping[str, int] | None = None,
     experts_read: ExpertsRead = "most",
 ) -> dict[str, dict[str, int]]:
-    """Estimate the time of every operator: the larger of arithmetic and moving bytes.
+    """Estimate the nanoseconds of every operator by device class; views and ``getitem`` take 0.
+
+    The time is the larger of arithmetic and moving bytes.
 
     Parameters
     ----------
     specs : mapping of str to DeviceSpec
-        By device class.
+        By device class; other types raise PartitionError.
     flops : mapping of str to int, optional
         Of the same graph, if counted already.
     experts_read : {"average", "most", "all"}
         As :func:`fx_bridge.costs.operators.node_moved_bytes` takes it.
-
-    Returns
-    -------
-    dict of str to dict of str to int
-        Nanoseconds by operator name and device class; 0 for views and ``getitem``.
-
-    Raises
-    ------
-    PartitionError
-        If `specs` is no mapping of DeviceSpec.
     """
     check_specs(specs)
     flops = node_flops(captured) if flops is None else flops

@@ -109,10 +109,7 @@ class OperatorRun(fx.Interpreter):
 def run_backward(outputs: Any) -> None:
     """Run the backward pass from outputs with gradients of ones.
 
-    Raises
-    ------
-    PartitionError
-        If none of them has a gradient.
+    Raise PartitionError if no output has a gradient.
     """
     wanted = [tensor for tensor in tensor_leaves(outputs) if tensor.requires_grad]
     if not wanted:
@@ -144,10 +141,7 @@ class RunInputs:
     ) -> RunInputs:
         """Check inputs; take those of the capture if both are None.
 
-        Raises
-        ------
-        PartitionError
-            If weights or inputs have no data.
+        Raise PartitionError if weights or inputs have no data.
         """
         check_captured(captured, "measure", "measure_operators(capture(model, args))")
         if args is None and kwargs is None:

@@ -36,27 +36,15 @@ ALLOCATIONS: Final = frozenset({"empty", "empty_like", "empty_strided", "new_emp
 
 
 def node_flops(captured: CapturedGraph, kinds: Kinds | None = None) -> dict[str, int]:
-    """Count the floating-point operations of every operator.
+    """Count the floating-point operations of every operator, in a run on fake tensors.
+
+    A multiply-add counts two; elementwise operators count none, because their time is that of
+    moving bytes.
 
     Parameters
     ----------
     kinds : Kinds, optional
         Of the same graph, if found already.
-
-    Returns
-    -------
-    dict of str to int
-        By operator name. A multiply-add counts two; elementwise operators count none, because their
-        time is that of moving bytes.
-
-    Raises
-    ------
-    PartitionError
-        If `captured` is no captured graph.
-
-    Notes
-    -----
-    The run is on fake tensors: it needs no weights and computes nothing.
 
     Examples
     --------
@@ -125,6 +113,9 @@ def node_moved_bytes(
 ) -> dict[str, int]:
     """Count the bytes that every operator reads from and writes to memory.
 
+    Views, ``getitem`` and operators without tensors move none. Lookups count the rows that they
+    return; values in registers or caches between operators count in full.
+
     Parameters
     ----------
     table : StorageTable
@@ -133,12 +124,6 @@ def node_moved_bytes(
         Number of experts that their products read. "average" is E (1 - (1 - k/E)^T) of E experts,
         if each of T tokens is routed to k at random; "most" is the number of rows, up to E; "all"
         is E.
-
-    Returns
-    -------
-    dict of str to int
-        By operator name; 0 for views, ``getitem`` and operators without tensors. Lookups count the
-        rows that they return; values in registers or caches between operators count in full.
     """
     return {
         node.name: _moved_bytes(captured, table, node, experts_read) for node in captured.operators
@@ -228,21 +213,9 @@ def _chosen_by_token(product: fx.Node, rows: int) -> int:
 def average_read_bytes(size_bytes: int, experts: int, chosen: int, tokens: int) -> int:
     """Return the average bytes of the experts to which tokens are routed, rounded up.
 
-    Parameters
-    ----------
-    size_bytes : int
-        Of all experts together.
-    experts : int
-        Number of experts.
-    chosen : int
-        Number of distinct experts per token; all sets of them are equally likely.
-    tokens : int
-        Routed independently of one another.
-
-    Notes
-    -----
-    A token leaves an expert out with probability 1 - chosen / experts, so that tokens read experts
-    (1 - (1 - chosen / experts)^tokens) on average.
+    Every token is independently routed to a random set of `chosen` different experts. It leaves an
+    expert out with probability 1 - chosen / experts, so that all tokens read experts (1 - (1 -
+    chosen / experts)^tokens) on average.
 
     Examples
     --------

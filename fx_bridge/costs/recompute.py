@@ -139,6 +139,5 @@ ANYTHING: Final = Recompute()
 
 
 def _inside(patterns: Sequence[str], operators: Mapping[str, Sequence[str]]) -> frozenset[str]:
-    """Return the operators of all modules that match a pattern."""
     paths = (path for pattern in patterns for path in matching_modules(pattern, operators))
     return frozenset(name for path in paths for name in operators[path])

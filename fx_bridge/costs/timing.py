@@ -138,13 +138,11 @@ class _Runs:
         self.forget()
 
     def forget(self) -> None:
-        """Drop all times, after the warm-up."""
         self._forward: list[dict[str, int]] = []
         self._backward: list[dict[str, int]] = []
         self._code: list[tuple[int, int]] = []
 
     def operators(self, values: Sequence[Any]) -> None:
-        """Run operator after operator, each under the clock."""
         timing = _Timing(self._captured.module, self._clock, self._reading_ns, self._training)
         timing.run_all(values)
         self._forward.append(timing.forward_ns)
@@ -168,7 +166,6 @@ class _Runs:
         self._code.append((middle_ns - start_ns - reading_ns, stop_ns - middle_ns - reading_ns))
 
     def medians(self) -> OperatorTimes:
-        """Return the medians over all runs."""
         forward, backward = self._forward, self._backward
         return OperatorTimes(
             {name: _median([run[name] for run in forward]) for name in self._names},
@@ -189,8 +186,6 @@ def _median(times: list[int]) -> int:
 
 
 class _Timing(OperatorRun):
-    """One run of a graph, operator by operator, under a clock."""
-
     def __init__(
         self, module: fx.GraphModule, clock: Callable[[], int], reading_ns: int, training: bool
     ) -> None:

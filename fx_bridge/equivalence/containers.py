@@ -16,13 +16,8 @@ _MOST_LETTERS: Final = 80
 def named_leaves(tree: Any) -> tuple[Leaves, pytree.TreeSpec]:
     """Return the leaves of a container with the path to each, and its structure.
 
-    Returns
-    -------
-    leaves : list of tuple of str and Any
-        Paths as Python writes them: ``"[0]['mask']"``. A class registered without keys has those of
-        its items if it is a mapping, and numbers otherwise.
-    structure : torch.utils._pytree.TreeSpec
-        Makes the container from its leaves again.
+    Paths are as Python writes them: ``"[0]['mask']"``. A class registered without keys has those of
+    its items if it is a mapping, and numbers otherwise.
 
     Examples
     --------
@@ -36,11 +31,6 @@ def named_leaves(tree: Any) -> tuple[Leaves, pytree.TreeSpec]:
 
 def first_difference(expected: Any, found: Any, path: str = "") -> tuple[str, str, str]:
     """Return the place of the first difference of two structures, and the contents of both there.
-
-    Parameters
-    ----------
-    path : str
-        Prefix of the paths.
 
     Examples
     --------

@@ -56,7 +56,6 @@ class Comparison:
             self.differences.append(f"{where} is {found!r} instead of {expected!r}")
 
     def _objects(self, where: str, expected: Any, found: Any) -> None:
-        """Compare two objects of one class by their attributes, each pair once."""
         pair = id(expected), id(found)
         if expected is found or pair in self._compared:
             return
@@ -72,7 +71,6 @@ class Comparison:
     def _wrappers(
         self, where: str, expected: torch.Tensor, found: torch.Tensor, atol: float | None
     ) -> None:
-        """Compare two wrappers of one class by their inner tensors."""
         there, here = parts_of(expected), parts_of(found)
         settings = [settings_of(tensor) for tensor in (expected, found)]
         if there.keys() != here.keys() or settings[0] != settings[1]:
@@ -281,7 +279,6 @@ def _compare_optional(
 
 
 def _total(observation: Observation, names: tuple[str, ...]) -> torch.Tensor | None:
-    """Sum the gradients of all distinct parameters with one of `names`."""
     parameters: dict[int, torch.Tensor | None] = {}
     for name in names:
         parameters.update(observation.gradients.get(name, {}))

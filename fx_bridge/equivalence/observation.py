@@ -90,17 +90,11 @@ def observe(
     ----------
     role : {"model", "split"}
         Name of the module in messages.
-    args, kwargs : tuple, mapping
-        Inputs of one call; they are cloned.
     gradients : bool
-        Also run backward from all differentiable outputs, with random cotangents.
+        Also run backward from all differentiable outputs, with random cotangents. PartitionError if
+        there are none.
     seed : int
         Of all random numbers.
-
-    Raises
-    ------
-    PartitionError
-        If a weight has no values yet, or `gradients` are requested and there are none.
     """
     _check_initialised(role, module)
     with _unchanged(module) as before:

@@ -31,11 +31,9 @@ class Holder(Protocol):
 
     def changed(self) -> Iterable[str]:
         """Return the labels of changed values."""
-        ...
 
     def put_back(self) -> None:
         """Restore the snapshot."""
-        ...
 
 
 class Entries:
@@ -105,10 +103,7 @@ class Entries:
     def changed(self, assigned: Mapping[str, Any] = MappingProxyType({})) -> list[str]:
         """Return the labels of the changed entries, or of a container its own.
 
-        Parameters
-        ----------
-        assigned : mapping of str
-            Values assigned meanwhile, even if they are gone.
+        Values in `assigned` were there meanwhile, even if they are gone.
         """
         if not assigned and self._is_as_before():
             return []

@@ -313,11 +313,8 @@ class Reachable:
     def _named(self, table: dict[str, Any], names: frozenset[str], only: str = "") -> None:
         """Visit the globals of a module that code names, and recursively the modules among them.
 
-        Parameters
-        ----------
-        only : str
-            The module whose functions and classes are visited; all if empty. Limits the walk within
-            installed packages that the code of a model calls.
+        With `only`, functions and classes of no other module: this limits the walk within installed
+        packages that the code of a model calls.
         """
         place = str(table.get("__name__", ""))
         holder = self._globals.get(id(table))
@@ -357,7 +354,6 @@ def _is_libraries(module: str) -> bool:
 
 @functools.cache
 def _is_installed(module: str) -> bool:
-    """Return True if a module belongs to an installed package."""
     file = getattr(sys.modules.get(module), "__file__", None)
     return "site-packages" in (file or "")
 
@@ -380,7 +376,6 @@ def _elements(value: Any, label: str) -> Status | None:
 
 
 def _generator(value: Any, label: str) -> Status | None:
-    """Return the state of a generator of random numbers."""
     if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
         return Status(label, value.getstate, value.setstate)
     if isinstance(value, torch.Generator):

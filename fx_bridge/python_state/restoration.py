@@ -80,13 +80,7 @@ class Changes:
         return self.context.run(call)
 
     def note(self, writes: Callable[[torch.Tensor], bool]) -> str:
-        """Return a remark about a graph for its user; empty if there were no changes.
-
-        Parameters
-        ----------
-        writes : callable
-            True for a tensor that the graph writes.
-        """
+        """Return remarks for the user of a graph on changes that it does not make; or ""."""
         notes: list[str] = []
         lost = [each.label for each in self.tensors if not writes(each.tensor)]
         changed = list(dict.fromkeys(filter(None, (*self.attributes, *lost))))
@@ -179,7 +173,6 @@ class PythonState:
                     slot.holder.replace(slot.name, slot.value, restored, keep=True)
 
     def _compare(self, changes: Changes, assigned: dict[int, dict[str, Any]]) -> None:
-        """Record the changed values."""
         modules = {
             id(holder): {
                 name: value
@@ -219,7 +212,6 @@ class _Elsewhere:
         self.all = [*self.seeds, *self.draws, self.environment, *switches]
 
     def compare(self, changes: Changes) -> None:
-        """Record the changed values."""
         changes.seeds = any(each.changed() for each in self.seeds)
         changes.drawn += [label for each in self.draws for label in each.changed()]
         changes.attributes += self.environment.changed()

@@ -29,12 +29,10 @@ class KernelChoice(Protocol):
     @property
     def device_type(self) -> str | None:
         """``"cpu"`` or ``"cuda"``; None for that of the model's device."""
-        ...
 
     @property
     def attention(self) -> tuple[str, ...] | None:
         """Attention kernels; None for those of the device."""
-        ...
 
 
 class DeviceKernels(TorchFunctionMode):

@@ -120,17 +120,8 @@ def keys(
 ) -> Iterator[Hashable]:
     """Yield the parts of a key of arguments; equal keys mean interchangeable arguments.
 
-    Parameters
-    ----------
-    tensors : list of FakeTensor
-        Filled with the distinct tensors among the arguments.
-    storages : dict of int to int
-        Filled with the order of their storages, by address.
-
-    Raises
-    ------
-    NotRepeatableError
-        If a key does not describe its argument fully.
+    Appends the distinct tensors to `tensors`, and numbers their storages in `storages`, by address.
+    Raise NotRepeatableError if a key does not describe its argument fully.
     """
     for value in values:
         if isinstance(value, torch.Tensor):

@@ -132,24 +132,19 @@ class GraphWithExamples(KernelChoice, Protocol):
     @property
     def module(self) -> fx.GraphModule:
         """The graph."""
-        ...
 
     @property
     def example_values(self) -> tuple[Any, ...]:
         """Values of the placeholders in the example call, or an empty tuple."""
-        ...
 
     @property
     def trains(self) -> bool:
         """True if the graph is differentiated."""
-        ...
 
 
 def storage_table(captured: GraphWithExamples) -> StorageTable:
     """Find the storages of every value of `captured`.
 
-    Notes
-    -----
     One pass over the graph without memory for tensors, about 0.1 ms a node. Autograd itself reports
     saved values, through saved-tensor hooks, so views that keep their base alive and kernels' own
     residuals count. Python numbers, as in ``x * 0.5``, are tensors of 8 bytes that no hook reports;

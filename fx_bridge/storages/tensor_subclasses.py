@@ -44,12 +44,9 @@ def any_wrapper(types: Iterable[type]) -> bool:
 def parts_of(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
     """Return the strided tensors inside of `tensor`, by the path to each.
 
-    Returns
-    -------
-    dict of str to torch.Tensor
-        A strided tensor itself under ``""``; the indices and values of a sparse one; the inner
-        tensors of a wrapper under ``".qdata"``, ``".scale"``, and of nested wrappers under
-        ``".tensor_impl.scale"``.
+    A strided tensor itself is under ``""``. A sparse one has indices and values; a wrapper has
+    inner tensors under ``".qdata"``, ``".scale"``, and nested wrappers under
+    ``".tensor_impl.scale"``.
 
     Examples
     --------
@@ -99,14 +96,7 @@ def mapped_parts(
 ) -> torch.Tensor:
     """Return `tensor` with each plain tensor inside replaced; a plain one is replaced itself.
 
-    Parameters
-    ----------
-    tensor : torch.Tensor
-        Not changed.
-    function : callable
-        From the path of a plain tensor, as in :func:`parts_of`, and the tensor to its replacement.
-    path : str
-        Of `tensor`.
+    The function takes the path of a plain tensor, as in :func:`parts_of`, after that of `tensor`.
     """
     if not is_wrapper(tensor):
         return function(path, tensor)

@@ -54,10 +54,7 @@ class WeightStorage:
 def weight_storages(module: nn.Module, graph: fx.Graph | None = None) -> dict[str, WeightStorage]:
     """Return the weights of `module` by key, tied tensors together.
 
-    Parameters
-    ----------
-    graph : fx.Graph, optional
-        Adds the constants that it reads by ``get_attr``.
+    They include the constants that `graph` reads by ``get_attr``.
     """
     named: dict[str, torch.Tensor] = dict(module.named_parameters(remove_duplicate=False))
     named.update(module.named_buffers(remove_duplicate=False))

@@ -16,13 +16,7 @@ from fx_bridge.capture.model.held_names import own_attribute
 
 
 def attribute_at(module: nn.Module, path: str) -> Any:
-    """Return the attribute of `module` at a dotted path.
-
-    Raises
-    ------
-    AttributeError
-        If there is none.
-    """
+    """Return the attribute of `module` at a dotted path; raise AttributeError if there is none."""
     value: Any = module
     for atom in path.split("."):
         value = own_attribute(value, atom)
@@ -47,14 +41,8 @@ def stage_results(stage: nn.Module) -> tuple[fx.Node, ...]:
 def adopt(destination: nn.Module, source: nn.Module, paths: Iterable[str]) -> None:
     """Register the attributes of `source` at `paths` under the same paths in `destination`.
 
-    Parameters
-    ----------
-    destination : torch.nn.Module
-        Gets plain containers as needed, each with the ``training`` flag of its counterpart.
-    source : torch.nn.Module
-        Shares its parameters, buffers (with their persistence), submodules and other attributes.
-    paths : iterable of str
-        Qualified names, such as ``"encoder.weight"``; duplicates are ignored.
+    Parameters, buffers (with their persistence), submodules and other attributes are shared. Plain
+    containers are added as needed, with the ``training`` flags of their counterparts.
     """
     created = {id(destination)}
     # Modules before their contents: a path inside an adopted module is already there, and

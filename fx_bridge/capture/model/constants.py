@@ -41,12 +41,8 @@ def constant_inputs(
     args, kwargs : tuple, mapping
         The example inputs.
     names : sequence of str
-        Arguments, with all their tensors, or paths of single tensors.
-
-    Raises
-    ------
-    PartitionError
-        If a name is no input, or an input without a tensor that has values.
+        Arguments, with all their tensors, or paths of single tensors; others raise PartitionError,
+        and so do tensors without values.
     """
     if not names:
         return {}

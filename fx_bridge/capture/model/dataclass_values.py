@@ -18,19 +18,10 @@ _T = TypeVar("_T")
 def with_dataclasses(
     export: Callable[[], _T], model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> _T:
-    """Export, and again after each failure that reveals an unregistered dataclass.
+    """Call `export`, and again after each failure that reveals an unregistered dataclass.
 
     Dataclasses are registered with ``torch.export.register_dataclass``, as torch advises. They stay
     registered, because calls of the split need that too.
-
-    Parameters
-    ----------
-    export : callable
-        Runs `model`; its error is raised if no dataclass is left to register.
-    args : tuple
-        Example inputs, by position.
-    kwargs : dict
-        Example inputs, by name.
     """
     # Nested dataclasses show once the outer ones are registered.
     while unknown := _unregistered((args, kwargs)):

@@ -148,7 +148,6 @@ def _read_of_hidden(node: fx.Node) -> tuple[str, str]:
 
 
 def _arguments(codegen: CodeGen, nodes: Any) -> list[str]:
-    """Return the names of the arguments of a generated function."""
     info = getattr(codegen, "pytree_info", None)
     targets = [str(n.target).lstrip("*") for n in nodes if n.op == "placeholder"]
     return [*(info.orig_args if info is not None else ()), *targets]

@@ -140,10 +140,8 @@ def as_distinct(
 def flat_inputs(graph: fx.Graph, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """Return the value of every placeholder of `graph` for a call of its module.
 
-    Raises
-    ------
-    PartitionError
-        If the call leaves out an input, adds one, or gives one of another structure.
+    Raise PartitionError if the call leaves out an input, adds one, or gives one of another
+    structure.
     """
     info = getattr(graph._codegen, "pytree_info", None)
     spec = getattr(info, "in_spec", None)
@@ -292,7 +290,6 @@ def _one_line(spec: pytree.TreeSpec) -> str:
 
 
 def _parameters(graph: fx.Graph) -> list[inspect.Parameter]:
-    """Return the signature that the placeholders of `graph` make."""
     parameters: list[inspect.Parameter] = []
     for node in graph.nodes:
         if node.op != "placeholder":

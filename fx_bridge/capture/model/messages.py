@@ -57,8 +57,6 @@ def remedy(causes: Sequence[BaseException], model: nn.Module, runs: str = "") ->
     ----------
     causes : sequence of Exception
         The first is the one to explain.
-    model : torch.nn.Module
-        Used for the devices of its weights.
     runs : str
         Result of a plain run, as the beginning of a sentence; empty if unknown.
     """
@@ -96,7 +94,6 @@ def remedy(causes: Sequence[BaseException], model: nn.Module, runs: str = "") ->
 
 
 def _data_dependent(sources: frozenset[str], others: bool) -> str:
-    """Return the advice for a value that Python reads to decide a branch or a size."""
     inputs = sorted(source for source in sources if not source.startswith("weight "))
     reads = "that line reads a value of a tensor"
     if inputs and len(inputs) == len(sources):
@@ -127,17 +124,8 @@ def _is_others(error: BaseException) -> bool:
 def source_place(frames: Iterable[tuple[FrameType, int]], model: nn.Module) -> str:
     """Return the innermost submodule of `model`, and the last source line outside torch.
 
-    Parameters
-    ----------
-    frames : iterable of (frame, line number)
-        Outermost first.
-    model : torch.nn.Module
-        Names the modules on the stack.
-
-    Returns
-    -------
-    str
-        Such as ``"in module 'head' at model.py:12, 'return x.view(3, -1)'"``; empty if unknown.
+    Such as ``"in module 'head' at model.py:12, 'return x.view(3, -1)'"``; empty if unknown. Frames
+    come outermost first, with line numbers.
     """
     names = {id(module): name for name, module in model.named_modules() if name}
     module = place = ""

@@ -34,10 +34,8 @@ class Assignments(TorchFunctionMode):
     ----------
     model : torch.nn.Module
         Named in messages.
-    state : mapping of str to torch.Tensor
-        Traced parameters and buffers, by name.
-    inputs : mapping of str to torch.Tensor
-        Tensors among the inputs, by path.
+    state, inputs : mapping of str to torch.Tensor
+        Traced parameters and buffers by name, and tensors among the inputs by path.
 
     Attributes
     ----------
@@ -92,13 +90,7 @@ class Assignments(TorchFunctionMode):
             )
 
     def settle(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Write the values of buffers that forward replaced; refuse replaced parameters.
-
-        Parameters
-        ----------
-        state : mapping of str to torch.Tensor
-            The parameters and buffers after the call.
-        """
+        """Write the buffers that forward replaced, given the state after it; refuse parameters."""
         for name, (tensor, _) in self._state.items():
             found = state.get(name, tensor)
             if found is tensor:

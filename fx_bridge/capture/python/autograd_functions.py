@@ -87,21 +87,9 @@ class _Recorded(HigherOrderOperator):
 
 
 def record(function: type[Any], args: tuple[Any, ...], apply: Callable[[], Any]) -> Any:
-    """Record a call as one node of the graph being traced, and return its value.
+    """Record a call of `function` as one node of the graph being traced, and return its value.
 
-    Parameters
-    ----------
-    function : type
-        The class.
-    args : tuple
-        Of ``function.apply``.
-    apply : callable
-        Runs that call.
-
-    Raises
-    ------
-    NotKeptError
-        If the node would not do the same as the call.
+    Raise NotKeptError if the node would not do the same as the call, which `apply` runs.
     """
     leaves, structure = pytree.tree_flatten(args)
     passed = [leaf for leaf in leaves if _is_passed(leaf)]
@@ -125,12 +113,7 @@ def record(function: type[Any], args: tuple[Any, ...], apply: Callable[[], Any])
 def record_module(call: nn.Module, passed: Sequence[Any]) -> Any:
     """Record a call of a module as one node of the graph being traced, and return its value.
 
-    Parameters
-    ----------
-    call : torch.nn.Module
-        May write to its arguments and read their values; it runs on fake tensors too.
-    passed : sequence
-        Its arguments.
+    The module may write to its arguments and read their values, and runs on fake tensors too.
     """
     mode = get_proxy_mode()
     assert mode is not None

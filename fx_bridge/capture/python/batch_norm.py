@@ -22,13 +22,7 @@ from fx_bridge.capture.python.autograd_functions import record_module
 
 
 class CumulativeBatchNorm(nn.Module):
-    """Normalises a batch, and updates averages of its statistics over all batches.
-
-    Parameters
-    ----------
-    eps : float
-        Added to variances.
-    """
+    """Normalises a batch, and updates averages of its statistics over all batches."""
 
     def __init__(self, eps: float) -> None:
         super().__init__()

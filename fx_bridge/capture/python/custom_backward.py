@@ -113,15 +113,7 @@ def lost_backward(module: fx.GraphModule) -> str:
 
 
 def check_backward(module: fx.GraphModule, verb: str) -> None:
-    """Raise PartitionError if gradients of `module` would be wrong.
-
-    Parameters
-    ----------
-    module : torch.fx.GraphModule
-        Of a captured graph, or a split of it.
-    verb : str
-        Purpose of the gradients, such as ``"plan for training"``.
-    """
+    """Raise PartitionError ("cannot `verb`: ...") if gradients of `module` would be wrong."""
     if lost := lost_backward(module):
         raise PartitionError(f"cannot {verb}: {lost}")
 
@@ -155,7 +147,6 @@ class _Functions:
         self._known = 0
 
     def replacements(self) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-        """Yield owner, name and replacement of methods."""
         # A lazy import: only captures need dynamo.
         from torch._dynamo.variables.misc import AutogradFunctionVariable
 
@@ -264,7 +255,6 @@ def _has_gradients(cls: type[Any], args: tuple[Any, ...]) -> bool:
 
 
 def _subclasses(cls: type[Any]) -> set[type[Any]]:
-    """Return all direct and indirect subclasses of a class."""
     own = set(cls.__subclasses__())
     return own.union(*map(_subclasses, own))
 

@@ -36,7 +36,6 @@ def restore_reads(module: fx.GraphModule) -> None:
 
 
 def _is_written(node: fx.Node) -> bool:
-    """Return True if an operator writes to a value or to a view of it."""
     for user in node.users:
         if not isinstance(user.target, OpOverload):
             continue

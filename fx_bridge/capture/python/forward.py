@@ -22,10 +22,7 @@ from fx_bridge.capture.python.inference_mode import recorded_inference_mode
 def carried_out(model: nn.Module) -> Iterator[list[str]]:
     """Carry out effects without operators in traced calls of `model` within the block.
 
-    Yields
-    ------
-    list of str
-        Filled with remarks about the graph for its user.
+    Yields a list, filled with remarks about the graph for its user.
     """
     registered = _state(model)
     notes: list[str] = []

@@ -139,8 +139,6 @@ def _noting(path: str, original: Callable[[], Any], asked: set[str]) -> Callable
 
 
 class _OfTensors(TorchFunctionMode):
-    """Records queries about tensors."""
-
     def __init__(self, asked: set[str]) -> None:
         super().__init__()
         self.asked = asked
@@ -166,17 +164,7 @@ def _question_of(func: Any, name: str) -> str:
 def answers_now(
     questions: Collection[str], inputs: Sequence[Any], weights: Mapping[str, torch.Tensor]
 ) -> dict[str, Any]:
-    """Return the present answers to queries.
-
-    Parameters
-    ----------
-    questions : collection of str
-        The queries of forward.
-    inputs : sequence
-        The values of placeholders.
-    weights : mapping of str to torch.Tensor
-        By name.
-    """
+    """Return the present answers to queries, given the values of placeholders and the weights."""
     tensors = [each for each in inputs if isinstance(each, torch.Tensor)]
     found: dict[str, Any] = {}
     for question in questions:

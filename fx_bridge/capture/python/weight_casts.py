@@ -40,6 +40,5 @@ def casting_weights_once() -> Iterator[None]:
 
 
 def _depth() -> int:
-    """Return the nesting depth of autocast regions."""
     torch.autocast_increment_nesting()
     return torch.autocast_decrement_nesting()

@@ -33,10 +33,7 @@ class Exported(NamedTuple):
 def batch_size_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     """Return the size that dimension 0 has in most tensors; in a tie, the first one's.
 
-    Raises
-    ------
-    PartitionError
-        If no input is a tensor with a dimension.
+    Raise PartitionError if no input is a tensor with a dimension.
     """
     sizes = Counter(tensor.size(0) for tensor in _tensors((args, kwargs)))
     if not sizes:

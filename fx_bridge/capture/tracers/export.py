@@ -49,12 +49,10 @@ def export(
     aware: bool = True,
     repeats: RepeatedFunctions | None = None,
 ) -> tuple[fx.GraphModule, str]:
-    """Export `model`.
+    """Export `model` as a graph that reads parameters by ``get_attr``, with remarks for its user.
 
     Parameters
     ----------
-    args, kwargs : tuple, dict
-        The example inputs.
     dynamic_shapes : optional
         As of ``torch.export.export``.
     strict : bool
@@ -65,13 +63,6 @@ def export(
         Let ``torch.compiler.is_exporting()`` be true in forward.
     repeats : RepeatedFunctions, optional
         Traces repeated function calls once. Not in strict mode.
-
-    Returns
-    -------
-    torch.fx.GraphModule
-        Reads its parameters by ``get_attr``.
-    str
-        Remarks about the graph for its user.
     """
 
     def exported() -> ExportedProgram:
@@ -218,10 +209,7 @@ def _has_effects(graph: fx.Graph) -> bool:
 def load_program(path: str | os.PathLike[str]) -> ExportedProgram:
     """Read a program that ``torch.export.save`` wrote.
 
-    Raises
-    ------
-    PartitionError
-        If the file is missing, unreadable or no exported program.
+    Raise PartitionError if the file is missing, unreadable or no exported program.
     """
     file = Path(path)
     check_file(file, "the path of a .pt2 file that torch.export.save(program, path) wrote")

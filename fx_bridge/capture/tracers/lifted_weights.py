@@ -22,21 +22,19 @@ def is_weight(value: object) -> bool:
 def inputs_to_weights(
     module: fx.GraphModule, weights: Mapping[fx.Node, tuple[str, torch.Tensor]]
 ) -> dict[str, str]:
-    """Replace placeholders of `module` by attributes.
+    """Replace placeholders of `module` by attributes, in place.
+
+    The module takes its remaining inputs afterwards; of nested ones, the leaves in order.
 
     Parameters
     ----------
-    module : torch.fx.GraphModule
-        Changed in place. It takes its remaining inputs afterwards; of nested ones, the leaves in
-        order.
     weights : mapping of torch.fx.Node to tuple of str and torch.Tensor
         For each placeholder the dotted path at which to register its tensor, and the tensor.
 
     Returns
     -------
     dict of str to str
-        Final path of each placeholder's tensor, by the name of the placeholder: the wanted one,
-        unless it was taken.
+        Path of each tensor, by the name of its placeholder: the wanted one, unless it was taken.
     """
     graph = module.graph
     paths: dict[str, str] = {}

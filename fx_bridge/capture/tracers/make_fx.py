@@ -44,17 +44,8 @@ def trace_operators(
 ) -> tuple[fx.GraphModule, str]:
     """Trace the operators that `model` runs, on copies of its weights and of the inputs.
 
-    Returns
-    -------
-    torch.fx.GraphModule
-        Called like the model; its attributes are the model's own parameters and buffers.
-    str
-        Remarks about the graph for its user.
-
-    Raises
-    ------
-    RuntimeError
-        If the operators depend on values that may differ in another call.
+    Return a module called like the model, with its own parameters and buffers, and remarks for its
+    user. Raise RuntimeError if the operators depend on values that may differ in another call.
     """
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     leaves, spec = pytree.tree_flatten((args, kwargs))

@@ -292,7 +292,6 @@ def _after(last: fx.Node, graph: fx.Graph) -> list[fx.Node]:
 
 
 def _written(node: fx.Node) -> list[fx.Node]:
-    """Return the values that a node of a graph writes to."""
     if not isinstance(node.target, OpOverload):
         return []
     values = {read: read.meta.get("val") for read in node.all_input_nodes}

@@ -29,17 +29,9 @@ _DEVICES: Final = ("cpu", "cuda")
 
 
 def faithful_trace(model: nn.Module, concrete_args: dict[str, Any] | None) -> fx.GraphModule:
-    """Trace `model` symbolically.
+    """Trace `model` by ``torch.fx.symbolic_trace``, with the same `concrete_args`.
 
-    Parameters
-    ----------
-    concrete_args : dict, optional
-        As of ``torch.fx.symbolic_trace``.
-
-    Raises
-    ------
-    RuntimeError
-        If the graph would lose something of the model; the message names it in one line.
+    Raise RuntimeError if the graph would lose something of the model, named in one line.
 
     Examples
     --------
@@ -92,7 +84,6 @@ class _Tracer(fx.Tracer):
 
 
 def _held(module: nn.Module) -> dict[tuple[int, str], Any]:
-    """Return the attributes, parameters and buffers of a module."""
     tables = vars(module), module._parameters, module._buffers
     return {
         (number, name): value

@@ -36,12 +36,8 @@ _PLAIN: Final = (torch.Tensor, torch.dtype, torch.device, str, int, float, compl
 def trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.GraphModule:
     """Trace symbolically, with fixed values for arguments of the example that are no tensors.
 
-    Otherwise ``if mask is None`` would see a proxy and take the wrong branch.
-
-    Raises
-    ------
-    RuntimeError
-        If the graph would lose something of the model; the message names it in one line.
+    Otherwise ``if mask is None`` would see a proxy and take the wrong branch. Raise RuntimeError if
+    the graph would lose something of the model, named in one line.
     """
     parameters = inspect.signature(model.forward).parameters
     given = inspect.signature(model.forward).bind(*args, **kwargs).arguments
@@ -134,7 +130,6 @@ def complete(
 
 
 def _fill(module: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Compute missing values, from those of the placeholders or the inputs."""
     missing = next(node for node in module.graph.nodes if _lacks_value(node))
     given = all("val" in node.meta for node in module.graph.find_nodes(op="placeholder"))
     if not given and not args and not kwargs and needs_inputs(module.graph):
