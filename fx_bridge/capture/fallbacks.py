@@ -78,23 +78,16 @@ class DiffersError(Exception):
 
 @dataclass
 class Attempt:
-    """A capture in progress: the model, its inputs, and the failures of earlier ways.
+    """A capture in progress: the model, its example inputs, and the failures of earlier ways.
 
     Attributes
     ----------
-    args, kwargs : tuple, dict
-        Example inputs of the model.
-    dynamic_batch : bool
-        Keep the size of the batch symbolic.
-    dynamic_shapes : optional
-        As ``torch.export.export`` takes them.
+    dynamic_batch, dynamic_shapes, check : optional
+        As :func:`fx_bridge.capture` takes them.
     constants : mapping of str to torch.Tensor
         Values of fixed inputs, by path.
-    check : bool
-        Reject graphs that compute something else than the model.
     failures : dict of str to str
-        Descriptions of failed ways, by the first line of the error, so that a repeated error is
-        told once.
+        Descriptions of failed ways, by the first line of the error: repeated errors count once.
     causes : list of Exception
         The errors themselves, in order.
     differentiated : list of str

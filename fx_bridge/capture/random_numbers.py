@@ -44,15 +44,13 @@ def _is_random(node: fx.Node, module: nn.Module) -> bool:
             if inner.op not in ("placeholder", "get_attr", "output")
         )
     overload = _overload(node)
-    if overload is None:
-        name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
-        if name not in _PYTHON_RANDOM:
-            return False
+    name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
+    if overload is None and name not in _PYTHON_RANDOM:
+        return False
     arguments = _arguments(node, overload)
     if any(arguments.get(flag) is False for flag in _TRAINING_FLAGS):
         return False
     # Dropout draws nothing at probability 0, bernoulli does.
-    name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
     probability = arguments.get("dropout_p", arguments.get("p") if "dropout" in name else None)
     return not isinstance(probability, (int, float)) or probability > 0
 

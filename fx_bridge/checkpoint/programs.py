@@ -25,8 +25,7 @@ from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
-from fx_bridge.capture.model.attributes import paths_read_by, stage_results
-from fx_bridge.capture.model.held_names import is_of_torch
+from fx_bridge.capture.model.attributes import is_of_torch, paths_read_by, stage_results
 from fx_bridge.capture.model.messages import quiet
 from fx_bridge.checkpoint.manifest import check_file, file_sha256
 from fx_bridge.equivalence.calls import first_line

@@ -36,13 +36,7 @@ class Span:
 
 @dataclass(slots=True)
 class AllocationRecord:
-    """Allocations of this process while :func:`record_allocations` was open.
-
-    Attributes
-    ----------
-    spans : tuple of Span
-        Marked parts, by start; filled when the recording ends.
-    """
+    """Allocations while :func:`record_allocations` was open; it fills `spans` at the end."""
 
     spans: tuple[Span, ...] = ()
     _last: Any = field(default=None, repr=False)

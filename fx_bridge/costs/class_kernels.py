@@ -18,7 +18,6 @@ import torch
 from torch import fx
 
 from fx_bridge.capture.graph import CapturedGraph
-from fx_bridge.choices import CPU_KERNELS, CUDA_KERNELS
 from fx_bridge.costs.device_specs import DeviceSpec
 from fx_bridge.costs.recomputation import rng_state_bytes
 from fx_bridge.storages.attention import AttentionCall
@@ -32,16 +31,9 @@ Kernels = tuple[str | None, tuple[str, ...] | None]
 
 @dataclass(frozen=True, slots=True)
 class ClassCosts:
-    """A graph as some device classes run it.
+    """A graph with the kernels of some device classes.
 
-    Attributes
-    ----------
-    captured : CapturedGraph
-        With the kernels of these classes.
-    specs : mapping of str to DeviceSpec
-        The classes.
-    kernels : mapping of str to str
-        By operator with attention, the kernel that runs it, or several separated by commas.
+    The kernel of attention is by operator; several are separated by commas.
     """
 
     captured: CapturedGraph
@@ -96,20 +88,14 @@ def _with_each(captured: CapturedGraph, wanted: Collection[Kernels]) -> list[Cap
     given = captured.device_type, captured.attention
     same = {given}
     if _on_meta(captured.graph):
-        same |= {kernels for kernels in wanted if _chosen(kernels) == _chosen(given)}
+        own = DeviceKernels(*given).on_meta
+        same |= {kernels for kernels in wanted if DeviceKernels(*kernels).on_meta == own}
     return [captured if kernels in same else captured.with_kernels(*kernels) for kernels in wanted]
 
 
 def _on_meta(graph: fx.Graph) -> bool:
     leaves = (leaf for node in graph.nodes for leaf in tensor_leaves(node.meta.get("val")))
     return all(leaf.device.type == "meta" for leaf in leaves)
-
-
-def _chosen(kernels: Kernels) -> Kernels:
-    """Return kernels with the defaults of a graph on the meta device."""
-    device_type = kernels[0] or "cuda"
-    default = CPU_KERNELS if device_type == "cpu" else CUDA_KERNELS
-    return device_type, default if kernels[1] is None else kernels[1]
 
 
 _OTHERS: Final = ("fused", "apart")

@@ -27,17 +27,7 @@ from fx_bridge.storages.tensor_subclasses import any_wrapper, tensors_in
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One kernel of a backward pass.
-
-    Attributes
-    ----------
-    flops : int
-        Floating-point operations; 0 for a kernel that only moves bytes.
-    moved_bytes : int
-        Bytes read and written.
-    dtype : str
-        Dtype of its arithmetic.
-    """
+    """One kernel: floating-point operations in `dtype`, if any, and bytes read and written."""
 
     flops: int
     moved_bytes: int

@@ -122,15 +122,7 @@ def run_backward(outputs: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RunInputs:
-    """Inputs of a graph for repeated runs on this machine.
-
-    Attributes
-    ----------
-    values : tuple
-        Of the placeholders.
-    tensors : tuple of torch.Tensor
-        Tensors among the values, and the weights.
-    """
+    """Values of placeholders for repeated runs on this machine; tensors include the weights."""
 
     values: tuple[Any, ...]
     tensors: tuple[torch.Tensor, ...]

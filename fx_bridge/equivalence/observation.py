@@ -101,16 +101,13 @@ def observe(
         for parameter in module.parameters():
             parameter.grad = None
         inputs = _cloned((args, dict(kwargs)))
-        leaves = [
-            leaf
-            for leaf in pytree.tree_leaves(inputs)
-            if isinstance(leaf, torch.Tensor) and leaf.requires_grad
-        ]
+        leaves = [leaf for leaf in tensor_leaves(inputs) if leaf.requires_grad]
         torch.manual_seed(seed)
         with torch.set_grad_enabled(gradients or torch.is_grad_enabled()), saying(*_FAILURES[role]):
             outputs = module(*inputs[0], **inputs[1])
         random_state = [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]
         state, written = _state(module, before)
+        tensors = [t for t in pytree.tree_leaves(outputs) if isinstance(t, torch.Tensor)]
         observation = Observation(
             # Outputs may be parameters or buffers, which are about to be restored.
             outputs=_detached(outputs),
@@ -118,11 +115,7 @@ def observe(
             state=state,
             written=written,
             shared=_sharing(module, inputs, outputs),
-            differentiable=[
-                leaf.requires_grad
-                for leaf in pytree.tree_leaves(outputs)
-                if isinstance(leaf, torch.Tensor)
-            ],
+            differentiable=[tensor.requires_grad for tensor in tensors],
             random_state=random_state,
             returned=_returned(inputs, outputs),
         )
@@ -132,7 +125,7 @@ def observe(
                 # For example torch.export may write buffers at the end that backward needs.
                 remedy += ", or compare with the captured module, which is split as it is"
             with saying(f"the backward pass of the {role} fails", remedy):
-                _backward(outputs, seed)
+                _backward([tensor for tensor in tensors if tensor.requires_grad], seed)
             for name, parameter in module.named_parameters(remove_duplicate=False):
                 held_by = observation.gradients.setdefault(original_name(module, name), {})
                 held_by[id(parameter)] = parameter.grad
@@ -179,12 +172,7 @@ def _returned(inputs: Any, outputs: Any) -> set[tuple[int, Any]]:
     return {place for place, value in named if id(value) in found}
 
 
-def _backward(outputs: Any, seed: int) -> None:
-    roots = [
-        leaf
-        for leaf in pytree.tree_leaves(outputs)
-        if isinstance(leaf, torch.Tensor) and leaf.requires_grad
-    ]
+def _backward(roots: list[torch.Tensor], seed: int) -> None:
     if not roots:
         raise PartitionError(
             "no output depends on a parameter that requires a gradient; "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import operator
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
@@ -21,10 +21,7 @@ _PLAIN: Final = (bool, int, float, complex, str, bytes)
 class Holder(Protocol):
     """A place, with a snapshot of its contents.
 
-    Attributes
-    ----------
-    label : str
-        As a person would write it: ``"store.calls"``; empty if changes need no report.
+    Its label is as a person would write it: ``"store.calls"``; empty if changes need no report.
     """
 
     label: str
@@ -108,12 +105,7 @@ class Entries:
         if not assigned and self._is_as_before():
             return []
         now, before = {**self._now(), **assigned}, self.before
-        names = [
-            name
-            for name in dict.fromkeys((*before, *now))
-            if name not in self.silent
-            and not is_same(before.get(name, MISSING), now.get(name, MISSING))
-        ]
+        names = [name for name in _differing(before, now) if name not in self.silent]
         if self.prefix is not None:
             return [f"{self.prefix}{name}" for name in names]
         return [self.label] if names or [*map(id, now)] != [*map(id, before)] else []
@@ -189,10 +181,7 @@ class Named:
 
     def changed(self) -> list[str]:
         """Return the labels of the names with other values."""
-        now = self._now()
-        names = dict.fromkeys((*self.before, *now))
-        same = ((n, self.before.get(n, MISSING), now.get(n, MISSING)) for n in names)
-        return [f"{self.prefix}{name}" for name, old, new in same if not is_same(old, new)]
+        return [f"{self.prefix}{name}" for name in _differing(self.before, self._now())]
 
     def put_back(self) -> None:
         """Restore the value of every name."""
@@ -240,15 +229,7 @@ class Cell:
 
 
 class Status:
-    """A state with a getter and a setter.
-
-    Parameters
-    ----------
-    get, put : callable
-        Read the state as an independent value, and set it.
-    same : callable
-        Compares two such values.
-    """
+    """A state with a getter and a setter, of independent values that `same` compares."""
 
     def __init__(
         self,
@@ -296,6 +277,12 @@ class Values:
                 torch._C._autograd._unsafe_set_version_counter((part,), (version,))
         if self.tensor.is_leaf and self.tensor.requires_grad != self.requires_grad:
             self.tensor.requires_grad_(self.requires_grad)
+
+
+def _differing(before: Mapping[Any, Any], now: Mapping[Any, Any]) -> Iterator[Any]:
+    for name in dict.fromkeys((*before, *now)):
+        if not is_same(before.get(name, MISSING), now.get(name, MISSING)):
+            yield name
 
 
 def copied_values(value: Any, label: str) -> Status:

@@ -82,14 +82,7 @@ class Slot(NamedTuple):
 
 
 class Reachable:
-    """The Python state that a model can reach, and its present values.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        Start of the walk.
-    others : object
-        Further starts, such as the inputs of a call.
+    """The Python state that a model, and `others` such as its inputs, can reach, with its values.
 
     Attributes
     ----------

@@ -115,18 +115,11 @@ class Changes:
 
 
 class PythonState:
-    """A snapshot of the state that a model's Python code can reach.
+    """A snapshot of the state that a model's Python code, or the inputs of a call, can reach.
 
     Tracing runs forward, which may count its calls, keep a value, or register hooks and remember
     that it has. All of that is restored. If only the hooks were kept, the next call would register
     them again; a table made in tracing has no values.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        The module of forward.
-    inputs : object
-        Of a call.
     """
 
     def __init__(self, model: nn.Module, inputs: object = ()) -> None:
@@ -196,13 +189,7 @@ class PythonState:
 
 
 class _Elsewhere:
-    """State of the process: random generators, environment, switches of torch.
-
-    Parameters
-    ----------
-    generators : list of Status
-        Further generators of random numbers, found in the model.
-    """
+    """State of the process: random generators, environment, switches of torch."""
 
     def __init__(self, generators: list[Status]) -> None:
         self.seeds = [*_torch_generators()]

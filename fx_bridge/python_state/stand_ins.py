@@ -28,16 +28,9 @@ def memoised(value: Any) -> Any:
 class Memo:
     """Stands for a function under ``functools.lru_cache``, and leaves its cache unchanged.
 
-    Parameters
-    ----------
-    original : callable
-        The function, or a property or the like of it. Its cached results are used; others are
-        computed and cached here.
-
-    Attributes
-    ----------
-    value : callable
-        The function to call, bound as a method if it is an attribute of a class.
+    Cached results of the original, or of one in a property or the like, are used; others are
+    computed and cached here. `value` is the function to call, bound as a method if it is an
+    attribute of a class.
     """
 
     def __init__(self, original: Any) -> None:
@@ -70,13 +63,7 @@ class Memo:
 
 
 class Replayed:
-    """Stands for an iterator: takes from a copy of it, or from itself if it cannot be copied.
-
-    Attributes
-    ----------
-    value : iterator
-        The iterator to take from.
-    """
+    """Stands for an iterator: `value` takes from a copy of it, or from itself if it has none."""
 
     def __init__(self, original: Iterator[Any]) -> None:
         self._taken: list[Any] = []

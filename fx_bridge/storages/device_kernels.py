@@ -65,6 +65,11 @@ class DeviceKernels(TorchFunctionMode):
         tensors = itertools.chain(module.parameters(), module.buffers())
         if {tensor.device.type for tensor in tensors} != {"meta"}:
             return self.device_type, self.attention
+        return self.on_meta
+
+    @property
+    def on_meta(self) -> tuple[str, tuple[str, ...]]:
+        """Device type and attention kernels for tensors on the meta device."""
         device_type = self.device_type or "cuda"
         own = CPU_KERNELS if device_type == "cpu" else CUDA_KERNELS
         return device_type, own if self.attention is None else self.attention

@@ -21,6 +21,13 @@ PLAIN: Final = (
 _TYPES: Final = (FakeTensor, nn.Parameter, nn.Buffer)
 
 
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """The index of an argument that a call returns itself."""
+
+    index: int
+
+
 class NotRepeatableError(Exception):
     """A tensor that is more than its sizes, or a value of an unknown type."""
 

@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 from fx_bridge.storages.fakes import (
     PLAIN,
+    Argument,
     Fake,
     NotRepeatableError,
     checked,
@@ -73,19 +74,8 @@ class _Result:
     new_bytes: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Argument:
-    index: int
-
-
 class RepeatedCalls:
-    """Results of calls on the fake tensors of one mode.
-
-    Parameters
-    ----------
-    mode : FakeTensorMode
-        Mode of the results.
-    """
+    """Results of calls on the fake tensors of one mode, in which they are made again."""
 
     def __init__(self, mode: FakeTensorMode) -> None:
         self._mode = mode
@@ -166,7 +156,7 @@ class RepeatedCalls:
         return {read: pytree.tree_map(made, value) for read, value in given.values.items()}
 
     def _part(self, part: Any, call: Call, storages: list[torch.UntypedStorage]) -> Any:
-        if isinstance(part, _Argument):
+        if isinstance(part, Argument):
             return call.tensors[part.index]
         return part.made(storages, self._mode) if isinstance(part, Fake) else part
 
@@ -229,7 +219,7 @@ def _result(call: Call, parts: Iterable[Any], container: type | None) -> _Result
     found: list[Any] = []
     for part in parts:
         if id(part) in index_of:
-            found.append(_Argument(index_of[id(part)]))
+            found.append(Argument(index_of[id(part)]))
         elif isinstance(part, torch.Tensor):
             if part.requires_grad:
                 raise NotRepeatableError

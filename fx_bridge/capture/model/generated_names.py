@@ -23,7 +23,7 @@ from torch.fx.graph import (
     _PyTreeCodeGen,
 )
 
-from fx_bridge.capture.model.held_names import is_reserved, own_attribute
+from fx_bridge.capture.model.attributes import is_reserved, own_attribute
 from solver import PartitionError
 
 _HELD: Final = "fxpartition_held_"

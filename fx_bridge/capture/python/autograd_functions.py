@@ -45,13 +45,8 @@ class Passed:
 class FunctionCall(nn.Module):
     """Applies a ``torch.autograd.Function`` to the arguments of a graph and its own constants.
 
-    Parameters
-    ----------
-    function : type
-        A subclass of ``torch.autograd.Function``.
-    arguments : tuple
-        Of ``function.apply``: :class:`Passed` in the place of those from the graph; others, such as
-        classes, as they are.
+    In `arguments`, those of ``apply``, :class:`Passed` stands for each one from the graph. Others,
+    such as classes, are as they are.
     """
 
     def __init__(self, function: type[Any], arguments: tuple[Any, ...]) -> None:

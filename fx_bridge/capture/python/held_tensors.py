@@ -26,10 +26,8 @@ class HeldTensors(TorchFunctionMode):
 
     Parameters
     ----------
-    registered : mapping of str to torch.Tensor
-        The parameters and buffers of the model, by name.
-    traced : mapping of str to torch.Tensor
-        The traced tensor of each.
+    registered, traced : mapping of str to torch.Tensor
+        The parameters and buffers of the model, and the traced tensor of each, by name.
 
     Attributes
     ----------

@@ -173,13 +173,11 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def check(self) -> None:
         """Raise RuntimeError if a value that forward changes decided the computation."""
-        for name in sorted(self.decided & self._written):
+        changed = sorted(self.decided & self._written)
+        changed += [f"the buffer {name!r}" for name in sorted(self.decided & self._buffers.keys())]
+        if changed:
             raise RuntimeError(
-                f"the value of {name} decides what is computed, and forward changes it"
-            )
-        for name in sorted(self.decided & self._buffers.keys()):
-            raise RuntimeError(
-                f"the value of the buffer {name!r} decides what is computed, and forward changes it"
+                f"the value of {changed[0]} decides what is computed, and forward changes it"
             )
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -267,7 +265,8 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except Exception:
             # The CPU lacks the kernel, or the model raises: the trace will report it.
             return None
-        if any(_is_large(leaf) for leaf in pytree.tree_leaves(value)):
+        made = (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))
+        if any(leaf.numel() > _MOST_ELEMENTS for leaf in made):
             return None
         return value, frozenset().union(*(shadow.origins for shadow in shadows.values()))
 
@@ -357,7 +356,3 @@ def _computing() -> Iterator[None]:
 
 def _memory(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
-
-
-def _is_large(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.numel() > _MOST_ELEMENTS

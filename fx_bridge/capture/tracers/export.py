@@ -18,9 +18,9 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 
+from fx_bridge.capture.model.attributes import attribute_at
 from fx_bridge.capture.model.dataclass_values import with_dataclasses
 from fx_bridge.capture.model.generated_names import held_name, with_own_names
-from fx_bridge.capture.model.held_names import own_attribute
 from fx_bridge.capture.model.messages import quiet
 from fx_bridge.capture.model.mode import of_one_mode
 from fx_bridge.capture.python.data_reads import restore_reads
@@ -91,8 +91,7 @@ def export(
     check_constants(module, model)
     restore_reads(module)
     for node in module.graph.find_nodes(op="get_attr"):
-        prefix, _, name = str(node.target).rpartition(".")
-        if isinstance(own_attribute(module.get_submodule(prefix), name), FakeTensor):
+        if isinstance(attribute_at(module, str(node.target)), FakeTensor):
             # For example x.data: strict export takes it for a constant, without a value.
             raise RuntimeError(f"a value was lost: {node.target!r} depends on no input any more")
     copy_training(model, module)
@@ -196,14 +195,12 @@ def _has_effects(graph: fx.Graph) -> bool:
     It drops random operators without readers and regions of another grad mode, and moves writes to
     the end, where backward may need the old values.
     """
-    for node in graph.nodes:
-        if isinstance(node.target, HigherOrderOperator):
-            return True
-        if isinstance(node.target, OpOverload) and (
-            node.target._schema.is_mutable or torch.Tag.nondeterministic_seeded in node.target.tags
-        ):
-            return True
-    return False
+    seeded = torch.Tag.nondeterministic_seeded
+    return any(
+        isinstance(target, HigherOrderOperator)
+        or (isinstance(target, OpOverload) and (target._schema.is_mutable or seeded in target.tags))
+        for target in (node.target for node in graph.nodes)
+    )
 
 
 def load_program(path: str | os.PathLike[str]) -> ExportedProgram:

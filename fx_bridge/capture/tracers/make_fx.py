@@ -6,11 +6,10 @@ records the operators that really run, those of backward passes included.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
@@ -177,11 +176,14 @@ class _Detaches(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name in ("tolist", "numpy", "__array__", "data_ptr"):
             raise RuntimeError(f"Tensor.{name} reads values that the next call may have otherwise")
-        with _set(self.marks, func in _DETACHING):
+        before, self.marks.asked = self.marks.asked, func in _DETACHING
+        try:
             if func is torch.Tensor.detach_:
                 # Autograd does it without an operator.
                 stand_for(args[0], args[0].detach())
             return func(*args, **(kwargs or {}))
+        finally:
+            self.marks.asked = before
 
 
 _DETACHING: Final = (
@@ -190,15 +192,6 @@ _DETACHING: Final = (
     torch.detach,
     torch.Tensor.data.__get__,  # type: ignore[attr-defined]
 )
-
-
-@contextlib.contextmanager
-def _set(marks: _Marks, asked: bool) -> Iterator[None]:
-    before, marks.asked = marks.asked, asked
-    try:
-        yield
-    finally:
-        marks.asked = before
 
 
 def _keep_gradients(graph: fx.Graph) -> None:

@@ -33,6 +33,7 @@ from fx_bridge.capture.python.known_values import KnownValues
 from fx_bridge.capture.tracers.lean import stack_trace
 from fx_bridge.storages.fakes import (
     PLAIN,
+    Argument,
     Fake,
     NotRepeatableError,
     checked,
@@ -42,11 +43,6 @@ from fx_bridge.storages.fakes import (
 )
 from fx_bridge.storages.mutations import written_arguments
 from fx_bridge.storages.tensor_subclasses import tensors_in
-
-
-@dataclass(frozen=True, slots=True)
-class _Argument:
-    index: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +62,7 @@ class _Recording:
         Arguments that become values of added nodes, and the indices of these: ``x.to(x.device)`` is
         `x`.
     results : tuple
-        An :class:`_Argument`, a plain value, or a :class:`~fx_bridge.storages.fakes.Fake` with the
-        index of its node.
+        An ``Argument``, a plain value, or a ``Fake`` with the index of its node.
     """
 
     nodes: tuple[tuple[fx.Node, str | None], ...]
@@ -248,7 +243,7 @@ class RepeatedFunctions(TorchFunctionMode):
         results: list[Any] = []
         twice: dict[int, torch.Tensor] = {}
         for result in recording.results:
-            if isinstance(result, _Argument):
+            if isinstance(result, Argument):
                 results.append(tensors[result.index])
             elif isinstance(result, tuple):
                 tensor, index = result
@@ -339,7 +334,7 @@ def _recorded(
             continue
         same = next((index for index, each in enumerate(tensors) if each is leaf), None)
         if same is not None:
-            results.append(_Argument(same))
+            results.append(Argument(same))
             continue
         fake = checked(leaf)
         is_argument, index = places.get(RepeatedFunctions._node(tracer, fake), (True, 0))
