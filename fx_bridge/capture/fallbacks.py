@@ -35,7 +35,7 @@ from fx_bridge.capture.python.custom_backward import (
     with_remedy,
 )
 from fx_bridge.capture.python.held_tensors import writes_to
-from fx_bridge.capture.python.surroundings import all_questions, noted_questions
+from fx_bridge.capture.python.surroundings import all_queries, noted_queries
 from fx_bridge.capture.python.weight_casts import casting_weights_once
 from fx_bridge.capture.tracers.dynamic_batch import Exported, export_dynamic
 from fx_bridge.capture.tracers.export import export
@@ -154,7 +154,7 @@ class Attempt:
         try:
             watched = self.state.during(watch=watch, watch_inputs=how == "export")
             # Dynamo reads Python, and would compile the watching code too.
-            questions = noted_questions() if watch else contextlib.nullcontext(all_questions())
+            queries = noted_queries() if watch else contextlib.nullcontext(all_queries())
             # The other ways trace copies of parameters, or none.
             real = how in ("make_fx", "symbolic_trace") and can_run(
                 self.model, self.args, self.kwargs
@@ -164,7 +164,7 @@ class Attempt:
                 quiet(),
                 watched as changes,
                 own_backward(self.model) as lost,
-                questions as asked,
+                queries as asked,
                 _differentiations(self.differentiated),
                 kept,
             ):

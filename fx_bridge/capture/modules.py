@@ -165,7 +165,7 @@ def unknown_module(path: object, known: Iterable[str]) -> PartitionError:
         advice = f"its modules are {', '.join(known[:_SUGGESTIONS])} and so on"
         advice = advice if len(known) > _SUGGESTIONS else advice.removesuffix(" and so on")
     else:
-        advice = "its graph tells of no modules; capture the model itself"
+        advice = "its graph records no modules; capture the model itself"
     return PartitionError(f"the model has no module {path!r}; {advice}")
 
 

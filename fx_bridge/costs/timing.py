@@ -101,13 +101,11 @@ def measure_operators(
     inputs = RunInputs.of(captured, args, kwargs)
     runs = _Runs(captured, _clock(inputs.tensors), training)
     with untouched(captured), torch.set_grad_enabled(training):
-        for repeat in range(repeats + 1):
+        for _ in range(repeats + 1):
             for run in (runs.operators, runs.code):
                 if before_run is not None:
                     before_run()
                 run(inputs.fresh())
-            if repeat == 0:
-                runs.forget()
     return runs.medians()
 
 
@@ -135,9 +133,6 @@ class _Runs:
         readings = [clock() for _ in range(_CLOCK_CALLS)]
         steps = [after - before for before, after in itertools.pairwise(readings)]
         self._reading_ns = round(statistics.median(steps))
-        self.forget()
-
-    def forget(self) -> None:
         self._forward: list[dict[str, int]] = []
         self._backward: list[dict[str, int]] = []
         self._code: list[tuple[int, int]] = []
@@ -166,12 +161,13 @@ class _Runs:
         self._code.append((middle_ns - start_ns - reading_ns, stop_ns - middle_ns - reading_ns))
 
     def medians(self) -> OperatorTimes:
-        forward, backward = self._forward, self._backward
+        """Return the medians over all runs but the warm-up."""
+        forward, backward, code = self._forward[1:], self._backward[1:], self._code[1:]
         return OperatorTimes(
             {name: _median([run[name] for run in forward]) for name in self._names},
             {name: _median([run.get(name, 0) for run in backward]) for name in self._names},
-            self._permille([code for code, _ in self._code], forward),
-            self._permille([code for _, code in self._code], backward) if self._training else 1000,
+            self._permille([run[0] for run in code], forward),
+            self._permille([run[1] for run in code], backward) if self._training else 1000,
         )
 
     @staticmethod

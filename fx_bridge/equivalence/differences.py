@@ -30,16 +30,17 @@ class Comparison:
         expected_leaves, expected_spec = named_leaves(expected)
         found_leaves, found_spec = named_leaves(found)
         if expected_spec != found_spec:
-            self.max_abs_error = math.inf
             path, there, here = first_difference(expected, found)
             place = f" at {path}" if path else ""
-            self.differences.append(
-                f"the {what} has another structure{place}: {here} instead of {there} "
-                f"{suffix}".rstrip()
-            )
+            text = f"the {what} has another structure{place}: {here} instead of {there} {suffix}"
+            self._incomparable(text.rstrip())
             return
         for (path, a), (_, b) in zip(expected_leaves, found_leaves, strict=True):
             self.leaves(f"{what}{path} {suffix}".rstrip(), a, b)
+
+    def _incomparable(self, difference: str) -> None:
+        self.max_abs_error = math.inf
+        self.differences.append(difference)
 
     def leaves(self, where: str, expected: Any, found: Any) -> None:
         """Compare two tensors, or two values of any other type."""
@@ -74,8 +75,7 @@ class Comparison:
         there, here = parts_of(expected), parts_of(found)
         settings = [settings_of(tensor) for tensor in (expected, found)]
         if there.keys() != here.keys() or settings[0] != settings[1]:
-            self.max_abs_error = math.inf
-            self.differences.append(
+            self._incomparable(
                 f"{where} is made of {list(here)} with {settings[1]} instead of {list(there)} "
                 f"with {settings[0]}"
             )
@@ -87,11 +87,9 @@ class Comparison:
         self, where: str, expected: torch.Tensor, found: torch.Tensor, atol: float | None = None
     ) -> None:
         """Compare two tensors, to the bit without `atol`; any NaN equals any other."""
-        if is_wrapper(expected) != is_wrapper(found) or (
-            is_wrapper(expected) and type(expected) is not type(found)
-        ):
-            self.max_abs_error = math.inf
-            self.differences.append(
+        kinds = [type(each) if is_wrapper(each) else None for each in (expected, found)]
+        if kinds[0] is not kinds[1]:
+            self._incomparable(
                 f"{where} is a {type(found).__name__} instead of a {type(expected).__name__}"
             )
             return
@@ -100,8 +98,7 @@ class Comparison:
             if a != b:
                 if attribute == "shape":
                     a, b = tuple(a), tuple(b)
-                self.max_abs_error = math.inf
-                self.differences.append(f"{where} has {attribute} {b} instead of {a}")
+                self._incomparable(f"{where} has {attribute} {b} instead of {a}")
                 return
         if is_wrapper(expected) and not expected.is_nested:
             self._wrappers(where, expected, found, atol)
@@ -239,43 +236,33 @@ def compare_gradients(
                     f"tensor {index} of the output requires a gradient in the {one} but not in "
                     f"the {other}"
                 )
-    gradients: list[tuple[str, torch.Tensor | None, torch.Tensor | None]] = []
-    for names in classes:
-        where = f"the gradient of parameter {' = '.join(repr(name) for name in names)}"
-        gradients.append((where, _total(reference, names), _total(found, names)))
+    labels = [f"parameter {' = '.join(map(repr, names))}" for names in classes]
+    gradients = [
+        (label, _total(reference, names), _total(found, names))
+        for label, names in zip(labels, classes, strict=True)
+    ]
     pairs = zip(reference.input_gradients, found.input_gradients, strict=True)
-    gradients.extend(
-        (f"the gradient of differentiable input {index}", a, b)
-        for index, (a, b) in enumerate(pairs)
-    )
+    gradients += [(f"differentiable input {index}", *pair) for index, pair in enumerate(pairs)]
     # Some gradients are zero up to rounding, such as that of a bias before a softmax, so all have
     # one scale.
     scale = max((_largest(expected) for _, expected, _ in gradients), default=0.0)
-    for where, expected, actual in gradients:
-        _compare_optional(comparison, where, expected, actual, scale, gradient_rtol)
+    for name, expected, actual in gradients:
+        where = f"the gradient of {name}"
+        # A missing gradient and one of zeros differ to optimisers with momentum.
+        if (expected is None) != (actual is None):
+            missing, present = ("split", "model") if actual is None else ("model", "split")
+            text = f"{where} exists in the {present} but not in the {missing}"
+            comparison.differences.append(text)
+        elif expected is not None and actual is not None:
+            own_rtol = 16 * torch.finfo(expected.dtype).eps
+            rtol = own_rtol if gradient_rtol is None else gradient_rtol
+            comparison.tensors(where, expected, actual, rtol * scale)
 
 
 def _largest(tensor: torch.Tensor | None) -> float:
     if tensor is None or tensor.is_meta or not tensor.numel():
         return 0.0
     return float(tensor.to_dense().nan_to_num(0.0, 0.0, 0.0).abs().max())
-
-
-def _compare_optional(
-    comparison: Comparison,
-    where: str,
-    expected: torch.Tensor | None,
-    found: torch.Tensor | None,
-    scale: float,
-    rtol: float | None,
-) -> None:
-    # A missing gradient and one of zeros differ to optimisers with momentum.
-    if (expected is None) != (found is None):
-        missing, present = ("split", "model") if found is None else ("model", "split")
-        comparison.differences.append(f"{where} exists in the {present} but not in the {missing}")
-    elif expected is not None and found is not None:
-        rtol = 16 * torch.finfo(expected.dtype).eps if rtol is None else rtol
-        comparison.tensors(where, expected, found, rtol * scale)
 
 
 def _total(observation: Observation, names: tuple[str, ...]) -> torch.Tensor | None:

@@ -2,7 +2,7 @@
 
 Two operators are of one kind if they call the same target with the same numbers, on tensors of the
 same sizes, strides, offsets, types, devices and requires_grad. Their operands must coincide or
-share storages in the same pattern, and come alike from weights, inputs or operators. That can be
+share storages in the same pattern, and come from weights, inputs or operators equally. That can be
 decided for operators of ATen and of libraries (`RepeatedCalls.call`); any other is a kind by
 itself.
 """

@@ -206,7 +206,8 @@ class _StorageReplay(Replay):
     def _note(self, node: fx.Node, value: Any) -> None:
         example = self.examples.get(node)
         memories = [memory_of(part) for part in tensors_in(example)]
-        for memory, part in zip(memories, tensors_in(value) if memories else (), strict=False):
+        parts = [*zip(memories, tensors_in(value) if memories else (), strict=False)]
+        for memory, part in parts:
             if memory in self.input_of:
                 # Two inputs in one storage, such as a tensor and its view.
                 self.owner[memory_of(part)] = self.input_of[memory]
@@ -214,7 +215,7 @@ class _StorageReplay(Replay):
         if written:
             self.writes[node.name] = tuple(dict.fromkeys(written))
         self.storages[node.name] = self._storages(node, value)
-        for memory, part in zip(memories, tensors_in(value) if memories else (), strict=False):
+        for memory, part in parts:
             self.input_of[memory] = self.owner[memory_of(part)]
         self.bytes_of[node.name] = value_bytes(value)
         if node.op in ("placeholder", "get_attr"):

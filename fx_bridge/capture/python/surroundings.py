@@ -73,7 +73,7 @@ def _passes_on(code: CodeType) -> bool:
 
 @contextlib.contextmanager
 def answering(answers: Mapping[str, Any]) -> Iterator[None]:
-    """Answer the queries of blocks of :func:`noted_questions` by `answers`."""
+    """Answer the queries of blocks of :func:`noted_queries` by `answers`."""
     token = _ANSWERS.set(answers)
     try:
         yield
@@ -82,7 +82,7 @@ def answering(answers: Mapping[str, Any]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def noted_questions() -> Iterator[set[str]]:
+def noted_queries() -> Iterator[set[str]]:
     """Collect the queries of Python code in the block, but for the code of torch."""
     asked: set[str] = set()
     # ``from torch import is_grad_enabled`` binds the function in another module.
@@ -109,29 +109,29 @@ def noted_questions() -> Iterator[set[str]]:
             table[name] = original
 
 
-def all_questions() -> set[str]:
+def all_queries() -> set[str]:
     """Return all queries, for code that cannot be watched."""
-    return {*map(_question, _FUNCTIONS), GRADIENTS, STRIDES}
+    return {*map(_query, _FUNCTIONS), GRADIENTS, STRIDES}
 
 
 def _at(path: str) -> Any:
     return operator.attrgetter(path)(torch) if path else torch
 
 
-def _question(path: str) -> str:
+def _query(path: str) -> str:
     return f"torch.{path}()"
 
 
 def _noting(path: str, original: Callable[[], Any], asked: set[str]) -> Callable[[], Any]:
-    question, around, answers = _question(path), original(), _ANSWERS.get()
+    query, around, answers = _query(path), original(), _ANSWERS.get()
 
     def answer() -> Any:
         found = original()
         if not _is_own_code():
             return found
-        asked.add(question)
+        asked.add(query)
         # Within a region of forward, the answer is that of the region.
-        return answers.get(question, found) if found == around else found
+        return answers.get(query, found) if found == around else found
 
     # Dynamo traces conditions in forward, and knows only the original function.
     answer._dynamo_marked_constant = True  # type: ignore[attr-defined]
@@ -146,13 +146,13 @@ class _OfTensors(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
         if name == "__get__" or name in _OF_STRIDES:
-            question = _question_of(func, name)
-            if question and _is_own_code():
-                self.asked.add(question)
+            query = _query_of(func, name)
+            if query and _is_own_code():
+                self.asked.add(query)
         return func(*args, **(kwargs or {}))
 
 
-def _question_of(func: Any, name: str) -> str:
+def _query_of(func: Any, name: str) -> str:
     if name in _OF_STRIDES:
         return STRIDES
     return GRADIENTS if getattr(func.__self__, "__name__", "") in _OF_GRADIENTS else ""
@@ -162,21 +162,21 @@ def _question_of(func: Any, name: str) -> str:
 
 
 def answers_now(
-    questions: Collection[str], inputs: Sequence[Any], weights: Mapping[str, torch.Tensor]
+    queries: Collection[str], inputs: Sequence[Any], weights: Mapping[str, torch.Tensor]
 ) -> dict[str, Any]:
     """Return the present answers to queries, given the values of placeholders and the weights."""
     tensors = [each for each in inputs if isinstance(each, torch.Tensor)]
     found: dict[str, Any] = {}
-    for question in questions:
-        if question == STRIDES:
-            found[question] = tuple(map(_layout, tensors))
-        elif question == GRADIENTS:
+    for query in queries:
+        if query == STRIDES:
+            found[query] = tuple(map(_layout, tensors))
+        elif query == GRADIENTS:
             # Results have gradients if any of these have.
             own = tuple((t.requires_grad, t.is_leaf, t.is_leaf and t.grad is None) for t in tensors)
             trained = frozenset(name for name, each in weights.items() if each.requires_grad)
-            found[question] = (torch.is_grad_enabled(), own, trained)
+            found[query] = (torch.is_grad_enabled(), own, trained)
         else:
-            found[question] = _at(question.removeprefix("torch.").removesuffix("()"))()
+            found[query] = _at(query.removeprefix("torch.").removesuffix("()"))()
     return found
 
 
