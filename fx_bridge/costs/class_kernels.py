@@ -33,7 +33,7 @@ Kernels = tuple[str | None, tuple[str, ...] | None]
 class ClassCosts:
     """A graph with the kernels of some device classes.
 
-    The kernel of attention is by operator; several are separated by commas.
+    `kernels` has the attention kernel of each operator; several are separated by commas.
     """
 
     captured: CapturedGraph

@@ -122,7 +122,7 @@ def _clock(tensors: Sequence[torch.Tensor]) -> Callable[[], int]:
 
 
 class _Runs:
-    """Runs a graph in two ways and records the times, subject to the same clock."""
+    """Runs a graph in two ways, and records the times of both by one clock."""
 
     def __init__(self, captured: CapturedGraph, clock: Callable[[], int], training: bool) -> None:
         self._captured = captured

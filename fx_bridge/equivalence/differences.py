@@ -153,8 +153,8 @@ def compare_inputs(
     """Compare the inputs after the call, each by itself.
 
     A graph writes tensors of its caller, but does not change the caller's containers: it returns
-    the values that a model puts there. So a cache that the model grows in place equals the returned
-    one, which was compared as an output.
+    the values that a model puts there. So a cache that the model grows in place makes no difference
+    to a caller that goes on with the returned one, which was compared as an output.
     """
     for index, what in enumerate(("args", "kwargs")):
         theirs, ours = reference.inputs[index], found.inputs[index]

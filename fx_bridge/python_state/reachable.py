@@ -175,7 +175,7 @@ class Reachable:
         elif not isinstance(value, (types.ModuleType, Enum)):
             self._object(value, label)
 
-    # -- what holds other things -----------------------------------------------------------
+    # -- modules, containers, objects -------------------------------------------------------
 
     def _module(self, module: nn.Module, label: str) -> None:
         own = not type(module).__module__.startswith("torch.")

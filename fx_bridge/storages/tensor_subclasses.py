@@ -96,7 +96,8 @@ def mapped_parts(
 ) -> torch.Tensor:
     """Return `tensor` with each plain tensor inside replaced; a plain one is replaced itself.
 
-    The function takes the path of a plain tensor, as in :func:`parts_of`, after that of `tensor`.
+    `function` maps the path of a plain tensor, as in :func:`parts_of` after `path`, and the tensor
+    to its replacement.
     """
     if not is_wrapper(tensor):
         return function(path, tensor)

@@ -74,7 +74,7 @@ def weight_storages(module: nn.Module, graph: fx.Graph | None = None) -> dict[st
     groups: dict[tuple[str, ...], list[object]] = {}
     for memory, using in users.items():
         groups.setdefault(tuple(using), []).append(memory)
-    # The memory with the fewest users gets their first name; shared memory, its path there.
+    # Of groups with one first name, the smallest is keyed by it, others by the path of a part.
     own = {names[0]: names for names in sorted(groups, key=len, reverse=True)}
     weights: dict[str, WeightStorage] = {}
     for names, memories in groups.items():

@@ -118,7 +118,7 @@ def on_device_of(
 def as_distinct(
     args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return example inputs without duplicates: a repeated tensor becomes another with its memory.
+    """Return example inputs in which a repeated tensor is another one that shares its memory.
 
     Traced as one value, two inputs would be one in every call.
     """

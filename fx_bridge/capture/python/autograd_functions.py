@@ -45,8 +45,8 @@ class Passed:
 class FunctionCall(nn.Module):
     """Applies a ``torch.autograd.Function`` to the arguments of a graph and its own constants.
 
-    In `arguments`, those of ``apply``, :class:`Passed` stands for each one from the graph. Others,
-    such as classes, are as they are.
+    `arguments` are those of ``apply``, with :class:`Passed` in the place of each one from the
+    graph.
     """
 
     def __init__(self, function: type[Any], arguments: tuple[Any, ...]) -> None:

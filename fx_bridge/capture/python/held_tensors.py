@@ -128,7 +128,7 @@ def writes_to(module: fx.GraphModule, tensor: torch.Tensor) -> bool:
 def view_like(held: torch.Tensor, registered: torch.Tensor, traced: Any) -> Any:
     """Return the view of a traced tensor that corresponds to `held`, a view of the registered one.
 
-    None if it is no such view: it has another dtype, or extends over the registered tensor.
+    None if it is no such view: it has another dtype, or reaches outside the registered tensor.
     """
     start = held.storage_offset() - registered.storage_offset()
     spans = _span(held), _span(registered)

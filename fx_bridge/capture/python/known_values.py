@@ -347,7 +347,7 @@ def _fake_like(value: Any, tensors: list[torch.Tensor]) -> Any:
 def _computing() -> Iterator[None]:
     """Leave all modes, so that operators compute.
 
-    Not by torch.no_grad(), which torch.export would record.
+    torch.no_grad() would not do: torch.export records it.
     """
     below_autograd: Any = torch._C._AutoDispatchBelowAutograd
     with _disable_current_modes(), unset_fake_temporarily(), below_autograd():

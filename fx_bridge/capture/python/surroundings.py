@@ -158,9 +158,6 @@ def _query_of(func: Any, name: str) -> str:
     return GRADIENTS if getattr(func.__self__, "__name__", "") in _OF_GRADIENTS else ""
 
 
-# -- answers -------------------------------------------------------------------------------
-
-
 def answers_now(
     queries: Collection[str], inputs: Sequence[Any], weights: Mapping[str, torch.Tensor]
 ) -> dict[str, Any]:

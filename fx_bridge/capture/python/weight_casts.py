@@ -18,7 +18,7 @@ import torch
 
 @contextlib.contextmanager
 def casting_weights_once() -> Iterator[None]:
-    """Let regions that a model enters cache casts as outside, unless it says otherwise."""
+    """Let regions that a model enters cache casts as outside, unless the model says otherwise."""
     outside, depth = torch.is_autocast_cache_enabled(), _depth()
     made = torch.autocast.__init__
 

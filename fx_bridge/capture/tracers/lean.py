@@ -36,9 +36,6 @@ def lean() -> Iterator[None]:
             gc.enable()
 
 
-# -- code ----------------------------------------------------------------------------------
-
-
 class _WhenRead:
     """A class attribute of one graph module that generates the module's code when first read."""
 
@@ -66,9 +63,6 @@ def _recompile_when_read(module: fx.GraphModule) -> None:
 
 _RECOMPILE: Final = fx.GraphModule.recompile
 _MADE: Final = ("forward", "code", "__reduce__")
-
-
-# -- source lines --------------------------------------------------------------------------
 
 
 def stack_trace(tracer: Any) -> str:

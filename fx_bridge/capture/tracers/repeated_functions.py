@@ -162,8 +162,6 @@ class RepeatedFunctions(TorchFunctionMode):
         with around_forward(model, inside):
             yield
 
-    # -- keys ------------------------------------------------------------------------------
-
     def _key(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]
     ) -> Hashable:
@@ -207,8 +205,6 @@ class RepeatedFunctions(TorchFunctionMode):
                 if slot is None or slot.proxy.node in seen or slot.proxy.node in made:
                     self.writes_views = True
                     raise NotRepeatableError("a tensor is written of which a view was copied")
-
-    # -- copies ----------------------------------------------------------------------------
 
     def _copy(
         self,
