@@ -10,10 +10,12 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
+from unittest import mock
 
 import torch
 from torch import fx, nn
+from torch._export.passes import replace_set_grad_with_hop_pass
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
@@ -30,12 +32,16 @@ from fx_bridge.capture.python.held_tensors import check_constants
 from fx_bridge.capture.python.inference_mode import no_inference_mode
 from fx_bridge.capture.python.known_values import known_values
 from fx_bridge.capture.python.transforms import fuse_transforms, has_transform
-from fx_bridge.capture.tracers.grad_regions import kept_in_autocast
 from fx_bridge.capture.tracers.repeated_functions import RepeatedFunctions
 from fx_bridge.capture.tracers.values import copy_training
 from fx_bridge.equivalence.calls import first_line
 from solver import PartitionError
 from solver.io.files import check_file
+
+_AUTOCAST: Final = (
+    torch.amp.autocast_mode._enter_autocast,
+    torch.amp.autocast_mode._exit_autocast,
+)
 
 
 def export(
@@ -66,7 +72,10 @@ def export(
     """
 
     def exported() -> ExportedProgram:
-        with kept_in_autocast():
+        # torch looks only at the first call of a stretch, and would lose its grad mode.
+        with mock.patch.object(
+            replace_set_grad_with_hop_pass, "_is_set_grad_enabled_sub_mod", _sets_grad_mode
+        ):
             return torch.export.export(
                 model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict
             )
@@ -96,6 +105,23 @@ def export(
             raise RuntimeError(f"a value was lost: {node.target!r} depends on no input any more")
     copy_training(model, module)
     return module, note
+
+
+def _sets_grad_mode(node: fx.Node, omit_if_same_with_ambient: bool = False) -> bool:
+    """Return True if a node runs a stretch of another grad mode than that around it.
+
+    torch.export turns the calls that set a grad mode into regions, one for each stretch between two
+    of them. Within autocast a stretch begins with the call that enters autocast.
+    """
+    if node.op != "call_module":
+        return False
+    stretch = getattr(node.graph.owning_module, str(node.target))
+    for inner in stretch.graph.nodes:
+        if inner.op != "placeholder" and inner.target not in _AUTOCAST:
+            sets = inner.target is torch._C._set_grad_enabled
+            same = omit_if_same_with_ambient and inner.args == (torch.is_grad_enabled(),)
+            return sets and not same
+    return False
 
 
 def unlift(program: ExportedProgram) -> fx.GraphModule:
