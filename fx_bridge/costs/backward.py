@@ -204,10 +204,7 @@ def backward_passes(
 
 
 def _cost(
-    alone: Pass,
-    node: fx.Node,
-    last_reader: Mapping[fx.Node, fx.Node],
-    order: Mapping[fx.Node, int],
+    alone: Pass, node: fx.Node, last_reader: Mapping[fx.Node, fx.Node], order: Mapping[fx.Node, int]
 ) -> BackwardCost:
     """Return the cost of an operator's backward pass among other readers of the same values."""
     reads = node.all_input_nodes

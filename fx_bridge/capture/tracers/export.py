@@ -38,10 +38,7 @@ from fx_bridge.equivalence.calls import first_line
 from solver import PartitionError
 from solver.io.files import check_file
 
-_AUTOCAST: Final = (
-    torch.amp.autocast_mode._enter_autocast,
-    torch.amp.autocast_mode._exit_autocast,
-)
+_AUTOCAST: Final = (torch.amp.autocast_mode._enter_autocast, torch.amp.autocast_mode._exit_autocast)
 
 
 def export(

@@ -111,8 +111,7 @@ def complete(
                 "parameters are among the inputs of *args; trace the graph with named inputs"
             )
         inputs_to_weights(
-            own,
-            {placeholders[n]: (placeholders[n].name, tensor) for n, tensor in weights.items()},
+            own, {placeholders[n]: (placeholders[n].name, tensor) for n, tensor in weights.items()}
         )
         args, kwargs = tuple(leaf for n, leaf in enumerate(leaves) if n not in weights), {}
         note = f"parameters and buffers among the inputs became attributes ({len(weights)})"
