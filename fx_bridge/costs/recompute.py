@@ -55,7 +55,7 @@ class Recompute:
     >>> Recompute("all", always=["h.0"])
     Traceback (most recent call last):
     solver.model.errors.PartitionError: always is given with rule 'all', which decides nothing; \
-    leave it out, or write 'auto' or 'layers'
+leave it out, or write 'auto' or 'layers'
     """
 
     rule: str | Sequence[str] = "auto"
