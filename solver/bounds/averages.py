@@ -1,6 +1,6 @@
-"""Lower bounds of every objective in linear time: averages, longest paths, and transfers.
+"""Linear-time lower bounds of every objective: averages, longest paths and transfers.
 
-Each is true for plans of any order of devices and any number of chunks.
+They hold for any order of devices and any number of chunks.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def least_value(units: Instance, name: ObjectiveName, position_bound: PositionBo
     if name == "latency":
         return longest_path_ns(units)
     if name == "step":
-        # Also if transfers overlap: every microbatch takes its path, and computes on its devices.
+        # Holds with overlap too: every microbatch takes its path, and computes on its devices.
         load_ns = max(least_average_ns(units), least_shared_ns(units))
         filled_ns = least_filled_step_ns(units, usable_devices(units))
         return max(filled_ns, step_of_load_ns(units.problem, load_ns))
@@ -48,22 +48,22 @@ def least_value(units: Instance, name: ObjectiveName, position_bound: PositionBo
 
 
 def least_average_ns(units: Instance, slots: int | None = None) -> int:
-    """Return the load that some device has at least: the average, or the longest unit.
+    """Return the larger of the average load and the longest unit, a bound of some device's load.
 
     Proof: measure work by the fastest class. A device of class c that is busy for T has done at
     most T / r of it, where r is the least ratio of a unit's time on c to its fastest time. The
-    largest 1 / r of as many devices as may be used do T * sum(1 / r) together, which must be
-    all the work. Transfers only add, and overlapped with compute they take away nothing.
+    `slots` devices with the largest 1 / r do at most T * sum(1 / r) together, which must be all the
+    work. Transfers only add, and overlapped with compute they take away nothing.
 
     Parameters
     ----------
     slots : int, optional
-        The most devices; as many as a plan can use if it is not given.
+        The most devices; by default as many as a plan can use.
     """
     slots = usable_devices(units) if slots is None else slots
     rates = [1.0 / units.slowness[device.device_class] for device in units.problem.devices]
     rate = sum(sorted(rates, reverse=True)[:slots])
-    # The last division is in floats: give it away rather than claim too much.
+    # The last division is in floats: round down by more than its error.
     average = int(int(units.fastest_ns.sum()) / rate * (1 - 1e-12))
     return max(average, int(units.fastest_ns.max(initial=0)))
 
@@ -71,18 +71,18 @@ def least_average_ns(units: Instance, slots: int | None = None) -> int:
 def longest_path_ns(units: Instance) -> int:
     """Return the time of the longest path of units, each on its fastest class.
 
-    Proof: of two units on a path the second is on the same stage, which takes the time of both, or
-    on one that starts when the first one's has finished. So the stages of the path's units lie on a
-    path of the quotient graph, and take at least their units' times. If a load overlaps with
-    transfers it is still at least its compute time.
+    Proof: of two consecutive units on a path, the second is on the first one's stage, which takes
+    the time of both, or on a stage that starts after it. So the stages of the units lie on a path
+    of the quotient graph, and take at least the units' times. A load that overlaps with transfers
+    is still at least its compute time.
     """
     return int(units.fastest_ns[longest_path(units)].sum())
 
 
 def least_devices(units: Instance) -> int:
-    """Return how many of the largest devices are needed to hold all weights.
+    """Return the number of devices, the largest first, that hold all weights.
 
-    More than there are if even all of them are too small.
+    One more than the number of devices if even all of them are too small.
     """
     left, count = int(stage_weights(units).sum()), 0
     sizes = [device.memory_bytes for device in units.problem.devices]
@@ -95,14 +95,14 @@ def least_devices(units: Instance) -> int:
 
 
 def least_peak_permille(units: Instance) -> int:
-    """Return the least of the largest share of its memory that any device holds, per mille.
+    """Return a lower bound of the largest used share of any device's memory, per mille.
 
-    Proof: if every device holds at most p / 1000 of its memory, all weights are at most
-    that share of the memory of as many of the largest devices as may be used.
+    Proof: if every device holds at most p / 1000 of its memory, all weights are at most that share
+    of the memory of the largest devices that a plan can use.
     """
     sizes = [device.memory_bytes for device in units.problem.devices]
     known = sorted((size for size in sizes if size is not None), reverse=True)
     if len(known) < len(sizes):
         return 0
-    room = sum(known[: usable_devices(units)])
-    return -(-1000 * int(stage_weights(units).sum()) // room)
+    memory = sum(known[: usable_devices(units)])
+    return -(-1000 * int(stage_weights(units).sum()) // memory)

@@ -1,4 +1,4 @@
-"""Destructive bounding: the least limit on a value that a relaxation does not refute."""
+"""Destructive bounding: the least limit that a relaxation does not refute."""
 
 from __future__ import annotations
 
@@ -17,31 +17,30 @@ def least_limit(
     parts: int | None = None,
     clock: Clock = UNLIMITED,
 ) -> int:
-    """Return a lower bound: limits below it are refuted, as far as they are looked at.
+    """Return a lower bound below which every tried limit is refuted.
 
     Destructive bounding (R. Klein and A. Scholl, "Computing lower bounds by destructive
-    improvement", EJOR 112, 1999). A limit that is refuted proves the next one as a bound, so the
-    result is right whenever the search ends, and whether or not `refutes` is monotone; if it is,
-    the result is the least limit that it leaves, to the precision asked for.
+    improvement", EJOR 112, 1999). A refuted limit proves the next one as a bound. So the result is
+    valid whenever the search ends, and whether or not `refutes` is monotone. If it is, the result
+    is the least limit not refuted, to the requested precision.
 
     Parameters
     ----------
     refutes : callable
-        Whether no plan has a value of at most a limit. None if that cannot be told, which ends the
-        search.
+        Return True if no plan has a value of at most the limit, and None if undecided, which ends
+        the search.
     low : int
-        A bound that is known.
+        A known bound.
     high : int
         The largest bound of interest.
     step : int, optional
-        With it, `low` is the first limit to try, and others follow at this distance until one is
-        not refuted: where high limits take longer than low ones. Without it `high` - 1 is the
-        first. After that the interval is halved.
+        With it, the first trial is `low`, and others follow at this distance until one is not
+        refuted: for use where high limits take longer than low ones. Without it the first trial is
+        `high` - 1. Bisection follows.
     growth : int
-        Each step is longer than the one before by this factor.
+        Factor by which each step exceeds the one before.
     parts : int, optional
-        An interval of the bound's part of this size is not looked into; by default every limit is
-        told apart.
+        The search ends at an interval of the bound / `parts`; by default, at a single limit.
     clock : Clock
         Asked before each trial.
     """

@@ -1,16 +1,16 @@
-"""Lower bounds of the bottleneck from the least load of a device that runs some units.
+"""Lower bounds of the bottleneck from the least load of a device that runs given units.
 
-What a device computes, sends and receives depends on the set of its units alone: not on the order
-of the devices, or on what runs elsewhere. So what a device does at least that runs some units and
-not others is a minimum cut, and a plan is above
+The compute, sends and receives of a device depend on the set of its units alone: not on the order
+of the devices, or on the other devices' units. So the least load of a device with some units and
+without others is a minimum cut, and no plan is below
 
 * the least load of a device that runs unit u, for every u;
-* the least load of one that runs some k of n > (k - 1) P units: of P devices one does;
-* the least of this over all ways to divide some units among devices, each with its own and without
-  the others, and of the average of what all of them do.
+* the least load of a device with some k of n > (k - 1) P units: of P devices one has k;
+* the least, over all ways to divide some units among devices, of the largest load of a device
+  with its own units and without the others, and of the average load.
 
-These hold with backward operators too, whose arcs no order follows, and for any number of chunks,
-which says how often a path may leave a device and come back.
+These hold with backward operators too, whose arcs follow no order, and for any number of chunks,
+which limits the times that a path may leave a device and come back.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from solver.model.clock import UNLIMITED, Clock
 from solver.presolve.instance import Instance
 
 _MOST_NODES: Final = 2_000
-"""Partial choices to look at, in one search of all of them."""
+"""Partial choices visited in one search."""
 _MOST_TOGETHER: Final = 5
 """The largest number of units that are looked for on one device."""
 
@@ -37,7 +37,7 @@ _Choice = TypeVar("_Choice", bound=tuple[object, ...])
 
 
 class LeastLoads:
-    """The least loads of devices, by what they run.
+    """The least loads of devices, by their units.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class LeastLoads:
     Proof. Let S be the units of a device d that pays for transfers, with speed v <= 1: it takes at
     least 1 / v as long for any unit as its fastest class. A value that S makes and other units read
     leaves d once at least, and one that S reads and does not make enters it once, whatever the
-    charging; each of them takes the least time of any link. So with work(S) on the fastest class
+    charging; each transfer takes the least time of any link. So with work(S) on the fastest class
     and crossing(S) for these times
 
         load(d)  >=  work(S) / v + crossing(S)  >=  work(S) + crossing(S).
@@ -69,22 +69,22 @@ class LeastLoads:
     *Gaps.* Let a path lead through units u and w of S. If a unit between them, on any path, is not
     in S, it is on a later position than u and an earlier one than w, so w is in a later chunk than
     u. So with c chunks at most c - 1 of the gaps between units of I on a path are open, and S has
-    all units that are between two others in the gaps that are closed. The least over all choices of
-    open gaps counts.
+    all units between two others in the closed gaps. The bound is the least over all choices of open
+    gaps.
 
     *Singles.* Every unit is on a device. A member of the least set of another unit has no larger
     least load than that one.
 
     *Pigeonholes.* Of (k - 1) P + 1 units some k are on one device, so T is at least the least load
-    of any k of them. A set has no smaller least load than a part of it, so a search from the least
-    partial choice on (best first) finds the least without most of them.
+    of any k of them. A set has no smaller least load than a part of it, so a best-first search over
+    partial choices finds the least without visiting most of them.
 
-    *Divisions.* In every plan some units are divided among the devices in some way. A device with
-    the units B of them, and hence without the others O, has at least the least load for B and O,
-    and its crossing is at least the least crossing for them (isolating cuts: Dahlhaus et al., "The
+    *Divisions.* Every plan divides some units among the devices in some way. A device with the
+    units B of them, and hence without the others O, has at least the least load for B and O, and
+    its crossing is at least the least crossing for them (isolating cuts: Dahlhaus et al., "The
     complexity of multiterminal cuts", SIAM J. Comput. 23, 1994). Both only grow as units are added
-    to B and O, so the least over all divisions is found in the same way; a search that ends early
-    says what all choices come to at least that it has not looked into.
+    to B and O, so a best-first search finds the least over all divisions; if it ends early, the
+    least value of its open nodes is a bound.
 
     Examples
     --------
@@ -110,14 +110,14 @@ class LeastLoads:
         pays = [units.transfers.pays(device) for device in devices]
         self._slowest = min(itertools.compress(speeds, pays), default=1.0)
         self._free_count = len(devices) - sum(pays)
-        # What a device that pays nothing takes at least.
+        # The least time of a unit on devices that pay nothing.
         free = {device.device_class for device in devices if not units.transfers.pays(device)}
         self._free_work = np.min([units.work_ns[name] for name in free], axis=0) if free else None
         self._known: dict[tuple[tuple[int, ...], tuple[int, ...], bool, bool], int] = {}
 
     @staticmethod
     def applies(units: Instance) -> bool:
-        """Whether loads are sums, which transfers add to."""
+        """Return True if loads are sums of work and transfers."""
         problem = units.problem
         return any(map(units.transfers.pays, problem.devices)) and not problem.interconnect.overlap
 
@@ -127,9 +127,9 @@ class LeastLoads:
         Parameters
         ----------
         at_least : int
-            A bound that is known.
+            A known bound.
         at_most : int, optional
-            No need to look for a bound beyond this one.
+            The search ends once the bound reaches this.
         """
         if not self._cuts.are_exact:
             return at_least
@@ -154,8 +154,6 @@ class LeastLoads:
     def _is_over(self, best: int, most: int) -> bool:
         return best >= most or self._clock.is_over
 
-    # -- searches -------------------------------------------------------------------------
-
     def _pigeonholes(self, best: int, most: int, _: int) -> int:
         """Raise the bound by the least load of a device with several of the longest units."""
         longest = np.argsort(-self._work, kind="stable").tolist()
@@ -163,7 +161,7 @@ class LeastLoads:
             units = longest[: (together - 1) * self._slots + 1]
             if len(units) <= (together - 1) * self._slots:
                 break
-            # The last ones together take no longer than each of them on its own.
+            # The load of all together is at most the sum of their loads alone.
             if sum(int(self._alone[unit]) for unit in units[-together:]) <= best:
                 continue
 
@@ -182,8 +180,8 @@ class LeastLoads:
         return best
 
     def _divisions(self, best: int, most: int, first: int) -> int:
-        """Raise the bound by all ways to divide units that are far apart among devices."""
-        units = self._far_apart(first)
+        """Raise the bound by all ways to divide units that are costly to combine among devices."""
+        units = self._costly_units(first)
         total = int(self._work.sum())
 
         def more(
@@ -199,23 +197,23 @@ class LeastLoads:
                     others = tuple(unit for unit in placed if unit not in block)
                     loads.append(self._least(block, others))
                     crossing.append(self._least(block, others, crossing=True))
-                # Any of the blocks may be on devices that pay nothing.
+                # Any block may be on a device that pays nothing.
                 paid = sum(sorted(crossing)[: max(0, len(crossing) - self._free_count)])
                 average = (total + self._slowest * paid) / self._speed
-                # The division is in floats: give it away rather than claim too much.
+                # The division is in floats: round down by more than its error.
                 yield max(*loads, int(average * (1 - 1e-12))), divided
 
         return self._search(more, len(units), best, most)
 
-    def _far_apart(self, first: int) -> list[int]:
+    def _costly_units(self, first: int) -> list[int]:
         """Return one unit more than there are devices, any two costly to have on one of them.
 
-        The next one is that with the largest least load together with any of those before it
-        (T. F. Gonzalez, "Clustering to minimize the maximum intercluster distance", Theoretical
-        Computer Science 38, 1985).
+        The next one has the largest least load together with any unit chosen before (T. F.
+        Gonzalez, "Clustering to minimize the maximum intercluster distance", Theoretical Computer
+        Science 38, 1985).
         """
         chosen = [first]
-        # By unit: at least the least load with any of the first few of those chosen.
+        # By unit: an upper bound of the least load with the first few units chosen.
         loads: list[int] = (self._alone + self._alone[first]).tolist()
         heap = [(-load_ns, unit, 0) for unit, load_ns in enumerate(loads) if unit != first]
         heapq.heapify(heap)
@@ -241,11 +239,11 @@ class LeastLoads:
         Parameters
         ----------
         more : callable
-            Returns what a partial choice may be extended to, each with what it comes to at least.
+            Returns the extensions of a partial choice, each with a lower bound of its value.
         depth : int
-            How often to extend.
+            The number of extensions.
         best : int
-            The bound that is known.
+            The known bound.
         most : int
             Larger values are of no interest.
         refine : callable, optional
@@ -259,7 +257,7 @@ class LeastLoads:
             if self._clock.is_over:
                 return best
         if least <= best:
-            # Nor is the least of all choices.
+            # The greedy choice bounds the least from above.
             return best
         heap = [(0, depth, root)]
         for _ in range(_MOST_NODES):
@@ -274,11 +272,9 @@ class LeastLoads:
                 heapq.heappush(heap, (max(least, value), left - 1, longer))
         return max(best, heap[0][0])
 
-    # -- cuts -----------------------------------------------------------------------------
-
     @cached_property
     def _alone(self) -> Ints:
-        """The load of a device that runs nothing but each unit."""
+        """The load of a device that runs a single unit, by unit."""
         load = self._work.copy()
         for producer, readers, time_ns in self._cuts.nets:
             load[[producer, *readers]] += time_ns
@@ -310,7 +306,7 @@ class LeastLoads:
         return self._known[key]
 
     def _closed(self, inside: tuple[int, ...], outside: tuple[int, ...]) -> list[list[int]]:
-        """Return what a device can have in the gaps of a path, besides some units."""
+        """Return `inside` with the closed gaps of a path, for each choice of open gaps."""
         path: list[int] = []
         for unit in sorted(inside):
             if not path or self._cuts.behind(path[-1])[unit]:

@@ -1,12 +1,12 @@
-"""What sets of units that are closed under ancestors have, by how many markers they have.
+"""Regions of closed sets: the units certainly inside and outside, by their number of markers.
 
-*Markers* u_1, u_2, ... are units of a path, in its order. Of a set that is closed under ancestors
-(what the first stages of a plan run) the *region* r says that it has the markers up to u_r and
-no others. So it has A_r, all that comes before u_r and u_r itself, and it has nothing of D_r, all
-that comes after u_{r+1} and u_{r+1} itself. Only other units are in question.
+*Markers* u_1, u_2, ... are units of a path, in its order. A set that is closed under ancestors,
+such as the units of the first stages of a plan, is of *region* r if it has the markers up to u_r
+and no others. So it contains A_r, the ancestors of u_r with u_r itself, and nothing of D_r, the
+descendants of u_{r+1} with u_{r+1} itself. The other units are *open* in region r.
 
-An *articulation unit* is an ancestor or a descendant of every other unit. If these are the markers,
-a unit is in question in one region at most: that between two of them where it lies.
+An *articulation unit* is an ancestor or a descendant of every other unit. With these as markers
+a unit is open in at most one region, the one between the two markers around it.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class Markers:
 
     @property
     def open_count(self) -> int:
-        """Units in question, over all regions."""
+        """The open units, summed over all regions."""
         return int((self.in_from - self.out_to).sum())
 
     @cached_property
     def members(self) -> dict[int, list[int]]:
-        """The units in question in each region that has some, ascending."""
+        """The open units of each region that has any, ascending."""
         found: dict[int, list[int]] = {}
         for unit, (first, last) in enumerate(
             zip(self.out_to.tolist(), self.in_from.tolist(), strict=True)
@@ -64,11 +64,11 @@ class Markers:
         return found
 
     def arcs(self, region: int) -> tuple[tuple[int, int], ...]:
-        """Return the arcs between the members of a region, by places among these."""
+        """Return the arcs between the members of a region, by their index in `members`."""
         return arcs_between(self._units.successors, self.members.get(region, []))
 
     def sums(self, values: Ints) -> tuple[Ints, Ints]:
-        """Return, by region, the sum of `values` over A_r and over all outside D_r."""
+        """Return, by region, the sums of `values` over A_r and over the complement of D_r."""
         inside = sums(self.in_from, values, self.count + 1)
         allowed = sums(self.out_to, values, self.count)
         return np.cumsum(inside[:-1]), np.cumsum(allowed)
@@ -80,7 +80,8 @@ def cells(start: Ints, end: Ints, width: int) -> tuple[Ints, Ints, Ints]:
     Returns
     -------
     tuple of Ints
-        First and last positions of the cells, and by region its first cell; then their number.
+        First and last positions of the cells, and the first cell of each region, with the number of
+        cells at the end.
     """
     low, high = [], []
     for first, last in zip(start.tolist(), end.tolist(), strict=True):
@@ -92,7 +93,7 @@ def cells(start: Ints, end: Ints, width: int) -> tuple[Ints, Ints, Ints]:
 
 
 def articulation_units(count: int, edges: Sequence[tuple[int, int]]) -> Ints:
-    """Return the units that are comparable to all others, ascending.
+    """Return the units that are comparable to all others, ascending, in linear time.
 
     Parameters
     ----------
@@ -103,24 +104,24 @@ def articulation_units(count: int, edges: Sequence[tuple[int, int]]) -> Ints:
 
     Notes
     -----
-    Proof: call a unit v <= t *open* at t if none of its successors is <= t. From every unit
-    v <= t a walk along successors <= t ends in a unit that is open at t; t itself is always
-    open. So all units before t are ancestors of t if and only if t is the only open unit at t.
-    The same holds for descendants in the reversed graph. Units incomparable to t may come
-    before or after it, so both counts are needed. Linear time and memory.
+    Proof: call a unit v <= t *pending* at t if none of its successors is <= t. From every unit
+    v <= t a walk along successors <= t ends in a unit that is pending at t; t itself always is. So
+    all units before t are ancestors of t if and only if t is the only pending unit at t. The same
+    holds for descendants in the reversed graph. Units incomparable to t may come before or after
+    it, so both directions are needed.
     """
     ends = np.array(edges, dtype=np.int64).reshape(-1, 2)
     first_successor = np.full(count, count, dtype=np.int64)
     np.minimum.at(first_successor, ends[:, 0], ends[:, 1])
     last_predecessor = np.full(count, -1, dtype=np.int64)
     np.maximum.at(last_predecessor, ends[:, 1], ends[:, 0])
-    forward = _only_open(first_successor)
-    backward = _only_open(count - 1 - last_predecessor[::-1])[::-1]
+    forward = _only_pending(first_successor)
+    backward = _only_pending(count - 1 - last_predecessor[::-1])[::-1]
     return np.flatnonzero(forward & backward)
 
 
-def _only_open(first_successor: Ints) -> Bools:
-    """Return whether each unit is the only open one at its own place."""
+def _only_pending(first_successor: Ints) -> Bools:
+    """Return a mask of the units that are the only pending one at their own index."""
     count = len(first_successor)
     closed = np.bincount(first_successor, minlength=count + 1)[:count]
     only: Bools = np.cumsum(1 - closed) == 1

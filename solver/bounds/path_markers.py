@@ -1,10 +1,9 @@
-"""A lower bound of the bottleneck that knows transfers, for graphs without articulation units.
+"""A lower bound of the bottleneck with transfers, for graphs without articulation units.
 
-Where streams run beside each other (the cells of NASNet read the two before them, a decoder and
-its projections of the encoder's output), hardly any unit is comparable to all others, and
-:mod:`solver.bounds.positions` has nothing to tell positions apart by. A path has: what the
-first stages of a plan have run of it is a prefix, and with it all that comes before, and nothing
-that needs the rest.
+Where branches run in parallel (the cells of NASNet read the two before them, a decoder and its
+projections of the encoder's output), hardly any unit is comparable to all others, and
+:mod:`solver.bounds.positions` has no markers. A path has: the first stages of a plan have a
+prefix of it, with all its ancestors, and no descendant of the rest.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from solver.bounds.path_regions import CROSSINGS, PathRegions, RegionCells
-from solver.bounds.position_steps import StageKind, compute_room
+from solver.bounds.position_steps import StageKind, most_work
 from solver.bounds.stepping import Step, SteppingBound
 from solver.model.arrays import Ints
 from solver.presolve.instance import Instance
@@ -34,25 +33,24 @@ class PathBound(SteppingBound):
 
     Notes
     -----
-    Proof. Let u_1, u_2, ... be units of a path (*markers*), and S_k what the first k stages run.
-    S_k is closed under ancestors, so it has the markers up to u_r for one r, its *region*: with
-    u_r it has A_r, all that comes before u_r and u_r itself, and it has nothing of D_r, all that
-    comes after u_{r+1} and u_{r+1} itself. So its position is at least the work in A_r and at most
-    that outside D_r.
-
-    Let S_{k-1} be of region r and S_k of region s >= r. For a marker u_h with r < h <= s, stage k
-    receives every value of S_{k-1} that a unit of A_h outside S_{k-1} reads, as A_h is in
-    S_k. For a marker u_g with r < g <= s it sends every value of a unit of S_k in D_{g-1} that is
-    read outside S_k, as S_{k-1} has nothing of D_{g-1}. Both are at least what minimum cuts say of
-    region and position (:mod:`solver.bounds.path_regions`), for any h and g; no value is counted
-    twice, since what arrives was made before stage k and what is sent in it. So the load is at
-    least the work plus both. Times are those of the fastest link and class. A host among
-    host-staged devices pays nothing, and only its work counts. A stage holds the weights whose
-    first reader it runs; those are at least the ones with it in A_s less those with it outside
+    Proof. Let u_1, u_2, ... be units of a path (*markers*), and S_k the units of the first k
+    stages. S_k is closed under ancestors, so it has the markers up to u_r for one r, its *region*:
+    it contains A_r, the ancestors of u_r with u_r itself, and nothing of D_r, the descendants of
+    u_{r+1} with u_{r+1} itself. So its position is between the work in A_r and the work outside
     D_r.
 
-    From the other end everything is the same with edges turned round: the rest of the graph takes
-    the part of what has run, and what is sent that of what arrives.
+    Let S_{k-1} be of region r and S_k of region s >= r. For a marker u_h with r < h <= s, stage k
+    receives every value of S_{k-1} that a unit of A_h outside S_{k-1} reads, as A_h is in S_k. For
+    a marker u_g with r < g <= s it sends every value of a unit of S_k in D_{g-1} that is read
+    outside S_k, as S_{k-1} has nothing of D_{g-1}. Both are at least the minimum cuts of region and
+    position (:mod:`solver.bounds.path_regions`), for any h and g. No value is counted twice, since
+    received values were made before stage k and sent ones in it. So the load is at least the work
+    plus both. Times are those of the fastest link and class. A host among host-staged devices pays
+    nothing, and only its work counts. A stage holds the weights whose first reader it runs: at
+    least those with that reader in A_s less those with it outside D_r.
+
+    From the other end everything is the same in the reversed graph: the units not yet run replace
+    those run, and sends replace receives.
 
     Examples
     --------
@@ -82,7 +80,7 @@ class PathBound(SteppingBound):
 
     def _steps(self, table: _Table, bottleneck_ns: int) -> Step:
         def step(limit: int, kind: StageKind, is_first: bool) -> int:
-            end = limit + compute_room(bottleneck_ns, kind)
+            end = limit + most_work(bottleneck_ns, kind)
             if kind.pays:
                 own = table.reach(bottleneck_ns, limit, kind.capacity_bytes, is_first=is_first)
                 end = min(end, own)
@@ -93,14 +91,14 @@ class PathBound(SteppingBound):
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """Positions in cells, region after region, and what crosses there; regions overlap.
+    """Positions in cells, region after region, with their crossings; regions overlap.
 
     Attributes
     ----------
     start, end : Ints
         Least and largest position of each region.
     arrive_row, leave_row : Ints, shape (regions, regions)
-        By the regions before and after a stage: which row of what arrives and leaves counts.
+        The valid rows of `cells.arriving` and `leaving`, by the regions before and after a stage.
     held : Ints, shape (regions, regions)
         The least weights of the stage.
     """
@@ -126,35 +124,34 @@ class _Table:
         return cls(regions.cells, regions.start, regions.end, arrive_row, leave_row, held)
 
     def mirrored(self) -> _Table:
-        """Return the table of the graph with its edges turned round."""
+        """Return the table of the reversed graph."""
         total = int(self.end[-1])
 
-        def turned(pairs: Ints) -> Ints:
+        def mirrored(pairs: Ints) -> Ints:
             return np.ascontiguousarray(pairs[::-1, ::-1].T)
 
         return _Table(
             self.cells.mirrored(total),
             total - self.end[::-1],
             total - self.start[::-1],
-            turned(self.leave_row),
-            turned(self.arrive_row),
-            turned(self.held),
+            mirrored(self.leave_row),
+            mirrored(self.arrive_row),
+            mirrored(self.held),
         )
 
     def reach(
         self, bottleneck_ns: int, limit: int, capacity_bytes: int | None, *, is_first: bool
     ) -> int:
-        """Return how far a stage that pays for transfers gets from `limit` or before."""
+        """Return the farthest end of a paying stage that starts at `limit` or before."""
         cells, first_cell = self.cells, self.cells.first_cell
-        # No stage gets beyond the limit from a start before this.
+        # No stage passes the limit from a region before this.
         low = int(np.searchsorted(self.end, limit - bottleneck_ns))
         high = int(np.searchsorted(self.start, limit, side="right")) - 1
         farthest = int(np.searchsorted(self.start, limit + bottleneck_ns, side="right")) - 1
         if low > high:
-            # No set ends anywhere between.
             return _NOWHERE
         if is_first:
-            # From the empty set alone, where nothing arrives.
+            # The stage starts at the empty set, where nothing arrives.
             low = high = 0
             heads = np.zeros((CROSSINGS + 1, 1), dtype=np.int64)
         else:
@@ -181,8 +178,8 @@ class _Table:
         best = _NOWHERE
         for row in np.unique(self.leave_row[pairs]).tolist():
             counted = np.where(self.leave_row[pairs] == row, head, _NOWHERE)
-            room = (counted.max(axis=0) + bottleneck_ns)[region] - cells.leaving[row, some]
-            fits = starts <= room
+            limits = (counted.max(axis=0) + bottleneck_ns)[region] - cells.leaving[row, some]
+            fits = starts <= limits
             if fits.any():
-                best = max(best, int(np.minimum(ends, room)[fits].max()))
+                best = max(best, int(np.minimum(ends, limits)[fits].max()))
         return best

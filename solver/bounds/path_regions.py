@@ -1,6 +1,6 @@
-"""Parts of a graph between markers on a path, and the least time of values that cross them.
+"""Regions between markers on a path, and the least time of values that cross them.
 
-See :class:`solver.bounds.path_markers.PathBound` for what they are for and the proof.
+See :class:`solver.bounds.path_markers.PathBound` for their use and the proof.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from solver.presolve.instance import Instance
 from solver.presolve.transfers import Net
 
 CROSSINGS = 8
-"""Horizons for each region, at equal steps up to one average load."""
+"""Horizons of each region, at equal steps up to one average load."""
 _MARKERS_PER_STAGE = (32, 16, 8, 4)
-"""How densely markers may lie; the first choice that is not too much work."""
+"""Densities of markers; the first affordable one is used."""
 _CELLS_PER_STAGE = 800
 _MOST_CELLS = 100_000
-"""Of all regions together, which overlap: every step looks at many of them for each horizon."""
+"""Cells of all regions, which overlap: every step visits many of them for each horizon."""
 _MOST_CUT_UNITS = 300_000
 """Units in all regions together; each is in some two hundred minimum cuts."""
 
@@ -38,10 +38,10 @@ class RegionCells:
     low, high : Ints
         The positions of each cell, both inclusive.
     first_cell : Ints
-        Where each region begins, and the number of cells at the end.
+        The first cell of each region, and the number of cells at the end.
     arriving, leaving : Ints, shape (CROSSINGS + 1, cells)
-        The least time of what crosses a set that ends in the cell and is read before each
-        horizon, and of what is produced after it. The last row is 0: no horizon counts.
+        The least time of values that cross a set that ends in the cell: those read before each
+        horizon, and those produced after it. The last row is 0: no horizon counts.
     """
 
     low: Ints
@@ -51,7 +51,7 @@ class RegionCells:
     leaving: Ints
 
     def mirrored(self, total: int) -> RegionCells:
-        """Return the cells of the graph with its edges turned round."""
+        """Return the cells of the reversed graph."""
         return RegionCells(
             total - self.high[::-1],
             total - self.low[::-1],
@@ -76,11 +76,11 @@ class PathRegions(Markers):
     work : Ints
         By unit.
     start, end : Ints
-        Work in A_r, and outside D_r: before what certainly is in and out of a set of region r.
+        Work of A_r, and of the complement of D_r: bounds of the work in a set of region r.
     held_least, held_most : Ints
         Weights first read in A_r, and outside D_r.
     ahead, behind : Ints, shape (regions, CROSSINGS)
-        Horizons: the marker up to which readers count; the region from behind which producers do.
+        Horizons: the last marker up to which readers count; the region after which producers do.
     """
 
     def __init__(self, units: Instance, work: Ints, average_ns: int) -> None:
@@ -95,7 +95,7 @@ class PathRegions(Markers):
         count = self.count
         steps = self._average * np.arange(1, CROSSINGS + 1)[None, :] // CROSSINGS
         ahead = np.searchsorted(self.start, self.start[:, None] + steps)
-        # Number `count` is no marker: no stage gets there.
+        # Number `count` is no marker: no stage reaches it.
         self.ahead = np.maximum(ahead, np.arange(count)[:, None] + 1)
         behind = np.searchsorted(self.end, self.end[:, None] - steps, side="right") - 1
         self.behind = np.minimum(behind, np.arange(count)[:, None] - 1)
@@ -110,8 +110,8 @@ class PathRegions(Markers):
         transfers = self._units.transfers
         for net, time_ns in zip(transfers.nets, transfers.least_ns, strict=True):
             if time_ns:
-                beyond = max(first[unit] for unit in net.consumers)
-                for region in range(last[net.producer], min(beyond, regions)):
+                end = max(first[unit] for unit in net.consumers)
+                for region in range(last[net.producer], min(end, regions)):
                     nets[region].append((net, time_ns))
         overlapping = int((self.end - self.start).sum())
         width = max(self._average // _CELLS_PER_STAGE, overlapping // _MOST_CELLS, 1)
@@ -188,12 +188,12 @@ class _RegionCuts:
 
 
 def _markers(units: Instance, work: Ints, average_ns: int) -> list[int]:
-    """Return units of a main path as densely as is not too much work."""
+    """Return units of a main path, as densely as affordable."""
     path = main_path(units)
     start, end = (ends.tolist() for ends in Markers(units, path).sums(work))
     for density in _MARKERS_PER_STAGE:
         step = max(average_ns // density, 1)
-        # They lie a part of the average load apart, by either end.
+        # Markers lie a part of the average load apart, by either end.
         kept: list[int] = []
         last_start, last_end = 0, end[0]
         for place, unit in enumerate(path, start=1):

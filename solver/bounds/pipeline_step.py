@@ -1,13 +1,14 @@
 """Lower bounds of the time of a pipeline's step, from the loads of its stages.
 
-A device runs all microbatches, which take it as many times its load. And the first microbatch, or
-the last, passes all stages while most of them wait; this module adds the two.
+A device runs all microbatches, each for its load. While the first microbatch, or the last, passes
+all stages, most of them wait; this module adds the two.
 
-The stages that hold units of a longest path are a chain. :mod:`solver.stages.step_paths` has what
-each of them says of a step. Multiplied by weights and added, each of the three sums bounds a step
-by all loads alone. Stages of equal loads attain the first two: (m + P - 1) / P of the work is the
-least step there is. In the first and the third each stage stands alone, so that slower devices can
-count for less: a load on a device is at least its work on the fastest one, divided by the rate.
+The stages that hold units of a longest path are a chain. :mod:`solver.stages.step_paths` has
+three inequalities of each stage for a step. Multiplied by weights and added, each bounds a step
+by the sum of all loads. Stages of equal loads attain the first two: (m + P - 1) / P of the work
+is the least possible step. In the first and the third each stage stands alone, so that slower
+devices can count for less: a load on a device is at least its work on the fastest one, divided by
+the rate.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from solver.presolve.instance import Instance
 
 
 def step_of_load_ns(problem: PartitionProblem, load_ns: int) -> int:
-    """Return what a step takes at least if some device has a load: its microbatches."""
+    """Return the least step of a plan in which some device has this load."""
     return problem.microbatches * load_ns
 
 
 def load_of_step_ns(problem: PartitionProblem, step_ns: int) -> int:
-    """Return the largest load of a device in plans with such a step."""
+    """Return the largest load of a device in plans with at most this step."""
     return step_ns // problem.microbatches
 
 
@@ -41,9 +42,9 @@ def least_filled_step_ns(units: Instance, slots: int) -> int:
 
     Notes
     -----
-    Stages without a unit of the path lie between two of its units, and hold nothing but units that
-    are comparable to neither side: their work is left out of the sums. With several chunks a device
-    the bound is the time of the path.
+    Stages without a unit of the path lie between two of its units, and hold only units comparable
+    to neither: their work is left out of the sums. With several chunks per device the bound is the
+    time of the path.
     """
     problem = units.problem
     path = longest_path(units)
@@ -62,19 +63,19 @@ def least_filled_step_ns(units: Instance, slots: int) -> int:
 
 
 def _rates(units: Instance) -> list[Fraction]:
-    """Return how fast the devices are at most, beside the fastest class, the fastest first."""
+    """Return upper bounds of device speeds relative to the fastest class, the fastest first."""
     slowness = (units.slowness[device.device_class] for device in units.problem.devices)
-    # Floats are not exact: give a little away rather than claim too much.
+    # Rounded up by more than the error of the float division.
     return sorted(min(Fraction(1), Fraction((1 + 1e-12) / each)) for each in slowness)[::-1]
 
 
 def _share(problem: PartitionProblem, slots: int, rates: Sequence[Fraction]) -> Fraction:
-    """Return what a step has beyond the work of some stages, as a part of that work.
+    """Return the least part of a step besides the work of some stages, relative to that work.
 
     Parameters
     ----------
     rates : sequence of Fraction
-        Of the devices of the stages, in the order that makes it least.
+        Of the devices of the stages, in the order that minimises the result.
     """
     batches = problem.microbatches
     if batches == 1:
@@ -82,26 +83,26 @@ def _share(problem: PartitionProblem, slots: int, rates: Sequence[Fraction]) -> 
     if problem.schedule == "gpipe" or not problem.is_training:
         return (batches - 1) / sum(rates, Fraction(0))
     ahead = [min(batches, slots - stage) for stage in range(len(rates))]
-    # Each stage alone: the work is at most the rest of the step times the sum of these.
+    # Third inequality: the work is at most the rest of the step times the sum of these.
     alone = (
         rate / (batches - Fraction(each + 1, 2)) for rate, each in zip(rates, ahead, strict=True)
     )
-    apart = sum(alone, Fraction(0))
+    by_stage = sum(alone, Fraction(0))
     if batches <= slots:
-        return 1 / apart
-    # Weights with which the sums of all stages add up to the work: what later stages add to
-    # earlier ones' counts too.
+        return 1 / by_stage
+    # Second inequality: weights with which the sums of all stages add up to the work, where the
+    # load of a later stage is in the sums of the earlier ones too.
     total = Fraction(0)
     for each in ahead:
         total += (1 - total) / (batches - each)
-    return 1 / min(apart, total)
+    return 1 / min(by_stage, total)
 
 
 def most_beside_ns(units: Instance, path: Sequence[int]) -> int:
     """Return the most work, on the fastest class, of a stage without units of a path.
 
-    All earlier units of the path are before such a stage and all later ones behind it. So it holds
-    units whose ancestors end, and whose descendants begin, on either side of one place.
+    All earlier units of the path are before such a stage and all later ones behind it. So its units
+    have no ancestor behind, and no descendant before, one place on the path.
     """
     place = {unit: at for at, unit in enumerate(path)}
     after = [place.get(unit, -1) for unit in range(len(units))]

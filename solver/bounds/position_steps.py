@@ -1,8 +1,8 @@
-"""How far stages get along positions of :mod:`solver.bounds.positions`, one after another.
+"""The farthest ends of stages along the positions of :mod:`solver.bounds.positions`.
 
-Starts and ends of stages are told apart by cells. For one limit on the loads, how far a stage
-gets from the start in each cell is found for all cells at once, so that a step from any position
-takes logarithmic time, and all sets of devices can be looked at.
+Starts and ends of stages are distinguished by cells. For one limit on the loads, the farthest end
+from each cell is found for all cells at once, so that a step from any position takes logarithmic
+time, and all sets of devices can be visited.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MORE_THAN_ROUNDING = 1 + 1e-12
 
 @dataclass(frozen=True, slots=True)
 class StageKind:
-    """What the bound knows of a device.
+    """Properties of a device in the bounds on positions.
 
     Attributes
     ----------
@@ -44,45 +44,44 @@ class StageKind:
         return math.inf if self.capacity_bytes is None else self.capacity_bytes
 
     def best_of(self, other: StageKind) -> StageKind:
-        """Return a kind that can do whatever one of both can."""
-        roomier = max(self, other, key=lambda kind: kind.room_bytes)
+        """Return a kind that can run all that either can."""
+        larger = max(self, other, key=lambda kind: kind.room_bytes)
         return StageKind(
-            roomier.capacity_bytes,
+            larger.capacity_bytes,
             min(self.slowness, other.slowness),
             self.pays and other.pays,
         )
 
 
-def compute_room(bottleneck_ns: int, kind: StageKind) -> int:
-    """Return the most work of one stage by compute alone, and more than the rounding of it."""
+def most_work(bottleneck_ns: int, kind: StageKind) -> int:
+    """Return an upper bound of the work of one stage within a limit on its compute time."""
     return int(bottleneck_ns / kind.slowness * _MORE_THAN_ROUNDING) + 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cells:
-    """Intervals of positions, in order, with what every border in them has at least.
+    """Intervals of positions, in order, with bounds that hold for every border in them.
 
     Attributes
     ----------
     low, high : Ints, shape (n,)
         First and last position, both inclusive.
     arriving : Ints, shape (n,)
-        The least time that a stage receives which starts there.
-    near_end : Ints, shape (n,)
-        A stage that starts there and ends at or before this position is only known to take as
-        long as its work.
+        The least receive time of a stage that starts there.
+    invalid_end : Ints, shape (n,)
+        For a stage that starts there and ends at or before this position, only its work counts.
     end_low, end_high, leaving : Ints, shape (n + 1,)
-        The same of ends, and the least time that is sent; the last end is that of everything.
+        The same of ends, with the least send time; the last end is that of everything.
     most_held : Ints, shape (n,)
         The most weights in the set before a start.
     least_held : Ints, shape (n + 1,)
-        Bounds of the weights in the set before a start, and before an end.
+        The least weights in the set before an end.
     """
 
     low: Ints
     high: Ints
     arriving: Ints
-    near_end: Ints
+    invalid_end: Ints
     leaving: Ints
     most_held: Ints
     least_held: Ints
@@ -111,7 +110,7 @@ class Cells:
             self.low,
             self.high,
             self.arriving,
-            self.near_end,
+            self.invalid_end,
             self.most_held,
             self.leaving,
             self.end_high,
@@ -121,35 +120,35 @@ class Cells:
 
     @property
     def total(self) -> int:
-        """The position of everything."""
+        """The position of all units."""
         return int(self.end_high[-1])
 
-    def farthest_ends(self, rooms: Ints, held: Ints) -> Ints:
-        """Return the farthest position at which stages can end, 0 where there is none.
+    def farthest_ends(self, limits: Ints, held: Ints) -> Ints:
+        """Return the farthest position at which stages can end, 0 if there is none.
 
         Parameters
         ----------
-        rooms : Ints, shape (k,)
-            The limit on the position plus what leaves there.
+        limits : Ints, shape (k,)
+            Limits on the position plus the send time there.
         held : Ints, shape (k,)
-            The most weights that may be in the set before the end.
+            The most weights in the set before the end.
         """
         fitting = np.searchsorted(self.least_held, held, side="right")
-        cells = self._last_at_most(rooms, fitting)
+        cells = self._last_at_most(limits, fitting)
         some = cells >= 0
         cells = np.maximum(cells, 0)
-        ends: Ints = np.minimum(self.end_high[cells], rooms - self.leaving[cells])
+        ends: Ints = np.minimum(self.end_high[cells], limits - self.leaving[cells])
         return np.where(some, ends, 0)
 
-    def farthest_end(self, room: int, held: int) -> int:
-        """Return what :meth:`farthest_ends` does, of one stage."""
+    def farthest_end(self, limit: int, held: int) -> int:
+        """Return the scalar form of :meth:`farthest_ends`, for one stage."""
         *_, leaving, end_high, least_held = self._lists
         stop, level = bisect_right(least_held, held), 0
         minima = self._minima_lists
         while stop:
             if stop >> level & 1:
                 block = (stop >> level) - 1
-                if minima[level][block] <= room:
+                if minima[level][block] <= limit:
                     break
                 stop -= 1 << level
             level += 1
@@ -159,14 +158,14 @@ class Cells:
             level -= 1
             block = 2 * block + 1
             finer = minima[level]
-            if block >= len(finer) or finer[block] > room:
+            if block >= len(finer) or finer[block] > limit:
                 block -= 1
-        return min(end_high[block], room - leaving[block])
+        return min(end_high[block], limit - leaving[block])
 
-    def _last_at_most(self, rooms: Ints, stop: Ints) -> Ints:
-        """Return the last of the first `stop` ends whose least end is at most the room, or -1.
+    def _last_at_most(self, limits: Ints, stop: Ints) -> Ints:
+        """Return the last of the first `stop` ends whose least end is at most the limit, or -1.
 
-        Ascends over ever larger blocks of ends until one has such an end, then descends in it.
+        Ascends through doubling blocks of ends until one has such an end, then descends in it.
         """
         stop = stop.copy()
         found = np.full(len(stop), -1, dtype=np.int64)
@@ -177,7 +176,7 @@ class Cells:
                 break
             odd = left[(stop[left] >> level) & 1 == 1]
             block = (stop[odd] >> level) - 1
-            good = minima[block] <= rooms[odd]
+            good = minima[block] <= limits[odd]
             hit = odd[good]
             found[hit], level_of[hit] = block[good], level
             missed = odd[~good]
@@ -188,22 +187,22 @@ class Cells:
             right = 2 * found[inside] + 1
             finer = self._minima[level - 1]
             exists = right < len(finer)
-            good = exists & (finer[np.minimum(right, len(finer) - 1)] <= rooms[inside])
+            good = exists & (finer[np.minimum(right, len(finer) - 1)] <= limits[inside])
             found[inside] = np.where(good, right, right - 1)
         return found
 
     def cell_of(self, position: int) -> int:
-        """Return the last cell that a start at `position` can be in."""
+        """Return the last cell that can contain a start at `position`."""
         return bisect_right(self._lists[0], position) - 1
 
     def start(self, cell: int) -> tuple[int, int, int, int, int]:
-        """Return low, high, arriving, near_end and most_held of a cell, as plain numbers."""
-        low, high, arriving, near_end, held, *_ = self._lists
-        return low[cell], high[cell], arriving[cell], near_end[cell], held[cell]
+        """Return low, high, arriving, invalid_end and most_held of a cell, as plain numbers."""
+        low, high, arriving, invalid_end, held, *_ = self._lists
+        return low[cell], high[cell], arriving[cell], invalid_end[cell], held[cell]
 
 
 class Steps:
-    """How far a stage gets, for one limit on the loads of all stages.
+    """The farthest ends of stages, for one limit on all loads.
 
     Parameters
     ----------
@@ -217,18 +216,17 @@ class Steps:
         self._farthest: dict[StageKind, tuple[list[int], list[int], int]] = {}
 
     def end(self, limit: int, kind: StageKind, *, is_first: bool = False) -> int:
-        """Return how far a stage on a kind of device gets that starts at `limit` or before."""
+        """Return the farthest end of a stage that starts at `limit` or before."""
         cells = self._cells
-        # Widened by more than the rounding of the ratio.
-        end = limit + compute_room(self._bottleneck_ns, kind)
+        end = limit + most_work(self._bottleneck_ns, kind)
         if kind.pays:
             before, _, first_end = self._tables(kind)
-            # Nothing arrives at the very start, and nothing is held by others.
+            # Nothing arrives at the first stage, and no other stage holds weights.
             own = first_end
             if not is_first:
                 cell = cells.cell_of(limit)
-                _, high, arriving, near_end, held = cells.start(cell)
-                own = max(own, min(limit + self._bottleneck_ns, near_end), before[cell])
+                _, high, arriving, invalid_end, held = cells.start(cell)
+                own = max(own, min(limit + self._bottleneck_ns, invalid_end), before[cell])
                 # From the part of the last cell up to the limit.
                 head = min(high, limit) - arriving
                 own = max(own, self._one_end(head, held, kind, own))
@@ -236,10 +234,10 @@ class Steps:
         return max(limit, min(end, cells.total))
 
     def start(self, needed: int, kind: StageKind) -> int:
-        """Return the least position from which a stage on a kind of device gets to `needed`."""
+        """Return the least position from which a stage reaches `needed`."""
         low, high = -1, needed
         if kind.pays:
-            # The cell of the answer: from the end of the one before it no stage gets so far.
+            # The cell of the answer: from the end of the cell before it no stage reaches `needed`.
             whole = self._tables(kind)[1]
             cell = bisect_left(whole, needed)
             if cell < len(whole):
@@ -252,7 +250,7 @@ class Steps:
         return low + 1 + bisect_left(starts, True, key=lambda own: self.end(own, kind) >= needed)
 
     def _tables(self, kind: StageKind) -> tuple[list[int], list[int], int]:
-        """Return how far stages get from cells before each, from the end of each, and from 0."""
+        """Return the farthest ends from cells before each, from the end of each, and from 0."""
         if kind not in self._farthest:
             cells = self._cells
             capacity = self._capacity(kind)
@@ -262,9 +260,9 @@ class Steps:
             first = int(cells.farthest_ends(zero + self._bottleneck_ns, zero + capacity)[0])
             reached = np.maximum.accumulate(np.append(0, ends))
             whole = np.maximum(np.maximum(reached[1:], first), cells.high)
-            near = np.minimum(cells.high + self._bottleneck_ns, cells.near_end)
+            by_work = np.minimum(cells.high + self._bottleneck_ns, cells.invalid_end)
             whole = np.minimum(
-                np.maximum(whole, near), cells.high + compute_room(self._bottleneck_ns, kind)
+                np.maximum(whole, by_work), cells.high + most_work(self._bottleneck_ns, kind)
             )
             whole = np.maximum(np.minimum(whole, cells.total), cells.high)
             whole = np.maximum.accumulate(whole)
@@ -276,12 +274,12 @@ class Steps:
         return most if kind.capacity_bytes is None else min(kind.capacity_bytes, most)
 
     def _one_end(self, head: int, held: int, kind: StageKind, known: int) -> int:
-        room = head + self._bottleneck_ns
-        return 0 if room <= known else self._cells.farthest_end(room, held + self._capacity(kind))
+        limit = head + self._bottleneck_ns
+        return 0 if limit <= known else self._cells.farthest_end(limit, held + self._capacity(kind))
 
 
 def few_kinds(kinds: Mapping[StageKind, int], most_sets: int) -> dict[StageKind, int]:
-    """Return kinds that are at least as good, few enough for all sets to be told apart."""
+    """Merge kinds into better ones until there are at most `most_sets` sets of devices."""
     return merged_kinds(
         kinds,
         most_sets,

@@ -1,11 +1,11 @@
-"""A lower bound of the bottleneck that knows transfers, in near-linear time and memory.
+"""A lower bound of the bottleneck with transfers, in near-linear time and memory.
 
 The stages of a plan run growing sets of operators, each closed under ancestors. Such a set is
-described by its *position*, the work in it, and ends in one region between two articulation units
-(:mod:`solver.bounds.markers`). What must cross its border depends on the region and the
-position (:mod:`solver.bounds.region_cuts`), so a stage from position x to position y takes at
-least y - x + arrive(x) + leave(y), and T is too small if even the farthest positions that stages of
-at most T can reach do not pass all work.
+described by its *position*, the work in it, and ends in one region between two articulation
+units (:mod:`solver.bounds.markers`). The values that must cross its border depend on the region
+and the position (:mod:`solver.bounds.region_cuts`). So a stage from position x to position y
+takes at least y - x + arrive(x) + leave(y), and T is too small if the farthest positions that
+stages of at most T can reach do not pass all work.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from solver.model.arrays import Floats, Ints
 from solver.presolve.instance import Instance
 
 _CELLS_PER_STAGE = 1600
-"""Positions are told apart to this part of the average load."""
+"""Resolution of positions, in parts of the average load."""
 _LARGE_REGION = 0.02
-"""From this part of the average load on, cuts of a region are told apart by their work."""
+"""Least work, in average loads, of a region whose cuts depend on the position."""
 _MOST_CUT_UNITS = 4_000_000
-"""Units in all minimum cuts together; regions beyond that, in order, claim no local crossing."""
+"""Units in all minimum cuts together; later regions claim no local crossing."""
 _CUTS_PER_LARGE_REGION = 32
 
 
@@ -45,28 +45,29 @@ class PositionBound(SteppingBound):
     cuts : Ints
         The articulation units.
     members : dict of int to list of int
-        The units of each region that has some; region r lies after r articulation units.
+        The units of each region that has any; region r lies after r articulation units.
     regions : dict of int to Region
-        What counts in them; units by their place in `members`.
+        The regions with members; units by their index in `members`.
 
     Notes
     -----
-    Proof. Let S_0 = {} and S_k be what the first k stages run. S_k has all units up to
+    Proof. Let S_0 = {} and S_k be the units of the first k stages. S_k has all units up to
     articulation unit a_r and none from a_{r+1} on for one region r. Let h(r) > r and g(r) <= r be
-    fixed articulation indices. Stage k receives at least every value that is produced in
-    S_{k-1}, of region r, and read outside by a unit up to a_{h(r)}, provided that S_k
-    contains a_{h(r)}; it sends at least every value that is produced by a unit from a_{g(r)} on
-    in S_k, of region r, and read outside, provided that S_{k-1} does not contain a_{g(r)}. Both are
-    at least the sum of what crosses whichever set of the region it is (`PlacedNets.through`) and
-    the least local crossing (`region_cuts`). If a proviso fails, S_k ends in a region j with
-    j < h(i) or g(j) <= i, where i is the region of S_{k-1}, and its load is at least its
-    work. Relayed values leave no proviso: stage k receives whatever crosses the border of S_{k-1},
-    and sends whatever crosses that of S_k, so h(r) is beyond the end and g(r) the beginning;
-    what the graph returns is read beyond the end. Times are those of the fastest link and the
-    fastest class, and 0 if a host, which pays nothing, is among host-staged devices. The weights
-    of a stage are at least the least in S_k less the most in S_{k-1}, and fit the largest device.
-    By induction no S_k is farther than the farthest position computed here, and unused devices
-    change nothing as positions never shrink.
+    fixed articulation indices. Stage k receives at least every value that is produced in S_{k-1},
+    of region r, and read outside by a unit up to a_{h(r)}, provided that S_k contains a_{h(r)}. It
+    sends at least every value that is produced by a unit from a_{g(r)} on in S_k, of region r, and
+    read outside, provided that S_{k-1} does not contain a_{g(r)}. Both are at least the sum of the
+    values that cross every set of the region (`PlacedNets.through`) plus the least local crossing
+    (`region_cuts`). If a proviso fails, S_k ends in a region j with j < h(i) or g(j) <= i, where i
+    is the region of S_{k-1}, and its load is at least its work.
+
+    Relayed values need no proviso: stage k receives all that crosses the border of S_{k-1}, and
+    sends all that crosses that of S_k. So h(r) is past the end and g(r) the beginning; outputs of
+    the graph are read past the end. Times are those of the fastest link and the fastest class, and
+    0 if a host, which pays nothing, is among host-staged devices. The weights of a stage are at
+    least the least in S_k less the most in S_{k-1}, and fit the largest device. By induction no S_k
+    is farther than the farthest position computed here, and unused devices change nothing as
+    positions never shrink.
     """
 
     def __init__(self, units: Instance, slots: int) -> None:
@@ -86,20 +87,17 @@ class PositionBound(SteppingBound):
         """The most work between two articulation units."""
         return int((self._end - self._start).max())
 
-    # -- what crosses ---------------------------------------------------------------------
-
     def _set_horizons(self) -> None:
-        """Choose h(r) and g(r).
+        """Choose h(r) and g(r), half an average load away or, from a large region, past its end.
 
-        They lie half an average load away or, from a large region, a little beyond its other
-        end: the more is counted the nearer they are, and the more rarely a proviso fails.
+        Nearer horizons count more values, and farther ones fail their provisos less often.
         """
         if self._hops:
             self._ahead = np.full(self._regions, self._regions)
             self._behind = np.zeros(self._regions, dtype=np.int64)
             return
-        near_ns = self._total // (2 * max(self._slots, 1))
-        self._ahead, self._behind = self._places.horizons(near_ns)
+        away_ns = self._total // (2 * max(self._slots, 1))
+        self._ahead, self._behind = self._places.horizons(away_ns)
 
     def _net_arrays(self, units: Instance) -> PlacedNets:
         nets, times = units.transfers.nets, units.transfers.least_ns
@@ -107,7 +105,7 @@ class PositionBound(SteppingBound):
         where = self._places.coordinate.tolist()
         self._kept_nets = [nets[number] for number in kept]
         self._kept_ns = np.array([times[number] for number in kept], dtype=np.int64)
-        # Consumers ascend, and so do their coordinates; the last one is beyond the end.
+        # Consumers ascend, and so do their coordinates; an output is read past the end.
         self._readers = [
             [where[unit] for unit in net.consumers] + [2 * self._regions] * net.is_output
             for net in self._kept_nets
@@ -115,7 +113,7 @@ class PositionBound(SteppingBound):
         return PlacedNets.of([where[net.producer] for net in self._kept_nets], self._readers)
 
     def _find_regions(self) -> None:
-        """Set the regions with units, and their nets that are not counted as going through."""
+        """Set the regions with units, and their nets that do not cross every set of the region."""
         number = self._places.place
         nets: dict[int, list[RegionNet]] = {region: [] for region in self.members}
         where = self._places.coordinate.tolist()
@@ -129,7 +127,7 @@ class PositionBound(SteppingBound):
                 own = tuple(int(number[unit]) for unit in net.consumers if where[unit] == producer)
                 if own or leaves:
                     nets[region].append(RegionNet(int(number[net.producer]), own, leaves, time_ns))
-            # Only its last region has readers without any beyond.
+            # Only the last region with a reader has none after it.
             last = readers[-1]
             if last % 2 and last != producer and producer >= 2 * self._behind[last // 2]:
                 own = tuple(int(number[u]) for u in net.consumers if where[u] == last)
@@ -143,10 +141,8 @@ class PositionBound(SteppingBound):
             for region, group in self.members.items()
         }
 
-    # -- positions ------------------------------------------------------------------------
-
     def _make_cells(self, units: Instance) -> None:
-        """Cut all regions into cells of positions, with the least arrive and leave of each."""
+        """Divide all regions into cells of positions, with the least arrive and leave of each."""
         average = max(self._total // max(self._slots, 1), 1)
         width = max(average // _CELLS_PER_STAGE, 1)
         left = _MOST_CUT_UNITS
@@ -166,17 +162,17 @@ class PositionBound(SteppingBound):
             own, start = self._cells_of(region), self._start[region]
             crossing[own] = found.at(self._low[own] - start, self._high[own] - start)
         arriving, leaving = arrive[self._region_of] + crossing, leave[self._region_of] + crossing
-        near = self._places.too_near(self._ahead, self._behind)
-        near_end = self._end[near][self._region_of]
+        invalid = self._places.last_invalid(self._ahead, self._behind)
+        invalid_end = self._end[invalid][self._region_of]
         if self._hops:
-            near_end = np.zeros_like(near_end)
+            invalid_end = np.zeros_like(invalid_end)
         most_held, least_held = self._weights(units)
         self._cells = Cells(
             low=self._low,
             high=self._high,
             arriving=arriving,
-            near_end=near_end,
-            # The last set has everything, and nothing leaves it.
+            invalid_end=invalid_end,
+            # Nothing leaves the set of all units.
             leaving=np.append(leaving, 0),
             most_held=most_held,
             least_held=least_held,
@@ -188,9 +184,9 @@ class PositionBound(SteppingBound):
     def _weights(self, units: Instance) -> tuple[Ints, Ints]:
         """Bound the weights in a set that ends in each cell, from above and from below.
 
-        A set with work x of a region holds at least the least weights of any units with this
-        work, whole or in part (a knapsack without integrality), and leaves out at least the least
-        for the rest. Weights of several units are :func:`stage_weights`.
+        A set with work x of a region holds at least the least weights of units with this work,
+        whole or in part (a fractional knapsack), and leaves out at least the least for the rest.
+        Weights of several units are :func:`stage_weights`.
         """
         held, work = stage_weights(units), self._work
         start, end = self._places.sums(held)
@@ -205,7 +201,7 @@ class PositionBound(SteppingBound):
             weights = np.concatenate([[0], np.cumsum(held[busy])]).astype(np.float64)
 
             def least(amount: Ints, amounts: Floats = amounts, weights: Floats = weights) -> Ints:
-                # Rounded down by more than the interpolation can be off.
+                # Rounded down by more than the error of the interpolation.
                 found = np.interp(amount, amounts, weights) * (1 - 1e-9) - 1
                 return np.maximum(found, 0).astype(np.int64)
 
@@ -220,5 +216,5 @@ class PositionBound(SteppingBound):
 
     def _step_back(self, bottleneck_ns: int) -> Step:
         steps = Steps(self._cells, bottleneck_ns)
-        # The least position from which one stage gets to where the rest can go on.
+        # The least position from which one stage reaches the start of the rest.
         return lambda done, kind, _: self._total - steps.start(self._total - done, kind)

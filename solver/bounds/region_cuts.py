@@ -1,14 +1,14 @@
 """The least time of the values that leave a set of operators, as a function of its work.
 
-A region is a part of the graph between two articulation units
-(:mod:`solver.bounds.markers`). What the first stages of a plan run of it is closed under
-ancestors; its work x and the time c of the values that cross its border are bounded together by
-minimum cuts: for integers A > 0 and B, the least A c + B x over all closed sets is a minimum cut
-(closure problem: Picard, "Maximal closure of a graph", Management Science 22, 1976; a net as a node
-of its own: Yang and Wong, "Efficient network flow based min-cut balanced partitioning", ICCAD
-1994). Every (A, B) gives a line below all (x, c). The true least time is far from convex in x, so
-the lines are taken for a few cases apart: whether a value that many operators of the region read
-has all its readers inside, and whether the first operator of the heaviest chain is inside.
+A region is a part of the graph between two articulation units (:mod:`solver.bounds.markers`).
+The units of the first stages within it are closed under ancestors; their work x and the time c of
+the values that cross their border are bounded together by minimum cuts: for integers A > 0 and B,
+the least A c + B x over all closed sets is a minimum cut (closure problem: Picard, "Maximal
+closure of a graph", Management Science 22, 1976; a net as a node of its own: Yang and Wong,
+"Efficient network flow based min-cut balanced partitioning", ICCAD 1994). Every (A, B) gives a
+line below all (x, c). The true least time is far from convex in x, so lines are taken separately
+for a few cases: whether a value that many operators of the region read has all its readers
+inside, and whether the first operator of the heaviest chain is inside.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _LARGEST_SCALE = 1 << 20
 _LARGEST_FLOW = 1 << 60
 _LINES_PER_CASE = 10
 _MOST_SHARED = 2
-"""Values read by many for which cases are told apart."""
+"""Values with many readers that are divided into cases."""
 _LIGHT = 0.25
-"""A value of less than this part of the heaviest is not worth a case."""
+"""Values below this part of the heaviest are not divided into cases."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegionNet:
-    """A value of which the crossing counts.
+    """A value whose crossing counts.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class RegionNet:
     consumers : tuple of int
         Units of the region.
     leaves : bool
-        Some unit after the region reads it too.
+        True if some unit after the region reads it too.
     time_ns : int
         Least time of one transfer.
     """
@@ -72,7 +72,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class LeastCrossing:
-    """A lower bound of the crossing time: the least case, in each the highest line."""
+    """A lower bound of the crossing time: the least over cases of the highest line."""
 
     cases: tuple[tuple[Line, ...], ...]
 
@@ -97,14 +97,14 @@ def least_crossing(region: Region, *, by_work: bool) -> LeastCrossing:
     Parameters
     ----------
     by_work : bool
-        Tell cases and amounts of work apart; otherwise a single constant is computed.
+        Distinguish cases and amounts of work; otherwise the bound is a single constant.
 
     Notes
     -----
-    Proof: a closed set S falls into one case at least. Where a shared value is said to cross, its
-    time is added and its crossing in the cut is free; where not, all its readers are in S.
-    Where the head of the chain is said to be outside, its descendants are by closure. In each
-    case the line of a minimum cut lies below all (x, c), and S lies above the least case.
+    Proof: a closed set S falls into at least one case. Where the case has a shared value cross, its
+    time is added and its crossing in the cut is free; otherwise all its readers are in S. Where the
+    case has the head of the chain outside, its descendants are outside by closure. In each case the
+    line of a minimum cut lies below all (x, c), and S lies above the least case.
     """
     if not region.nets:
         return LeastCrossing(())
@@ -153,21 +153,21 @@ def shared_nets(region: Region) -> list[int]:
 def chain_head(region: Region, shared: set[int]) -> int | None:
     """Return the first unit from which a path of heavy values leads out of the region."""
     count = len(region.work_ns)
-    widest = [0] * count
+    heaviest_path = [0] * count
     nets_of: list[list[RegionNet]] = [[] for _ in range(count)]
     for number, net in enumerate(region.nets):
         if net.producer >= 0 and number not in shared:
             nets_of[net.producer].append(net)
     for unit in range(count - 1, -1, -1):
         for net in nets_of[unit]:
-            onward = max((widest[reader] for reader in net.consumers), default=0)
-            widest[unit] = max(
-                widest[unit], net.time_ns if net.leaves else min(net.time_ns, onward)
+            onward = max((heaviest_path[reader] for reader in net.consumers), default=0)
+            heaviest_path[unit] = max(
+                heaviest_path[unit], net.time_ns if net.leaves else min(net.time_ns, onward)
             )
-    heaviest = max(widest, default=0)
+    heaviest = max(heaviest_path, default=0)
     if heaviest < _LIGHT * max(net.time_ns for net in region.nets):
         return None
-    return next(unit for unit in range(count) if widest[unit] >= heaviest * 0.9)
+    return next(unit for unit in range(count) if heaviest_path[unit] >= heaviest * 0.9)
 
 
 class _Case:
@@ -192,7 +192,7 @@ class _Case:
         total = int(self.costs.sum())
         self.scale = max(1, min(_LARGEST_SCALE, _LARGEST_FLOW // 4 // (total + 1)))
         self.steepest = max(1, _LARGEST_FLOW // 2 // (self.total_work + 1))
-        # Arcs that no cut of finite size uses: precedence, net to consumer, forced units.
+        # Arcs of infinite capacity: precedence, net to consumer, forced units.
         tails: list[int] = [target for _, target in region.edges]
         heads: list[int] = [source for source, _ in region.edges]
         for number, net in enumerate(region.nets):
@@ -221,7 +221,7 @@ class _Case:
         capacities = np.concatenate([np.full(self.firm, firm, dtype=np.int64), *finite])
         cut = MinimumCut(self.tails, self.heads, capacities, self.source, self.sink)
         if not cut.is_exact:
-            # Too large for its integers: claim nothing but that no time is negative.
+            # The capacities overflow: the line only says that no time is negative.
             return Line(1, 0, 0), 0, 0
         least = cut.capacity
         if least >= firm:

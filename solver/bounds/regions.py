@@ -1,7 +1,7 @@
-"""Units by the region between two articulation units that they lie in, and what crosses regions.
+"""Regions between articulation units, and the values that cross them.
 
-What the first stages of a plan run ends in one region (:mod:`solver.bounds.markers`). A value of
-an earlier region that a later one reads crosses every set that ends between the two.
+The units of the first stages of a plan end in one region (:mod:`solver.bounds.markers`). A value
+of an earlier region that a later one reads crosses every set that ends between the two.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from solver.presolve.instance import Instance
 
 
 class Regions(Markers):
-    """The regions between articulation units, in each of which other units are in question.
+    """The regions between articulation units, with disjoint sets of open units.
 
     Parameters
     ----------
@@ -31,9 +31,9 @@ class Regions(Markers):
     coordinate : Ints
         2 r for the r-th articulation unit (from 1 on), and 2 r + 1 for units of region r.
     start, end : Ints
-        Work of all that comes before each region, and of that with the region.
+        Work before each region, and before its end.
     place : Ints
-        Place of each unit in `members`; -1 for articulation units.
+        Index of each unit in `members`; -1 for articulation units.
     """
 
     def __init__(self, units: Instance, work: Ints) -> None:
@@ -46,9 +46,9 @@ class Regions(Markers):
             self.place[own] = np.arange(len(own))
 
     def horizons(self, away_ns: int) -> tuple[Ints, Ints]:
-        """Return, by region, articulation units h > r and g <= r that lie some work away.
+        """Return, by region, articulation units h > r and g <= r at a distance of some work.
 
-        From a large region they lie a little beyond its other end. The end of the graph counts as
+        From a large region they lie a little past its other end. The end of the graph counts as
         articulation unit number `count`.
         """
         regions = np.arange(self.count)
@@ -59,8 +59,8 @@ class Regions(Markers):
         behind = np.minimum(np.searchsorted(starts, behind_to), regions)
         return np.clip(ahead, regions + 1, self.count), behind
 
-    def too_near(self, ahead: Ints, behind: Ints) -> Ints:
-        """Return, by region i, the last region j for which j < h(i) or g(j) <= i."""
+    def last_invalid(self, ahead: Ints, behind: Ints) -> Ints:
+        """Return, by region i, the last region j with j < h(i) or g(j) <= i."""
         far = np.searchsorted(behind, np.arange(self.count), side="right") - 1
         return np.minimum(np.maximum(ahead - 1, far), self.count - 1)
 
@@ -83,7 +83,7 @@ class PlacedNets:
 
     @classmethod
     def of(cls, producer: Sequence[int], readers: Sequence[Sequence[int]]) -> PlacedNets:
-        """Put lists of readers, each ascending, into arrays."""
+        """Convert lists of readers, each ascending, to arrays."""
         lengths = np.array([len(own) for own in readers], dtype=np.int64)
         return cls(
             np.array(producer, dtype=np.int64),
@@ -94,12 +94,12 @@ class PlacedNets:
     def through(
         self, values: Ints, count: int, *, behind: Ints | None = None, ahead: Ints | None = None
     ) -> Ints:
-        """Sum, for each of `count` regions, what crosses every set that ends in it.
+        """Return, for each of `count` regions, the sum of values that cross every set ending in it.
 
         These are values from articulation unit r or before (from unit number behind[r] on) that a
-        unit from articulation unit r + 1 on (up to number ahead[r]) reads. The regions r that one
-        reader accounts for are an interval, and those of a net's readers move right together, so
-        what is new in each is counted once.
+        unit from articulation unit r + 1 on (up to number ahead[r]) reads. The regions of one
+        reader are an interval, and those of a net's readers move right together, so only the new
+        part of each interval is added.
         """
         reader, producer = self.pair_reader, self.producer[self.pair_net]
         low = (producer + 1) // 2

@@ -1,4 +1,4 @@
-"""A bound of the bottleneck from the time and the memory of unequal devices together."""
+"""A bound of the bottleneck from the time and memory of unequal devices together."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from solver.model.arrays import Ints
 from solver.presolve.instance import Instance
 
 _MOST_CELLS = 50_000
-"""Kinds of units times kinds of devices; the linear program takes less than a second."""
+"""Distinct units times device kinds; the linear program takes less than a second."""
 _UNIT = 1 << 40
-"""Prices are integers: this many for a nanosecond of a device of average price."""
+"""Integer price of a nanosecond on a device of average price."""
 
 
 def least_shared_ns(units: Instance) -> int:
-    """Return a bottleneck that no plan is below, from a linear program without order.
+    """Return a lower bound of the bottleneck from a linear program without order.
 
-    A fast device with little memory cannot take what its speed would allow, and what it leaves goes
-    to slower ones. The bound is that of the fractional generalised assignment problem (S. Martello
-    and P. Toth, "Knapsack Problems", Wiley 1990, section 7.2): units may be divided among devices,
-    and neither order nor transfers count.
+    A fast device with little memory cannot use its speed, and slower ones take the rest. The bound
+    is that of the fractional generalised assignment problem (S. Martello and P. Toth, "Knapsack
+    Problems", Wiley 1990, section 7.2): units may be divided among devices, and neither order nor
+    transfers count.
 
     Returns
     -------
     int
-        0 if all devices have one speed, or if there are too many kinds of units.
+        0 if all devices have one speed, or if there are too many distinct units.
 
     Notes
     -----
     Proof. Let a plan have all loads at most T, and take any prices a_k >= 0 of time and b_k >= 0 of
     memory for the n_k devices of kind k, with b_k = 0 where memory is unlimited. Every device d has
-    load_d <= T and holds at most room_d, so
+    load_d <= T and holds at most memory_d, so
 
-        sum over k of n_k (a_k T + b_k room_k)
+        sum over k of n_k (a_k T + b_k memory_k)
             >=  sum over d of a_d load_d + b_d held_d
             >=  sum over u of the least a_k t_k[u] + b_k h[u] of any k,
 
-    where h[u] is what is held for u (:func:`solver.bounds.held_weights.stage_weights`). Devices
-    without units only add to the left side. This gives T for all prices; the dual values of the
-    program are the best ones, and are rounded to integers, in which nothing is lost.
+    where h[u] are the bytes of u (:func:`solver.bounds.held_weights.stage_weights`). Devices
+    without units only add to the left side. This bounds T for all prices; the dual values of the
+    program are the best ones, and rounding them to integers keeps the bound exact.
     """
     problem = units.problem
     kinds = Counter((device.device_class, device.memory_bytes) for device in problem.devices)
@@ -74,10 +74,10 @@ def least_shared_ns(units: Instance) -> int:
 def _prices(
     times: list[Ints], held: Ints, counts: Ints, rooms: list[int | None], numbers: list[int]
 ) -> tuple[list[int], list[int]]:
-    """Return the dual values of time and memory, by kind of device; any prices prove something."""
+    """Return the dual values of time and memory, by device kind; any prices prove a bound."""
     from ortools.math_opt.python import mathopt
 
-    # Prices of time add up to 1. Memory counts in parts of all that is held, time in parts of all.
+    # Prices of time add up to 1. Time and memory are scaled by their totals.
     time_unit = max(float(min(own @ counts for own in times)), 1.0)
     memory_unit = max(float(held @ counts), 1.0)
     model = mathopt.Model()
@@ -101,7 +101,7 @@ def _prices(
     model.maximize(gained - paid)
     result = mathopt.solve(model, mathopt.SolverType.GLOP)
     if not result.has_primal_feasible_solution():
-        # Weights that no devices can hold: then prices have no limit, and others say so.
+        # No devices can hold the weights, which other bounds report: the dual is unbounded.
         return [1] * len(times), [0] * len(times)
     values = result.variable_values()
     memory_scale = _UNIT * time_unit / memory_unit

@@ -1,7 +1,8 @@
 """The part of a graph between one source and one sink, as a relaxation of the whole.
 
-Masks, tables and constants that enter a graph late leave no unit comparable to all others, and so
-nothing for :mod:`solver.bounds.positions` to see. Without them a chain of layers shows again.
+Masks, tables and constants that enter a graph late leave no unit comparable to all others, and
+so no articulation unit for :mod:`solver.bounds.positions`. Without them the chain of layers
+reappears.
 """
 
 from __future__ import annotations
@@ -17,23 +18,21 @@ from solver.presolve.instance import Instance
 from solver.presolve.transfers import Net
 
 _NEARLY = 0.8
-"""A source counts if its longest way has at least this share of a longest path's work."""
+"""Sources count if their longest path has at least this share of the longest path's work."""
 _MOST_SOURCES = 16
 _MOST_VISITS = 1_000_000
 """Units, or edges, times sources; a million take about a second."""
 
 
 def spine(units: Instance) -> Instance:
-    """Return the problem on the spine alone.
-
-    Takes linear time.
+    """Return the problem on the spine alone, in linear time.
 
     Notes
     -----
     Any lower bound of a load (compute plus transfers) of the smaller problem is one of the whole:
     take a plan of the whole and leave out the other units with their values, reads and weights. The
-    rest keeps order, fits where it fitted, and no device does, sends, receives or holds more.
-    Memory counts weights only, so it must be used for that alone.
+    rest keeps its order, fits where it fitted, and no device computes, sends, receives or holds
+    more. Memory counts weights only, so only weights may be bounded on it.
     """
     return restricted(units, spine_units(units))
 
@@ -41,22 +40,22 @@ def spine(units: Instance) -> Instance:
 def spine_units(units: Instance) -> list[int]:
     """Return the units on paths from the first to the last unit of :func:`main_path`, ascending.
 
-    With two of its units the spine has all units between them, so what a set closed under ancestors
-    has of the spine is closed under ancestors within it.
+    With two units the spine has all units between them, so the part of a closed set on the spine is
+    closed under ancestors within the spine.
     """
     path = main_path(units)
     return units_between(units, path[0], path[-1])
 
 
 def longest_path(units: Instance, among: Sequence[int] | None = None) -> list[int]:
-    """Return the units of a path with the most work on the fastest classes, and most units.
+    """Return the units of a path with the most work on the fastest classes, then the most units.
 
     Parameters
     ----------
     among : sequence of int, optional
-        The units that it may have, ascending; all if it is not given.
+        The permitted units, ascending; by default all.
     """
-    # One more unit is worth less than any time.
+    # An additional unit counts less than any time.
     length = [time_ns * len(units) + 1 for time_ns in units.fastest_ns.tolist()]
     finish, before = [0] * len(units), [-1] * len(units)
     kept = range(len(units)) if among is None else among
@@ -74,10 +73,9 @@ def longest_path(units: Instance, among: Sequence[int] | None = None) -> list[in
 def main_path(units: Instance) -> list[int]:
     """Return the units of a path with much work on the fastest classes, and many units.
 
-    The one with the most, but for its start: of the sources that long paths start from, the one
-    with the finest spine. A table that all layers read, such as positions, is followed by paths as
-    long as those of the layers, but what is made of it for each layer is comparable to no other
-    layer.
+    It is a longest path but for its source: of the sources of nearly longest paths, the one with
+    the finest spine. A table that all layers read, such as positions, starts paths as long as those
+    of the layers, but its product for each layer is comparable to no other layer.
     """
     path = longest_path(units)
     sources = _sources(units, path)
@@ -101,7 +99,7 @@ def units_between(units: Instance, first: int, last: int) -> list[int]:
 
 
 def _sources(units: Instance, path: Sequence[int]) -> list[int]:
-    """Return the first unit of a longest path, and others from where the way is nearly as long."""
+    """Return the first unit of a longest path, and other sources of nearly as long ones."""
     count, work_ns = len(units), units.fastest_ns.tolist()
     left_ns = [-1] * count
     left_ns[path[-1]] = work_ns[path[-1]]
@@ -120,7 +118,7 @@ def _sources(units: Instance, path: Sequence[int]) -> list[int]:
 
 
 def _coarseness_ns(units: Instance, kept: Sequence[int]) -> float:
-    """Return the work that a spine leaves out, and what its regions have, large ones above all."""
+    """Return the work outside a spine plus the root of the sum of its squared regions."""
     own_ns = units.fastest_ns[kept].astype(np.float64)
     cuts = articulation_units(len(kept), arcs_between(units.successors, kept))
     regions = np.add.reduceat(own_ns, np.concatenate([[0], cuts[cuts > 0]]))

@@ -1,9 +1,9 @@
-"""What bounds on positions share: devices as they see them, and the search for a bottleneck.
+"""Base classes of bounds on positions: device kinds, and the search for a bottleneck.
 
-The *position* of what the first stages of a plan run is the work in it, every operator measured on
-its fastest class. A bound that knows how far one stage gets from a position at most knows how far
-1, 2, ... stages get (:mod:`solver.bounds.position_steps`), and which bottleneck is too small for
-them to pass all work (:func:`solver.bounds.least_limit.least_limit`).
+The *position* of the first stages of a plan is the work of their units, each on its fastest
+class. A bound on how far one stage reaches from a position bounds how far 1, 2, ... stages reach
+(:mod:`solver.bounds.position_steps`), and hence the bottlenecks too small for them to pass all
+work (:func:`solver.bounds.least_limit.least_limit`).
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from solver.presolve.device_kinds import DeviceSets
 from solver.presolve.instance import Instance
 
 Step = Callable[[int, StageKind, bool], int]
+"""The farthest position of a stage, by its start, its device kind and whether it is the first."""
 
 _FIRST_STEP = 256
-"""The search starts with this part of the bound that is known."""
-_NEAR = 10_000
-"""Where all sets of devices are told apart, a bound is found to this part of it."""
+"""The first step of the search is the known bound divided by this."""
+_PRECISION = 10_000
+"""With several device kinds, the precision of a bound is this part of it."""
 
 
 class DestructiveBound(ABC):
@@ -40,7 +41,7 @@ class DestructiveBound(ABC):
     """
 
     most_sets: ClassVar[int] = 2000
-    """Sets of devices to tell apart; with more, kinds that are alike count as their best."""
+    """Sets of devices to distinguish; beyond it similar kinds are merged into a best one."""
 
     def __init__(self, units: Instance, slots: int) -> None:
         self._slots = slots
@@ -52,45 +53,45 @@ class DestructiveBound(ABC):
         self._few_kinds = tuple(few)
         self._sets = DeviceSets.of(list(few.values()), sum(few.values()))
         self._total = int(self._work.sum())
-        # One device takes no longer for everything.
+        # The load of one device that runs everything.
         self._largest_ns = (
             int(self._total * units.most_slowness) + 2 * sum(units.transfers.least_ns) + 2
         )
 
     @property
     def set_count(self) -> int:
-        """Sets of devices, where kinds that are alike do not count as one."""
+        """The number of sets of devices, before kinds are merged."""
         return math.prod(count + 1 for count in self._kinds.values())
 
     @staticmethod
     def applies(units: Instance) -> bool:
-        """Whether transfers order and add up as the bound assumes."""
+        """Return True if transfers are ordered and add up as the bound assumes."""
         problem = units.problem
         return problem.is_forward_only and not problem.interconnect.overlap
 
     def least_bottleneck_ns(self, at_least: int = 0) -> int:
         """Return a lower bound of the bottleneck of every plan with at most `slots` devices.
 
-        Memory may rule out all plans; then every number bounds them, and some large one comes.
+        If memory rules out all plans, every number bounds them, and the result is a large one.
 
         Parameters
         ----------
         at_least : int
-            A bound that is known.
+            A known bound.
         """
         return least_limit(
             self._fails,
             at_least,
-            # From there on only memory is in the way.
+            # Above this only memory limits plans.
             max(at_least + 1, self._largest_ns),
             step=at_least // _FIRST_STEP + 1,
-            # Each trial looks at all sets of devices.
-            parts=None if len(self._kinds) == 1 else _NEAR,
+            # Each trial visits all sets of devices.
+            parts=None if len(self._kinds) == 1 else _PRECISION,
         )
 
     @abstractmethod
     def _fails(self, bottleneck_ns: int) -> bool:
-        """Whether no plan has all loads at most `bottleneck_ns`."""
+        """Return True if no plan has all loads at most `bottleneck_ns`."""
 
     def _kind_of(self, device: Device) -> StageKind:
         pays = self._transfers.pays(device)
@@ -98,40 +99,40 @@ class DestructiveBound(ABC):
 
 
 class SteppingBound(DestructiveBound):
-    """A bound by how far one stage gets from a position at most; see :class:`DestructiveBound`."""
+    """A bound by the farthest end of one stage from a position; see :class:`DestructiveBound`."""
 
     @abstractmethod
     def _step(self, bottleneck_ns: int) -> Step:
-        """Return what tells how far a stage gets: from a start, a kind, whether it is the first."""
+        """Return the steps forward, by the work before a border."""
 
     @abstractmethod
     def _step_back(self, bottleneck_ns: int) -> Step:
-        """Return the same from the other end, by the work in a stage and all later ones."""
+        """Return the steps from the other end, by the work behind a border."""
 
-    def rooms_ns(
+    def most_work_ns(
         self, bottleneck_ns: int, slots: int, order: Sequence[Device] | None = None
     ) -> list[int]:
-        """Return the most work that the first 1, 2, ... stages can have together.
+        """Return the most work of the first 1, 2, ... stages together.
 
         Parameters
         ----------
         bottleneck_ns : int
-            Only plans whose bottleneck is at most this.
+            The limit on the bottleneck.
         slots : int
             The most stages.
         order : sequence of Device, optional
-            The device of each slot; without it, any device may be anywhere.
+            The device of each slot; by default any device may be anywhere.
         """
-        return self._rooms_ns(self._step(bottleneck_ns), slots, order)
+        return self._most_work_ns(self._step(bottleneck_ns), slots, order)
 
-    def rooms_from_end_ns(
+    def most_work_from_end_ns(
         self, bottleneck_ns: int, slots: int, order: Sequence[Device] | None = None
     ) -> list[int]:
-        """Return the most work that the last 1, 2, ... stages can have together."""
+        """Return the most work of the last 1, 2, ... stages together."""
         backward = None if order is None else order[::-1]
-        return self._rooms_ns(self._step_back(bottleneck_ns), slots, backward)
+        return self._most_work_ns(self._step_back(bottleneck_ns), slots, backward)
 
-    def _rooms_ns(self, step: Step, slots: int, order: Sequence[Device] | None) -> list[int]:
+    def _most_work_ns(self, step: Step, slots: int, order: Sequence[Device] | None) -> list[int]:
         found: list[int] = []
         if order is not None:
             done = 0
@@ -140,7 +141,7 @@ class SteppingBound(DestructiveBound):
                     done = max(done, step(done, kind, slot == 0))
                 found.append(done)
             return found
-        # A farther start is never worse.
+        # Starting farther ahead is never worse.
         farthest = [0]
         for slot, level in enumerate(self._sets.levels[1 : slots + 1]):
             for smaller in self._sets.smaller[level]:
@@ -154,4 +155,4 @@ class SteppingBound(DestructiveBound):
         return found + found[-1:] * (slots - len(found))
 
     def _fails(self, bottleneck_ns: int) -> bool:
-        return self.rooms_ns(bottleneck_ns, self._slots)[-1] < self._total
+        return self.most_work_ns(bottleneck_ns, self._slots)[-1] < self._total

@@ -1,4 +1,4 @@
-"""Which stages an operator can be on, from work and memory that must come before and after.
+"""Windows of stages for each operator, from the work and memory of its ancestors and descendants.
 
 These are the station windows of assembly-line balancing (Scholl and Becker, "State-of-the-art
 exact and heuristic solution procedures for simple assembly line balancing", EJOR 168, 2006,
@@ -26,10 +26,8 @@ from solver.presolve.instance import Instance
 
 _BLOCK_BYTES = 8 * 1024 * 1024
 """Size of one block of the transitive closure, which is never held whole."""
-
-
 _LARGE_REGION = 0.125
-"""From this part of the average load on, markers on a path are tried within regions."""
+"""Least part of an average load in one region for which markers on a path are tried too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +42,17 @@ class StageWindows:
 
     @property
     def empty(self) -> bool:
-        """Whether some unit has no position left."""
+        """True if some unit has no position left."""
         return any(a > b for a, b in zip(self.first, self.last, strict=True))
 
     @property
     def places(self) -> int:
-        """How many positions all units together may have."""
+        """The number of positions of all units together."""
         return sum(self.last) - sum(self.first) + len(self.first)
 
 
 def closure_sums(predecessors: Sequence[Sequence[int]], values: Ints) -> Ints:
-    """Sum `values` over every unit and all its ancestors, each counted once.
+    """Return the sum of `values` over every unit and all its ancestors, each counted once.
 
     Parameters
     ----------
@@ -66,7 +64,7 @@ def closure_sums(predecessors: Sequence[Sequence[int]], values: Ints) -> Ints:
     Returns
     -------
     array of int64, shape (count, k)
-        One row a unit, what is before it included.
+        One row a unit, the unit included.
 
     Notes
     -----
@@ -102,17 +100,16 @@ class StageBounds:
     -----
     Proof of the windows: a unit and all its ancestors are on positions up to the unit's own,
     because stages do not decrease along an edge. Their weights fill those devices' memory, and
-    their work those devices' time, which is at most the bottleneck each (transfers only add to
-    a load, and with overlap compute alone bounds it). Work is measured by every operator's
-    fastest class, and a device of class c gets through at most bottleneck / r of it, where r is
-    the least ratio of an operator's time on c to its fastest time. A weight that several units
-    read is counted at the first of them only, which can only lower the sums. Descendants bound
-    from the other end in the same way.
+    their work those devices' time, which is at most the bottleneck each (transfers only add to a
+    load, and with overlap compute alone bounds it). Work is measured by every operator's fastest
+    class, and a device of class c completes at most bottleneck / r of it, where r is the least
+    ratio of an operator's time on c to its fastest time. A weight that several units read is
+    counted at the first of them only, which can only lower the sums. Descendants bound from the
+    other end in the same way.
 
-    Where the position bound applies (:mod:`solver.bounds.positions`), what the first stages
-    can have done together takes their transfers into account, on the whole graph and on its spine.
-    Markers on a path know nothing of relays, which count as direct transfers for them
-    (:mod:`solver.bounds.direct`).
+    Where the position bound applies (:mod:`solver.bounds.positions`), the most work of the first
+    stages includes their transfers, on the whole graph and on its spine. Markers on a path take
+    relays for direct transfers (:mod:`solver.bounds.direct`).
     """
 
     def __init__(self, units: Instance) -> None:
@@ -131,12 +128,12 @@ class StageBounds:
         self._down = closure_sums(last_first, down[::-1])[::-1]
         self._total_work = int(work.sum())
         self._kept = kept
-        # Each with the column of the sums that its positions are measured by.
+        # Each with the column of the sums that has its positions.
         self._positions: list[tuple[SteppingBound, int]] = []
         self._borders: BorderBound | None = None
 
     def add_positions(self) -> None:
-        """Let bounds and windows know what the first stages can have done, with transfers."""
+        """Add the bounds on positions, which include transfers, where they apply."""
         units = self._units
         if not PositionBound.applies(units):
             return
@@ -147,28 +144,26 @@ class StageBounds:
             self._positions.append((PositionBound(restricted(units, self._kept), slots), 2))
         if (
             whole.largest_region_ns * slots > _LARGE_REGION * self._total_work
-            # Steps along a path take long, and of speeds that count as the best say little.
+            # Steps along a path are slow, and weak where kinds are merged into the best.
             and (len(self._slowness) == 1 or whole.set_count <= PathBound.most_sets)
         ):
             self._positions.append((PathBound(direct(units), slots), 0))
 
     def add_borders(self) -> None:
-        """Let bounds know the borders that exist, unless they are too many."""
+        """Add the bound from listed borders, unless they are too many."""
         if BorderBound.applies(self._units):
             bound = BorderBound(self._units, len(self._devices))
             self._borders = bound if bound.is_known else None
 
     def least_bottleneck_ns(self, slots: int, at_least: int = 0) -> int:
-        """Return a lower bound of the bottleneck.
-
-        The average load, the longest operator, and what positions and borders make of them.
+        """Return a lower bound of the bottleneck from averages, positions and borders.
 
         Parameters
         ----------
         slots : int
             The most stages.
         at_least : int
-            A bound that is known.
+            A known bound.
         """
         least = max(at_least, least_average_ns(self._units, slots))
         for positions, _ in self._positions:
@@ -189,14 +184,14 @@ class StageBounds:
         Parameters
         ----------
         slots : int
-            Number of devices in a round.
+            Number of devices in a chunk.
         bottleneck_ns : int, optional
-            Only plans whose bottleneck is at most this are of interest.
+            The limit on the bottleneck of plans.
         order : sequence of Device, optional
-            The device of each slot; without it, the best devices come first from either end.
+            The device of each slot; by default the best devices come first from either end.
         chunks : int
-            Number of rounds. The room of a device counts once, however many of its chunks
-            come before a position.
+            Number of chunks. The memory of a device counts once, however many of its chunks come
+            before a position.
         """
         if order is None:
             memory = sorted(map(room_bytes, self._devices), reverse=True)[:slots]
@@ -210,12 +205,12 @@ class StageBounds:
         after = self._least_stages(self._down, *ends[1], bottleneck_ns)
         if bottleneck_ns is not None:
             for positions, column in self._positions:
-                room = positions.rooms_ns(bottleneck_ns, slots, order)
-                before = np.maximum(before, np.searchsorted(room, self._up[:, column]) + 1)
-                room = positions.rooms_from_end_ns(bottleneck_ns, slots, order)
-                after = np.maximum(after, np.searchsorted(room, self._down[:, column]) + 1)
+                most = positions.most_work_ns(bottleneck_ns, slots, order)
+                before = np.maximum(before, np.searchsorted(most, self._up[:, column]) + 1)
+                most = positions.most_work_from_end_ns(bottleneck_ns, slots, order)
+                after = np.maximum(after, np.searchsorted(most, self._down[:, column]) + 1)
         if max(before.max(), after.max()) > slots:
-            # Not even all devices have room for some unit with its ancestors.
+            # Some unit with its ancestors, or descendants, exceeds all devices.
             return StageWindows((1,) * self._count, (0,) * self._count)
         first = before - 1
         last = slots * chunks - after
@@ -224,12 +219,10 @@ class StageBounds:
     def _least_stages(
         self, sums: Ints, memory: list[float], speed: list[float], bottleneck_ns: int | None
     ) -> Ints:
-        """Return how many stages from one end the given work and weights fill at least."""
-        stages = np.ones(self._count, dtype=np.int64)
-        weights_room = np.cumsum(np.array(memory))
-        stages = np.maximum(stages, np.searchsorted(weights_room, sums[:, 1]) + 1)
+        """Return the least number of stages from one end that the sums fill."""
+        stages: Ints = np.searchsorted(np.cumsum(np.array(memory)), sums[:, 1]) + 1
         if bottleneck_ns is not None:
-            # Widened by a little more than the rounding of the sums.
-            time_room = np.cumsum(np.array(speed) * bottleneck_ns) * (1 + 1e-12)
-            stages = np.maximum(stages, np.searchsorted(time_room, sums[:, 0]) + 1)
+            # Rounded up by more than the error of the sums.
+            most_ns = np.cumsum(np.array(speed) * bottleneck_ns) * (1 + 1e-12)
+            stages = np.maximum(stages, np.searchsorted(most_ns, sums[:, 0]) + 1)
         return stages

@@ -1,7 +1,7 @@
 """Coarser graphs for problems that are too large to be searched unit by unit.
 
-Clusters are consecutive in a topological order that is made for cheap cuts, and they end where
-little crosses: clusters of consecutive units never close a cycle (Herrmann et al., "Multilevel
+Clusters are consecutive in a topological order with cheap cuts, and they end where little
+crosses. Clusters of consecutive units never close a cycle (Herrmann et al., "Multilevel
 algorithms for acyclic partitioning of directed acyclic graphs", SIAM J. Sci. Comput. 41, 2019,
 section 4.1). Merging (:func:`solver.presolve.clusters.contract`) only adds colocation: every plan
 of the coarse graph is a plan of the original one at the same cost.
@@ -26,11 +26,10 @@ _STEPS = 200
 def cheap_order(bound: PositionBound) -> list[int]:
     """Return a topological order of the units in which cuts of any amount of work are cheap.
 
-    The units keep their order but for both ends of every region
-    (:mod:`solver.bounds.markers`). At its start a heavy chain, such as a running sum, is put
-    off as long as what would feed it is cheaper to send than the sum; at its end the readers of a
-    value that many read come first as soon as their own values together are cheaper to send than
-    that one.
+    The units keep their order but for both ends of every region (:mod:`solver.bounds.markers`). At
+    its start a heavy chain, such as a running sum, is put off as long as its inputs are cheaper to
+    send than the sum. At its end the readers of a value with many readers come first as soon as
+    their own values together are cheaper to send than that one.
     """
     order: list[int] = []
     ends = [*bound.cuts.tolist(), None]
@@ -100,7 +99,7 @@ def _steps(region: Region, order: Sequence[int]) -> tuple[Ints, Ints]:
 
 
 def _is_cheaper(region: Region, order: Sequence[int], than: Sequence[int]) -> list[bool]:
-    """Return for each step of work whether cuts of one order cost at most those of another."""
+    """Return, by step of work, True if cuts of one order cost at most those of another."""
     least = []
     for each in (order, than):
         step, crossing = _steps(region, each)
@@ -112,7 +111,7 @@ def _is_cheaper(region: Region, order: Sequence[int], than: Sequence[int]) -> li
 
 
 def _cheapest_place(region: Region, order: Sequence[int], step: int) -> int:
-    """Return the length of the cheapest prefix in a step, or of the first one beyond it."""
+    """Return the length of the cheapest prefix in a step, or of the first one after it."""
     steps, crossing = _steps(region, order)
     here = np.flatnonzero(steps == step)
     if not len(here):
@@ -128,7 +127,7 @@ def consecutive_clusters(units: Instance, order: Sequence[int], most: int) -> tu
     order : sequence of int
         A topological order of the units.
     most : int
-        About how many clusters to make.
+        The approximate number of clusters.
 
     Returns
     -------
@@ -139,9 +138,9 @@ def consecutive_clusters(units: Instance, order: Sequence[int], most: int) -> tu
 
     Notes
     -----
-    Work, weights and units together are divided into equal parts, and the cheapest place in each
-    part is an end of a cluster. Pins and cuts end clusters too: units that allow different devices
-    stay apart. O(n log n).
+    Work, weights and units together are divided into equal parts, and each part ends a cluster at
+    its cheapest place. Pins and cuts end clusters too: units that allow different devices stay
+    separate. O(n log n).
     """
     count = len(units)
     sequence = np.array(order, dtype=np.int64)

@@ -4,38 +4,36 @@ The algorithm is that of torch 2.13 (``Partitioner.size_based_partition``, the c
 ``sparse_nn_partition``, and ``get_device_to_partitions_mapping``), on the operator graph:
 
 1. If everything fits on the largest device, it goes there.
-2. Otherwise partitions grow in execution order. Each takes the largest device that is free and
-   is filled until the next operators do not fit. When no device is free, further partitions are
-   grown to the size of the largest device.
+2. Otherwise partitions grow in execution order. Each takes the largest free device and is filled
+   until the next operators do not fit. When no device is free, further partitions are grown to
+   the size of the largest device.
 3. The smallest partition is combined with the largest one whose BFS level differs by at most 1
-   and that leaves room for it, again and again, until it can be combined with none: as few
-   partitions as this finds.
+   and with which it fits, until none is left to combine.
 4. Partitions are mapped to devices, the largest first, each to the device with just enough
-   memory. Those for which none is left join the device where they fit with the least to spare,
-   or, where they fit nowhere, the one that they overfill least.
+   memory. Those without a device join the one where they fit with the least to spare, or, where
+   they fit nowhere, the one that they overfill least.
 
-It looks at sizes alone: latencies and transfers cost it nothing, as in torch.
+It considers sizes alone: latencies and transfers cost nothing, as in torch.
 
-Where it differs from torch's:
+It differs from torch's in these points:
 
-* The size of a partition is what the evaluator says that a device holds for those operators
+* The size of a partition is the evaluator's memory of a stage with its operators
   (:func:`solver.evaluation.evaluate.stage_memory_bytes`): buffers, tuples and tied weights counted
   right, an input of several readers counted once, storages freed after their last reader, views
   free. Torch adds up the outputs of all nodes, and counts parameters in the dtype of the output.
 * An exact fit is a fit; devices may differ in memory in every step. A merge that would spoil a
   mapping to unequal devices is not made.
-* What must share a device (colocation, and everything on a path between such operators) stays
-  whole; pins are kept as far as the algorithm can.
+* Operators that must share a device (colocation, and every path between them) stay whole; pins
+  are kept as far as the algorithm can.
 * BFS levels are lengths of longest paths. So a path between partitions of levels that differ by at
   most 1 is a single arc, and combining two of them cannot close a cycle.
-* In step 4 a device that keeps the stages free of cycles is preferred; torch does not look.
+* In step 4 a device that keeps the stages free of cycles is preferred; torch does not check.
 * With a limit on the number of devices it takes the largest ones that pins allow.
-* Cuts and pinned stages are not looked at; the evaluator says which ones a plan breaks.
+* Cuts and pinned stages are ignored; the evaluator reports those that a plan breaks.
 * It never raises. The answer is total even where nothing fits, and the evaluator judges it: when
   it breaks memory, a pin, or acyclicity, its status is UNKNOWN and the plan is kept for the report.
 
-Under 1F1B a partition is sized as if all devices were used, the most microbatches that it can
-have in flight.
+Under 1F1B a partition is sized as if all devices were used, with the most microbatches in flight.
 """
 
 from __future__ import annotations
@@ -49,15 +47,15 @@ import networkx as nx
 from solver.evaluation.evaluate import stage_memory_bytes
 from solver.model.cuts import without_hand_made
 from solver.model.devices import Device, Link
-from solver.model.operators import Operator
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 from solver.model.training import most_in_flight
 from solver.presolve.operator_blocks import forward_arcs, operator_blocks
 
 _SPARE_PARTITIONS: Final = 16
-"""Partitions beyond the number of devices that are kept apart, in the hope of combining them.
-What is left then becomes one more: it fits nowhere, and the work stays near linear."""
+"""Partitions kept separate beyond the number of devices, in the hope of combining them. The rest
+becomes one more: it fits nowhere, and the work stays near linear.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +81,7 @@ def greedy_plan(problem: PartitionProblem) -> PartitionPlan:
     """Place operators by size, in execution order.
 
     Takes near-linear time, on one thread, without random choices. The plan is total even where
-    nothing fits; the evaluator says what it violates.
+    nothing fits; the evaluator reports its violations.
 
     Examples
     --------
@@ -111,10 +109,10 @@ def greedy_plan(problem: PartitionProblem) -> PartitionPlan:
 
 
 def _narrowed(problem: PartitionProblem) -> PartitionProblem:
-    """Return the problem with as many devices as may be used: the largest that pins allow.
+    """Return the problem with at most `max_devices` devices: the largest that pins allow.
 
     Devices that meet the most pins come first (the greedy algorithm for hitting sets), then the
-    largest. Where so few cannot meet all pins, all devices are left, and the evaluator judges.
+    largest. Where these cannot meet all pins, all devices are left, and the evaluator judges.
     """
     most = problem.max_devices
     if most is None or most >= len(problem.devices):
@@ -134,8 +132,12 @@ def _narrowed(problem: PartitionProblem) -> PartitionProblem:
         return problem
     return problem.replace(
         devices=tuple(device for device in problem.devices if device.name in chosen),
+        # A unit whose pins have no device in common was given up above, and goes anywhere.
         operators=tuple(
-            op if op.allowed_devices is None else _limited(op, chosen) for op in problem.operators
+            op
+            if op.allowed_devices is None
+            else replace(op, allowed_devices=op.allowed_devices & chosen or None)
+            for op in problem.operators
         ),
         # Links may name devices that are left out; sizes alone count here.
         interconnect=replace(problem.interconnect, default=Link(), links={}, overlap=False),
@@ -143,17 +145,8 @@ def _narrowed(problem: PartitionProblem) -> PartitionProblem:
     )
 
 
-def _limited(op: Operator, devices: set[str]) -> Operator:
-    # Pins of one unit that only meet elsewhere were given up: then the operator goes anywhere.
-    return replace(op, allowed_devices=(op.allowed_devices or frozenset()) & devices or None)
-
-
 def _largest_first(devices: Iterable[Device]) -> list[Device]:
-    return sorted(devices, key=lambda device: (device.memory_bytes is not None, -_capacity(device)))
-
-
-def _capacity(device: Device) -> int:
-    return 0 if device.memory_bytes is None else device.memory_bytes
+    return sorted(devices, key=lambda d: (d.memory_bytes is not None, -(d.memory_bytes or 0)))
 
 
 def _single_device(problem: PartitionProblem) -> dict[str, str] | None:
@@ -184,7 +177,7 @@ def _grow(problem: PartitionProblem) -> list[_Partition]:
     """Step 2: fill one free device after another, the largest first, in execution order."""
     blocks = operator_blocks(problem)
     everywhere = frozenset(problem.device_of)
-    # A circle of units whose pins have nothing in common is infeasible, and goes anywhere.
+    # A cycle of units whose pins have no device in common is infeasible, and goes anywhere.
     allowed_of = [_allowed(problem, block) or everywhere for block in blocks]
     free = _largest_first(problem.devices)
     partitions: list[_Partition] = []
@@ -240,8 +233,7 @@ def _fill(
 ) -> int:
     """Return the end of the blocks from `start` that fit, at least one and none from `limit` on.
 
-    Found in steps that double and then halve, so that all partitions together take
-    near-linear time.
+    Steps double and then halve, so that all partitions together take near-linear time.
     """
     if capacity_bytes is None:
         return limit
@@ -263,7 +255,7 @@ def _fill(
 
 
 def _combine(problem: PartitionProblem, partitions: list[_Partition]) -> list[_Partition]:
-    """Step 3: combine the smallest partition with the largest that has room for it."""
+    """Step 3: combine the smallest partition with the largest with which it fits."""
     arcs = _arcs(problem, partitions)
     while True:
         level = _levels([p.first for p in partitions], arcs)
@@ -293,7 +285,7 @@ def _combine(problem: PartitionProblem, partitions: list[_Partition]) -> list[_P
 def _arcs(
     problem: PartitionProblem, partitions: Sequence[_Partition]
 ) -> frozenset[tuple[int, int]]:
-    """Return the pairs of partitions, by `first`, between which a forward edge runs."""
+    """Return the pairs of partitions, by `first`, connected by a forward edge."""
     first_of = {name: p.first for p in partitions for name in p.operators}
     return frozenset(forward_arcs(problem, first_of))
 
@@ -321,10 +313,10 @@ def _levels(nodes: Iterable[int], arcs: Iterable[tuple[int, int]]) -> dict[int, 
 
 
 def _match(problem: PartitionProblem, partitions: Sequence[_Partition]) -> dict[str, _Partition]:
-    """Return as many partitions as possible by device, one on each, larger ones first.
+    """Return a maximum matching of partitions by device, larger ones first.
 
-    Each tries the devices with the least memory first. Augmenting paths (Kuhn) move earlier
-    ones where pins ask for it.
+    Each tries the devices with the least memory first. Augmenting paths (Kuhn) move earlier ones
+    where pins require it.
     """
     devices = list(reversed(_largest_first(reversed(problem.devices))))
     matched: dict[str, _Partition] = {}
@@ -347,7 +339,7 @@ def _match(problem: PartitionProblem, partitions: Sequence[_Partition]) -> dict[
 
 
 def _place(problem: PartitionProblem, partitions: Sequence[_Partition]) -> dict[str, str]:
-    """Step 4: partitions to devices, and what is left to where it does the least harm."""
+    """Step 4: map partitions to devices, and the rest to where it does the least harm."""
     on_device: dict[str, _Partition] = dict(_match(problem, partitions))
     device_of = {p.first: device for device, p in on_device.items()}
     arcs = _arcs(problem, partitions)
@@ -367,7 +359,7 @@ def _place(problem: PartitionProblem, partitions: Sequence[_Partition]) -> dict[
             else:
                 spare = device.memory_bytes - joined.size_bytes
                 options.append(((cyclic, max(0, -spare), False, spare), device.name, joined))
-        # The first of equals, so that the answer does not depend on anything else.
+        # The first of equals, so that the answer is deterministic.
         _, name, joined = min(options, key=lambda option: option[0])
         on_device[name] = joined
         device_of[partition.first] = name
@@ -375,7 +367,7 @@ def _place(problem: PartitionProblem, partitions: Sequence[_Partition]) -> dict[
 
 
 def _acyclic(arcs: Iterable[tuple[int, int]], device_of: Mapping[int, str]) -> bool:
-    """Whether the stages of the partitions placed so far are free of cycles."""
+    """Return True if the stages of the partitions placed so far are free of cycles."""
     quotient = nx.DiGraph(
         (device_of[source], device_of[target])
         for source, target in arcs

@@ -1,11 +1,11 @@
 """Local search from a plan: annealing on clusters of units, then on the units themselves.
 
-A value that is large to move makes a wall around its readers that single units do not climb:
-on NASNet one crossing costs 8 % of a stage. Merged with its readers it moves along for
-nothing. So every round merges units that share a position, anneals the clusters, and refines
-the result on the units: the V-cycle of multilevel partitioners (Karypis and Kumar, SIAM J. Sci.
-Comput. 20, 1998; iterated from an incumbent as in Walshaw, Ann. Oper. Res. 131, 2004; for
-acyclic partitions Herrmann et al., SIAM J. Sci. Comput. 41, 2019).
+Single units do not separate from the readers of a large value: on NASNet one crossing costs 8 %
+of a stage. Merged with its readers the value moves along for nothing. So every V-cycle merges
+units that share a position, anneals the clusters, and refines the result on the units, as in
+multilevel partitioners (Karypis and Kumar, SIAM J. Sci. Comput. 20, 1998; iterated from an
+incumbent as in Walshaw, Ann. Oper. Res. 131, 2004; for acyclic partitions Herrmann et al., SIAM
+J. Sci. Comput. 41, 2019).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 from solver.dp.contiguous.orders import renumbered, topological_orders
 from solver.dp.contiguous.solver import best_cut, transition_count
 from solver.evaluation.evaluate import evaluate
-from solver.heuristics.annealing.rounds import Pace, Rounds
+from solver.heuristics.annealing.v_cycles import Pace, VCycles
 from solver.heuristics.step_search import improve_step
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.cuts import NO_BLOCK, positions_of_blocks
@@ -34,15 +34,15 @@ _FEW_UNITS = 16
 _MOST_ORDERS = 8
 _ORDER_CUTS = 192
 _ORDER_WORK = 60_000_000
-"""Array entries, or the time of as many, that cuts of several orders may take."""
+"""Work, in array entries, of all cuts of several orders."""
 _STRETCHES = (1000, 1100, 1250, 1500, 2000, 4000)
-"""Capacities for a start that the search mends, per mille of the true ones."""
+"""Capacities for a start that the search repairs, per mille of the true ones."""
 _IDLE_SEARCHES = 2
-"""After this number of slow searches in turn without a gain there is no further one."""
+"""Slow searches in a row without a gain after which no further one starts."""
 _SEEDS = 10
-"""From one slow search to the next; the rounds of each have seeds of their own."""
+"""Difference of the seeds of slow searches; each cycle of one has its own seed."""
 _GAIN_PERMILLE = 1
-"""What counts as one."""
+"""The least improvement that counts as a gain."""
 
 QUICK: Final = Pace(360, 240_000, (1 / 8, 1 / 16, 1 / 4), (0.03, 0.002), (0.01, 0.0001))
 """One to three seconds, or up to ten if memory counts activations; measured on NASNet."""
@@ -52,11 +52,12 @@ SLOW: Final = (
     Pace(600, 2_000_000, (1 / 8, 1 / 16, 1 / 4), (0.03, 0.002), (0.01, 0.0001)),
 )
 """In turn: units alone, long and cold, which is best on random layered graphs; clusters with a cold
-end, on series-parallel ones; and as at first, where values are large."""
+end, for series-parallel ones; and the quick temperatures, for large values.
+"""
 _MOVE_S: Final = 1e-5
 """Work of a move of a slow search."""
 _MOVES_PER_UNIT = 100
-"""Moves of a search for an exact method, which a better plan saves more than they take."""
+"""Moves of a search before an exact method, which saves more time on a better plan."""
 
 
 def searched_objective(problem: PartitionProblem) -> ObjectiveName | None:
@@ -76,27 +77,27 @@ def improve(
 ) -> PartitionPlan:
     """Return a plan that is at least as good as `plan`.
 
-    Minimises the problem's first objective other than ``devices``; if ``devices`` comes before
-    it, no further device is used. Later objectives decide only between start and end.
+    Minimises the problem's first objective other than ``devices``; if ``devices`` comes before it,
+    no further device is used. Later objectives decide only between start and end.
 
     Parameters
     ----------
     plan : PartitionPlan
         In order, with colocation, pins and cuts kept; memory may exceed the capacities, which the
-        search then tries to mend. Units stay on the stages that are their block's in `plan`. A
-        plan of several chunks is returned as it is, and so is one of relayed values and one with
-        pinned stages, whose numbers change when a stage becomes empty. For the objective ``step``
-        all of them are improved by :mod:`solver.heuristics.step_search`, if they are feasible.
+        search then tries to repair. Units stay on the stages of their block in `plan`. A plan of
+        several chunks is returned as it is, and so is one with relayed values and one with pinned
+        stages, whose numbers change when a stage becomes empty. For the objective ``step`` all of
+        them are improved by :mod:`solver.heuristics.step_search`, if they are feasible.
     seed : int
         Of the random moves.
     max_iterations : int, optional
         Moves tried in all; by default those of `pace`.
     pace : Pace
-        How long to search, and how hot.
+        The length of the search, and its temperatures.
     target : int
         Stop when the objective reaches this, such as a proven bound.
     clock : Clock
-        With time enough for all moves the result depends on nothing but the arguments.
+        With time enough for all moves the result depends on the other arguments alone.
     """
     problem = units.problem
     name = searched_objective(problem)
@@ -110,7 +111,7 @@ def improve(
         return plan
     if units.problem.cuts:
         units = _within_blocks(units, plan, devices)
-    search = Rounds(units, devices, name, seed, pace, target, clock)
+    search = VCycles(units, devices, name, seed, pace, target, clock)
     budget = pace.iterations(len(units)) if max_iterations is None else max_iterations
     position = {device.name: number for number, device in enumerate(devices)}
     found = search.run([position[name] for name in units.lowered(plan.assignment)], budget)
@@ -128,7 +129,7 @@ def improve_slowly(
     target: int = 0,
     clock: Clock = UNLIMITED,
 ) -> Iterator[PartitionPlan]:
-    """Yield better and better plans, for as long as the caller asks and searches find some.
+    """Yield better and better plans, while the caller asks and searches find some.
 
     Each search starts from the best plan so far, with moves and clusters of its own.
 
@@ -154,7 +155,7 @@ def improve_slowly(
         pace = SLOW[number % len(SLOW)]
         own_seed = seed + _SEEDS * number
         found = improve(units, plan, seed=own_seed, pace=pace, target=target, clock=clock)
-        # Moves are counted, not timed, where no wall's time ends them.
+        # Without wall time moves are charged by their number.
         clock.charge(pace.iterations(len(units)) * _MOVE_S)
         before, value = value, evaluate(units.problem, found).value(name)
         idle = 0 if value < before * (1000 - _GAIN_PERMILLE) // 1000 else idle + 1
@@ -166,7 +167,7 @@ def improve_slowly(
 def better_plan(
     units: Instance, starts: Sequence[PartitionPlan], clock: Clock = UNLIMITED, *, seed: int = 0
 ) -> PartitionPlan | None:
-    """Return what :func:`first_incumbents` makes of plans in a number of moves that is enough."""
+    """Return the result of :func:`first_incumbents` for a number of moves that suffices."""
     moves = _MOVES_PER_UNIT * len(units)
     return first_incumbents(units, starts, seed=seed, max_iterations=moves, clock=clock)
 
@@ -189,7 +190,7 @@ def first_incumbents(
     starts : sequence of PartitionPlan
         Known plans, such as those of the baselines.
     seed, max_iterations, target, clock
-        As for :func:`improve`. With few units only `starts` are looked at, if there are any.
+        As for :func:`improve`. With few units only `starts` are considered, if there are any.
     """
     best: PartitionPlan | None = None
     for plan in starts:
@@ -215,18 +216,13 @@ def first_incumbents(
     if best is None:
         return None
     best = improve(
-        units,
-        best,
-        seed=seed,
-        max_iterations=max_iterations,
-        target=target,
-        clock=clock,
+        units, best, seed=seed, max_iterations=max_iterations, target=target, clock=clock
     )
     return best if evaluate(units.problem, best).feasible else None
 
 
 def better(units: Instance, plan: PartitionPlan, other: PartitionPlan) -> PartitionPlan:
-    """Return the better one of two plans in the evaluator's eyes; the first one of equals."""
+    """Return the better one of two plans by the evaluator; the first one of equals."""
     before, after = (evaluate(units.problem, each) for each in (plan, other))
     if after.feasible and (not before.feasible or after.objective < before.objective):
         return other

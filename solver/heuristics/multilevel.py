@@ -1,4 +1,4 @@
-"""Graphs too large for the exact search: coarsen, cut, improve, and bound from a relaxation.
+"""Multilevel search for graphs too large for the exact one: coarsen, cut, improve, and bound.
 
 The multilevel scheme of graph partitioners (Karypis and Kumar, "A fast and high quality
 multilevel scheme", SIAM J. Sci. Comput. 20, 1998) with cuts of orders as initial partitions. The
@@ -55,7 +55,7 @@ class Multilevel:
 
     @cached_property
     def coarse(self) -> Instance:
-        """Clusters of units, as many as one cut may look at, in an order of cheap cuts."""
+        """Clusters of units, as many as one cut can afford, in an order of cheap cuts."""
         units = self._units
         order = by_block(units, cheap_order(self._positions))
         affordable = int((2 * _CUT_WORK / max(transition_count(units), 1)) ** 0.5)
@@ -67,21 +67,21 @@ class Multilevel:
 
     @property
     def whole_cut_s(self) -> float:
-        """About the seconds that a cut of the execution order at all places takes."""
+        """Estimated seconds of a cut of the execution order at all places."""
         return _CUT_S_PER_PLACE * len(self._units) * len(self._units.problem.devices)
 
     def cut(self, clock: Clock) -> PartitionPlan | None:
-        """Return the best cut of the order of clusters; None if none that was tried fits."""
+        """Return the best cut of the order of clusters; None if no tried one fits."""
         return best_cut(self.coarse, clock=clock)
 
     def cut_units(self, clock: Clock) -> PartitionPlan | None:
-        """Return the best cut of the order of units, unless clusters are units."""
+        """Return the best cut of the order of units, or None if clusters are units."""
         if len(self.coarse) == len(self._units):
             return None
         return best_cut(self._units, clock=clock)
 
     def anneal(self, plan: PartitionPlan, clock: Clock, *, seed: int, target: int) -> PartitionPlan:
-        """Return what moves of clusters make of a plan, in a time that grows with their number.
+        """Return `plan` improved by moves of clusters, in a time that grows with their number.
 
         Clusters that `plan` divides go to the stage of their first operator.
 
@@ -94,7 +94,7 @@ class Multilevel:
         seed : int
             Of all random choices.
         target : int
-            A value of the first objective that is good enough.
+            Stop when the first objective reaches this.
         """
         most = min(_MOST_ITERATIONS, _ITERATIONS_PER_CLUSTER * len(self.coarse))
         return improve(

@@ -1,8 +1,8 @@
-"""Cuts of the units' order that begin somewhere within it, for several chunks on a device.
+"""Cuts of rotated orders of units, for several chunks on a device.
 
 With several chunks the last units may share a device with the first ones, such as the head of a
-language model with the embedding whose values it reads. So the order is turned around a place: what
-comes behind it is the second chunk of all devices, and is cut before what comes first.
+language model with the embedding whose values it reads. So the order is rotated at a place: the
+units behind it are the second chunk of all devices, and are cut before the first ones.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from solver.model.plan import PartitionPlan
 from solver.presolve.instance import Instance
 
 _MOST_CUTS: Final = 192
-"""Places at which each turned order may be cut."""
+"""Places at which each rotated order may be cut."""
 
 
 def can_rotate(units: Instance) -> bool:
-    """Whether a device may have two chunks, and plans are cuts of any order."""
+    """Return True if a device may have two chunks, and plans are cuts of any order."""
     problem = units.problem
     return problem.chunks_per_device > 1 and not is_hand_made(problem) and not units.transfers.hops
 
@@ -34,7 +34,7 @@ def can_rotate(units: Instance) -> bool:
 def best_rotation(
     units: Instance, *, target: int = 0, clock: Clock = UNLIMITED
 ) -> PartitionPlan | None:
-    """Return the best plan among cuts of orders that are turned around some places.
+    """Return the best plan among cuts of orders that are rotated at some places.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def best_rotation(
     target : int
         Stop when the first objective, in its own unit, reaches this.
     clock : Clock
-        Until it is over the result depends on nothing but the arguments.
+        Until it is over the result depends on the other arguments alone.
 
     Returns
     -------
@@ -53,10 +53,10 @@ def best_rotation(
     Notes
     -----
     Every cut is a plan. Arcs from the first part lead to the second chunk, and arcs within a part
-    to the same or a later device. Costs are those of the devices, whatever their units are cut
-    from, but for memory, where chunks count apart: the evaluator judges it.
+    to the same or a later device. Costs are those of the devices, in whatever order units are cut,
+    except memory, where chunks count separately: the evaluator judges it.
 
-    Places lie apart from either end by powers of two, and then nearer and nearer to the best one.
+    Places lie at powers of two from either end, and then closer and closer to the best one.
     """
     known: dict[int, tuple[int, PartitionPlan] | None] = {}
     best: tuple[int, int, PartitionPlan] | None = None
@@ -85,13 +85,13 @@ def best_rotation(
 
 
 def _cut(units: Instance, place: int) -> tuple[int, PartitionPlan] | None:
-    """Return the best cut of the order that begins at a place, with its value, if it fits."""
+    """Return the best cut of the order rotated at a place, with its value, if it fits."""
     count = len(units)
     ends: Ints = np.array(units.edges, dtype=np.int64).reshape(-1, 2)
     within = np.diff(ends < place, axis=1).ravel() == 0
     arcs = tuple((source, target) for source, target in ends[within].tolist())
-    turned = renumbered(replace(units, edges=arcs), [*range(place, count), *range(place)])
-    found = best_cut(turned, most_cuts=_MOST_CUTS)
+    rotated = renumbered(replace(units, edges=arcs), [*range(place, count), *range(place)])
+    found = best_cut(rotated, most_cuts=_MOST_CUTS)
     if found is None:
         return None
     chunks = units.lift([int(unit >= place) for unit in range(count)])

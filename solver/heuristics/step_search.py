@@ -1,7 +1,7 @@
-"""Local search on the step of a pipeline: shift units over borders between stages.
+"""Local search on the step of a pipeline: shift units across borders of stages.
 
-Every plan is judged by the evaluator, which simulates its step. That is too slow for single moves
-by the thousand, so blocks of one, two, four, ... units move at once, large blocks first.
+The evaluator judges every plan by simulating its step. That is too slow for thousands of single
+moves, so blocks of one, two, four, ... units move at once, large blocks first.
 """
 
 from __future__ import annotations
@@ -17,13 +17,9 @@ _MOST_EVALUATIONS: Final = 600
 
 
 def improve_step(
-    units: Instance,
-    plan: PartitionPlan,
-    *,
-    target: int = 0,
-    clock: Clock = UNLIMITED,
+    units: Instance, plan: PartitionPlan, *, target: int = 0, clock: Clock = UNLIMITED
 ) -> PartitionPlan:
-    """Return a plan that is at least as good as `plan` in the evaluator's eyes.
+    """Return a plan at least as good as `plan` by the evaluator.
 
     Parameters
     ----------
@@ -34,7 +30,7 @@ def improve_step(
     target : int
         Stop when the first objective reaches this, such as a proven bound.
     clock : Clock
-        Until it is over the result depends on nothing but the arguments.
+        Until it is over the result depends on the other arguments alone.
     """
     best = evaluate(units.problem, plan)
     rank = _rank(best)
@@ -54,15 +50,15 @@ def improve_step(
 
 
 def _rank(evaluation: Evaluation) -> tuple[tuple[int, ...], int]:
-    """Return what a plan is compared by: of equal ones that whose loads are more even."""
+    """Return the objective and, to break ties, the sum of squared loads."""
     return evaluation.objective, sum(usage.load_ns**2 for usage in evaluation.usage)
 
 
 def _neighbours(units: Instance, plan: PartitionPlan) -> list[PartitionPlan]:
     """Return the plans with a block of units shifted to the next or previous stage.
 
-    The last units of a stage have no successors left in it, and the first no predecessors, so
-    that no edge turns round. A stage keeps at least one unit.
+    The last units of a stage have no successors left in it, and the first no predecessors, so no
+    edge is reversed. A stage keeps at least one unit.
     """
     members_of: list[list[int]] = [[] for _ in plan.stages]
     for unit, number in enumerate(units.lowered(plan.stage_index)):

@@ -1,12 +1,12 @@
-"""A lower bound of the bottleneck by what stages can really end with.
+"""A lower bound of the bottleneck over the actual borders of stages.
 
-:mod:`solver.bounds.positions` lets work and weights be cut anywhere within a region. Where
-devices hold a few layers each, that says too much of them: weights come in lumps, and a device that
-has room for two and a half lumps holds two. Here stages end at borders that exist
+:mod:`solver.bounds.positions` lets work and weights be divided anywhere within a region. Where
+devices hold a few layers each, that bound is weak: weights are indivisible, and a device with
+memory for two and a half layers holds two. Here stages end at existing borders
 (:mod:`solver.bounds.borders.tables`). For a limit on the loads a dynamic program over the sets of
-devices used so far says whether stages get to the end; destructive bounding
+devices used so far decides if stages reach the end; destructive bounding
 (:mod:`solver.bounds.stepping`) finds the least limit for which they may. As stages are longer
-than regions, hardly anything is relaxed but the memory of activations.
+than regions, little is relaxed but the memory of activations.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class BorderBound(DestructiveBound):
     Notes
     -----
     Proof. Take a plan of at most T, and leave out all units that are not on the spine; that raises
-    neither a load nor memory (:mod:`solver.bounds.spine`). Its stages with units left use some
-    set of devices in some order, and by :mod:`solver.bounds.borders.steps` the front of each set of
-    the first of them knows a border no worse than what they run. So the front of some set knows the
-    end. If none does, no plan has all loads at most T. Of devices that are counted as one kind the
+    neither a load nor memory (:mod:`solver.bounds.spine`). Its stages with units left use some set
+    of devices in some order. By :mod:`solver.bounds.borders.steps` the front of each set of the
+    first of them has a border no worse than the units they run. So the front of some set has the
+    end. If none does, no plan has all loads at most T. Of devices that are merged into one kind the
     kind has the largest memory and the highest speed.
     """
 
@@ -46,7 +46,7 @@ class BorderBound(DestructiveBound):
         super().__init__(units, slots)
         kept = spine_units(units)
         self._table: Borders | None = None
-        # A host pays nothing, and graphs with too many ideals are not listed.
+        # Borders are listed only without hosts, which pay nothing, and for few ideals.
         if all(kind.pays for kind in self._kinds):
             slowness = max(units.slowness.values())
             work = self._work[kept]
@@ -54,7 +54,7 @@ class BorderBound(DestructiveBound):
 
     @property
     def is_known(self) -> bool:
-        """Whether there is a bound."""
+        """True if the borders could be listed."""
         return self._table is not None
 
     def _fails(self, bottleneck_ns: int) -> bool:

@@ -1,4 +1,4 @@
-"""How far apart the ends of a stage are, level by level, for what it surely receives and sends."""
+"""Levels of distance between the ends of a stage, for its certain receives and sends."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from solver.bounds.regions import Regions
 from solver.model.arrays import Ints
 
 _HORIZONS = (0.0, 0.12, 0.4)
-"""How far the ends of a stage are apart, in average loads, for what is certainly read in it."""
+"""Distance of the ends of a stage, in average loads, by level."""
 _PEAK_HORIZON = 1.0
-"""From how far ahead, in average loads, a stage may hold the largest live set that counts."""
+"""Distance, in average loads, of the largest live set that counts for a stage."""
 
 
 class Horizons:
-    """Levels of what is known of a stage, each for stages whose ends are farther apart.
+    """Levels of bounds on a stage, each for stages whose ends are farther apart.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class Horizons:
     average_ns : int
         The average load of a device.
     lives : LiveBytes or None
-        What is live where; None if it counts for nothing.
+        The live storages; None if they do not count.
     relayed : bool
         Values hop over every border: one level has all stages.
 
@@ -34,10 +34,10 @@ class Horizons:
         By level and region: the articulation units up to which values are certainly received, and
         from which on they are certainly sent, h and g of
         :class:`~solver.bounds.borders.tables.BorderList`.
-    near : list of Ints
-        By level and region before, plus 1: the last region whose ends are too near for the level.
+    last_invalid : list of Ints
+        By level and region before, plus 1: the last region of ends too close for the level.
     first_live : list of int
-        By level: bytes that a stage which starts with the graph holds live at least.
+        By level: the least live bytes of a stage that starts with the graph.
     """
 
     def __init__(
@@ -46,12 +46,12 @@ class Horizons:
         self._places = places
         self.ahead: list[Ints] = []
         self.behind: list[Ints] = []
-        self.near: list[Ints] = []
+        self.last_invalid: list[Ints] = []
         self.first_live = [0]
         if relayed:
             self.ahead.append(np.full(places.count, places.count))
             self.behind.append(np.zeros(places.count, dtype=np.int64))
-            self.near.append(np.full(places.count + 1, -1))
+            self.last_invalid.append(np.full(places.count + 1, -1))
             return
         regions = np.arange(places.count)
         for part in _HORIZONS:
@@ -64,11 +64,11 @@ class Horizons:
             self.first_live.append(lives.at_first(first))
 
     def _add(self, ahead: Ints, behind: Ints, first: int = 0) -> None:
-        """Add a level with horizons no nearer than those of the last one.
+        """Add a level with horizons no closer than those of the last one.
 
         `first` is the horizon of the empty set.
         """
         self.ahead.append(ahead)
         self.behind.append(behind)
-        # Everything is too near for no start.
-        self.near.append(np.append(first - 1, self._places.too_near(ahead, behind)))
+        # The end of the graph is valid for every start.
+        self.last_invalid.append(np.append(first - 1, self._places.last_invalid(ahead, behind)))

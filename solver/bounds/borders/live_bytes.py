@@ -1,4 +1,4 @@
-"""What is live at the same time of the storages that stages make."""
+"""The most bytes of storages live at the same time within a stage."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from solver.model.arrays import Ints
 from solver.presolve.instance import Instance
 
 _NEARLY = 0.9
-"""A live set with this share of the largest one is as good, if it is nearer."""
+"""A live set with this share of the largest one is preferred if it is closer."""
 
 
 class LiveBytes:
-    """Storages of the units of a spine, and how many bytes of them are live at the same time.
+    """Storages of the units of a spine, and the most bytes of them live at one time.
 
     Parameters
     ----------
@@ -39,26 +39,26 @@ class LiveBytes:
         self._change = np.stack([size, -size])
 
     def behind(self, ahead: Ints) -> Ints:
-        """Return, by region, the most that is live of the units up to an articulation unit.
+        """Return, by region, the most live bytes of later units up to an articulation unit.
 
         Parameters
         ----------
         ahead : Ints
-            The articulation unit, by region; units of the region itself do not count.
+            The articulation unit, by region.
         """
         return self._most(2 * np.arange(self._places.count) + 2, 2 * ahead + 1)
 
     def at_first(self, ahead: int) -> int:
-        """Return the most that is live of all units up to an articulation unit."""
+        """Return the most live bytes of all units up to an articulation unit."""
         return int(self._most(np.array([0]), np.array([2 * ahead + 1]))[0])
 
     def peaks(self, away_ns: int) -> Ints:
-        """Return the articulation units behind the largest live sets ahead.
+        """Return the articulation units after the largest live sets ahead.
 
         Parameters
         ----------
         away_ns : int
-            Regions farther away do not matter.
+            The farthest region that counts.
 
         Returns
         -------
@@ -77,14 +77,14 @@ class LiveBytes:
         return np.maximum.accumulate(found)
 
     def _most(self, low: Ints, high: Ints) -> Ints:
-        """Return the most that is live of the units with coordinates from `low` to below `high`."""
+        """Return the most live bytes of the units with coordinates in [`low`, `high`)."""
         found = np.zeros(len(low), dtype=np.int64)
         ends = np.searchsorted(self._where, np.stack([low, high]))
         for number, (start, end) in enumerate(ends.T.tolist()):
             if start < end:
                 step = self._step[:, start:end].ravel()
                 change = self._change[:, start:end].ravel()
-                # What ends goes before what starts.
+                # Frees come before allocations.
                 order = np.lexsort((change, step))
                 found[number] = max(0, int(np.cumsum(change[order]).max()))
         return found

@@ -1,7 +1,7 @@
-"""Values from beside the spine of a graph that stage after stage needs.
+"""Values from outside the spine of a graph that many stages receive.
 
 Masks and rotary positions are made once and read in every layer. They are not on the spine
-(:mod:`solver.bounds.spine`), but whoever runs a reader on the spine has to be sent something of
+(:mod:`solver.bounds.spine`), but every stage with a reader on the spine has to receive some of
 them.
 """
 
@@ -15,16 +15,16 @@ from solver.presolve.instance import Instance
 
 @dataclass(frozen=True, slots=True)
 class SideValue:
-    """What every stage receives that has one of `readers`, if `first` is on an earlier stage.
+    """The least transfer to every stage with one of `readers`, if `first` is on an earlier stage.
 
     Attributes
     ----------
     first : int
-        A unit of the spine, by its place there.
+        A unit of the spine, by its index there.
     readers : tuple of int
         Others, ascending.
     time_ns, held_bytes : int
-        Least time of one transfer, and bytes that a stage with a reader holds.
+        Least time of one transfer, and least bytes of it on a stage with a reader.
     """
 
     first: int
@@ -34,25 +34,25 @@ class SideValue:
 
 
 def side_values(units: Instance, kept: Sequence[int]) -> tuple[SideValue, ...]:
-    """Return values from outside `kept`; a stage receives all that it has readers of.
+    """Return values from outside `kept`; a stage receives all of which it has readers.
 
     Parameters
     ----------
     units : Instance
-        Whose values travel directly.
+        With direct transfers.
     kept : sequence of int
         The units of the spine, ascending.
 
     Notes
     -----
-    The nets from outside the spine make a forest: net b follows net a if the producer of b reads
-    a, and nothing else. Take a tree of it, with root net n of unit s, and the units of the spine
-    that read its nets. Let `first` be one of them and S_{k-1}, what is on the stages before stage
-    k, contain it. Then S_{k-1} contains s, which comes before `first`. If stage k runs
-    another one, the path of nets from s to that reader crosses from S_{k-1} into stage k: it
-    receives a net of the tree. All of them take at least the least time of the nets on such paths.
-    Trees that have no net in common are paid for one by one, which is why a root with large
-    values is chosen first, and of equal ones that with the most readers.
+    The nets from outside the spine make a forest: net b follows net a if the producer of b reads a,
+    and nothing else. Take a tree of it, with root net n of unit s, and the units of the spine that
+    read its nets. Let `first` be one of them and S_{k-1}, the units of the stages before stage k,
+    contain it. Then S_{k-1} contains s, which comes before `first`. If stage k runs another one,
+    the path of nets from s to that reader crosses from S_{k-1} into stage k: it receives a net of
+    the tree. All of them take at least the least time of the nets on such paths. Trees that have no
+    net in common are paid for one by one, so the root with the largest values is chosen first, and
+    of equal ones the one with the most readers.
     """
     trees = _Trees(units, kept)
     values = {root: trees.value(root)[0] for root in trees.outside}
@@ -77,7 +77,7 @@ class _Trees:
     outside : list of int
         The nets.
     taken : set of int
-        Those that are paid for already.
+        Nets of chosen trees.
     """
 
     def __init__(self, units: Instance, kept: Sequence[int]) -> None:
@@ -96,7 +96,7 @@ class _Trees:
         }
 
     def value(self, root: int) -> tuple[SideValue, set[int]]:
-        """Return what readers of a tree receive at least, and the nets of the tree."""
+        """Return the least transfer to readers of a tree, and the nets of the tree."""
         nets: set[int] = set()
         readers: set[int] = set()
         pending = [(root, self._times_ns[root], self._nets[root].held_bytes)]

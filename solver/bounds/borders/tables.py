@@ -1,9 +1,9 @@
-"""The sets that the first stages of a plan can end with, one by one, and what a stage pays there.
+"""The borders at which the first stages of a plan can end, with their costs.
 
-A *border* is a set of units that is closed under ancestors: all units up to an articulation
-unit and an ideal of the region after it (:mod:`solver.bounds.regions`). Chain-like graphs have
-few ideals in each region, and many regions that are alike: all of them can be listed. Of those only
-a few matter: the others hold no less, cost no less, and get no farther.
+A *border* is a set of units that is closed under ancestors: all units up to an articulation unit
+and an ideal of the region after it (:mod:`solver.bounds.regions`). Chain-like graphs have few
+ideals in each region, and many identical regions, so all of them can be listed. Dominated borders
+are dropped: another one holds no less, costs no more, and reaches no less far.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from solver.stages.ideals import list_ideals, membership
 _MOST_IDEALS = 100_000
 """Ideals of one region."""
 _MOST_LISTED = 200_000
-"""Ideals of all regions that differ."""
+"""Ideals of all distinct regions."""
 _MOST_BORDERS = 40_000
 _ROWS_AT_ONCE = 128
 
@@ -36,31 +36,32 @@ _ROWS_AT_ONCE = 128
 class Borders:
     """Borders by ascending region and work, the empty set first and that of everything last.
 
-    A stage from border i to border j takes at least need_ns[level][j] - gain_ns[level][i] and, if
-    it fits on any device, holds at least held_bytes[j] - gain_bytes[level][i], where region[j] >
-    near[level][region[i] + 1]. The regions of the two ends are -1 and the number of regions.
+    A stage from border i to border j takes at least end_ns[level][j] - start_ns[level][i] and, if
+    it fits on any device, holds at least held_bytes[j] - start_bytes[level][i], where region[j] >
+    last_invalid[level][region[i] + 1]. The regions of the first and the last border are -1 and the
+    number of regions.
 
     Attributes
     ----------
     work, held_bytes, region : Ints
-        Of each border: work and weights before it, and the region that it lies in.
-    need_ns : tuple of Ints
-        The work before the border and what is sent there, by level.
-    gain_ns : tuple of Ints
-        The work less what arrives there.
-    gain_bytes : tuple of Ints
-        The weights before the border, less what else a stage holds that starts there.
-    near : tuple of Ints
-        By the region before, plus 1: the last region whose ends are too near for the level.
+        Of each border: work and weights before it, and its region.
+    end_ns : tuple of Ints
+        The work before the border plus its sends, by level.
+    start_ns : tuple of Ints
+        The work less its receives.
+    start_bytes : tuple of Ints
+        The weights before the border, less the other bytes of a stage that starts there.
+    last_invalid : tuple of Ints
+        By the region before, plus 1: the last region of ends too close for the level.
     """
 
     work: Ints
     held_bytes: Ints
     region: Ints
-    need_ns: tuple[Ints, ...]
-    gain_ns: tuple[Ints, ...]
-    gain_bytes: tuple[Ints, ...]
-    near: tuple[Ints, ...]
+    end_ns: tuple[Ints, ...]
+    start_ns: tuple[Ints, ...]
+    start_bytes: tuple[Ints, ...]
+    last_invalid: tuple[Ints, ...]
     places: Regions
 
     def __len__(self) -> int:
@@ -69,31 +70,31 @@ class Borders:
 
 @dataclass(frozen=True, slots=True)
 class _Feature:
-    """A value as one region sees it; `level` arguments are numbers of horizons.
+    """A value as one region sees it; tuples are by level of the horizons.
 
     Attributes
     ----------
     producer : int
-        Place in the region; -1 before it.
+        Index in the region; -1 before it.
     readers : tuple of int
-        Places in the region.
-    near : tuple of bool
-        By level: another reader is behind the region, within the horizon.
+        Indices in the region.
+    read_ahead : tuple of bool
+        Another reader is behind the region, within the horizon.
     leaves : bool
         Another reader is behind the region.
-    made_near : tuple of bool
-        By level: the producer is within the horizon.
+    made_behind : tuple of bool
+        The producer is within the horizon.
     time_ns, held_bytes : int
         Least time of one transfer, and bytes of the value.
     is_sent : bool
-        False if nothing is known of who sends it.
+        False if its sender is unknown.
     """
 
     producer: int
     readers: tuple[int, ...]
-    near: tuple[bool, ...]
+    read_ahead: tuple[bool, ...]
     leaves: bool
-    made_near: tuple[bool, ...]
+    made_behind: tuple[bool, ...]
     time_ns: int
     held_bytes: int
     is_sent: bool
@@ -120,21 +121,21 @@ class BorderList:
     S_k contains articulation unit h(i), so the stage receives every value of S_{k-1} that is read
     outside by a unit up to h(i); and S_{k-1} does not contain unit g(j), so the stage sends every
     value that is made from g(j) on in S_k and read outside. No value is in both. At the empty set
-    nothing arrives, and where everything is done nothing leaves, so no stage there is too near; but
-    for the last level, which reaches as far as the largest live set ahead, at the start, too.
-    Relayed values cross whatever border lies between their producer and their last reader, in
-    stages of any length.
+    nothing arrives, and at the end nothing leaves, so no stage there is too short; except at the
+    last level, which reaches as far as the largest live set ahead, at the start, too. Relayed
+    values cross every border between their producer and their last reader, in stages of any length.
 
-    The stage holds its weights (:mod:`solver.bounds.held_weights`), what it receives, and at any
-    step t the storages of its own units that are live at t (docs/definition.md, section 3): at
+    The stage holds its weights (:mod:`solver.bounds.held_weights`), the values it receives, and at
+    any step t the storages of its own units that are live at t (docs/definition.md, section 3): at
     least the largest sum over those of units behind region i up to articulation unit h(i).
 
-    On a device that is s times slower the load is s times the work plus the transfers, hence the
+    On a device that is s times slower the load is s times the work plus the transfers. Hence the
     work plus 1 / s of the transfers is at most 1 / s of the limit. Here transfers count for 1 /
     `slowness` everywhere, which is no more.
 
-    Borders of one region are dropped if another one of the region has no larger needs and no
-    smaller gains: replacing it changes no level of any stage, and allows whatever it allowed.
+    Borders of one region are dropped if another one of the region has no larger work, weights and
+    sends, and no smaller `start_ns` and `start_bytes`: replacing it changes no level of any stage,
+    and keeps every stage feasible.
     """
 
     def __init__(
@@ -161,7 +162,7 @@ class BorderList:
         ]
 
     def _set_nets(self) -> None:
-        """Place the nets and the values from beside the spine."""
+        """Place the nets and the values from outside the spine."""
         transfers = self._spine.transfers
         where = self.places.coordinate.tolist()
         end = 2 * self.places.count
@@ -189,13 +190,10 @@ class BorderList:
         self._through_held = [placed.through(held, count, ahead=a) for a in self._levels.ahead]
 
     def _held(self, held_bytes: int) -> int:
-        """Return what counts of a received value."""
         return 0 if self._counts_weights_alone else held_bytes
 
-    # -- ideals of regions ----------------------------------------------------------------
-
     def _features(self) -> dict[int, list[_Feature]]:
-        """Return, by region, the values that some but not all of its ideals are crossed by."""
+        """Return, by region, the values that cross some but not all of its ideals."""
         found: dict[int, list[_Feature]] = {region: [] for region in self.places.members}
         where, place = self.places.coordinate.tolist(), self.places.place.tolist()
         levels = range(len(self._levels.ahead))
@@ -209,24 +207,24 @@ class BorderList:
                 inside.setdefault(producer // 2, [])
             for region, own in inside.items():
                 is_local = producer == 2 * region + 1
-                beyond = bisect_right(readers, 2 * region + 1)
-                leaves = beyond < len(readers)
-                near = tuple(
-                    leaves and readers[beyond] <= 2 * int(self._levels.ahead[level][region])
+                later = bisect_right(readers, 2 * region + 1)
+                leaves = later < len(readers)
+                read_ahead = tuple(
+                    leaves and readers[later] <= 2 * int(self._levels.ahead[level][region])
                     for level in levels
                 )
-                made_near = tuple(
+                made_behind = tuple(
                     producer >= 2 * int(self._levels.behind[level][region]) for level in levels
                 )
-                # With a reader beyond, a value from before the region goes through it.
-                if is_local or not all(near):
+                # With a later reader, a value from before the region crosses all its ideals.
+                if is_local or not all(read_ahead):
                     found[region].append(
                         _Feature(
                             place[unit] if is_local else -1,
                             tuple(own),
-                            near,
+                            read_ahead,
                             leaves,
-                            made_near,
+                            made_behind,
                             time_ns,
                             held_bytes,
                             is_sent,
@@ -235,7 +233,7 @@ class BorderList:
         return found
 
     def borders(self) -> Borders | None:
-        """Return the borders that matter; None if there are too many ideals."""
+        """Return the undominated borders; None if there are too many ideals."""
         places = self.places
         features = self._features()
         ideals_of: dict[tuple[object, ...], Bools | None] = {}
@@ -281,7 +279,7 @@ class BorderList:
         return self._joined(np.concatenate(tables), np.concatenate(regions))
 
     def _shape(self, member: Bools, work: Ints, held: Ints, features: Sequence[_Feature]) -> Ints:
-        """Return work, weights and crossings of the ideals of one region that matter."""
+        """Return work, weights and crossings of the undominated ideals of one region."""
         levels = len(self._levels.ahead)
         count = member.shape[1]
         table = np.zeros((count, 2 + 3 * levels), dtype=np.int64)
@@ -296,29 +294,29 @@ class BorderList:
             if value.readers:
                 waits = made & ~member[list(value.readers)].all(axis=0)
             for level in range(levels):
-                arrives = made if is_local and value.near[level] else waits
-                if is_local or not value.near[level]:
+                arrives = made if is_local and value.read_ahead[level] else waits
+                if is_local or not value.read_ahead[level]:
                     table[arrives, 2 + level] += value.time_ns
                     table[arrives, 2 + 2 * levels + level] += value.held_bytes
                 leaves = made if is_local and value.leaves else waits
-                if value.is_sent and (is_local or (not value.leaves and value.made_near[level])):
+                if value.is_sent and (is_local or (not value.leaves and value.made_behind[level])):
                     table[leaves, 2 + levels + level] += value.time_ns
-        found: Ints = table[_undominated(self._needs_and_gains(table))]
+        found: Ints = table[_undominated(self._costs(table))]
         return found
 
-    def _needs_and_gains(self, table: Ints) -> Ints:
+    def _costs(self, table: Ints) -> Ints:
         """Return columns of which less is never worse."""
         levels = len(self._levels.ahead)
         arriving, leaving, held = (
             table[:, 2 + part * levels : 2 + (part + 1) * levels] for part in range(3)
         )
         work, weights = table[:, :1], table[:, 1:2]
-        needs = [weights, work + self._at_most(leaving)]
-        gains = [self._at_most(arriving) - work, held - weights]
-        return np.concatenate([*needs, *gains], axis=1)
+        ends = [weights, work + self._at_most(leaving)]
+        starts = [self._at_most(arriving) - work, held - weights]
+        return np.concatenate([*ends, *starts], axis=1)
 
     def _at_most(self, times: Ints) -> Ints:
-        """Return what transfers count for on the slowest device, rounded down."""
+        """Return the share of transfers that counts on the slowest device, rounded down."""
         if self._slowness <= 1:
             return times
         return np.floor(times / self._slowness * (1 - 1e-12)).astype(np.int64)
@@ -331,18 +329,18 @@ class BorderList:
         last = first.copy()
         first[0, 2 + 2 * levels :] = self._levels.first_live
         last[0, :2] = self._work.sum(), self._weights.sum()
-        # No region begins with less work than the one before it ends with.
+        # Work ascends from region to region.
         order = np.lexsort((table[:, 0], region))
         table = np.concatenate([first, table[order], last])
-        columns = self._needs_and_gains(table)
+        columns = self._costs(table)
         return Borders(
             work=table[:, 0].copy(),
             held_bytes=table[:, 1].copy(),
             region=np.concatenate([[-1], region[order], [count]]),
-            need_ns=tuple(columns[:, 1 + level].copy() for level in range(levels)),
-            gain_ns=tuple(-columns[:, 1 + levels + level] for level in range(levels)),
-            gain_bytes=tuple(-columns[:, 1 + 2 * levels + level] for level in range(levels)),
-            near=tuple(self._levels.near),
+            end_ns=tuple(columns[:, 1 + level].copy() for level in range(levels)),
+            start_ns=tuple(-columns[:, 1 + levels + level] for level in range(levels)),
+            start_bytes=tuple(-columns[:, 1 + 2 * levels + level] for level in range(levels)),
+            last_invalid=tuple(self._levels.last_invalid),
             places=self.places,
         )
 
@@ -353,16 +351,16 @@ def _ideals(count: int, arcs: tuple[tuple[int, int], ...]) -> Bools | None:
 
 
 def _undominated(costs: Ints) -> list[int]:
-    """Return the rows than which no other is as small or smaller in every column, ascending.
+    """Return the rows that no other matches or undercuts in every column, ascending.
 
-    Rows that are equal are kept once. In lexicographic order nothing is dominated by a later row.
+    Of equal rows one is kept. In lexicographic order no row is dominated by a later one.
     """
     order = np.lexsort(costs.T[::-1])
     kept = np.zeros(0, dtype=np.int64)
     for start in range(0, len(order), _ROWS_AT_ONCE):
         some = order[start : start + _ROWS_AT_ONCE]
         pool = np.concatenate([kept, some])
-        # A row counts only those before it.
+        # Compare each row with earlier ones only.
         smaller = np.arange(len(pool))[:, None] < (len(kept) + np.arange(len(some)))[None, :]
         for column in costs.T:
             smaller &= column[pool][:, None] <= column[some][None, :]

@@ -1,4 +1,4 @@
-"""Chooses parts of a graph that have few ideals."""
+"""Selection of parts of a graph that have few ideals."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from solver.model.arrays import Indices
 from solver.presolve.instance import Instance
 
 _SWEEPS = 4
-"""How often parts are looked for in what is left."""
+"""Passes over the units left."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartSize:
-    """What parts are made of.
+    """Limits on a part.
 
     Attributes
     ----------
     most_ideals : int
         Of one part, before equal choices are merged.
     most_added : int
-        A unit that adds more ideals than this is left out: it may come at nearly any time.
+        A unit that adds more ideals than this is left out: it may run at nearly any time.
     """
 
     most_ideals: int
@@ -31,12 +31,12 @@ class PartSize:
 
 
 def choose_parts(units: Instance, among: Collection[int], size: PartSize) -> list[tuple[int, ...]]:
-    """Return disjoint sets of units with few ideals each; not all units are in one.
+    """Return disjoint sets of units with few ideals each; some units are in none.
 
-    Units are taken in a depth-first topological order, which finishes one branch before the next.
-    One that adds few ideals to those so far depends on nearly all of them, as the layers of a
-    network do. One that adds many is beside them: another tower, or a scale computed from weights.
-    It is left for a later sweep. A part ends where its ideals become too many.
+    Units are taken in a depth-first topological order, which finishes one branch before the next. A
+    unit that adds few ideals to those so far depends on nearly all of them, as the layers of a
+    network do. One that adds many is parallel to them: another tower, or a scale computed from
+    weights. It is left for a later sweep. A part ends where its ideals become too many.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def _depth_first(units: Instance) -> list[int]:
 def _sweep(
     order: Sequence[int], before: Sequence[set[int]], size: PartSize
 ) -> tuple[list[tuple[int, ...]], list[int]]:
-    """Return parts of some units, and what is in none."""
+    """Return parts of some units, and the units in none."""
     parts: list[tuple[int, ...]] = []
     skipped: list[int] = []
     part = _Part(size.most_ideals, len(order))
@@ -96,7 +96,7 @@ def _sweep(
 class _Part:
     """Units, and the ideals of the graph that they induce.
 
-    Paths through other units are forgotten, as by the problem on these units alone.
+    Paths through other units are ignored, as in the problem on these units alone.
     """
 
     def __init__(self, most_ideals: int, most_units: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 from solver.bounds.least_limit import least_limit
 from solver.bounds.parts.choice import PartSize, choose_parts
@@ -16,10 +16,10 @@ from solver.presolve.device_kinds import interchangeable_kinds
 from solver.presolve.instance import Instance
 
 _WEIGHT = 1000
-"""Of a nanosecond on the fastest class of devices; a slow one's is worth less."""
+"""Weight of a nanosecond on the fastest device class; slower ones weigh less."""
 _LARGE = (PartSize(3_000, 120), PartSize(1_000, 30), PartSize(400, 10))
 _SMALL = (PartSize(600, 25), PartSize(250, 10))
-"""Sizes of parts; the next ones for what has too many stages, as with few devices."""
+"""Sizes of parts; the next one is for units with too many stages, as on few devices."""
 _STEP = 1000
 """Bounds are exact to this part of the incumbent's value."""
 
@@ -31,25 +31,25 @@ class Decomposition:
     decomposition", Mathematical Programming 39, 1987), here with an exact dynamic program over
     ideals for each part, and with fixed multipliers, the speeds of the devices.
 
-    **Why it bounds.** Take a plan whose loads are at most T. What it leaves of its stages in a
-    part is a plan of the part (:func:`solver.bounds.parts.subproblem.part_of`), with no larger
-    load on any device. Parts have no operator in common, and each value is sent and received in the
-    part of its producer, or in none. So the loads of all parts on a device, and the times of
-    operators in no part, sum up to at most the plan's load there, which is at most T. With a weight
-    w_d >= 0 for every device: the least weighed sums of loads of the parts, each load at most T,
-    and the least weighed times of the other operators, sum up to at most T times the sum of w_d,
-    over the devices that are used. If they do not, no plan has a bottleneck of T. Nor has any if
-    one of the parts has no plan with such loads.
+    **Proof of the bound.** Take a plan whose loads are at most T. Its stages restricted to a part
+    are a plan of the part (:func:`solver.bounds.parts.subproblem.part_of`), with no larger load on
+    any device. Parts have no operator in common, and each value is sent and received in the part of
+    its producer, or in none. So the loads of all parts on a device, and the times of operators in
+    no part, sum up to at most the plan's load there, which is at most T. Take a weight w_d >= 0 for
+    every device. The least weighted sums of loads of the parts, each load at most T, and the least
+    weighted times of the other operators, sum up to at most T times the sum of w_d, over the
+    devices that are used. If they do not, no plan has a bottleneck of T. Nor has any if one of the
+    parts has no plan with such loads.
 
-    This sees what linear relaxations of borders do not: every border costs whole values, and the
-    memory of activations of whole stages. It does not see that parts need different devices.
+    Unlike linear relaxations of borders, this charges whole values at every border, and the memory
+    of activations of whole stages. It ignores that parts need different devices.
 
     Parameters
     ----------
     units : Instance
         Of a problem to which it :func:`applies`.
     ceiling_ns : int
-        Only plans with loads of at most this are of interest.
+        The limit on the loads of plans.
     sizes : sequence of PartSize
         Of parts, the largest first.
     clock : Clock
@@ -71,7 +71,7 @@ class Decomposition:
         own_weights = sorted(self._weight_of.values(), reverse=True)
         self._capacity = sum(own_weights[: problem.max_devices])
         self._parts: list[PartStages] = []
-        alone = rest = frozenset(range(len(units)))
+        outside = rest = frozenset(range(len(units)))
         for size in sizes:
             too_large: set[int] = set()
             for members in choose_parts(units, rest, size):
@@ -81,14 +81,14 @@ class Decomposition:
                 try:
                     part = part_of(problem, names)
                     self._parts.append(PartStages(part, weights, ceiling_ns, clock))
-                    alone -= frozenset(members)
+                    outside -= frozenset(members)
                 except TooManyStages:
                     too_large.update(members)
             rest = frozenset(too_large)
-        self._alone = self._least_work(units, alone)
+        self._outside_load = self._least_work(units, outside)
 
     def _least_work(self, units: Instance, chosen: Collection[int]) -> int:
-        """Return the least weighed time of units, each by itself."""
+        """Return the least weighted time of units, each by itself."""
         devices = units.problem.devices
         total = 0
         for unit in chosen:
@@ -101,30 +101,27 @@ class Decomposition:
         return total
 
     def refutes(self, limit_ns: int) -> bool:
-        """Return whether no plan has a bottleneck of at most `limit_ns`, at most the ceiling."""
+        """Return True if no plan has a bottleneck of at most `limit_ns`, at most the ceiling."""
         least = self._least_load(limit_ns)
         return least is None or least > self._capacity * limit_ns
 
     def _least_load(self, limit_ns: int) -> int | None:
-        """Return what all loads weigh at least, if each is within a limit; None without plans."""
-        return self._sum(part.least_load(limit_ns) for part in self._parts)
-
-    def _sum(self, loads: Iterable[int | None]) -> int | None:
-        """Add what parts weigh to what the other operators do; None if a part has no plan."""
-        total = self._alone
-        for load in loads:
+        """Return the least weighted sum of all loads within a limit; None if a part has no plan."""
+        total = self._outside_load
+        for part in self._parts:
+            load = part.least_load(limit_ns)
             if load is None:
                 return None
             total += load
         return total
 
     def least_bottleneck_ns(self, least_ns: int, clock: Clock) -> int:
-        """Return a bottleneck that no plan is below, at least `least_ns`.
+        """Return a lower bound of the bottleneck, at least `least_ns`.
 
         Parameters
         ----------
         least_ns : int
-            One that is known.
+            A known bound.
         clock : Clock
             When to stop.
         """
@@ -132,7 +129,7 @@ class Decomposition:
         least = self._least_load(most_ns)
         if least is None or least > self._capacity * most_ns:
             return most_ns + 1
-        # With lower limits loads weigh no less.
+        # Lower limits never lower the sum of loads.
         least_ns = max(least_ns, -(-least // self._capacity))
         return least_limit(
             self.refutes, least_ns, most_ns, step=most_ns // _STEP + 1, parts=_STEP, clock=clock
@@ -140,7 +137,7 @@ class Decomposition:
 
 
 def applies(units: Instance) -> bool:
-    """Return whether loads are sums over parts, each of which can be listed."""
+    """Return True if loads are sums over parts, each of which can be listed."""
     problem = units.problem
     kinds = interchangeable_kinds(units)
     return (
@@ -152,19 +149,19 @@ def applies(units: Instance) -> bool:
 
 
 def least_bottleneck_ns(units: Instance, least_ns: int, ceiling_ns: int, clock: Clock) -> int:
-    """Return a bottleneck that no plan is below.
+    """Return a lower bound of the bottleneck.
 
-    Parts are small at first, which takes some tenths of a second. Large ones say more, and are made
-    if small ones say more than `least_ns`.
+    Small parts come first, in some tenths of a second. Large ones follow if small ones improve on
+    `least_ns`.
 
     Parameters
     ----------
     units : Instance
         Of a problem to which it :func:`applies`.
     least_ns : int
-        A bound that is known.
+        A known bound.
     ceiling_ns : int
-        Only plans with loads of at most this are of interest.
+        The limit on the loads of plans.
     clock : Clock
         When to stop.
     """

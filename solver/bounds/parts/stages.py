@@ -1,4 +1,4 @@
-"""All stages of a part below a ceiling on the load, and the least that plans of it cost."""
+"""All stages of a part below a ceiling on the load, and the least cost of its plans."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from solver.stages.repeated_chains import identical_chains
 _MOST_IDEALS = 12_000
 _MOST_STAGES = 1_500_000
 _MOST_STEPS = 300_000_000
-"""Stages, times the sets of devices that each may come before."""
+"""Stages times the sets of devices before which each may come."""
 _MOST_PAIRS = 300_000_000
 _EXACT = 2**53
 """Floats below this are exact integers."""
 
 
 class PartStages:
-    """Stages between the ideals of a part, each with its load, and on which devices it fits.
+    """Stages between the ideals of a part, each with its load, and the devices on which it fits.
 
     Parameters
     ----------
     part : PartitionProblem
         One of :func:`solver.bounds.parts.subproblem.part_of`.
     weights : mapping of str to int
-        What a nanosecond of load is worth on each class of devices.
+        Weight of a nanosecond of load by device class.
     ceiling_ns : int
-        Only plans with loads of at most this are of interest.
+        The limit on the loads of plans.
     clock : Clock
         When to give up.
 
@@ -87,14 +87,16 @@ class PartStages:
             raise TooManyStages
 
     def least_load(self, limit_ns: int) -> int | None:
-        """Return the least weighed sum of loads of plans on any devices; None without plans.
+        """Return the least weighted sum of loads of plans on any devices; None without plans.
 
         Parameters
         ----------
         limit_ns : int
-            Of every load.
+            On every load.
         """
-        self._limit(limit_ns)
+        if limit_ns != self._limit_ns:
+            self._limit_ns = limit_ns
+            self._stages = None if self._all is None else self._all.below(limit_ns)
         least = np.full((len(self._sets), len(self._costs.ideals)), np.inf)
         least[0, -1] = 0.0
         # Smaller sets come first.
@@ -105,16 +107,11 @@ class PartStages:
                 if weight not in with_one:
                     with_one[weight] = self._with_stage(behind, weight)
                 self._put_before(least[more], with_one[weight], kind)
-        return _whole(least[:, 0].min())
-
-    def _limit(self, limit_ns: int) -> None:
-        """Regard only stages of at most this load."""
-        if limit_ns != self._limit_ns:
-            self._limit_ns = limit_ns
-            self._stages = None if self._all is None else self._all.below(limit_ns)
+        cost = least[:, 0].min()
+        return int(cost) if np.isfinite(cost) else None
 
     def _with_stage(self, behind: Floats, weight: int) -> Floats:
-        """Return the least cost of a stage and what is behind it, by groups of stages."""
+        """Return the least cost of a stage and the stages behind it, by groups of stages."""
         if self._stages is None or not len(self._stages.end):
             return np.empty(0)
         least = behind[self._stages.end] + weight * self._stages.load_ns
@@ -125,7 +122,3 @@ class PartStages:
         if len(with_one) and self._stages is not None:
             fits = self._fits[self._stages.class_, kind]
             np.minimum.at(least, self._stages.start[fits], with_one[fits])
-
-
-def _whole(cost: np.float64) -> int | None:
-    return int(cost) if np.isfinite(cost) else None

@@ -1,4 +1,4 @@
-"""Parts of a problem: what a plan of the whole leaves of its stages when operators are left out."""
+"""Subproblems on some of the operators, whose optima bound the whole."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from solver.presolve.transfers import Transfers
 
 
 def has_parts(problem: PartitionProblem) -> bool:
-    """Return whether the best bottleneck of a part is a bound of the whole (:func:`part_of`)."""
+    """Return True if the best bottleneck of a part is a bound of the whole (:func:`part_of`)."""
     return (
         problem.objective[0] == "bottleneck"
         and problem.memory_model != "training"
@@ -40,14 +40,14 @@ def part_of(problem: PartitionProblem, kept: Collection[str]) -> PartitionProble
 
     Notes
     -----
-    Proof. What is left of every stage runs some of its operators, in the same order, so that the
+    Proof. The rest of every stage runs some of its operators, in the same order, so that the
     quotient graph has some of its paths, and takes no more time. A value is sent to some of the
     stages that it was sent to, and received by some that received it. Memory: a stage reads some of
-    its weights and receives some of its values; of storages it holds those of operators that it
-    keeps, each from the same operator on, and until the last reader that is kept or, if a reader
-    elsewhere is kept, until its end: never longer. A view of a storage that no kept operator makes
-    holds nothing, and travels as it did. Pins and limits are the same, and of colocated operators
-    those that are kept still are together.
+    its weights and receives some of its values. It holds the storages of the operators it keeps,
+    each from the same operator on, and until the last kept reader or, if a reader elsewhere is
+    kept, until its end: never longer. A view of a storage that no kept operator makes holds
+    nothing, and is transferred as before. Pins and limits are the same, and colocated operators
+    that are kept stay together.
     """
     known = {*kept, *(entry.name for entry in problem.inputs)}
     groups = (
@@ -66,6 +66,6 @@ def _within(op: Operator, known: Collection[str]) -> Operator:
         op,
         reads=tuple(name for name in op.reads if name in known),
         alias_of=op.alias_of if op.alias_of in known else None,
-        # Outside training nothing looks at it, and it may pass gradients to what is not kept.
+        # Unused outside training; it may name gradients of operators that are not kept.
         backward=NO_BACKWARD,
     )

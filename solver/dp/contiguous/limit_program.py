@@ -3,8 +3,8 @@
 The feasibility form of the bottleneck assignment, by a dynamic program over subsets (Held and Karp,
 J. SIAM 10, 1962): of every set of devices it keeps the farthest place, from the end of the order,
 up to which the set can run everything. That is the best that any of its devices reaches from where
-the others get to, as in :meth:`solver.bounds.stepping.SteppingBound.rooms_ns`. It starts at the end
-because sends and microbatches in flight depend on what is behind a stage.
+the others get to, as in :meth:`solver.bounds.stepping.SteppingBound.most_work_ns`. It starts at the
+end because sends and microbatches in flight depend on what is behind a stage.
 
 It is a heuristic: a set that gets farther may have a dearer cut before it. A second, less crossed
 place for each set, and a third one, made no difference in measurements. Besides, a value that

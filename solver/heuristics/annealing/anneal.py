@@ -2,9 +2,9 @@
 
 Kirkpatrick, Gelatt and Vecchi, "Optimization by Simulated Annealing", Science 220, 1983, with
 geometric cooling. The neighbours of a plan are those of Fiduccia and Mattheyses (DAC 1982): one
-unit goes to another position; here only where the order of the stages allows it. Besides, a
-unit may take along everything of its position that has to go with it, and two units may change
-places, which helps where memory is tight.
+unit goes to another position; here only where the order of the stages allows it. A unit may also
+move with all units of its position that must follow, and two units may be swapped, which helps
+where memory is tight.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from solver.presolve.graph import quotient_arcs
 PEAK_SCALE = 1_000_000
 """The value of ``peak_memory`` here is in millionths of a capacity, rounded up."""
 _LOADS_POWER = 8
-"""Of the norm of loads: high enough to follow the largest, low enough to see the others."""
+"""Of the norm of loads: high enough to follow the largest, low enough to weigh the others."""
 _CLOSURE_SHARE = 0.03
 _SWAP_SHARE = 0.05
 _FAR_SHARE = 0.1
-"""Parts of all tries that move a closure, swap two units, and go beyond the next position."""
+"""Shares of tries that move a closure, swap two units, and pass the next position."""
 _MOST_TOGETHER = 32
 _EXCESS_PRICE = 5.0
 """Energy, as a share of its start, for exceeding one average capacity; see `anneal`."""
@@ -35,10 +35,10 @@ _CHECK_EVERY = 256
 
 @dataclass(frozen=True, slots=True)
 class Cooling:
-    """How many moves to try, and the temperatures from first to last.
+    """The number of moves to try, and the temperatures from first to last.
 
-    Temperatures are shares of the energy at the start: 0.01 accepts a move that costs one
-    per cent with a probability of 1/e.
+    Temperatures are shares of the energy at the start: 0.01 accepts a move that costs one per cent
+    with a probability of 1/e.
     """
 
     iterations: int
@@ -46,10 +46,10 @@ class Cooling:
     last: float
 
 
-def _way_gone(tried: int, cooling: Cooling, clock: Clock, given_s: float) -> float:
-    """Return which part of a search is over, by moves or by the wall's time that it was given."""
-    way = tried / cooling.iterations
-    return way if given_s == math.inf else max(way, 1 - clock.wall_left_s / given_s)
+def _progress(tried: int, cooling: Cooling, clock: Clock, given_s: float) -> float:
+    """Return the part of a search that is over, by moves or by its share of wall time."""
+    part = tried / cooling.iterations
+    return part if given_s == math.inf else max(part, 1 - clock.wall_left_s / given_s)
 
 
 def anneal(
@@ -66,17 +66,17 @@ def anneal(
     Parameters
     ----------
     state : StageState
-        Left wherever the search ends. Bytes beyond the capacities cost energy, so that the
-        search may pass through such plans and mend one that it is given.
+        Left wherever the search ends. Bytes beyond the capacities cost energy, so that the search
+        may pass through such plans, and repair one that starts it.
     objective : {"bottleneck", "transfer", "latency", "peak_memory"}
-        What to lower.
+        The objective to minimise.
     seed : int
         Of the random moves.
     target : int
         Stop at this value.
     clock : Clock
-        Where the iterations would not end by the wall's time that it has, cooling goes by that, so
-        that the search ends cold; otherwise nothing depends on time.
+        If its wall time would end before the iterations, cooling follows that time, so that the
+        search ends cold; otherwise nothing depends on time.
 
     Returns
     -------
@@ -100,9 +100,9 @@ class _Annealing:
         }[objective]
         self.energy, self.value = self.measure(state.parts)
         self.excess = state.excess_bytes()
-        roomy = [device.memory_bytes for device in state.devices if device.memory_bytes]
-        # A byte too many costs _EXCESS_PRICE times its share of an average capacity.
-        self.price = _EXCESS_PRICE * self.energy * len(roomy) / max(sum(roomy), 1)
+        limited = [device.memory_bytes for device in state.devices if device.memory_bytes]
+        # An excess byte costs _EXCESS_PRICE times its share of an average capacity.
+        self.price = _EXCESS_PRICE * self.energy * len(limited) / max(sum(limited), 1)
         self.energy += self.excess * self.price
         self.best: int | None = None if self.excess else self.value
         self.best_at = state.at[:]
@@ -123,7 +123,7 @@ class _Annealing:
             if not iteration % _CHECK_EVERY:
                 if clock.is_over:
                     break
-                temperature = first * ratio ** _way_gone(iteration, cooling, clock, given_s)
+                temperature = first * ratio ** _progress(iteration, cooling, clock, given_s)
             if not movable or (self.best is not None and self.best <= self.target):
                 break
             code = movable[int(draw() * len(movable))]
@@ -152,7 +152,7 @@ class _Annealing:
                 energy, value = measure(parts)
                 excess = 0
                 if over > 0:
-                    # At best the move relieves both positions of all that they have too much.
+                    # At best the move removes the excess of both positions.
                     excess = self.excess + over
                     excess -= max(0, memory[source] - capacity[source])
                     excess -= max(0, memory[target] - capacity[target])
@@ -161,7 +161,7 @@ class _Annealing:
             state.apply(unit, target, parts)
             if not on_times:
                 energy, value = measure(parts)
-            if not self._keep(energy, value, limit):
+            if not self._accept(energy, value, limit):
                 state.move(unit, source)
                 continue
             self.changed.add(unit)
@@ -170,7 +170,7 @@ class _Annealing:
         return None if self.best is None else (self.best, self.best_at)
 
     def _far_target(self, unit: int, source: int, backward: int) -> int:
-        """Return a position on the way to the farthest that the unit may go to."""
+        """Return a random position up to the farthest that the unit may go to."""
         state, at = self.state, self.state.at
         if backward:
             far = max([at[other] for other in state.predecessors[unit]], default=0)
@@ -178,8 +178,8 @@ class _Annealing:
         far = min([at[other] for other in state.successors[unit]], default=state.count - 1)
         return far - int(self.random.random() * (far - source))
 
-    def _keep(self, energy: float, value: int, limit: float) -> bool:
-        """Decide on the plan in the state, given its energy."""
+    def _accept(self, energy: float, value: int, limit: float) -> bool:
+        """Accept or reject the plan in the state, given its energy."""
         excess = self.state.excess_bytes()
         total = energy + excess * self.price
         if total > limit:
@@ -195,8 +195,6 @@ class _Annealing:
             self.best_at[unit] = at[unit]
         self.changed.clear()
         self.best = self.value
-
-    # -- moves of several units -----------------------------------------------------------
 
     def _try_together(self, moves: list[tuple[int, int]], limit: float) -> None:
         state = self.state
@@ -217,7 +215,7 @@ class _Annealing:
         for unit, target in moves:
             state.move(unit, target)
         energy, value = self.measure(state.parts)
-        if not self._keep(energy, value, limit):
+        if not self._accept(energy, value, limit):
             for unit, source in back:
                 state.move(unit, source)
             return
@@ -226,7 +224,7 @@ class _Annealing:
             self._record()
 
     def _closure(self) -> list[tuple[int, int]]:
-        """Move any unit one position, with all of its position that is beyond it."""
+        """Return a move of a random unit by one position, with its dependent units there."""
         state, draw = self.state, self.random.random
         first = int(draw() * len(state.at))
         source = state.at[first]
@@ -234,11 +232,11 @@ class _Annealing:
         target = source + 1 if forward else source - 1
         if not 0 <= target < state.count:
             return []
-        beyond = state.successors if forward else state.predecessors
+        followers = state.successors if forward else state.predecessors
         found = {first}
         pending = [first]
         while pending:
-            for other in beyond[pending.pop()]:
+            for other in followers[pending.pop()]:
                 if state.at[other] == source and other not in found:
                     found.add(other)
                     pending.append(other)
@@ -247,7 +245,7 @@ class _Annealing:
         return [(unit, target) for unit in sorted(found)]
 
     def _swap(self, unit: int, target: int, backward: int) -> list[tuple[int, int]]:
-        """Exchange `unit` with a movable unit of the next position."""
+        """Return the swap of `unit` with a random movable unit, if that is on the next position."""
         state = self.state
         code = state.movable[int(self.random.random() * len(state.movable))]
         other = code >> 1
@@ -256,8 +254,6 @@ class _Annealing:
         if other in state.successors[unit] or other in state.predecessors[unit]:
             return []
         return [(unit, target), (other, state.at[unit])]
-
-    # -- energies -------------------------------------------------------------------------
 
     def _bottleneck(self, parts: list[int]) -> tuple[float, int]:
         loads = self.state.loads_of(parts)
@@ -292,7 +288,7 @@ class _Annealing:
 
 
 def _norm(values: list[int], largest: int) -> float:
-    """Return the norm of order `_LOADS_POWER`: at least the largest value, and smooth."""
+    """Return the norm of order `_LOADS_POWER`: smooth, and at least the largest value."""
     if not largest:
         return 0.0
     scale = 1.0 / largest

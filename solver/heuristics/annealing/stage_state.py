@@ -1,8 +1,8 @@
 """Loads, memory and order of all positions of a plan, updated unit by unit.
 
-Everything is an exact integer and equals what :mod:`solver.evaluation.evaluate` says of the same
-plan; the tests compare them after every move. A *position* is a place in a fixed order of devices;
-a plan is in order when every unit stands at or behind its predecessors.
+Everything is an exact integer and equals the result of :mod:`solver.evaluation.evaluate` for the
+same plan; the tests compare them after every move. A *position* is an index in a fixed order of
+devices; a plan is in order when every unit is at or behind its predecessors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _UNLIMITED = 1 << 62
 
 
 class StageState:
-    """Positions of units, with all that a local search asks about them.
+    """Positions of units, with the quantities that a local search needs.
 
     All units start at position 0; :meth:`place` moves them elsewhere.
 
@@ -37,11 +37,11 @@ class StageState:
     size : list of int
         Units by position.
     parts : list of int
-        Times and received bytes, as :class:`solver.heuristics.annealing.stage_times.StageTimes`
-        lays them out.
+        Times and received bytes, in the layout of
+        :class:`solver.heuristics.annealing.stage_times.StageTimes`.
     change : callable
-        ``change(parts, unit, source, target)`` adds to `parts` what moving `unit` would change,
-        and moves nothing.
+        ``change(parts, unit, source, target)`` applies the move of `unit` to `parts`, and moves
+        nothing.
     movable : list of int
         2 u when unit u has no successor at its own position, 2 u + 1 when it has no predecessor
         there: the units that can go to the next or the previous position alone.
@@ -62,7 +62,13 @@ class StageState:
         self.capacity = [
             _UNLIMITED if device.memory_bytes is None else device.memory_bytes for device in devices
         ]
-        self._bans = self._banned_positions()
+        # By unit, the positions that it may not take, as bits.
+        self._bans = [
+            0
+            if allowed is None
+            else sum(1 << p for p, device in enumerate(devices) if device.name not in allowed)
+            for allowed in units.allowed_devices
+        ]
         self._init_order()
         self._times = StageTimes(
             units,
@@ -75,17 +81,8 @@ class StageState:
         self._counts_activations = self.problem.memory_model != "weights"
         self._init_memory()
 
-    def _banned_positions(self) -> list[int]:
-        """Return for each unit the positions that it may not take, as bits."""
-        return [
-            0
-            if allowed is None
-            else sum(1 << p for p, d in enumerate(self.devices) if d.name not in allowed)
-            for allowed in self.units.allowed_devices
-        ]
-
     def is_banned(self, unit: int, position: int) -> bool:
-        """Whether the pins of `unit` exclude the device at `position`."""
+        """Return True if the pins of `unit` exclude the device at `position`."""
         return bool(self._bans[unit] >> position & 1)
 
     def place(self, positions: Sequence[int]) -> None:
@@ -116,7 +113,7 @@ class StageState:
         self._refresh_memory(source, target)
 
     def shift(self, unit: int, target: int) -> None:
-        """Move one unit as far as times go, for a glance at them; to be undone by another shift."""
+        """Move one unit in `parts` and `at` only, to try its times; undo it by another shift."""
         source = self.at[unit]
         self.change(self.parts, unit, source, target)
         self._times.move(unit, source, target)
@@ -127,7 +124,7 @@ class StageState:
         return self.loads_of(self.parts)
 
     def loads_of(self, parts: list[int]) -> list[int]:
-        """Return the loads that `parts` amount to."""
+        """Return the loads of `parts`."""
         n = self.count
         if not self.overlap:
             return parts[:n]
@@ -135,10 +132,8 @@ class StageState:
 
     @property
     def received_bytes(self) -> list[int]:
-        """What positions hold of values they receive; complete if `every_value` or it counts."""
+        """Bytes of received values by position; complete if `every_value` or if they count."""
         return self.parts[self._times.bytes_at :]
-
-    # -- order ----------------------------------------------------------------------------
 
     def _init_order(self) -> None:
         count = len(self.units)
@@ -166,7 +161,7 @@ class StageState:
     def _move_in_order(self, unit: int, source: int, target: int) -> None:
         at, ahead, behind = self.at, self._ahead, self._behind
         end = self.count - 1
-        near = 0
+        linked = 0
         for other in self.successors[unit]:
             position = at[other]
             if position == source:
@@ -174,13 +169,13 @@ class StageState:
                 if not behind[other] and source:
                     self._mark(2 * other + 1, True)
             elif position == target:
-                near += 1
+                linked += 1
                 if not behind[other]:
                     self._mark(2 * other + 1, False)
                 behind[other] += 1
-        ahead[unit] = near
-        self._mark(2 * unit, not near and target < end)
-        near = 0
+        ahead[unit] = linked
+        self._mark(2 * unit, not linked and target < end)
+        linked = 0
         for other in self.predecessors[unit]:
             position = at[other]
             if position == source:
@@ -188,20 +183,18 @@ class StageState:
                 if not ahead[other] and source < end:
                     self._mark(2 * other, True)
             elif position == target:
-                near += 1
+                linked += 1
                 if not ahead[other]:
                     self._mark(2 * other, False)
                 ahead[other] += 1
-        behind[unit] = near
-        self._mark(2 * unit + 1, not near and target > 0)
-
-    # -- memory ---------------------------------------------------------------------------
+        behind[unit] = linked
+        self._mark(2 * unit + 1, not linked and target > 0)
 
     def _init_memory(self) -> None:
         units, count = self.units, self.count
         held = list(units.weights)
         if self.problem.memory_model != "weights":
-            # The caller's values are held like weights: once by every device that reads them.
+            # Graph inputs are held like weights: once by every device that reads them.
             held += [SharedBytes(net.consumers, net.held_bytes) for net in units.input_nets]
         self._held = _Shared(held, len(units), count)
         self._saved = _Shared(units.saved, len(units), count)
@@ -264,10 +257,9 @@ class StageState:
             self._peak[target] = int(live[target].max())
 
     def least_memory_after(self, unit: int, target: int, parts: list[int]) -> int:
-        """Bytes that `target` would hold with `unit`, given its new `parts`; seldom less.
+        """Return the bytes of `target` with `unit`, given its new `parts`, rarely too few.
 
-        Exact but for the storages that the unit brings, and those that it no longer keeps
-        waiting.
+        Exact except for the storages that the unit brings, and those that it no longer keeps alive.
         """
         total = self._held.with_unit(unit, target)
         if self._counts_activations:
@@ -316,7 +308,7 @@ class StageState:
         self.memory_bytes[target] = self._memory(target)
 
     def excess_bytes(self) -> int:
-        """By how much all positions together exceed their capacities."""
+        """Return the bytes by which all positions together exceed their capacities."""
         return sum(
             need - capacity
             for need, capacity in zip(self.memory_bytes, self.capacity, strict=True)
@@ -344,7 +336,7 @@ class _Shared:
         self.at = [sum(self._own) + sum(self._size)] + [0] * (count - 1)
 
     def with_unit(self, unit: int, target: int) -> int:
-        """Bytes that `target` would hold with a unit that is elsewhere now."""
+        """Return the bytes of `target` with a unit that is elsewhere now."""
         total = self.at[target] + self._own[unit]
         for entry in self._shared[unit]:
             if not self._users[entry * self._count + target]:

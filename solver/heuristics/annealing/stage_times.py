@@ -22,16 +22,16 @@ class StageTimes:
     at : list of int
         Position of every unit; kept up to date by the owner, after :meth:`move`.
     every_value : bool
-        Also follow nets that take no time, so that `received_bytes` is complete.
+        Include nets that take no time, so that `received_bytes` is complete.
 
     Attributes
     ----------
     start_parts : list of int
-        Times in nanoseconds, then the bytes of values received: loads by position, or compute,
-        send and receive times, each by position, when they overlap; from `bytes_at` on bytes.
+        Times in nanoseconds, then the bytes of received values: loads by position, or compute, send
+        and receive times, each by position, when they overlap; from `bytes_at` on bytes.
     change : callable
-        ``change(parts, unit, source, target)`` adds to `parts` what moving `unit` changes in
-        them, and moves nothing.
+        ``change(parts, unit, source, target)`` applies the move of `unit` to `parts`, and moves
+        nothing.
     """
 
     def __init__(
@@ -66,15 +66,15 @@ class StageTimes:
         else:
             self.change = self._linked_change(tables)
 
-    # The three functions below are the inner loop of the search: closures over plain lists, since
-    # reading an attribute costs as much as the arithmetic. `move` keeps these lists up to date.
+    # The three functions below are the inner loop of the search: closures over plain lists, as an
+    # attribute access costs as much as the arithmetic. `move` keeps these lists up to date.
 
     def _staged_change(self, tables: TransferTables) -> Change:
         n, at, reading, spread = self.count, self.at, self._reading, self._spread
         produced, consumed, producer = self._produced, self._consumed, self._producer
         compute, to, out = self._compute, self._receive_at, self._send_at
         size, held = self._value_bytes, self.bytes_at
-        # Whoever writes, a read takes as long.
+        # Reads from the host take the same time from any producer.
         writes, reads = tables.writes, [tables.links[there - 1][there] for there in range(n)]
 
         def change(parts: list[int], unit: int, source: int, target: int) -> None:
@@ -83,10 +83,10 @@ class StageTimes:
             for net in produced[unit]:
                 here = reading[net * n + source] > 0
                 there = reading[net * n + target] > 0
-                wide = spread[net]
-                if wide > here:
+                positions = spread[net]
+                if positions > here:
                     parts[out + source] -= writes[source][net]
-                if wide > there:
+                if positions > there:
                     parts[out + target] += writes[target][net]
                 if here:
                     parts[to + source] += reads[source][net]
@@ -198,7 +198,7 @@ class StageTimes:
         return change
 
     def move(self, unit: int, source: int, target: int) -> None:
-        """Update what `change` reads, before the unit's own position is."""
+        """Update the lists behind `change`, before the unit's own position."""
         n, reading = self.count, self._reading
         for net in self._consumed[unit]:
             left, entered = net * n + source, net * n + target
@@ -209,7 +209,7 @@ class StageTimes:
 
 
 class TransferTables:
-    """Time of one transfer of every net, by the link that it takes; equal links share a list.
+    """Time of one transfer of every net, by its link; equal links share a list.
 
     Parameters
     ----------
@@ -223,10 +223,10 @@ class TransferTables:
     nets : list of Net
         The nets that are kept.
     links : list of list of list of int
-        What a reader pays, by producing position, reading position and net. A producer pays as
-        much, unless it writes.
+        Time of a reader, by producing position, reading position and net. A producer pays as much,
+        unless it writes.
     writes : list of list of int
-        What a producer pays for all readers, by position and net, where a host stages values.
+        Time of a producer for all readers, by position and net, where a host stages values.
     uniform : list of int or None
         By net, when all links between the devices are equal.
     """

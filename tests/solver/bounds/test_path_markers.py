@@ -79,8 +79,8 @@ def test_no_plan_gets_farther_than_the_rooms():
             total = sum(work.values())
             for limit_ns in sorted({value for value, _ in plans})[:3]:
                 good = [done for value, done in plans if value <= limit_ns]
-                rooms = bound.rooms_ns(limit_ns, len(order), order)
-                back = bound.rooms_from_end_ns(limit_ns, len(order), order)
+                rooms = bound.most_work_ns(limit_ns, len(order), order)
+                back = bound.most_work_from_end_ns(limit_ns, len(order), order)
                 for stage, room in enumerate(rooms):
                     most = max(done[stage] for done in good)
                     assert most <= room, (seed, order, limit_ns)

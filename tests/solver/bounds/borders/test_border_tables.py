@@ -87,12 +87,12 @@ def test_no_stage_takes_or_holds_less(charging):
             start = border_of(sets, kept, stages, stage - 1)
             end = border_of(sets, kept, stages, stage)
             before, after = int(listed.region[start]), int(listed.region[end])
-            for level, near in enumerate(listed.near):
+            for level, near in enumerate(listed.last_invalid):
                 # What lies beside the spine may have a stage of its own.
                 if start == end or after <= near[before + 1]:
                     continue
-                least_ns = listed.need_ns[level][end] - listed.gain_ns[level][start]
-                least_bytes = listed.held_bytes[end] - listed.gain_bytes[level][start]
+                least_ns = listed.end_ns[level][end] - listed.start_ns[level][start]
+                least_bytes = listed.held_bytes[end] - listed.start_bytes[level][start]
                 entry = usage[names[stage]]
                 assert entry.load_ns >= least_ns, (seed, stage, level)
                 if entry.memory_bytes <= max(device.memory_bytes for device in problem.devices):
@@ -128,9 +128,9 @@ def _rows(listed):
         [
             listed.region,
             listed.held_bytes,
-            *listed.need_ns,
-            *(-gain for gain in listed.gain_ns),
-            *(-gain for gain in listed.gain_bytes),
+            *listed.end_ns,
+            *(-gain for gain in listed.start_ns),
+            *(-gain for gain in listed.start_bytes),
         ],
         axis=1,
     )
@@ -164,10 +164,10 @@ def test_fronts_know_all_that_stages_reach():
                 if _is_possible(listed, sets, start, end, limit_ns, kind.capacity_bytes)
             }
             for border in exact:
-                for level in range(len(listed.near)):
+                for level in range(len(listed.last_invalid)):
                     assert any(
-                        listed.gain_ns[level][known] >= listed.gain_ns[level][border]
-                        and listed.gain_bytes[level][known] >= listed.gain_bytes[level][border]
+                        listed.start_ns[level][known] >= listed.start_ns[level][border]
+                        and listed.start_bytes[level][known] >= listed.start_bytes[level][border]
                         for known in front.borders[level]
                     ), (seed, border, level)
             reached += len(exact)
@@ -184,8 +184,8 @@ def _is_possible(listed, sets, start, end, limit_ns, capacity):
             and listed.held_bytes[end] - listed.held_bytes[start] <= capacity
         )
     return after > before and all(
-        listed.need_ns[level][end] - listed.gain_ns[level][start] <= limit_ns
-        and listed.held_bytes[end] - listed.gain_bytes[level][start] <= capacity
-        for level, near in enumerate(listed.near)
+        listed.end_ns[level][end] - listed.start_ns[level][start] <= limit_ns
+        and listed.held_bytes[end] - listed.start_bytes[level][start] <= capacity
+        for level, near in enumerate(listed.last_invalid)
         if after > near[before + 1]
     )

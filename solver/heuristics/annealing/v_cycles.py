@@ -1,4 +1,4 @@
-"""Rounds of annealing: on clusters of units, then on the units themselves."""
+"""V-cycles of annealing: on clusters of units, then on the units themselves."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from solver.presolve.clusters import cluster, contract
 from solver.presolve.instance import Instance
 
 _WORTHWHILE = 0.7
-"""Clusters beyond this share of the units are left out."""
-_ONE_ROUND_ABOVE = 5_000
-"""Units beyond which a single round uses up all iterations."""
+"""The largest share of clusters among units at which clusters are annealed."""
+_ONE_CYCLE_ABOVE = 5_000
+"""Number of units above which a single cycle uses up all iterations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long to search, and how hot.
+    """The length of a search, and its temperatures.
 
     Attributes
     ----------
     iterations_per_unit, most_iterations : int
-        Moves tried in all rounds together.
+        Moves tried in all cycles together.
     shares : tuple of float
-        Largest clusters of the rounds, as shares of an average stage; 0 is units alone.
+        Largest clusters of the cycles, as shares of an average stage; 0 is units alone.
     coarse, fine : tuple of float
         First and last temperatures on clusters and on units, see
         :class:`solver.heuristics.annealing.anneal.Cooling`.
@@ -41,28 +41,28 @@ class Pace:
     fine: tuple[float, float]
 
     def iterations(self, unit_count: int) -> int:
-        """Return a budget of moves that grows with the graph."""
+        """Return a number of moves that grows with the graph."""
         return min(unit_count * self.iterations_per_unit, self.most_iterations)
 
 
 @dataclass(slots=True)
-class Rounds:
-    """The rounds of one search; see :func:`solver.heuristics.local_search.improve`.
+class VCycles:
+    """The V-cycles of one search; see :func:`solver.heuristics.local_search.improve`.
 
     Parameters
     ----------
     devices : list of Device
         By position.
     objective : {"bottleneck", "transfer", "latency", "peak_memory"}
-        What to lower.
+        The objective to minimise.
     seed : int
         Of the random moves.
     pace : Pace
-        How long to search, and how hot.
+        The length of the search, and its temperatures.
     target : int
         Stop at this value, such as a proven bound.
     clock : Clock
-        Its time is divided among the rounds.
+        Its time is divided among the cycles.
     """
 
     units: Instance
@@ -76,9 +76,9 @@ class Rounds:
     def run(self, positions: list[int], budget: int) -> list[int] | None:
         """Return the best positions found within the capacities, or None."""
         best: int | None = None
-        shares = self.pace.shares[: 1 if len(self.units) > _ONE_ROUND_ABOVE else None]
+        shares = self.pace.shares[: 1 if len(self.units) > _ONE_CYCLE_ABOVE else None]
         if any(device.memory_bytes is not None for device in self.devices):
-            positions = self._mended(positions, budget // 3)
+            positions = self._repaired(positions, budget // 3)
         each = budget // (2 * len(shares))
         for number, share in enumerate(shares):
             left = 2 * (len(shares) - number)
@@ -104,13 +104,13 @@ class Rounds:
         return None if best is None else positions
 
     def _clusters(self, positions: list[int], share: float, seed: int) -> tuple[list[int], int]:
-        """Return the cluster of every unit and how many there are; for no share, too many."""
+        """Return the cluster of every unit and their number; without a share, each unit is one."""
         if not share:
             return positions, len(self.units)
         return cluster(self.units, positions, share / len(self.devices), seed)
 
-    def _mended(self, positions: list[int], budget: int) -> list[int]:
-        """Return positions within the capacities, if the least peak of memory leads to some."""
+    def _repaired(self, positions: list[int], budget: int) -> list[int]:
+        """Return positions within the capacities, if lowering the peak of memory finds some."""
         state = StageState(self.units, self.devices)
         state.place(positions)
         if not state.excess_bytes():
@@ -118,28 +118,16 @@ class Rounds:
         cooling = Cooling(budget, *self.pace.fine)
         # Any plan that fits ends this search: anneal records no other.
         found = anneal(
-            state,
-            "peak_memory",
-            cooling,
-            self.seed,
-            target=PEAK_SCALE,
-            clock=self.clock,
+            state, "peak_memory", cooling, self.seed, target=PEAK_SCALE, clock=self.clock
         )
         return positions if found is None else found[1]
 
     def _anneal(
         self, graph: Instance, positions: Sequence[int], cooling: Cooling, seed: int, left: int
     ) -> tuple[int, list[int]] | None:
-        """Anneal for a fair part of the time, if `left` searches are to come with this one."""
-        # Moves are not charged: where work counts, the number of moves alone ends them.
+        """Anneal for a fair part of the time, with `left` searches to come including this one."""
+        # Moves are not charged: without wall time their number alone ends the search.
         clock = self.clock.slice(self.clock.wall_left_s / left)
         state = StageState(graph, self.devices, every_value=self.objective == "transfer")
         state.place(positions)
-        return anneal(
-            state,
-            self.objective,
-            cooling,
-            seed,
-            target=self.target,
-            clock=clock,
-        )
+        return anneal(state, self.objective, cooling, seed, target=self.target, clock=clock)
