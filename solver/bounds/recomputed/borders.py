@@ -1,4 +1,4 @@
-"""What stages between two ideals receive and send at least."""
+"""Lower bounds of the values that stages between two ideals receive and send."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from solver.model.clock import Clock
 from solver.presolve.minimum_cut import MinimumCut
 
 _MANY_READERS = 8
-"""Values that as many chosen units read count by themselves."""
+"""Values with at least this number of chosen readers count separately."""
 _NEAREST = 8
-"""Chosen units that are next to a border, at most, between which cuts are looked for."""
+"""Chosen units adjacent to a border, at most, between which cuts are computed."""
 _UNLIMITED = 1 << 50
 _LARGEST = float(1 << 44)
-"""Sum of amounts that are made integers."""
+"""Sum of amounts after scaling to integers."""
 _Sides = tuple[int, int]
 
 
@@ -30,7 +30,7 @@ class CutOfPairs(NamedTuple):
     Attributes
     ----------
     first : int
-        The unit that its numbers begin at.
+        The unit at which its numbers begin.
     """
 
     cut: BorderCut
@@ -39,12 +39,12 @@ class CutOfPairs(NamedTuple):
 
 
 class BorderBytes:
-    """What stages receive and send, by pair of ideals.
+    """Received and sent bytes of stages, by pair of ideals.
 
     Parameters
     ----------
     clock : Clock
-        When it is over, nothing of borders that were not looked at counts.
+        When it is over, further borders count nothing.
     """
 
     def __init__(self, pairs: Pairs, clock: Clock) -> None:
@@ -54,14 +54,14 @@ class BorderBytes:
 
     @cached_property
     def received(self) -> tuple[Floats, Floats]:
-        """What the stage of each pair receives of a microbatch, and its gradients."""
+        """Bytes of values, and of gradients, that each pair's stage receives of a microbatch."""
         value_bytes, gradient_bytes = self.value_bytes
         starts = self.starts
         return self._crossing(value_bytes, starts), self._crossing(gradient_bytes, starts)
 
     @cached_property
     def value_bytes(self) -> tuple[Ints, Ints]:
-        """The value of every operator, and its gradient; 0 of those that count by themselves."""
+        """Bytes of every operator's value, and of its gradient; 0 for those counted separately."""
         arrays, batches = self._problem.arrays, self._problem.microbatches
         value_bytes = arrays.value_bytes[: len(self._problem.operators)]
         gradient_bytes = arrays.held_bytes[: len(value_bytes)] - batches * value_bytes
@@ -72,10 +72,10 @@ class BorderBytes:
 
     @cached_property
     def sent(self) -> tuple[Floats, Floats]:
-        """What the stage of each pair holds for what it sends: buffers for gradients, and all.
+        """Bytes that the stage of each pair holds for its sends: buffers for gradients, and all.
 
-        All are buffers and storages: of what no operator of the stage reads again, those of all
-        microbatches.
+        All are buffers and storages: for values that no operator of the stage reads again, those of
+        all microbatches.
         """
         operators = self._problem.operators
         storage_bytes = np.array([op.storage_bytes for op in operators])
@@ -87,11 +87,11 @@ class BorderBytes:
         )
 
     def sent_ns(self, by_unit: Floats) -> Floats:
-        """Return the least of an amount by unit over what the stage of each pair sends."""
+        """Return the least sum of an amount by unit over the sends of each pair's stage."""
         return self._least_ns(by_unit, self.ends)
 
     def received_ns(self, by_unit: Floats) -> Floats:
-        """Return the least of an amount by unit over what the stage of each pair receives."""
+        """Return the least sum of an amount by unit over the receives of each pair's stage."""
         return self._least_ns(by_unit, self.starts)
 
     def _least_ns(self, by_unit: Floats, cuts: list[CutOfPairs]) -> Floats:
@@ -106,7 +106,7 @@ class BorderBytes:
     def _crossing(
         self, by_operator: Ints, cuts: list[CutOfPairs], unread: Ints | None = None
     ) -> Floats:
-        """Return the least that crosses the borders of stages."""
+        """Return the least sum of sizes that crosses the borders of stages."""
         sizes = np.array(self._least(by_operator))
         result = np.zeros(len(self._pairs))
         unread = np.zeros(len(sizes), dtype=np.int64) if unread is None else unread
@@ -117,10 +117,10 @@ class BorderBytes:
 
     @cached_property
     def _unread_bytes(self) -> Ints:
-        """What units hold besides of a value that is sent, if its first reader is elsewhere.
+        """Further bytes of units whose value is sent, if its first reader is elsewhere.
 
-        Then no operator of the stage keeps it for what runs again. Nothing of values without a
-        reader that all others are behind.
+        Then no operator of the stage keeps it for recomputation. 0 for values without a reader that
+        precedes all others.
         """
         problem, graph = self._problem, self._problem.storage_graph
         found = np.zeros(len(self._units), dtype=np.int64)
@@ -140,7 +140,7 @@ class BorderBytes:
 
     @cached_property
     def _first_reader(self) -> list[int]:
-        """The reader of every unit that all others that may run again are behind, or -1."""
+        """The reader of every unit that precedes all other recomputable readers, or -1."""
         units, operators = self._units, self._problem.operators
         behind = [0] * len(units)
         for unit in reversed(range(len(units))):
@@ -161,7 +161,7 @@ class BorderBytes:
 
     @cached_property
     def starts(self) -> list[CutOfPairs]:
-        """What is between units of the first ideal and those of the stage that are next to it."""
+        """Cuts between units of the first ideal and the adjacent ones of the stage."""
         skeleton, pairs = self._skeleton, self._pairs
         before, fronts = skeleton.before, skeleton.next_behind
         found: dict[_Sides, list[Ints]] = defaultdict(list)
@@ -174,7 +174,7 @@ class BorderBytes:
 
     @cached_property
     def ends(self) -> list[CutOfPairs]:
-        """What is between units of the stage and those outside the second ideal."""
+        """Cuts between units of the stage and those outside the second ideal."""
         skeleton, pairs = self._skeleton, self._pairs
         after, backs = skeleton.after, skeleton.next_before
         found: dict[_Sides, list[Ints]] = defaultdict(list)
@@ -187,7 +187,7 @@ class BorderBytes:
         return self._cuts(found)
 
     def _met(self, few: int, pairs: Ints, ideals: Ints) -> Iterator[tuple[int, Ints]]:
-        """Yield which of a few chosen units the ideals of some pairs have, and the pairs."""
+        """Yield the subset of a few chosen units in the ideals of some pairs, and the pairs."""
         places = bits_of(few)
         rows = np.array(places, dtype=np.int64)[:, None]
         inside = self._skeleton.member[rows, ideals[pairs][None, :]]
@@ -208,17 +208,17 @@ class BorderBytes:
     def _cut(
         self, known: dict[tuple[object, ...], BorderCut], before: int, behind: int
     ) -> tuple[BorderCut, int]:
-        """Return the cut between two sides, and the unit that its numbers begin at.
+        """Return the cut between two sides, and the unit at which its numbers begin.
 
-        All that it is about lies between the first and the last unit of both sides, as units are in
-        a topological order. Where units have the same neighbours at the same distances there, cuts
-        are alike.
+        The cut lies between the first and the last unit of both sides, as units are in a
+        topological order. Where units there have the same neighbours at the same distances, cuts
+        are identical.
         """
         chosen = self._skeleton.chosen
         sources, sinks = ([chosen[at] for at in bits_of(mask)] for mask in (before, behind))
         first, last = min(sources), max(sinks)
         key = (
-            self._alike[first : last + 1].tobytes(),
+            self._shapes[first : last + 1].tobytes(),
             *(tuple(unit - first for unit in side) for side in (sources, sinks)),
         )
         if key not in known:
@@ -226,8 +226,8 @@ class BorderBytes:
         return known[key], first
 
     @cached_property
-    def _alike(self) -> Ints:
-        """Units by how far away their neighbours are, as numbers."""
+    def _shapes(self) -> Ints:
+        """Units numbered by the distances of their neighbours."""
         numbers: dict[tuple[object, ...], int] = {}
         place, reader = self._skeleton.place, self._first_reader
         keys = (
@@ -237,7 +237,7 @@ class BorderBytes:
         return np.array([numbers.setdefault(key, len(numbers)) for key in keys])
 
     def _least(self, sizes: Ints) -> list[int]:
-        """Return the least size among the operators of each unit; nothing of shared values."""
+        """Return the least size among the operators of each unit; 0 for shared values."""
         least = [int(min(sizes[list(own)])) for own in self._units.members]
         for family, _ in self._shared_families:
             for index in family:
@@ -246,7 +246,7 @@ class BorderBytes:
 
     @cached_property
     def _shared_families(self) -> list[tuple[list[int], list[int]]]:
-        """Owners with their aliases that many units read, and the places of chosen readers."""
+        """Owners with aliases that many units read, and the indices of chosen readers."""
         graph, unit_of = self._problem.storage_graph, self._units.unit_of_operator
         place = {unit: number for number, unit in enumerate(self._skeleton.chosen)}
         found = []
@@ -261,14 +261,14 @@ class BorderBytes:
 
     @cached_property
     def shared(self) -> Floats:
-        """What a stage receives of a microbatch of values that many units read."""
+        """Bytes that a stage receives of a microbatch of values that many units read."""
         result = np.zeros(len(self._pairs))
         skeleton, chosen = self._skeleton, self._skeleton.chosen
         member, places = skeleton.member, list(enumerate(chosen))
         value_bytes, unit_of = self._problem.arrays.value_bytes, self._units.unit_of_operator
         starts, ends = self._pairs.starts, self._pairs.ends
         for family, readers in self._shared_families:
-            # Who needs the owner is behind it.
+            # Units that need the owner are behind it.
             unit = unit_of[family[0]]
             behind = [*bits_of(skeleton.after[unit]), *(n for n, own in places if own == unit)]
             made: Bools = np.asarray(skeleton.member[behind].any(axis=0))
@@ -279,7 +279,7 @@ class BorderBytes:
 
 
 def _grouped(values: Ints) -> Iterator[tuple[int, Ints]]:
-    """Yield different values, ascending, and where they are."""
+    """Yield distinct values, ascending, with their indices."""
     order = np.argsort(values, kind="stable")
     found, first = np.unique(values[order], return_index=True)
     last = np.append(first[1:], len(order))
@@ -288,7 +288,7 @@ def _grouped(values: Ints) -> Iterator[tuple[int, Ints]]:
 
 
 def _first_bits(mask: int) -> int:
-    """Return the first bits of a mask."""
+    """Return the lowest set bits of a mask."""
     found = 0
     for _ in range(_NEAREST):
         found |= mask & -mask
@@ -297,7 +297,7 @@ def _first_bits(mask: int) -> int:
 
 
 def _last_bits(mask: int) -> int:
-    """Return the last bits of a mask."""
+    """Return the highest set bits of a mask."""
     found = 0
     for _ in range(_NEAREST):
         if mask:
@@ -307,15 +307,15 @@ def _last_bits(mask: int) -> int:
 
 
 class BorderCut:
-    """The least that crosses a border between some chosen units and others behind them.
+    """The least sum that crosses a border between some chosen units and others behind them.
 
-    Units on paths between the two are on either side of the border, but never behind what needs
-    them; a value that is read on the other side crosses once.
+    Units on paths between the two are on either side of the border, but never behind their
+    successors; a value that is read on the other side crosses once.
 
     Parameters
     ----------
     first_reader : sequence of int
-        By unit, the reader that all others are behind, or -1.
+        By unit, the reader that precedes all others, or -1.
     before, behind : int
         Chosen units on both sides, as bits.
     """
@@ -367,12 +367,12 @@ class BorderCut:
         self._known: dict[bytes, float] = {}
 
     def least(self, sizes: Ints, unread: Ints) -> float:
-        """Return the least sum of sizes, by unit from the first one on that is before the border.
+        """Return the least sum of sizes, given by unit from the first one before the border on.
 
         Parameters
         ----------
         unread : array of int
-            What counts besides for units whose first reader is behind the border.
+            Further amounts of units whose first reader is behind the border.
         """
         capacity = np.concatenate([sizes[self.owners], unread[self._unread]])
         key = capacity.tobytes()

@@ -1,23 +1,24 @@
-"""Bounds on loads where operators may run again, of the stages between ideals of some units.
+"""Lower bounds on loads with recomputation, for the stages between ideals of some units.
 
-The ideals of all units are too many; those of the units with most work and of places that all paths
-go through, with the order that paths give them, are few. Every plan is a chain of such ideals. A
-stage between two of them, I and J, runs the chosen units of J that I has not, and each other unit
-that is behind one of these and before one of these, wherever it may run otherwise. What these cost
-at some price (:mod:`solver.bounds.recomputed.prices`), and what any such stage holds besides, is a
-bound on its load for each number of microbatches in flight; at an infinite price it is a bound on
-the bytes that it misses, and a stage that misses any has an infinite load.
-:mod:`solver.bounds.recomputed.chains` has what follows for plans.
+All units have too many ideals; the units with most work and the articulation units, ordered by
+paths, have few. Every plan is a chain of such ideals. A stage between two of them, I and J, runs
+the chosen units of J outside I, and each other unit that is behind one of these and before one of
+these; further units may run there or elsewhere. Their cost at some price
+(:mod:`solver.bounds.recomputed.prices`), plus the other bytes of every such stage, bounds its load
+for each number of microbatches in flight. At an infinite price it bounds the bytes by which the
+stage exceeds memory, and a stage that exceeds it has an infinite load.
+:mod:`solver.bounds.recomputed.chains` derives bounds of plans.
 
-What any such stage holds besides:
+The other bytes of every such stage:
 
-* It receives what separates the first of its chosen units from those of I: a minimum cut of values,
+* It receives the values that separate the first of its chosen units from those of I: a minimum cut,
   of which f microbatches may be those that pay for paths.
-* It sends what separates its last chosen units from those behind J: buffers for gradients, and of
-  what no operator of the stage may need again, which it so does not keep, all microbatches.
-* While its last chosen unit runs backward, all of that unit's region that it runs is there.
+* It sends the values that separate its last chosen units from those behind J: buffers for
+  gradients and, of values that no operator of the stage may need again, and which it so does not
+  keep, all microbatches.
+* While its last chosen unit runs backward, all units of that unit's region on the stage are held.
 
-The same cuts, of transfer times in place of bytes, bound what it takes to receive and to send.
+The same cuts, of transfer times in place of bytes, bound the times of receives and sends.
 """
 
 from __future__ import annotations
@@ -44,30 +45,30 @@ _MOST_PAIRS = 500_000
 _MOST_CUTS = 5
 """Finite prices at which borders are cut."""
 _ROUNDING = 1e-9
-"""Floats are not exact: a stage cannot fit if it misses more than this part of its memory."""
+"""Tolerance for float errors: no stage fits that exceeds its memory by more than this part."""
 
 
 def _most_ideals(units: Instance, limit_ns: int | None) -> int:
-    """Return of how many ideals pairs are few; those of more work than a limit do not count."""
+    """Return the most ideals with few pairs; pairs with more work than a limit do not count."""
     total_ns = int(units.fastest_ns.sum())
     share = 1.0 if limit_ns is None else min(1.0, limit_ns / max(total_ns, 1))
     return min(_MOST_IDEALS, int((2 * _MOST_PAIRS / max(share, 1e-9)) ** 0.5))
 
 
 class _Peak:
-    """What stages hold while one of their units runs backward.
+    """Bytes and costs of stages while one of their units runs backward.
 
     Parameters
     ----------
     place : array of int
         By pair of ideals, a chosen unit.
     counts : array of bool
-        Whether the stage has it.
+        True if the stage has it.
 
     Attributes
     ----------
     held_bytes : array of float
-        What is there once.
+        Bytes held once.
     """
 
     def __init__(self, stages: RecomputedStages, place: Ints, counts: Bools) -> None:
@@ -81,7 +82,7 @@ class _Peak:
             self.held_bytes[own] = stages.pairs.sums(held, own)
 
     def costs(self, device_class: str) -> Floats:
-        """Return what the stage's units of its region and later ones cost, by price and pair."""
+        """Return the costs of the stage's units in its region and later ones, by price and pair."""
         if device_class not in self._known:
             stages = self._stages
             costs = stages.prices(device_class).costs
@@ -100,20 +101,20 @@ class RecomputedStages:
     Parameters
     ----------
     units : Instance
-        Of a problem in which operators may run again.
+        Of a problem with recomputable operators.
     kinds : sequence of DeviceKind
         Its devices.
     limit_ns : int, optional
         Stages with more work are left out.
     clock : Clock
-        When it is over, what is known of memory by then is what counts.
+        When it is over, bounds on memory found so far are used.
 
     Attributes
     ----------
     skeleton : Skeleton
         The ideals.
     pairs : Pairs
-        Those with a stage between them.
+        Pairs of ideals with a stage between them.
     """
 
     def __init__(
@@ -135,20 +136,18 @@ class RecomputedStages:
 
     @staticmethod
     def applies(problem: PartitionProblem) -> bool:
-        """Whether there is a bound."""
+        """Return True if the bound is defined for a problem."""
         is_limited = any(device.memory_bytes is not None for device in problem.devices)
         return problem.may_recompute and problem.chunks_per_device == 1 and is_limited
 
     def prices(self, device_class: str) -> MemoryPrices:
-        """Return what units of a class of devices cost by price."""
+        """Return the costs of units of a device class, by price."""
         if device_class not in self._prices:
             self._prices[device_class] = MemoryPrices.of(self.units, device_class)
         return self._prices[device_class]
 
-    # -- loads ----------------------------------------------------------------------------------
-
     def loads_ns(self, kind: int, flying: int) -> Floats:
-        """Return at least the load of the stage of each pair of ideals; infinity if none can fit.
+        """Return a lower bound of the load of the stage of each pair; infinity if none can fit.
 
         Parameters
         ----------
@@ -180,7 +179,7 @@ class RecomputedStages:
         return loads_ns
 
     def table(self) -> StageTable:
-        """Return what stages take at least, transfers included."""
+        """Return lower bounds of the loads of stages, transfers included."""
         devices = range(1, most_devices(self._problem) + 1)
         every = {in_flight(self._problem, following) for following in devices}
         kinds = range(len(self.kinds))
@@ -193,11 +192,11 @@ class RecomputedStages:
         return StageTable(self.units, self.kinds, self.pairs, loads_ns, transfers_ns)
 
     def _least(self, device_class: str, number: int, flying: int, missing_bytes: Floats) -> Floats:
-        """Return what stages cost at least at a price, given what they miss at no price."""
+        """Return lower bounds of the costs of stages at a price, given their excess bytes."""
         prices = self.prices(device_class)
         once = prices.byte_cost(number) / flying
         found: Floats = self._totals(device_class)[number] + once * missing_bytes
-        # What is there once at most costs as with a flow for what it costs the others.
+        # Bytes held once cost at most a flow at the price that the other microbatches pay.
         others = prices.mixture(number, (flying - 1) / flying)
         gained = np.zeros(found.shape)
         for peak in self._peaks:
@@ -208,10 +207,7 @@ class RecomputedStages:
         return found + gained + self._sent(device_class, number, flying)
 
     def transfers_ns(self, kind: int) -> Floats:
-        """Return at least what the stage of each pair takes to send and to receive.
-
-        Nothing where transfers go on beside the work.
-        """
+        """Return a lower bound of the transfer time of the stage of each pair; 0 with overlap."""
         if kind not in self._transfers:
             self._transfers[kind] = self._transfers_ns(kind)
         return self._transfers[kind]
@@ -232,18 +228,18 @@ class RecomputedStages:
         return found
 
     def _totals(self, device_class: str) -> Floats:
-        """Return what all units of stages cost, by price and pair."""
+        """Return the costs of all units of stages, by price and pair."""
         if device_class not in self._known_totals:
             costs = self.prices(device_class).costs
             self._known_totals[device_class] = self.pairs.sums(costs)
         return self._known_totals[device_class]
 
     def _sent(self, device_class: str, number: int, flying: int) -> Floats:
-        """Return what values that are sent cost besides, by pair, at least at a price."""
+        """Return a lower bound, by pair, of the further costs of sent values at a price."""
         sent = self.prices(device_class).sent
         at, share = self.prices(device_class).mixture(number, (flying - 1) / flying)[0]
         if at < len(sent) - 1:
-            # They cost no less at a higher price; a few are looked at.
+            # Costs never fall with the price, so that a few prices suffice.
             at, share = at - at % -(-(len(sent) - 1) // _MOST_CUTS), 1.0
         if (device_class, at) not in self._known_sent:
             self._known_sent[device_class, at] = self._borders.sent_ns(sent[at])
@@ -259,7 +255,7 @@ class RecomputedStages:
 
     @cached_property
     def _weights_bytes(self) -> Floats:
-        """What stages hold of weights: each once, whichever of its operators they run."""
+        """Weights of stages: each once, whichever of its operators they run."""
         own = np.zeros(len(self.units))
         result = np.zeros(len(self.pairs))
         for weight in self.units.weights:
@@ -274,15 +270,13 @@ class RecomputedStages:
             result += weight.size_bytes * inside
         return result + self.pairs.sums(own)
 
-    # -- bytes ----------------------------------------------------------------------------------
-
     def _received_bytes(self, flying: int) -> Floats:
         value_bytes, gradient_bytes = self._borders.received
         found: Floats = (self._problem.microbatches - flying) * value_bytes + gradient_bytes
         return found
 
     def _fixed_bytes(self, flying: int) -> Floats:
-        """Return what stages hold besides what has a price."""
+        """Return the bytes of stages that have no price."""
         batches = self._problem.microbatches
         received = self._received_bytes(flying)
         buffers_bytes, sent_bytes = self._borders.sent
@@ -290,11 +284,9 @@ class RecomputedStages:
         shared = (batches - flying) * self._borders.shared
         return self._weights_bytes + received + sent + shared
 
-    # -- peaks ----------------------------------------------------------------------------------
-
     @cached_property
     def _peaks(self) -> list[_Peak]:
-        """While a unit of the last region of a stage, or of the one before, runs backward."""
+        """Peaks while a unit of the last region of a stage, or of the one before, runs backward."""
         regions, rows, pairs = self.regions, self._rows, self.pairs
         own = regions[self.skeleton.chosen]
         last = np.where(self.skeleton.member, own[:, None], -1).max(axis=0)
@@ -309,7 +301,7 @@ class RecomputedStages:
         return found
 
     def held_at(self, unit: int) -> Floats:
-        """Return by unit what a stage with it has while a unit's last operator runs backward."""
+        """Return, by unit, the bytes of its stage while `unit` runs its last operator backward."""
         problem, at = self._problem, self.units.members[unit][-1]
         saved_bytes, regions, spans = self._columns
         held = np.where(regions == regions[at], saved_bytes, 0.0)
@@ -325,7 +317,7 @@ class RecomputedStages:
 
     @cached_property
     def _columns(self) -> tuple[Ints, Ints, tuple[Ints, Ints, Ints]]:
-        """What operators save, their regions, and spans of gradients: from, until and bytes."""
+        """Saved bytes and regions of operators, and spans of gradients: first, last and bytes."""
         operators, spans = self._problem.operators, self._problem.storage_graph.gradient_spans
         return (
             np.array([op.backward.saved_bytes for op in operators]),
@@ -345,7 +337,7 @@ class RecomputedStages:
 
     @cached_property
     def _rows(self) -> Floats:
-        """Roughly what is there while each unit runs backward, to choose where to look."""
+        """Rough bytes held while each unit runs backward, to choose the peaks."""
         operators = self._problem.operators
         saved = np.zeros(len(operators))
         total, region = 0, -1

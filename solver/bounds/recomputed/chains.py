@@ -1,15 +1,15 @@
 """Chains of stages between ideals: the least largest load, and the least step.
 
-Every plan is a chain of ideals of the skeleton; what its stages take at least is known
+Every plan is a chain of ideals of the skeleton, whose stages have lower bounds
 (:mod:`solver.bounds.recomputed.bound`). The least largest load of all chains follows as in
 :mod:`solver.dp.ideal_program`. Without a chain of stages that may fit, no plan does.
 
-A step is bounded by the loads of stages that wait for each other
-(:mod:`solver.stages.step_paths`): those that hold units of a path. A stage takes the work of what
-it runs, as if its device were the fastest, and what it adds by running operators again or by a
-slower device. So the loads behind an ideal are the work behind it and what stages there add, and
-the least of these sums that keep a limit is found for each set of devices and each ideal. Other
-stages lie beside one place of the path: their work, at most what can lie there, is left out.
+A step is bounded by the loads of stages that wait for each other (:mod:`solver.stages.step_paths`):
+those with units of a path. The load of a stage is its work, as if its device were the fastest,
+plus the time that it adds by recomputation or a slower device. So the loads behind an ideal are the
+work behind it plus the added time of stages there, and the least of these sums within a limit is
+found for each set of devices and each ideal. Other stages lie beside one place of the path: their
+work, at most the work that can lie there, is left out.
 """
 
 from __future__ import annotations
@@ -31,23 +31,22 @@ from solver.stages.in_flight import in_flight
 
 _MOST_SETS = 256
 _ROUNDING = 1e-9
-"""Floats are not exact: bounds are lowered by this part."""
+"""Tolerance for float errors, by which bounds are lowered."""
 _ROUGH, _FINE = 1 / 20_000, 1e-10
-"""By what part of it the bound of a step may be below the least of its program, of many pairs and
-of few."""
+"""Relative tolerances of the least step, for many pairs and for few."""
 _FEW_PAIRS = 50_000
 
 
 @dataclass(frozen=True, slots=True)
 class Least:
-    """What chains take at least.
+    """The least value of chains.
 
     Attributes
     ----------
     bound_ns : int or None
-        What plans take at least; None if none is known, and none fits.
+        A lower bound of plans; None if none is known, and none fits.
     ways : list of list
-        Chains that may take no more; none if that is what is known.
+        Chains that may attain it; none if a known plan does.
     """
 
     bound_ns: int | None
@@ -62,7 +61,7 @@ class RecomputedChains:
     table : StageTable
         Stages between two ideals.
     clock : Clock
-        When it is over, the bound of a step is what is known by then.
+        When it is over, the bound of a step found so far is used.
     """
 
     def __init__(self, table: StageTable, *, clock: Clock = UNLIMITED) -> None:
@@ -71,7 +70,7 @@ class RecomputedChains:
 
     @property
     def applies(self) -> bool:
-        """Whether sets of devices are few."""
+        """True if there are few sets of devices."""
         return self._sets is not None
 
     def least(self, is_step: bool, most_ns: int | None = None) -> Least:
@@ -80,7 +79,7 @@ class RecomputedChains:
         Parameters
         ----------
         most_ns : int, optional
-            One that is known. The bound is no more.
+            A known value, which the bound does not exceed.
         """
         if self._sets is None:
             return Least(0, [])
@@ -110,19 +109,19 @@ class RecomputedChains:
         bound_ns = _rounded(best, most_ns)
         return Least(bound_ns, [] if bound_ns == most_ns else ways)
 
-    def left(
+    def open_stages(
         self, is_step: bool, most_ns: int | None
     ) -> dict[tuple[int, int], list[tuple[Ints, Ints]]]:
-        """Return starts and ends of stages in chains that take less than what is known.
+        """Return starts and ends of stages in chains below the known value.
 
-        By kind of device, and microbatches in flight.
+        By device kind, and microbatches in flight.
         """
         chains = self._steps if is_step else self._bottlenecks
         if not is_step and most_ns is not None:
             chains.leave_out(chains.bottlenecks(), most_ns)
         found: dict[tuple[int, int], list[tuple[Ints, Ints]]] = {}
         left = chains.left()
-        # Among fewer units there may be nothing on some of the devices behind a stage.
+        # With fewer units some of the devices behind a stage may be empty.
         for kind, size in left:
             own = [left[kind, fewer] for fewer in range(1, size + 1) if (kind, fewer) in left]
             key = kind, in_flight(self._units.problem, size)
@@ -130,7 +129,7 @@ class RecomputedChains:
         return found
 
     def raise_load(self, is_step: bool, stage: Stage, size: int, load_ns: float) -> None:
-        """Let a stage on the first of the last `size` devices take at least some time."""
+        """Raise the least load of a stage on the first of the last `size` devices."""
         (self._steps if is_step else self._bottlenecks).raise_load(stage, size, load_ns)
 
     @cached_property
@@ -160,20 +159,18 @@ class RecomputedChains:
         is_small = math.prod(limit + 1 for limit in limits) <= _MOST_SETS
         return DeviceSets.of(limits, most_devices(self._units.problem)) if is_small else None
 
-    # -- stages ---------------------------------------------------------------------------------
-
     def _loaded(self, kind: int, flying: int) -> ChainStages:
-        """Return the stages of all pairs, and what they take beyond their work."""
+        """Return the stages of all pairs, with their loads and added times."""
         own, pairs = self._table.loads_ns.get((kind, flying)), self._pairs
         loads_ns = np.full(len(pairs), np.inf) if own is None else own.copy()
         every = ChainStages(pairs.starts, pairs.ends, loads_ns, loads_ns - self._once_ns)
         return every.chosen(np.isfinite(loads_ns))
 
     def _of_path(self, kind: int, flying: int) -> ChainStages:
-        """Return the same, but that stages with nothing of the path only take their work away.
+        """Return the same stages, but those without units of the path only subtract their work.
 
-        Each of the others waits for the action of the one before it, with all that this sends, and
-        then receives: so sums of loads have what both of them take.
+        Each of the others waits for the stage before it to compute and send, and then receives: so
+        sums of loads include both.
         """
         every, places = self._loaded(kind, flying), [self._skeleton.place[u] for u in self._path]
         inside = np.count_nonzero(self._skeleton.member[places], axis=0)
@@ -190,17 +187,17 @@ class RecomputedChains:
 
     @cached_property
     def _beside_ns(self) -> float:
-        """The most work of a stage with nothing of the path."""
+        """The most work of a stage without units of the path."""
         return float(most_beside_ns(self._units, self._path))
 
     @cached_property
     def _once_ns(self) -> Floats:
-        """By pair, the work of what the stage runs for certain, on the fastest devices."""
+        """By pair, the certain work of the stage, on the fastest devices."""
         return self._pairs.sums(self._units.fastest_ns.astype(np.float64))
 
     @cached_property
     def _behind_ns(self) -> Floats:
-        """By ideal, the work behind it for certain, on the fastest devices."""
+        """By ideal, the certain work behind it, on the fastest devices."""
         skeleton, work_ns = self._skeleton, self._units.fastest_ns.astype(np.float64)
         group, is_ready, _ = skeleton.groups
         own = work_ns[skeleton.chosen] @ ~skeleton.member

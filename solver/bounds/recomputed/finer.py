@@ -1,11 +1,11 @@
-"""Bounds of plans by chains of stages that are looked at one by one.
+"""Bounds of plans by chains of stages that are evaluated one by one.
 
-What stages between ideals of a few units take at least (:mod:`solver.bounds.recomputed.bound`)
-leaves few of them in chains below the best plan. These are looked at one by one
+The bounds of stages between ideals of a few units (:mod:`solver.bounds.recomputed.bound`) leave few
+stages in chains below the best plan. These are evaluated one by one
 (:mod:`solver.bounds.recomputed.refined`), when a least chain has them: lazy evaluation of the arcs
 of a shortest path (Dellin and Srinivasa, "A unifying formalism for shortest path problems with
 expensive edge evaluations via lazy best-first search over paths with edge selectors", ICAPS 2016).
-If all stages of a least chain are known, and that is still below the best plan, more units are
+If all stages of a least chain are evaluated, and it is still below the best plan, more units are
 chosen, whose ideals only matter where they lie in stages of short chains.
 """
 
@@ -31,19 +31,19 @@ from solver.stages.in_flight import in_flight
 from solver.stages.recompute_choices import RecomputeChoices
 
 _MORE = 3
-"""How many times as many ideals may be looked at next."""
+"""Factor on the number of ideals in the next skeleton."""
 _MOST_IDEALS = 30_000
 
 
 class LeastChain(NamedTuple):
-    """A chain that takes least, as far as is known.
+    """A least chain for the loads evaluated so far.
 
     Attributes
     ----------
     bound_ns : int or None
-        What plans take at least; None if none is known, and none fits.
+        A lower bound of plans; None if none is known, and none fits.
     plan : PartitionPlan or None
-        The chain, with nothing that runs again, if all of its stages are known.
+        The chain, without recomputation, if all of its stages are evaluated.
     """
 
     bound_ns: int | None
@@ -51,18 +51,18 @@ class LeastChain(NamedTuple):
 
 
 class FinerChains:
-    """Looks at the stages of least chains.
+    """Evaluates the stages of least chains.
 
     Parameters
     ----------
     stages : RecomputedStages
-        What is known of all.
+        Bounds of all stages.
     choices : mapping of str to RecomputeChoices
-        By class of devices.
+        By device class.
     is_step : bool
-        Whether the step is asked for, or the bottleneck.
+        True for the step, False for the bottleneck.
     clock : Clock
-        When it is over, nothing more is looked at.
+        When it is over, no further stage is evaluated.
     """
 
     def __init__(
@@ -81,12 +81,12 @@ class FinerChains:
     def bounds(self, most_ns: Callable[[], int | None]) -> Iterator[LeastChain]:
         """Yield better bounds, and plans that may attain them.
 
-        The last bound is what is known, or no more units can be chosen, or time is over.
+        Ends when the bound meets the known value, no more units can be chosen, or time is over.
 
         Parameters
         ----------
         most_ns : callable
-            Returns the least bottleneck or step that is known, if any. No bound is more.
+            Returns the least known bottleneck or step, if any. No bound exceeds it.
         """
         table: StageTable | None = self._table
         while table is not None and not self._clock.is_over:
@@ -97,18 +97,18 @@ class FinerChains:
             yield LeastChain(least.bound_ns, None)
             if not least.ways:
                 return
-            table = table.near(chains.left(self._is_step, most_ns()))
+            table = table.restricted(chains.open_stages(self._is_step, most_ns()))
             chains = RecomputedChains(table, clock=self._clock)
-            yield from self._looked_at(table, chains, most_ns)
+            yield from self._evaluated(table, chains, most_ns)
             finer = self._finer(table.skeleton)
             if finer is None:
                 return
-            table = table.near(chains.left(self._is_step, most_ns())).expanded(finer)
+            table = table.restricted(chains.open_stages(self._is_step, most_ns())).expanded(finer)
 
-    def _looked_at(
+    def _evaluated(
         self, table: StageTable, chains: RecomputedChains, most_ns: Callable[[], int | None]
     ) -> Iterator[LeastChain]:
-        """Yield least chains of a table until all stages of one are known."""
+        """Yield least chains of a table until all stages of one are evaluated."""
         known: set[tuple[Stage, int]] = set()
         while not self._clock.is_over:
             least = chains.least(self._is_step, most_ns())
@@ -125,7 +125,7 @@ class FinerChains:
                     known.add((stage, size))
                     load_ns = self._load_ns(table, stage, size)
                     chains.raise_load(self._is_step, stage, size, load_ns)
-                    # What is on the way with it is of no interest for now.
+                    # The chain with this stage is excluded for now.
                     if load_ns >= self._limit_ns(most_ns()) or self._clock.is_over:
                         break
             if is_known or not least.ways:
@@ -133,10 +133,10 @@ class FinerChains:
 
     @cached_property
     def _only_first(self) -> int:
-        """A number of devices from a stage on with which none is before it, as all are; or 0.
+        """The number of all devices, if its microbatches in flight are those of no fewer; else 0.
 
-        If what is known of it is that of no other number. (What stages add to a sum of loads is
-        not known of all that it runs.)
+        The first stage of all devices has none before it. (The bound on a sum of loads does not
+        cover all units of such a stage.)
         """
         size = most_devices(self._problem)
         flying = in_flight(self._problem, size)
@@ -161,7 +161,7 @@ class FinerChains:
         return float(loads_ns[number])
 
     def _finer(self, skeleton: Skeleton) -> Skeleton | None:
-        """Return one of more units, or None."""
+        """Return a skeleton of more units, or None."""
         most = len(skeleton)
         while most < _MOST_IDEALS and len(skeleton.chosen) < len(self._units):
             most = min(_MORE * most, _MOST_IDEALS)
@@ -173,7 +173,7 @@ class FinerChains:
     def _plan(self, skeleton: Skeleton, way: list[Stage]) -> PartitionPlan:
         """Return a plan with the stages of a chain.
 
-        Units that may be on either side of a border are with what reads them.
+        Units that may be on either side of a border are with their readers.
         """
         units = self._units
         stage_of = np.full(len(units), -1)

@@ -1,20 +1,20 @@
-"""What stages cost at least where operators may run again, operator by operator, by a price.
+"""Least costs of stages with recomputation, operator by operator, for a price of memory.
 
 Let mu be the price of a byte that a stage S keeps of each microbatch, f of which are in flight, so
-that a byte there is once costs mu / f. What S adds by running operators again, and what it keeps at
-that price, is at least a minimum cut of S alone. In a maximum
-flow of the whole graph every path starts at an operator v that keeps something, goes from readers
-to what they read, and ends where something runs again or is an anchor. Let c(v) be the flow that
-starts at v. The paths of S that stay in S are a flow of its own network. One that leaves S does so
-through a value that S receives; no more flow goes through it than mu times its bytes, and S holds m
->= f of these, which costs at least as much. So, with the work w and the weights b of operators,
+that a byte held once costs mu / f. The time that S adds by recomputation, and the bytes it keeps
+at that price, cost at least a minimum cut of S alone. In a maximum flow of the whole graph every
+path starts at an operator v that keeps something, goes from readers to the values they read, and
+ends at a recomputed operator or at an anchor. Let c(v) be the flow that starts at v. The paths of S
+that stay in S are a flow of its own network. A path that leaves S does so through a value that S
+receives; no more flow goes through it than mu times its bytes, and S holds m >= f of these, which
+cost at least as much. So, with the work w and the weights b of operators,
 
-    load(S) >= sum over v in S of w(v) + c(v) + mu / f b(v) - mu / f room(S).
+    load(S) >= sum over v in S of w(v) + c(v) + mu / f b(v) - mu / f memory(S).
 
-Where time counts for nothing and a byte for one, all of this holds with 0 in the place of the load
-and of w. That is an infinite price: S cannot fit if what stands on the right is above 0.
+If time counts for nothing and a byte for one, all of this holds with 0 in the place of the load and
+of w. That is an infinite price: S cannot fit if the right side is above 0.
 
-An operator that others regions save is kept, or read by who saves it on another stage: then it is
+An operator that others regions save is kept, or read by its saver on another stage: then it is
 sent, and m of its storages are held. So it counts as kept.
 
 Only operators of one region pay for a storage, so that flows of regions have no arc in common: some
@@ -45,9 +45,9 @@ _LARGEST = float(1 << 44)
 
 @dataclass(frozen=True, slots=True)
 class MemoryPrices:
-    """What units cost on a class of devices at some prices, but for weights.
+    """Costs of units on a device class at some prices, without weights.
 
-    Between two prices the same mixture of two flows is one, so that costs may be interpolated.
+    Between two prices the same mixture of two flows is a flow, so that costs may be interpolated.
 
     Attributes
     ----------
@@ -57,8 +57,8 @@ class MemoryPrices:
     costs : Floats, shape (prices, units)
         Work, and the flows that start at operators.
     sent : Floats, shape (prices, units)
-        What comes to that for a unit whose value is sent, at this price and all higher finite ones:
-        if it is kept it costs all that it saves, and else all microbatches' storages are there.
+        Additional cost of a unit whose value is sent, at this price and all higher finite ones: if
+        it is kept it costs all its saved bytes, and else the storages of all microbatches are held.
     """
 
     prices: Floats
@@ -67,12 +67,12 @@ class MemoryPrices:
 
     @classmethod
     def of(cls, units: Instance, device_class: str) -> MemoryPrices:
-        """Return the costs at the prices where most is gained by looking closer.
+        """Return the costs at the prices that improve the bound most.
 
         Parameters
         ----------
         units : Instance
-            Of a problem in which operators may run again.
+            Of a problem with recomputable operators.
         """
         flows = GraphFlows(units.problem, device_class)
         prices = np.array([0.0, *_breakpoints(flows), math.inf])
@@ -89,14 +89,14 @@ class MemoryPrices:
         return cls(prices, costs, sent)
 
     def byte_cost(self, number: int) -> float:
-        """Return what a byte of each microbatch costs at a price."""
+        """Return the cost of a byte of each microbatch at a price."""
         return _worth(float(self.prices[number]))[0]
 
     def mixture(self, number: int, part: float) -> list[tuple[int, float]]:
         """Return prices with their shares, which together are a part below 1 of a price."""
         price = float(self.prices[number])
         if math.isinf(price):
-            # A part of a flow is one as well; no work comes to it.
+            # A part of a flow is a flow as well, with no work.
             return [(number, part)]
         lower = int(np.searchsorted(self.prices, price * part, side="right")) - 1
         low, high = self.prices[lower : lower + 2].tolist()
@@ -105,18 +105,18 @@ class MemoryPrices:
 
 
 def _worth(price: float) -> tuple[float, float]:
-    """Return what a byte costs at a price, and what a nanosecond does."""
+    """Return the costs of a byte and of a nanosecond at a price."""
     return (1.0, 0.0) if math.isinf(price) else (price, 1.0)
 
 
 def _breakpoints(flows: GraphFlows) -> list[float]:
-    """Return prices at which the cheapest choice changes: all, or those that change most.
+    """Return prices at which the cheapest choice changes: all, or those with the largest change.
 
     Source: Eisner and Severance, "Mathematical techniques for efficient record segmentation in
     large shared databases", J. ACM 23, 1976.
     """
     first, last = flows.choice(0.0), flows.choice(flows.largest_price)
-    # The largest error of what is known between two choices comes first.
+    # The largest error between two known choices comes first.
     gaps: list[tuple[float, float, tuple[float, float], tuple[float, float]]] = []
     found: list[float] = []
 
@@ -142,14 +142,14 @@ def _breakpoints(flows: GraphFlows) -> list[float]:
 
 
 class GraphFlows:
-    """The flows of the module's docstring; node 0 is where paths start, 1 where they end.
+    """The flows of the module's docstring; node 0 is the source, 1 the sink.
 
     Attributes
     ----------
     kept_bytes : array of float
-        By operator, what is kept whatever runs again.
+        By operator, the bytes kept whatever is recomputed.
     sources : list of int
-        The operators that paths start at.
+        The operators at which paths start.
     regions : list of int
         By operator.
     """
@@ -172,11 +172,11 @@ class GraphFlows:
         for index, op in enumerate(operators):
             backward, node, value = op.backward, 2 + index, 2 + count + index
             region = backward.region
-            # What lives in a storage is there with it; a value that is received counts by itself.
+            # Values in a storage are held with it; a received value counts by itself.
             if roots[index] == index:
                 released_bytes = op.storage_bytes - backward.kept_bytes
                 size = min(op.value_bytes, released_bytes)
-                # What runs again in a later region needs it as an anchor.
+                # Operators recomputed in a later region need it as an anchor.
                 head = node if may[index] and self._paying[index] == region else 1
                 arcs.append((value, head, 0, size))
             elif op.alias_of is not None and op.alias_of in index_of:
@@ -218,18 +218,18 @@ class GraphFlows:
 
     @property
     def largest_price(self) -> float:
-        """A price at which hardly an operator keeps what it may make again."""
+        """A price at which hardly any recomputable operator is kept."""
         own_ns, some = self._forward_ns[self.sources], self._saved_bytes > 0
         return 4 * float((own_ns[some] / self._saved_bytes[some]).max(initial=0.0))
 
     def starting(self, price: float) -> Floats:
-        """Return what starts at every operator, no more than there is."""
+        """Return the flow that starts at every operator, a lower bound of its cost."""
         return self._solved(price)[0]
 
     def slack(self, price: float) -> Floats:
-        """Return what operators that are sent cost besides, by operator.
+        """Return the additional costs of operators whose values are sent, by operator.
 
-        A cut costs more than a flow by what the flow leaves of its arcs.
+        A cut costs more than a flow by the residual capacity of its arcs.
         """
         operators, batches = self._problem.operators, self._problem.microbatches
         kept_bytes = np.array([op.backward.kept_bytes for op in operators], dtype=np.float64)
@@ -256,6 +256,6 @@ class GraphFlows:
 
 
 def _scale(costs: Floats) -> float:
-    """Return how many units of capacity a nanosecond is: as many as there can be."""
+    """Return the largest safe number of capacity units per nanosecond."""
     scale = min(1.0, _LARGEST / max(float(costs.max(initial=0.0)) * len(costs), 1.0))
     return scale * (1 if scale < 1 else min(1024.0, _LARGEST / max(float(costs.sum()), 1.0)))

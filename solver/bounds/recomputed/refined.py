@@ -1,11 +1,10 @@
-"""Loads of stages, one by one, by all choices of what runs again.
+"""Loads of single stages, over all choices of recomputation.
 
-Bounds by a price of bytes take any mixture of choices, and see little of what is there at peaks.
-What the operators add that a stage runs for certain is known
-(:mod:`solver.stages.least_recomputation`): those that may lie on either side of a border keep
-nothing there, and what is read of them needs no anchor. That is a bound as well, and without such
-operators it is what the stage takes, but for what it holds while it runs forward, or operators
-again.
+Bounds by a price of bytes allow any mixture of choices, and are weak at peaks. The recomputation
+of the operators that a stage certainly runs is exact (:mod:`solver.stages.least_recomputation`):
+operators that may lie on either side of a border keep nothing there, and values read from them
+need no anchor. That is a bound as well, and without such operators it is the load of the stage,
+except for the memory of its forward passes and of recomputation.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ class RefinedStages:
     Parameters
     ----------
     units : Instance
-        Of a problem in which operators may run again.
+        Of a problem with recomputable operators.
     kinds : sequence of DeviceKind
         Its devices.
     choices : mapping of str to RecomputeChoices
-        By class of devices.
+        By device class.
     """
 
     def __init__(
@@ -45,7 +44,7 @@ class RefinedStages:
         self._problem = units.problem
 
     def load_ns(self, kind: int, flying: int, units: Ints, perhaps: Ints) -> float:
-        """Return at least the load of a stage, without transfers; infinite if it does not fit.
+        """Return a lower bound of a stage's load, without transfers; infinite if it does not fit.
 
         Parameters
         ----------
@@ -54,23 +53,23 @@ class RefinedStages:
         flying : int
             Microbatches in flight.
         units, perhaps : Ints
-            What it runs for certain, and may run besides.
+            Units of the stage that are certain, and that are possible.
         """
         device = self._kinds[kind].device
         work_ns = float(self._units.work_ns[device.device_class][units].sum())
         if device.memory_bytes is None:
             return work_ns
         members, others = self._operators(units), frozenset(self._operators(perhaps))
-        room_bytes = device.memory_bytes - self._always_bytes(members, others)
+        free_bytes = device.memory_bytes - self._always_bytes(members, others)
         choices = self._choices[device.device_class]
         parts = StageParts.of(choices, choices.parts(members, others), flying)
-        return work_ns + least_recomputation([parts], room_bytes).bound_ns
+        return work_ns + least_recomputation([parts], free_bytes).bound_ns
 
     def _operators(self, units: Ints) -> list[int]:
         return sorted(index for unit in units.tolist() for index in self._units.members[unit])
 
     def _always_bytes(self, members: list[int], perhaps: frozenset[int]) -> int:
-        """Return what a stage has of weights and of received values, whatever runs again."""
+        """Return the bytes of weights and received values of a stage, whatever is recomputed."""
         arrays, index_of = self._problem.arrays, self._problem.index_of
         own: Ints = np.array(members, dtype=np.int64)
         group = np.zeros(len(self._problem.operators), dtype=np.int64)
@@ -78,7 +77,7 @@ class RefinedStages:
         read = np.unique(arrays.reads.pairs(own)[1])
         inside = np.zeros(len(arrays.held_bytes), dtype=np.bool_)
         inside[members] = True
-        # By what is elsewhere, the least of what comes from there through aliases on the border.
+        # By operator elsewhere, the least bytes received from it through aliases on the border.
         received: dict[int, int] = {}
         for value in read[~inside[read]].tolist():
             size_bytes, at = int(arrays.held_bytes[value]), value

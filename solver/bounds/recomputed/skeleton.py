@@ -1,4 +1,4 @@
-"""Ideals of the units with most work, and what runs between two of them for certain."""
+"""Ideals of the units with most work, and the units certainly run between two of them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from solver.presolve.instance import Instance
 from solver.stages.ideals import Ideals, list_ideals, membership
 
 _SHRINK = 0.8
-"""Of the chosen units, until their ideals are few."""
+"""Factor on the number of chosen units, until their ideals are few."""
 _STARTS = 256
-"""Ideals whose pairs are looked for at once."""
+"""Ideals whose pairs are computed at once."""
 
 
 class Skeleton:
@@ -34,14 +34,14 @@ class Skeleton:
     chosen : list of int
         Units, ascending.
     ideals : Ideals
-        Of the chosen units, by what these take on the fastest devices; the empty ideal first, the
-        whole one last.
+        Of the chosen units, by their work on the fastest devices; the empty ideal first, the whole
+        one last.
     place : dict of int to int
-        Of chosen units in `chosen`.
+        Index of chosen units in `chosen`.
     masks : list of int
         By ideal, the chosen units inside, as bits.
     before, after : list of int
-        By unit, the chosen ones that are next to it on paths, as bits.
+        By unit, the adjacent chosen ones on paths, as bits.
     """
 
     def __init__(self, units: Instance, most: int) -> None:
@@ -49,25 +49,26 @@ class Skeleton:
         self._choose(most)
 
     def __len__(self) -> int:
-        """Return how many ideals there are."""
+        """Return the number of ideals."""
         return len(self.ideals)
 
     @property
     def member(self) -> Bools:
-        """By chosen unit (row) and ideal (column), whether it is inside."""
+        """Membership by chosen unit (row) and ideal (column)."""
         return self.ideals.member
 
     def _choose(self, most: int) -> None:
-        """Choose units whose ideals are few: places that all paths go through, and most work.
+        """Choose units with few ideals: articulation units of the spine, and those with most work.
 
-        Alike ones are chosen together, so that what is between chosen units is alike as well.
+        Units of equal work are chosen together, so that the units between chosen ones repeat as
+        well.
         """
         work_ns, kept = self.units.fastest_ns, spine_units(self.units)
         own = articulation_units(len(kept), arcs_between(self.units.successors, kept))
         always = {kept[place] for place in own}
         ranked = np.argsort(-work_ns, kind="stable")
         count = int(np.count_nonzero(work_ns))
-        # Counts that divide no units with the same work.
+        # Counts that keep units of equal work together.
         whole = np.flatnonzero(np.diff(work_ns[ranked])) + 1
         while True:
             chosen = sorted({*always, *ranked[: max(count, 1)].tolist()})
@@ -93,7 +94,7 @@ class Skeleton:
         self.masks = [int.from_bytes(row.tobytes(), "little") for row in bits]
 
     def _nearest(self, order: Iterable[int], neighbours: Sequence[Sequence[int]]) -> list[int]:
-        """Return by unit the chosen units that are next to it on paths, as bits."""
+        """Return, by unit, the adjacent chosen units on paths, as bits."""
         place = {unit: number for number, unit in enumerate(self.chosen)}
         found = [0] * len(self.units)
         for unit in order:
@@ -103,9 +104,9 @@ class Skeleton:
 
     @cached_property
     def groups(self) -> tuple[Ints, Bools, Bools]:
-        """The other units by what is next to them: their group, and where groups are.
+        """The other units, grouped by their adjacent chosen units, and the positions of groups.
 
-        Of each group, by ideal, whether all before it is inside, and something behind it.
+        Of each group, by ideal: a mask if all units before it are inside, and if any behind it is.
         """
         chosen = set(self.chosen)
         numbers: dict[tuple[int, int], int] = {}
@@ -117,14 +118,14 @@ class Skeleton:
         return group, *self._met([*numbers])
 
     def between(self, start: int, end: int, *, is_first: bool = False) -> tuple[Ints, Ints]:
-        """Return the units that a stage between two ideals runs for certain, and may run besides.
+        """Return the units that a stage between two ideals certainly runs, and may run.
 
         Other units are before it, or behind it, in every plan.
 
         Parameters
         ----------
         is_first : bool
-            Whether no stage is before it, not even one of units that are not chosen.
+            True if no stage is before it, not even one without chosen units.
         """
         group, is_ready, is_passed = self._all_groups
         runs = is_passed[:, end] & (is_first | ~is_ready[:, start])
@@ -136,14 +137,14 @@ class Skeleton:
 
     @cached_property
     def _all_groups(self) -> tuple[Ints, Bools, Bools]:
-        """As `groups`, of all units."""
+        """The same as `groups`, of all units."""
         numbers: dict[tuple[int, int], int] = {}
         keys = zip(self.before, self.after, strict=True)
         group = np.array([numbers.setdefault(key, len(numbers)) for key in keys])
         return group, *self._met([*numbers])
 
     def _met(self, keys: Sequence[tuple[int, int]]) -> tuple[Bools, Bools]:
-        """Return by key and ideal whether all before is inside, and whether something behind is."""
+        """Return masks by key and ideal: all units before are inside, and any behind is inside."""
         before, after = (
             membership([key[side] for key in keys], len(self.chosen)).T.astype(np.float32)
             for side in (0, 1)
@@ -153,17 +154,17 @@ class Skeleton:
 
     @cached_property
     def next_behind(self) -> list[int]:
-        """By ideal, the chosen units outside that are next to one inside, as bits."""
+        """By ideal, the chosen units outside that are adjacent to one inside, as bits."""
         found = dict.fromkeys(self.masks, 0)
         for mask in self.masks[1:]:
-            # Without its last unit it is an ideal as well.
+            # Removing the last unit leaves an ideal.
             last = mask.bit_length() - 1
             found[mask] = found[mask ^ 1 << last] | self.after[self.chosen[last]]
         return [found[mask] & ~mask for mask in self.masks]
 
     @cached_property
     def next_before(self) -> list[int]:
-        """By ideal, the chosen units inside that are next to one outside, as bits."""
+        """By ideal, the chosen units inside that are adjacent to one outside, as bits."""
         found = dict.fromkeys(self.masks, 0)
         for mask in self.masks[-2::-1]:
             first = ~mask & mask + 1
@@ -192,7 +193,7 @@ class Pairs:
 
     @classmethod
     def within(cls, skeleton: Skeleton, limit_ns: int | None) -> Pairs:
-        """Return all pairs, but those with more work on the fastest devices than a limit."""
+        """Return all pairs with at most the given work on the fastest devices."""
         found = cls(skeleton, *_nested(skeleton, limit_ns))
         if limit_ns is None:
             return found
@@ -200,15 +201,15 @@ class Pairs:
         return cls(skeleton, found.starts[keeps], found.ends[keeps])
 
     def __len__(self) -> int:
-        """Return how many pairs there are."""
+        """Return the number of pairs."""
         return len(self.starts)
 
     @cached_property
     def _open(self) -> tuple[Ints, Ints]:
         """Groups between the units of the first ideal and those of the stage, pair after pair.
 
-        Groups that nothing outside the first ideal is before, and nothing in it behind. Besides, by
-        pair, how many come before its own.
+        Groups with no unit before them outside the first ideal, and none behind them inside it.
+        Also the cumulative number of groups before each pair's own.
         """
         _, is_ready, is_passed = self.skeleton.groups
         numbers = np.arange(len(self.skeleton) + 1)
@@ -229,7 +230,7 @@ class Pairs:
         return int(first + np.flatnonzero(self.ends[first:last] == end)[0])
 
     def sums(self, values: Floats, chosen: Ints | None = None) -> Floats:
-        """Return the sums of values over what the stages of some pairs run.
+        """Return the sums of values over the certain units of the stages of some pairs.
 
         Parameters
         ----------
@@ -238,9 +239,9 @@ class Pairs:
 
         Notes
         -----
-        A group counts where it is not true that all before it is in the first ideal, and something
-        behind it is in the second one. Where something behind it is in the first ideal as well,
-        that depends on one ideal alone; the others are few.
+        A group counts unless all units before it are in the first ideal, and if some unit behind it
+        is in the second. If some unit behind it is in the first ideal as well, that depends on one
+        ideal alone; the other groups are few.
         """
         skeleton = self.skeleton
         group, is_ready, is_passed = skeleton.groups
@@ -274,7 +275,7 @@ class Pairs:
 
 
 def _nested(skeleton: Skeleton, limit_ns: int | None) -> tuple[Ints, Ints]:
-    """Return all pairs whose chosen units keep a limit."""
+    """Return all pairs whose chosen units are within a limit."""
     ideals = skeleton.ideals
     work_ns, count = ideals.work_ns, len(ideals)
     found: list[tuple[Ints, Ints]] = []
@@ -293,7 +294,7 @@ def _nested(skeleton: Skeleton, limit_ns: int | None) -> tuple[Ints, Ints]:
 
 
 def bits_of(mask: int) -> list[int]:
-    """Return the places of the bits of a mask."""
+    """Return the indices of the set bits of a mask."""
     found: list[int] = []
     while mask:
         found.append((mask & -mask).bit_length() - 1)

@@ -1,8 +1,8 @@
-"""Stages between ideals, and what each takes at least; the same between ideals of more units.
+"""Lower bounds of stages between ideals, and their refinement to ideals of more units.
 
-Every plan is a chain of ideals of more units as it is one of fewer; without the others the former
-are the latter. So stages between ideals of more units take at least what is known of those between
-ideals of fewer units that they lie in.
+Every plan is a chain of ideals of more units as it is one of fewer; without the additional units
+the former are the latter. So the bound of a stage between ideals of fewer units holds for all
+stages between ideals of more units within it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class StageTable:
     Attributes
     ----------
     units : Instance
-        Of a problem in which operators may run again.
+        Of a problem with recomputable operators.
     kinds : sequence of DeviceKind
         Its devices.
     pairs : Pairs
         Of ideals.
     loads_ns : mapping of (int, int) to Floats
-        By kind of device and microbatches in flight, what each takes at least, transfers included;
-        infinite for stages that do not fit or are of no interest.
+        Least loads by device kind and microbatches in flight, transfers included; infinite for
+        stages that do not fit or are excluded.
     transfers_ns : mapping of int to Floats
         By kind, the transfers.
     """
@@ -51,13 +51,13 @@ class StageTable:
         """The ideals."""
         return self.pairs.skeleton
 
-    def near(self, left: Mapping[_Key, Sequence[tuple[Ints, Ints]]]) -> StageTable:
-        """Return some of the stages.
+    def restricted(self, left: Mapping[_Key, Sequence[tuple[Ints, Ints]]]) -> StageTable:
+        """Return the table of some of the stages.
 
         Parameters
         ----------
         left : mapping of (int, int) to sequence of (Ints, Ints)
-            As keys of `loads_ns`, the starts and ends of stages that are of interest.
+            Starts and ends of the stages to keep, by the keys of `loads_ns`.
         """
         count, pairs = len(self.skeleton), self.pairs
         codes = pairs.starts * count + pairs.ends
@@ -76,7 +76,7 @@ class StageTable:
     def expanded(self, skeleton: Skeleton) -> StageTable | None:
         """Return the stages of more units that lie in these; None if they are too many.
 
-        Of those that begin and end in the same ideal of fewer units only the work is known.
+        Stages that begin and end in the same ideal of fewer units have their work as their bound.
         """
         pairs, image = self.pairs, _images(self.skeleton, skeleton)
         order = np.argsort(image, kind="stable")
@@ -113,7 +113,7 @@ class StageTable:
 
 
 def _images(fewer: Skeleton, more: Skeleton) -> Ints:
-    """Return by ideal of more units the one of fewer units that it has."""
+    """Return, by ideal of more units, its ideal of fewer units."""
     rows = more.member[[more.place[unit] for unit in fewer.chosen]]
     bits = np.packbits(rows, axis=0, bitorder="little").T
     place = {mask: number for number, mask in enumerate(fewer.masks)}

@@ -251,7 +251,7 @@ def test_alike_borders_are_cut_as_others_are(monkeypatch):
     cuts = [own.cut for own in shared.starts]
     assert len({id(cut) for cut in cuts}) < len(cuts) / 2
     apart = BorderBytes(pairs, UNLIMITED)
-    monkeypatch.setitem(apart.__dict__, "_alike", np.arange(5 * 6))
+    monkeypatch.setitem(apart.__dict__, "_shapes", np.arange(5 * 6))
     assert all(
         (one == other).all()
         for one, other in zip(found, [*apart.received, *apart.sent], strict=True)
