@@ -22,14 +22,7 @@ _NOWHERE = -(1 << 61)
 
 
 class PathBound(SteppingBound):
-    """Lower bounds of the bottleneck of all plans of a problem, for any number of devices.
-
-    Parameters
-    ----------
-    units : Instance
-        With one chunk per device, no backward operators and no overlap (`applies`).
-    slots : int
-        The most devices that a plan may use.
+    """Lower bounds from markers on a path; parameters of its base.
 
     Notes
     -----

@@ -100,8 +100,6 @@ class PathRegions(Markers):
         behind = np.searchsorted(self.end, self.end[:, None] - steps, side="right") - 1
         self.behind = np.minimum(behind, np.arange(count)[:, None] - 1)
 
-    # -- cuts -----------------------------------------------------------------------------
-
     def _cut(self) -> None:
         """Cut all regions into cells of positions, with the least crossing at each horizon."""
         regions = self.count
@@ -116,12 +114,12 @@ class PathRegions(Markers):
         overlapping = int((self.end - self.start).sum())
         width = max(self._average // _CELLS_PER_STAGE, overlapping // _MOST_CELLS, 1)
         low, high, first_cell = cells(self.start, self.end, width)
-        arriving, leaving = np.zeros((2, CROSSINGS + 1, len(low)), dtype=np.int64)
+        crossing = np.zeros((2, CROSSINGS + 1, len(low)), dtype=np.int64)
         for region, (start, end) in enumerate(itertools.pairwise(first_cell.tolist())):
             own = slice(start, end)
-            found = _RegionCuts(self, region, nets[region]).by_horizon(low[own], high[own])
-            arriving[:, own], leaving[:, own] = found
-        self.cells = RegionCells(low, high, first_cell, arriving, leaving)
+            cuts = _RegionCuts(self, region, nets[region])
+            crossing[..., own] = cuts.by_horizon(low[own], high[own])
+        self.cells = RegionCells(low, high, first_cell, *crossing)
 
 
 class _RegionCuts:
@@ -134,25 +132,21 @@ class _RegionCuts:
         self._work = tuple(regions.work[members].tolist())
         self._edges = regions.arcs(region)
 
-    def by_horizon(self, low: Ints, high: Ints) -> tuple[Ints, Ints]:
-        """Return rows of `RegionCells.arriving` and `RegionCells.leaving` for cells."""
+    def by_horizon(self, low: Ints, high: Ints) -> Ints:
+        """Return the rows of `RegionCells.arriving` and `RegionCells.leaving` for cells."""
         regions, region = self._regions, self._region
-        arriving = np.zeros((CROSSINGS + 1, len(low)), dtype=np.int64)
-        leaving = np.zeros((CROSSINGS + 1, len(low)), dtype=np.int64)
-        start = int(regions.start[region])
-        low, high = low - start, high - start
-        for row in range(CROSSINGS):
-            horizon = int(regions.ahead[region, row])
-            if row and horizon == regions.ahead[region, row - 1]:
-                arriving[row] = arriving[row - 1]
-            elif horizon < regions.count:
-                arriving[row] = self._least(low, high, self._read_before(horizon))
-            horizon = int(regions.behind[region, row])
-            if row and horizon == regions.behind[region, row - 1]:
-                leaving[row] = leaving[row - 1]
-            elif horizon >= 0:
-                leaving[row] = self._least(low, high, self._produced_behind(horizon))
-        return arriving, leaving
+        found = np.zeros((2, CROSSINGS + 1, len(low)), dtype=np.int64)
+        low, high = low - regions.start[region], high - regions.start[region]
+        for rows, horizons, nets_of in (
+            (found[0], regions.ahead[region], self._read_before),
+            (found[1], regions.behind[region], self._produced_behind),
+        ):
+            for row, horizon in enumerate(horizons.tolist()):
+                if row and horizon == horizons[row - 1]:
+                    rows[row] = rows[row - 1]
+                elif 0 <= horizon < regions.count:
+                    rows[row] = self._least(low, high, nets_of(horizon))
+        return found
 
     def _read_before(self, horizon: int) -> list[tuple[int, list[int], int]]:
         in_from = self._regions.in_from

@@ -46,11 +46,8 @@ class StageKind:
     def best_of(self, other: StageKind) -> StageKind:
         """Return a kind that can run all that either can."""
         larger = max(self, other, key=lambda kind: kind.room_bytes)
-        return StageKind(
-            larger.capacity_bytes,
-            min(self.slowness, other.slowness),
-            self.pays and other.pays,
-        )
+        slowness = min(self.slowness, other.slowness)
+        return StageKind(larger.capacity_bytes, slowness, self.pays and other.pays)
 
 
 def most_work(bottleneck_ns: int, kind: StageKind) -> int:

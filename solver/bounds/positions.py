@@ -31,14 +31,7 @@ _CUTS_PER_LARGE_REGION = 32
 
 
 class PositionBound(SteppingBound):
-    """Lower bounds of the bottleneck of all plans of a problem, for any number of devices.
-
-    Parameters
-    ----------
-    units : Instance
-        With one chunk per device, no backward operators and no overlap (`applies`).
-    slots : int
-        The most devices that a plan may use.
+    """Lower bounds from regions of articulation units; parameters of its base.
 
     Attributes
     ----------

@@ -174,11 +174,7 @@ class _Case:
     """The cut network of a region under the conditions of one case."""
 
     def __init__(
-        self,
-        region: Region,
-        free: frozenset[int],
-        inside: frozenset[int],
-        outside: frozenset[int],
+        self, region: Region, free: frozenset[int], inside: frozenset[int], outside: frozenset[int]
     ) -> None:
         units, nets = len(region.work_ns), len(region.nets)
         self.work = np.array(region.work_ns, dtype=np.int64)

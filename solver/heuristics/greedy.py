@@ -199,11 +199,9 @@ def _grow(problem: PartitionProblem) -> list[_Partition]:
         common = allowed
         while limit < len(blocks) and (common := common & allowed_of[limit]):
             limit += 1
-        end = (
-            len(blocks)
-            if rest
-            else _fill(problem, blocks, start, limit, device.memory_bytes, count)
-        )
+        end = len(blocks)
+        if not rest:
+            end = _fill(problem, blocks, start, limit, device.memory_bytes, count)
         names = tuple(name for block in blocks[start:end] for name in block)
         allowed = _allowed(problem, names) or everywhere
         size_bytes = stage_memory_bytes(problem, names, count)
@@ -293,23 +291,17 @@ def _arcs(
 def _merge(problem: PartitionProblem, one: _Partition, other: _Partition) -> _Partition:
     names = one.operators + other.operators
     count = max(one.in_flight, other.in_flight)
-    return _Partition(
-        first=min(one.first, other.first),
-        operators=names,
-        allowed=one.allowed & other.allowed,
-        in_flight=count,
-        size_bytes=stage_memory_bytes(problem, names, count),
-    )
+    size_bytes = stage_memory_bytes(problem, names, count)
+    first = min(one.first, other.first)
+    return _Partition(first, names, one.allowed & other.allowed, count, size_bytes)
 
 
 def _levels(nodes: Iterable[int], arcs: Iterable[tuple[int, int]]) -> dict[int, int]:
     """Return the number of arcs on the longest path to each node."""
     graph = nx.DiGraph(arcs)
     graph.add_nodes_from(nodes)
-    level: dict[int, int] = {}
-    for node in nx.topological_sort(graph):
-        level[node] = 1 + max((level[source] for source in graph.predecessors(node)), default=-1)
-    return level
+    levels = enumerate(nx.topological_generations(graph))
+    return {node: level for level, generation in levels for node in generation}
 
 
 def _match(problem: PartitionProblem, partitions: Sequence[_Partition]) -> dict[str, _Partition]:
@@ -354,11 +346,10 @@ def _place(problem: PartitionProblem, partitions: Sequence[_Partition]) -> dict[
             if device.name in on_device:
                 joined = _merge(problem, partition, on_device[device.name])
             cyclic = not _acyclic(arcs, {**device_of, partition.first: device.name})
-            if device.memory_bytes is None:
-                options.append(((cyclic, 0, True, 0), device.name, joined))
-            else:
-                spare = device.memory_bytes - joined.size_bytes
-                options.append(((cyclic, max(0, -spare), False, spare), device.name, joined))
+            is_unlimited = device.memory_bytes is None
+            spare = 0 if device.memory_bytes is None else device.memory_bytes - joined.size_bytes
+            rank = (cyclic, max(0, -spare), is_unlimited, spare)
+            options.append((rank, device.name, joined))
         # The first of equals, so that the answer is deterministic.
         _, name, joined = min(options, key=lambda option: option[0])
         on_device[name] = joined

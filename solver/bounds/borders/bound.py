@@ -21,14 +21,7 @@ from solver.presolve.instance import Instance
 
 
 class BorderBound(DestructiveBound):
-    """Lower bounds of the bottleneck of all plans of a problem, for any number of devices.
-
-    Parameters
-    ----------
-    units : Instance
-        With one chunk per device, no backward operators and no overlap (`applies`).
-    slots : int
-        The most devices that a plan may use.
+    """Lower bounds from listed borders; parameters of its base.
 
     Notes
     -----

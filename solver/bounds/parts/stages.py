@@ -49,11 +49,7 @@ class PartStages:
     """
 
     def __init__(
-        self,
-        part: PartitionProblem,
-        weights: Mapping[str, int],
-        ceiling_ns: int,
-        clock: Clock,
+        self, part: PartitionProblem, weights: Mapping[str, int], ceiling_ns: int, clock: Clock
     ) -> None:
         self._clock = clock
         units = simplify(condense(part)).units

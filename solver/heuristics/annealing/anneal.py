@@ -278,7 +278,7 @@ class _Annealing:
 
     def _latency(self, parts: list[int]) -> tuple[float, int]:
         state = self.state
-        at, loads = state.at, state.loads()
+        at, loads = state.at, state.loads_of(parts)
         finish = loads[:]
         # Arcs of earlier positions come first, so finish[source] is final.
         for source, target in quotient_arcs(state.units.edges, at):

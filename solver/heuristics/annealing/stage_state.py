@@ -70,15 +70,11 @@ class StageState:
             for allowed in units.allowed_devices
         ]
         self._init_order()
-        self._times = StageTimes(
-            units,
-            devices,
-            self.at,
-            every_value=every_value or self.problem.memory_model != "weights",
-        )
+        self._counts_activations = self.problem.memory_model != "weights"
+        every_value = every_value or self._counts_activations
+        self._times = StageTimes(units, devices, self.at, every_value=every_value)
         self.change = self._times.change
         self.parts = self._times.start_parts
-        self._counts_activations = self.problem.memory_model != "weights"
         self._init_memory()
 
     def is_banned(self, unit: int, position: int) -> bool:
@@ -119,12 +115,8 @@ class StageState:
         self._times.move(unit, source, target)
         self.at[unit] = target
 
-    def loads(self) -> list[int]:
-        """Return the load of every position in nanoseconds."""
-        return self.loads_of(self.parts)
-
     def loads_of(self, parts: list[int]) -> list[int]:
-        """Return the loads of `parts`."""
+        """Return the load of every position, in nanoseconds, from `parts`."""
         n = self.count
         if not self.overlap:
             return parts[:n]
@@ -193,13 +185,13 @@ class StageState:
     def _init_memory(self) -> None:
         units, count = self.units, self.count
         held = list(units.weights)
-        if self.problem.memory_model != "weights":
+        if self._counts_activations:
             # Graph inputs are held like weights: once by every device that reads them.
             held += [SharedBytes(net.consumers, net.held_bytes) for net in units.input_nets]
         self._held = _Shared(held, len(units), count)
         self._saved = _Shared(units.saved, len(units), count)
         self.memory_bytes = [0] * count
-        self._storages = bool(units.storages) and self.problem.memory_model != "weights"
+        self._storages = bool(units.storages) and self._counts_activations
         if self._storages:
             self._init_live()
         self._in_flight = [1] * count
@@ -290,7 +282,7 @@ class StageState:
         total = self._held.at[position]
         if self._saved.at[position]:
             total += (self._in_flight[position] - 1) * self._saved.at[position]
-        if self.problem.memory_model != "weights":
+        if self._counts_activations:
             total += self.parts[self._times.bytes_at + position]
             if self._storages:
                 total += self._peak[position]

@@ -47,7 +47,7 @@ class Pace:
 
 @dataclass(slots=True)
 class VCycles:
-    """The V-cycles of one search; see :func:`solver.heuristics.local_search.improve`.
+    """The V-cycles of one search.
 
     Parameters
     ----------
@@ -55,12 +55,8 @@ class VCycles:
         By position.
     objective : {"bottleneck", "transfer", "latency", "peak_memory"}
         The objective to minimise.
-    seed : int
-        Of the random moves.
-    pace : Pace
-        The length of the search, and its temperatures.
-    target : int
-        Stop at this value, such as a proven bound.
+    seed, pace, target
+        As for :func:`solver.heuristics.local_search.improve`.
     clock : Clock
         Its time is divided among the cycles.
     """

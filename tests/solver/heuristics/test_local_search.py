@@ -183,7 +183,7 @@ def test_clusters_cost_what_their_units_cost():
         coarse.place(positions)
         fine = StageState(units, problem.devices, every_value=True)
         fine.place([positions[name] for name in cluster_of])
-        assert coarse.loads() == fine.loads()
+        assert coarse.loads_of(coarse.parts) == fine.loads_of(fine.parts)
         assert coarse.memory_bytes == fine.memory_bytes
         assert coarse.received_bytes == fine.received_bytes
 
@@ -225,7 +225,7 @@ def test_moves_cool_by_the_clock_where_time_is_short(monkeypatch):
         state = StageState(units, [problem.device_of[name] for name in start.device_order])
         state.place([place(start.assignment[problem.operators[m[0]].name]) for m in units.members])
         value, _ = anneal(state, "bottleneck", cooling, 0, clock=clock)
-        return value, max(state.loads()) / value
+        return value, max(state.loads_of(state.parts)) / value
 
     all_moves, left_behind = search(Cooling(30_000, 0.05, 1e-5), UNLIMITED)
     assert left_behind < 1.01

@@ -21,7 +21,7 @@ def assert_equals_evaluation(state, seed):
     plan = PartitionPlan(units.lift([names[position] for position in state.at]), used)
     evaluation = evaluate(problem, plan)
     usage = {entry.device: entry for entry in evaluation.usage}
-    assert state.loads() == [usage[name].load_ns for name in names], seed
+    assert state.loads_of(state.parts) == [usage[name].load_ns for name in names], seed
     for position, name in enumerate(names):
         if state.size[position]:
             assert state.memory_bytes[position] == usage[name].memory_bytes, (seed, position)
