@@ -39,13 +39,13 @@ class StageKind:
     pays: bool
 
     @property
-    def room_bytes(self) -> float:
+    def most_bytes(self) -> float:
         """Capacity as a number that can be compared."""
         return math.inf if self.capacity_bytes is None else self.capacity_bytes
 
     def best_of(self, other: StageKind) -> StageKind:
         """Return a kind that can run all that either can."""
-        larger = max(self, other, key=lambda kind: kind.room_bytes)
+        larger = max(self, other, key=lambda kind: kind.most_bytes)
         slowness = min(self.slowness, other.slowness)
         return StageKind(larger.capacity_bytes, slowness, self.pays and other.pays)
 
@@ -103,17 +103,9 @@ class Cells:
             minima.append(np.minimum(finer[0::2], finer[1::2]))
         set_field(self, "_minima", minima)
         set_field(self, "_minima_lists", [block.tolist() for block in minima])
-        columns = (
-            self.low,
-            self.high,
-            self.arriving,
-            self.invalid_end,
-            self.most_held,
-            self.leaving,
-            self.end_high,
-            self.least_held,
-        )
-        set_field(self, "_lists", tuple(column.tolist() for column in columns))
+        starts = self.low, self.high, self.arriving, self.invalid_end, self.most_held
+        ends = self.leaving, self.end_high, self.least_held
+        set_field(self, "_lists", tuple(column.tolist() for column in (*starts, *ends)))
 
     @property
     def total(self) -> int:
@@ -282,12 +274,12 @@ def few_kinds(kinds: Mapping[StageKind, int], most_sets: int) -> dict[StageKind,
         most_sets,
         _difference,
         StageKind.best_of,
-        neighbours=lambda kind: (kind.pays, kind.slowness, kind.room_bytes),
+        neighbours=lambda kind: (kind.pays, kind.slowness, kind.most_bytes),
     )
 
 
 def _difference(a: StageKind, b: StageKind) -> tuple[bool, float]:
-    small, large = sorted((a.room_bytes, b.room_bytes))
+    small, large = sorted((a.most_bytes, b.most_bytes))
     memory = 0.0 if small == large else 1.0 - small / large
     slow, slower = sorted((a.slowness, b.slowness))
     return a.pays != b.pays, memory + slower / slow - 1

@@ -127,11 +127,9 @@ class PositionBound(SteppingBound):
                 nets[last // 2].append(RegionNet(-1, own, False, time_ns))
         self.regions = {
             region: Region(
-                tuple(self._work[group].tolist()),
-                self._places.arcs(region),
-                tuple(nets[region]),
+                tuple(self._work[own].tolist()), self._places.arcs(region), tuple(nets[region])
             )
-            for region, group in self.members.items()
+            for region, own in self.members.items()
         }
 
     def _make_cells(self, units: Instance) -> None:
@@ -160,15 +158,10 @@ class PositionBound(SteppingBound):
         if self._hops:
             invalid_end = np.zeros_like(invalid_end)
         most_held, least_held = self._weights(units)
+        # Nothing leaves the set of all units.
+        leaving = np.append(leaving, 0)
         self._cells = Cells(
-            low=self._low,
-            high=self._high,
-            arriving=arriving,
-            invalid_end=invalid_end,
-            # Nothing leaves the set of all units.
-            leaving=np.append(leaving, 0),
-            most_held=most_held,
-            least_held=least_held,
+            self._low, self._high, arriving, invalid_end, leaving, most_held, least_held
         )
 
     def _cells_of(self, region: int) -> slice:

@@ -53,8 +53,8 @@ def least_shared_ns(units: Instance) -> int:
     if len(rows) * len(kinds) > _MOST_CELLS:
         return 0
     times = [rows[:, classes.index(name)] for name, _ in kinds]
-    rooms = [room for _, room in kinds]
-    time_prices, memory_prices = _prices(times, rows[:, -1], counts, rooms, list(kinds.values()))
+    memory, numbers = [size for _, size in kinds], list(kinds.values())
+    time_prices, memory_prices = _prices(times, rows[:, -1], counts, memory, numbers)
     # Prices times sums of nanoseconds and bytes do not fit 64 bits.
     least = [
         min(
@@ -64,15 +64,14 @@ def least_shared_ns(units: Instance) -> int:
         for row in range(len(rows))
     ]
     worth = sum(int(count) * own for count, own in zip(counts, least, strict=True))
-    numbers = list(kinds.values())
-    for number, room, price in zip(numbers, rooms, memory_prices, strict=True):
-        worth -= number * (room or 0) * price
+    for number, size, price in zip(numbers, memory, memory_prices, strict=True):
+        worth -= number * (size or 0) * price
     paid = sum(number * price for number, price in zip(numbers, time_prices, strict=True))
     return max(0, -(-worth // paid)) if paid else 0
 
 
 def _prices(
-    times: list[Ints], held: Ints, counts: Ints, rooms: list[int | None], numbers: list[int]
+    times: list[Ints], held: Ints, counts: Ints, memory: list[int | None], numbers: list[int]
 ) -> tuple[list[int], list[int]]:
     """Return the dual values of time and memory, by device kind; any prices prove a bound."""
     from ortools.math_opt.python import mathopt
@@ -83,7 +82,7 @@ def _prices(
     model = mathopt.Model()
     own_time = [model.add_variable(lb=0.0) for _ in times]
     own_memory = [
-        model.add_variable(lb=0.0, ub=0.0 if room is None else float("inf")) for room in rooms
+        model.add_variable(lb=0.0, ub=0.0 if size is None else float("inf")) for size in memory
     ]
     worths = [model.add_variable() for _ in counts]
     for row, worth in enumerate(worths):
@@ -95,8 +94,8 @@ def _prices(
     )
     gained = mathopt.fast_sum(float(count) * w for count, w in zip(counts, worths, strict=True))
     paid = mathopt.fast_sum(
-        number * (room or 0) / memory_unit * b
-        for number, room, b in zip(numbers, rooms, own_memory, strict=True)
+        number * (size or 0) / memory_unit * b
+        for number, size, b in zip(numbers, memory, own_memory, strict=True)
     )
     model.maximize(gained - paid)
     result = mathopt.solve(model, mathopt.SolverType.GLOP)

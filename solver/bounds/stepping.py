@@ -26,7 +26,7 @@ Step = Callable[[int, StageKind, bool], int]
 _FIRST_STEP = 256
 """The first step of the search is the known bound divided by this."""
 _PRECISION = 10_000
-"""With several device kinds, the precision of a bound is this part of it."""
+"""With several device kinds, a bound is precise to itself divided by this."""
 
 
 class DestructiveBound(ABC):

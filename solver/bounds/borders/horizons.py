@@ -11,7 +11,7 @@ from solver.model.arrays import Ints
 _HORIZONS = (0.0, 0.12, 0.4)
 """Distance of the ends of a stage, in average loads, by level."""
 _PEAK_HORIZON = 1.0
-"""Distance, in average loads, of the largest live set that counts for a stage."""
+"""Largest distance, in average loads, of a live set that counts for a stage."""
 
 
 class Horizons:

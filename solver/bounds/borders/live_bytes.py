@@ -39,7 +39,7 @@ class LiveBytes:
         self._change = np.stack([size, -size])
 
     def behind(self, ahead: Ints) -> Ints:
-        """Return, by region, the most live bytes of later units up to an articulation unit.
+        """Return, by region, the most live bytes of units behind it up to an articulation unit.
 
         Parameters
         ----------

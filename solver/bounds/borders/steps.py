@@ -76,36 +76,25 @@ class BorderSteps:
 
     def start(self) -> Front:
         """Return the front before the first stage."""
-        none = np.zeros(1, dtype=np.int64)
-        levels = self._levels
-        return Front(
-            borders=tuple(none for _ in levels),
-            start_ns=tuple(none for _ in levels),
-            start_bytes=tuple(row[:1] for row in self.borders.start_bytes),
-            work=0,
-            held_bytes=0,
-            region=-1,
-        )
+        none = tuple(np.zeros(1, dtype=np.int64) for _ in self._levels)
+        start_bytes = tuple(row[:1] for row in self.borders.start_bytes)
+        return Front(none, none, start_bytes, work=0, held_bytes=0, region=-1)
 
     def after(self, sources: Sequence[tuple[Front, StageKind]]) -> Front:
         """Return the front after one more stage, from any front on its device kind."""
         found = [self._reached(front, kind) for front, kind in sources]
         found += [np.concatenate(front.borders) for front, _ in sources]
         reached = np.unique(np.concatenate(found))
-        borders = self.borders
-        stairs = [
-            _staircase(reached, borders.start_ns[level], borders.start_bytes[level])
-            for level in self._levels
-        ]
-        fronts = [front for front, _ in sources]
+        borders, fronts = self.borders, [front for front, _ in sources]
+        columns = [*zip(borders.start_ns, borders.start_bytes, strict=True)]
+        stairs = [_staircase(reached, *own) for own in columns]
+        held_bytes = int(borders.held_bytes[reached].max())
         return Front(
             borders=tuple(stairs),
-            start_ns=tuple(borders.start_ns[level][stairs[level]] for level in self._levels),
-            start_bytes=tuple(borders.start_bytes[level][stairs[level]] for level in self._levels),
+            start_ns=tuple(own[0][stair] for own, stair in zip(columns, stairs, strict=True)),
+            start_bytes=tuple(own[1][stair] for own, stair in zip(columns, stairs, strict=True)),
             work=max(int(borders.work[reached].max()), *(front.work for front in fronts)),
-            held_bytes=max(
-                int(borders.held_bytes[reached].max()), *(front.held_bytes for front in fronts)
-            ),
+            held_bytes=max(held_bytes, *(front.held_bytes for front in fronts)),
             region=max(int(borders.region[reached].max()), *(front.region for front in fronts)),
         )
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from solver.bounds.borders.horizons import Horizons
 from solver.bounds.borders.live_bytes import LiveBytes
-from solver.bounds.borders.side_values import SideValue, side_values
+from solver.bounds.borders.side_values import side_values
 from solver.bounds.held_weights import stage_weights
 from solver.bounds.regions import PlacedNets, Regions
 from solver.bounds.spine import restricted
@@ -152,9 +152,7 @@ class BorderList:
         lives = LiveBytes(units, kept, self.places) if counts_live else None
         average_ns = max(int(work.sum()) // max(slots, 1), 1)
         self._levels = Horizons(self.places, average_ns, lives, relayed=hops)
-        self._side: tuple[SideValue, ...] = ()
-        if not hops:
-            self._side = side_values(units, kept)
+        self._side = () if hops else side_values(units, kept)
         self._set_nets()
         self._live = [
             np.zeros(self.places.count, dtype=np.int64) if lives is None else lives.behind(ahead)
@@ -218,18 +216,9 @@ class BorderList:
                 )
                 # With a later reader, a value from before the region crosses all its ideals.
                 if is_local or not all(read_ahead):
-                    found[region].append(
-                        _Feature(
-                            place[unit] if is_local else -1,
-                            tuple(own),
-                            read_ahead,
-                            leaves,
-                            made_behind,
-                            time_ns,
-                            held_bytes,
-                            is_sent,
-                        )
-                    )
+                    made = place[unit] if is_local else -1
+                    crossing = read_ahead, leaves, made_behind, time_ns, held_bytes, is_sent
+                    found[region].append(_Feature(made, tuple(own), *crossing))
         return found
 
     def borders(self) -> Borders | None:

@@ -196,7 +196,7 @@ class RecomputedStages:
         prices = self.prices(device_class)
         once = prices.byte_cost(number) / flying
         found: Floats = self._totals(device_class)[number] + once * missing_bytes
-        # Bytes held once cost at most a flow at the price that the other microbatches pay.
+        # At a peak bytes held once count in full, and flows are for the price of the others.
         others = prices.mixture(number, (flying - 1) / flying)
         gained = np.zeros(found.shape)
         for peak in self._peaks:
