@@ -84,21 +84,14 @@ class PathBound(SteppingBound):
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """Positions in cells, region after region, with their crossings; regions overlap.
-
-    Attributes
-    ----------
-    start, end : Ints
-        Least and largest position of each region.
-    arrive_row, leave_row : Ints, shape (regions, regions)
-        The valid rows of `cells.arriving` and `leaving`, by the regions before and after a stage.
-    held : Ints, shape (regions, regions)
-        The least weights of the stage.
-    """
+    """Positions in cells, region after region, with their crossings; regions overlap."""
 
     cells: RegionCells
+    # By region, its least and largest position.
     start: Ints
     end: Ints
+    # By the regions before and after a stage: the valid rows of `cells.arriving` and
+    # `cells.leaving`, and the least weights of the stage.
     arrive_row: Ints
     leave_row: Ints
     held: Ints

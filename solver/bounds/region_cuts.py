@@ -113,19 +113,21 @@ def least_crossing(region: Region, *, by_work: bool) -> LeastCrossing:
         return LeastCrossing(()) if line is None else LeastCrossing(((line[0],),))
     shared = shared_nets(region)
     head = chain_head(region, set(shared))
+    none: frozenset[int] = frozenset()
+    head_sides = [(none, none)]
+    if head is not None:
+        head_sides = [(frozenset([head]), none), (none, frozenset([head]))]
     cases: list[tuple[Line, ...]] = []
     for crossing in itertools.product((True, False), repeat=len(shared)):
         free = frozenset(net for net, crosses in zip(shared, crossing, strict=True) if crosses)
-        inside = {
+        inside = frozenset(
             unit
             for net, crosses in zip(shared, crossing, strict=True)
             if not crosses
             for unit in region.nets[net].consumers
-        }
-        for with_head in (True, False) if head is not None else (None,):
-            own_inside = inside | {head} if with_head and head is not None else inside
-            outside = frozenset({head} if with_head is False and head is not None else ())
-            lines = _Case(region, free, frozenset(own_inside), outside).lines()
+        )
+        for head_inside, outside in head_sides:
+            lines = _Case(region, free, inside | head_inside, outside).lines()
             if lines:
                 cases.append(lines)
     return LeastCrossing(tuple(cases))

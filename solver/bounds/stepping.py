@@ -26,7 +26,7 @@ Step = Callable[[int, StageKind, bool], int]
 _FIRST_STEP = 256
 """The first step of the search is the known bound divided by this."""
 _PRECISION = 10_000
-"""With several device kinds, a bound is precise to itself divided by this."""
+"""Divisor of a bound for its precision, with several device kinds."""
 
 
 class DestructiveBound(ABC):
@@ -53,7 +53,7 @@ class DestructiveBound(ABC):
         self._few_kinds = tuple(few)
         self._sets = DeviceSets.of(list(few.values()), sum(few.values()))
         self._total = int(self._work.sum())
-        # The load of one device that runs everything.
+        # An upper bound of the load of one device that runs everything.
         self._largest_ns = (
             int(self._total * units.most_slowness) + 2 * sum(units.transfers.least_ns) + 2
         )

@@ -75,8 +75,8 @@ def _region_order(region: Region) -> list[int]:
     return order
 
 
-def _profile(region: Region, order: Sequence[int]) -> tuple[Ints, Ints]:
-    """Return the work and the crossing time of every prefix of an order, the empty one first."""
+def _steps(region: Region, order: Sequence[int]) -> tuple[Ints, Ints]:
+    """Return the step and the crossing time of every prefix of an order, the empty one first."""
     count = len(order)
     place = [0] * count
     for position, unit in enumerate(order):
@@ -87,15 +87,10 @@ def _profile(region: Region, order: Sequence[int]) -> tuple[Ints, Ints]:
         stop = count + 1 if net.leaves else max(place[unit] for unit in net.consumers) + 1
         change[start] += net.time_ns
         change[stop] -= net.time_ns
-    work = np.array(region.work_ns, dtype=np.int64)[np.array(order, dtype=np.int64)]
-    return np.concatenate([[0], np.cumsum(work)]), np.cumsum(change)[: count + 1]
-
-
-def _steps(region: Region, order: Sequence[int]) -> tuple[Ints, Ints]:
-    """Return the step of every prefix, and its crossing time."""
-    work, crossing = _profile(region, order)
+    own = np.array(region.work_ns, dtype=np.int64)[np.array(order, dtype=np.int64)]
+    work = np.concatenate([[0], np.cumsum(own)])
     step: Ints = np.minimum(work * _STEPS // int(work[-1]), _STEPS - 1)
-    return step, crossing
+    return step, np.cumsum(change)[: count + 1]
 
 
 def _is_cheaper(region: Region, order: Sequence[int], than: Sequence[int]) -> list[bool]:

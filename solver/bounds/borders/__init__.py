@@ -1,1 +1,1 @@
-"""A bound from the borders between articulation units, with weights in their real lumps."""
+"""A bound from the borders between articulation units, with indivisible weights."""

@@ -70,15 +70,7 @@ def side_values(units: Instance, kept: Sequence[int]) -> tuple[SideValue, ...]:
 
 
 class _Trees:
-    """The forest of nets from outside a spine.
-
-    Attributes
-    ----------
-    outside : list of int
-        The nets.
-    taken : set of int
-        Nets of chosen trees.
-    """
+    """The forest of nets from outside a spine (`outside`), with those of chosen trees (`taken`)."""
 
     def __init__(self, units: Instance, kept: Sequence[int]) -> None:
         self._nets, self._times_ns = units.nets, units.transfers.least_ns

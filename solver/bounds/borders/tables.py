@@ -70,34 +70,16 @@ class Borders:
 
 @dataclass(frozen=True, slots=True)
 class _Feature:
-    """A value as one region sees it; tuples are by level of the horizons.
+    """A value as one region sees it; units are indices in the region, tuples of bool by level."""
 
-    Attributes
-    ----------
-    producer : int
-        Index in the region; -1 before it.
-    readers : tuple of int
-        Indices in the region.
-    read_ahead : tuple of bool
-        Another reader is behind the region, within the horizon.
-    leaves : bool
-        Another reader is behind the region.
-    made_behind : tuple of bool
-        The producer is within the horizon.
-    time_ns, held_bytes : int
-        Least time of one transfer, and bytes of the value.
-    is_sent : bool
-        False if its sender is unknown.
-    """
-
-    producer: int
+    producer: int  # -1 before the region.
     readers: tuple[int, ...]
-    read_ahead: tuple[bool, ...]
-    leaves: bool
-    made_behind: tuple[bool, ...]
-    time_ns: int
+    read_ahead: tuple[bool, ...]  # Another reader is behind the region, within the horizon.
+    leaves: bool  # Another reader is behind the region.
+    made_behind: tuple[bool, ...]  # The producer is within the horizon.
+    time_ns: int  # Least time of one transfer.
     held_bytes: int
-    is_sent: bool
+    is_sent: bool  # False if the sender is unknown.
 
 
 class BorderList:

@@ -21,7 +21,7 @@ _LARGE = (PartSize(3_000, 120), PartSize(1_000, 30), PartSize(400, 10))
 _SMALL = (PartSize(600, 25), PartSize(250, 10))
 """Sizes of parts; the next one is for units with too many stages, as on few devices."""
 _STEP = 1000
-"""Bounds are precise to themselves, and the first step is the ceiling, divided by this."""
+"""Divisor of the ceiling for the first step, and of a bound for its precision."""
 
 
 class Decomposition:

@@ -1,1 +1,1 @@
-"""Bounds where operators may run again."""
+"""Bounds with recomputation."""
