@@ -133,6 +133,8 @@ class RecomputedStages:
         self._prices: dict[str, MemoryPrices] = {}
         self._loads: dict[tuple[int, int], Floats] = {}
         self._transfers: dict[int, Floats] = {}
+        self._known_sent: dict[tuple[str, int], Floats] = {}
+        self._known_totals: dict[str, Floats] = {}
 
     @staticmethod
     def applies(problem: PartitionProblem) -> bool:
@@ -246,14 +248,6 @@ class RecomputedStages:
         return share * self._known_sent[device_class, at]
 
     @cached_property
-    def _known_sent(self) -> dict[tuple[str, int], Floats]:
-        return {}
-
-    @cached_property
-    def _known_totals(self) -> dict[str, Floats]:
-        return {}
-
-    @cached_property
     def _weights_bytes(self) -> Floats:
         """Weights of stages: each once, whichever of its operators they run."""
         own = np.zeros(len(self.units))
@@ -270,15 +264,11 @@ class RecomputedStages:
             result += weight.size_bytes * inside
         return result + self.pairs.sums(own)
 
-    def _received_bytes(self, flying: int) -> Floats:
-        value_bytes, gradient_bytes = self._borders.received
-        found: Floats = (self._problem.microbatches - flying) * value_bytes + gradient_bytes
-        return found
-
     def _fixed_bytes(self, flying: int) -> Floats:
         """Return the bytes of stages that have no price."""
         batches = self._problem.microbatches
-        received = self._received_bytes(flying)
+        value_bytes, gradient_bytes = self._borders.received
+        received = (batches - flying) * value_bytes + gradient_bytes
         buffers_bytes, sent_bytes = self._borders.sent
         sent = sent_bytes if flying < batches else buffers_bytes
         shared = (batches - flying) * self._borders.shared
@@ -313,7 +303,7 @@ class RecomputedStages:
         held[at] += backward.workspace_bytes
         if problem.microbatches > 1:
             held[at] += backward.weight_gradient_bytes
-        return self._by_unit(held)
+        return np.bincount(self.units.unit_of_operator, held, len(self.units)).astype(np.float64)
 
     @cached_property
     def _columns(self) -> tuple[Ints, Ints, tuple[Ints, Ints, Ints]]:
@@ -330,10 +320,6 @@ class RecomputedStages:
                 np.array([span.size_bytes for span in spans], dtype=np.int64),
             ),
         )
-
-    def _by_unit(self, values: Floats) -> Floats:
-        unit_of = np.array(self.units.unit_of_operator)
-        return np.bincount(unit_of, values, len(self.units)).astype(np.float64)
 
     @cached_property
     def _rows(self) -> Floats:

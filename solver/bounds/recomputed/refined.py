@@ -35,10 +35,7 @@ class RefinedStages:
     """
 
     def __init__(
-        self,
-        units: Instance,
-        kinds: Sequence[DeviceKind],
-        choices: Mapping[str, RecomputeChoices],
+        self, units: Instance, kinds: Sequence[DeviceKind], choices: Mapping[str, RecomputeChoices]
     ) -> None:
         self._units, self._kinds, self._choices = units, kinds, choices
         self._problem = units.problem
