@@ -1,1 +1,1 @@
-"""What a report says, as plain data."""
+"""Contents of a report as plain data."""

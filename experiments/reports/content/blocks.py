@@ -1,6 +1,6 @@
-"""What a report is made of, as plain data, which the terminal, Markdown and HTML show alike.
+"""Blocks of a report as plain data, for the terminal, Markdown and HTML.
 
-Names from models stand there as they are: whoever shows them escapes them.
+Names of models are stored unescaped: each format escapes them.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ class Table:
     header : tuple of str
         Names of the columns.
     rows : tuple of tuple of str
-        Each as long as `header`.
+        Cells, as many in each row as in `header`.
     text_columns : frozenset of str
-        Columns that stand to the left; all others hold numbers and stand to the right.
+        Columns of words, aligned left; the others hold numbers, aligned right.
     marked : frozenset of int
         Indices of rows to emphasise.
     caption : str
         A sentence above the table, or empty.
     anchors : tuple of str
-        The section to which the first cell of each row leads; or empty.
+        Link target of the first cell of each row; or empty.
     """
 
     header: tuple[str, ...]
@@ -43,11 +43,11 @@ class Table:
         assert all(len(row) == len(self.header) for row in self.rows)
 
     def is_text(self, column: str) -> bool:
-        """Return whether a column holds words."""
+        """Return True if a column holds words."""
         return column in self.text_columns
 
     def beside(self, **columns: str) -> Table:
-        """Return the table with more columns of words before it, each of one text."""
+        """Prepend columns of words, each with one text in all rows."""
         names = tuple(name.replace("_", " ") for name in columns)
         return replace(
             self,
@@ -70,7 +70,7 @@ class Table:
         return tuple(row[self.header.index(name)] for row in self.rows)
 
     def without_alike(self, columns: Collection[str]) -> Table:
-        """Return the table without those of `columns` that say the same in every row."""
+        """Return the table without those of `columns` that are the same in every row."""
         known = [name for name in columns if name in self.header]
         return self.without([name for name in known if len({*self.column(name)}) <= 1])
 
@@ -83,60 +83,51 @@ def tabulated(
     caption: str = "",
     marked: Collection[int] = (),
 ) -> Table:
-    """Return a table with a row for each entry, whose cells `columns` makes."""
+    """Return a table with a row for each entry and a cell for each function in `columns`."""
     rows = tuple(tuple(cell(entry) for cell in columns.values()) for entry in entries)
     return Table(tuple(columns), rows, frozenset(text), frozenset(marked), caption)
 
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """A list of sentences, each about something.
+    """A list of sentences, each with an optional subject.
 
     Attributes
     ----------
     entries : tuple of (str, str)
-        What each is about, or empty; and what is said of it, or empty.
-    title : str
-        A few words above the list, or empty.
+        Subject and sentence, either of them possibly empty.
     kind : str
-        How a page may set it off: ``facts`` or ``headline``; or empty.
+        CSS class of the list, such as ``headline``; or empty.
     """
 
     entries: tuple[tuple[str, str], ...]
-    title: str = ""
     kind: str = ""
 
 
 class Picture(Protocol):
-    """An image, drawn when it is first asked for."""
+    """An image, drawn on first access."""
 
     @property
     def svg(self) -> str:
-        """The image as a file."""
+        """The image as an SVG file."""
 
     @property
     def inline(self) -> str:
-        """The image within a page of HTML, in the colours of the page."""
+        """The image as SVG inside HTML, in the colours of the page."""
 
     @property
     def pdf(self) -> bytes:
-        """The image as a file for print."""
+        """The image as a PDF file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure with what a page says of it.
+    """A picture with its heading and caption; the caption may be empty.
 
     Attributes
     ----------
     name : str
-        Of its file, without a suffix: of lower-case letters, digits and hyphens.
-    title : str
-        A few words, for its heading.
-    caption : str
-        A sentence on its contents and how to read them; or empty.
-    picture : Picture
-        The image.
+        File name without suffix, in lower-case letters, digits and hyphens.
     """
 
     name: str
@@ -147,7 +138,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A paragraph, which ends in the names of files that it leads to; or in none."""
+    """A paragraph that ends in links to files, if any."""
 
     text: str
     files: tuple[str, ...] = ()
@@ -162,13 +153,7 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """What stands closed below a summary until a reader opens it.
-
-    Attributes
-    ----------
-    short, anchor : str
-        As of :class:`Section`.
-    """
+    """Blocks below a summary, closed until a reader opens them; see :class:`Section`."""
 
     summary: str
     content: tuple[Block, ...]
@@ -183,9 +168,9 @@ class Section:
     Attributes
     ----------
     title, short : str
-        Heading, and what a table of contents says; empty leaves it out there.
+        Heading, and its entry in the table of contents; no entry if empty.
     anchor : str
-        Where links lead, of letters, digits and hyphens; or empty.
+        Link target, in letters, digits and hyphens; or empty.
     """
 
     title: str
@@ -195,7 +180,7 @@ class Section:
 
 
 def all_figures(block: Block) -> Iterator[Figure]:
-    """Yield the figures of a block and of all within it."""
+    """Yield the figures of a block and of the blocks within it."""
     if isinstance(block, Figure):
         yield block
     elif isinstance(block, (Section, Folded)):

@@ -1,4 +1,4 @@
-"""All planners beside the exact solver, as a table."""
+"""Table of all planners against the exact solver."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _HEADER: Final = (
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """Return the exact solver and all others, a row each; the best of the others is marked."""
+    """Return a row for each planner, the exact solver first; the best of the others is marked."""
     rows = comparison.proofs.rows
     exact = (
         comparison.reference or "",
@@ -59,7 +59,7 @@ def _versus_cells(versus: Versus) -> tuple[str, ...]:
         format_ratio(versus.geometric_mean),
         format_ratio(None if versus.least is None else versus.least[0]),
         format_ratio(None if versus.largest is None else versus.largest[0]),
-        # The best of several is known only when all have answered.
+        # The best of several planners has no time of its own.
         MISSING if versus.planner == BEST_OTHER else format_seconds(versus.median_s),
     )
 
@@ -71,7 +71,7 @@ def _outcome_cells(outcomes: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def format_ratio(ratio: float | None) -> str:
-    """Return a ratio with three decimals; one that is not 1 never reads as 1."""
+    """Return a ratio with three decimals; only 1 itself reads as 1."""
     if ratio is None:
         return MISSING
     if ratio == 1:

@@ -1,4 +1,4 @@
-"""Every answer in multiples of the best bound of its case: what the first figure shows."""
+"""Data of the first figure: every answer in multiples of the best bound of its case."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from experiments.reports.content.statistics import geometric_mean, has_plan
 
 @dataclass(frozen=True, slots=True)
 class PlannerDots:
-    """One planner.
+    """Answers of one planner.
 
     Attributes
     ----------
     planner : str
-        With the steps that it left out.
+        Name, with the search steps left out.
     ratios : tuple of (float, CaseKey)
-        Of its answers with feasible plans.
+        Ratios of the answers with feasible plans.
     answers : int
-        All of them.
+        Number of answers, feasible or not.
     """
 
     planner: str
@@ -37,16 +37,16 @@ class PlannerDots:
 
 @dataclass(frozen=True, slots=True)
 class Dots:
-    """All planners on the cases of one objective.
+    """Answers of all planners to the cases of one objective.
 
     Attributes
     ----------
     objective : tuple of str
-        Of these cases; ratios are of the first.
+        Objectives of the cases; ratios are of the first.
     planners : tuple of PlannerDots
-        Those that have a plan most often first, of these the ones of the least mean.
+        Most plans first; ties by least mean.
     unbounded : int
-        Cases of which no bound is known: their ratios are those to the best plan.
+        Number of cases without a bound: their ratios are to the best plan.
     """
 
     objective: tuple[str, ...]
@@ -55,7 +55,7 @@ class Dots:
 
 
 def dots(rows: Iterable[PlannerRow]) -> tuple[Dots, ...]:
-    """Return what is drawn, once for each objective of which any ratio is known."""
+    """Return the dots of each objective with at least one ratio."""
     groups: dict[tuple[str, ...], list[PlannerRow]] = {}
     for row in rows:
         groups.setdefault(row.case.objective, []).append(row)

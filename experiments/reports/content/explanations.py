@@ -1,4 +1,4 @@
-"""How to read a report and where it ends, in words that Markdown and HTML share."""
+"""Explanations and limits that every report prints."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""What less memory costs: cases of one model whose devices differ in memory alone."""
+"""Objective against device memory, over cases of a model that differ in memory alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from operator import itemgetter
+from typing import TypeAlias
 
 from experiments.comparison.records import EXACT_PLANNERS, Case, PlannerRow, Study
 from experiments.planners.registry import PLANNERS
@@ -14,9 +15,6 @@ from solver.model.quantities import MISSING, counted, format_bytes, format_value
 
 _Curve: TypeAlias = tuple[int | None, ...]
 
-_FEWEST: Final = 2
-"""Sizes of devices that make a curve."""
-
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
@@ -25,11 +23,11 @@ class Frontier:
     Attributes
     ----------
     model, objective, devices : str
-        Of all its cases: what is minimised first, and the devices in words, but for their memory.
+        Common to all cases: model, first objective, and devices in words without their memory.
     memory_bytes : tuple of int
-        Of each device, ascending.
+        Memory of each device, ascending.
     exact : str
-        The planner that the others are compared with.
+        The exact planner.
     curves : mapping of str to tuple of int or None
         By planner, the exact one first: a value for each of `memory_bytes`, None without a plan.
     """
@@ -43,34 +41,25 @@ class Frontier:
 
 
 def frontiers(study: Study) -> tuple[Frontier, ...]:
-    """Return what less memory costs in cases in which operators may run again.
+    """Return the frontiers of cases with recomputation.
 
-    Only cases of equal devices count, and only planners that say what runs again, beside the exact
-    one.
+    They cover cases of equal devices, the exact planner, and the planners that choose recomputed
+    operators.
     """
     groups: dict[tuple[object, ...], list[tuple[int, Case]]] = {}
     for case in study.cases:
         problem = case.problem
         if problem is None or not problem.may_recompute:
             continue
-        memory_bytes = _memory_of_each(problem)
-        if memory_bytes is not None:
+        sizes = {device.memory_bytes for device in problem.devices}
+        memory_bytes = sizes.pop()
+        if memory_bytes is not None and not sizes:
             classes = tuple(device.device_class for device in problem.devices)
             link = problem.interconnect.default
             key = case.key.model, case.key.objective, case.key.memory_model, classes, link
             groups.setdefault(key, []).append((memory_bytes, case))
-    found = (_frontier(sorted(cases, key=_memory), study) for cases in groups.values())
+    found = (_frontier(sorted(cases, key=itemgetter(0)), study) for cases in groups.values())
     return tuple(frontier for frontier in found if frontier is not None)
-
-
-def _memory(entry: tuple[int, Case]) -> int:
-    return entry[0]
-
-
-def _memory_of_each(problem: PartitionProblem) -> int | None:
-    """Return the memory of each of some equal devices; None of others."""
-    sizes = {device.memory_bytes for device in problem.devices}
-    return next(iter(sizes)) if len(sizes) == 1 else None
 
 
 def _frontier(cases: Sequence[tuple[int, Case]], study: Study) -> Frontier | None:
@@ -81,7 +70,7 @@ def _frontier(cases: Sequence[tuple[int, Case]], study: Study) -> Frontier | Non
     ]
     asked = dict.fromkeys(row.planner for rows in by_size for row in rows)
     exact = next((name for name in EXACT_PLANNERS if name in asked), None)
-    if exact is None or len(sizes) < _FEWEST:
+    if exact is None or len(sizes) < 2:
         return None
     others = [name for name in asked if name in PLANNERS and PLANNERS[name].recomputes]
     curves = {
@@ -97,7 +86,7 @@ def _frontier(cases: Sequence[tuple[int, Case]], study: Study) -> Frontier | Non
 
 
 def _least(rows: Iterable[PlannerRow]) -> int | None:
-    """Return the least value of what is minimised first, with all steps of searches."""
+    """Return the least first objective, of searches with all steps."""
     values = (
         row.objective[0]
         for row in rows
@@ -114,7 +103,7 @@ def _words(problem: PartitionProblem) -> str:
 
 
 def frontier_table(frontier: Frontier) -> Table:
-    """Return the values of a frontier, a row for each size of devices."""
+    """Return the values of a frontier, a row for each memory size."""
     rows = tuple(
         (
             format_bytes(size),

@@ -1,4 +1,4 @@
-"""What a study shows, in plain sentences: the first that a reader sees."""
+"""Findings of a study in plain sentences."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from experiments.comparison.records import EXACT_PLANNERS, CaseKey, PlannerRow, Study
+from experiments.comparison.records import EXACT_PLANNERS, CaseKey, Study
 from experiments.reports.content.comparisons import format_ratio
 from experiments.reports.content.statistics import (
     BEST_OTHER,
@@ -20,16 +20,16 @@ from solver.model.quantities import counted, format_gap, format_seconds
 
 _LISTED: Final = 6
 _IN_FULL: Final = (BEST_OTHER, "chain", "greedy")
-"""What an exact solver must beat: of these all is said; peers are told of together."""
+"""Planners with a finding of their own; the other peers share one."""
 
 
 Finding = tuple[str, str]
-"""What is compared with the exact solver, or the objective that the next findings are about, or
-nothing; and one or more whole sentences of it, or nothing."""
+"""Subject (the compared planner, the objective of the findings that follow, or empty) and
+sentences, possibly none."""
 
 
 def headline(study: Study) -> tuple[Finding, ...]:
-    """Return what a study shows, the most important first."""
+    """Return the findings of a study, the most important first."""
     found: list[Finding] = []
     groups = comparisons(study.rows)
     for comparison in groups:
@@ -60,48 +60,43 @@ def _objective_findings(comparison: Comparison) -> list[Finding]:
     sentences = _proof_sentences(comparison.reference, comparison.proofs)
     found = [("", text) for text in sentences]
     compared = comparison.compared
-    # What it is worth at all comes first.
     in_full = [each for each in compared if each.method in (*_IN_FULL, *BOUNDING_PLANNERS)]
     in_full.sort(key=lambda each: each.planner != BEST_OTHER)
     for versus in in_full:
-        # Where the best of the others is as good is said once; the table has the rest.
+        # Ties with the best of the others are listed once; the table has the rest.
         with_ties = versus is in_full[0] or in_full[0].planner != BEST_OTHER
         found.append((_capital(versus.planner), _versus_text(versus, with_ties=with_ties)))
     return found + _peer_findings([each for each in compared if each not in in_full])
 
 
 def _peer_findings(peers: Sequence[Versus]) -> list[Finding]:
-    """Return what is to be said of all peers together, and of each that is ever ahead."""
+    """Return the findings on all peers together, and on each that is ever ahead."""
     found: list[Finding] = []
     ratios = [(each.geometric_mean, each) for each in peers if each.geometric_mean is not None]
     if ratios:
-        told = ", ".join(
+        means = ", ".join(
             f"{each.planner} {format_ratio(mean)} ({len(each.ratios)})"
             for mean, each in sorted(ratios, key=lambda pair: pair[0])
         )
         text = (
             "objectives in multiples of the exact solver's, geometric means where both have "
-            f"plans (how often that is): {told}."
+            f"plans (how often that is): {means}."
         )
         found.append(("Peers", text))
     if ties := [each for each in peers if each.ties]:
-        told = ", ".join(f"{each.planner} in {len(each.ties)}" for each in ties)
-        found.append(("Peers as good as the exact solver", f"{told}."))
+        counts = ", ".join(f"{each.planner} in {len(each.ties)}" for each in ties)
+        found.append(("Peers as good as the exact solver", f"{counts}."))
     for each in peers:
         if each.losses or each.only_planner:
             found.append((each.planner, " ".join(_defeats(each))))
-    alike: dict[str, list[str]] = {}
+    by_trouble: dict[str, list[str]] = {}
     for each in peers:
-        if _is_no_match(each):
-            alike.setdefault(_troubles(each), []).append(each.planner)
-    if alike:
-        text = "; ".join(f"{', '.join(names)} ({trouble})" for trouble, names in alike.items())
+        if not each.outcomes["feasible"] and each.only_reference:
+            by_trouble.setdefault(_troubles(each), []).append(each.planner)
+    if by_trouble:
+        text = "; ".join(f"{', '.join(names)} ({trouble})" for trouble, names in by_trouble.items())
         found.append(("No feasible plan where the exact solver has one", f"{text}."))
     return found
-
-
-def _is_no_match(versus: Versus) -> bool:
-    return not versus.outcomes["feasible"] and bool(versus.only_reference)
 
 
 def _proof_sentences(reference: str, proofs: Proofs) -> list[str]:
@@ -125,15 +120,16 @@ def _proof_sentences(reference: str, proofs: Proofs) -> list[str]:
             text += f"{format_gap(worst.gap)} ({case_name(worst.case)})"
         sentences.append(f"{text}.")
     if proofs.infeasible:
-        sentences.append(f"It proves that no plan exists in {_listed_rows(proofs.infeasible)}.")
+        named = _listed([row.case for row in proofs.infeasible])
+        sentences.append(f"It proves that no plan exists in {named}.")
     if proofs.undecided:
-        told = "; ".join(
+        reasons = "; ".join(
             f"{case_name(row.case)}: {row.reason or row.status}"
             for row in proofs.undecided[:_LISTED]
         )
         more = len(proofs.undecided) - _LISTED
-        told += f"; and {more} more" if more > 0 else ""
-        sentences.append(f"It decides nothing in {len(proofs.undecided)}: {_ended(told)}")
+        reasons += f"; and {more} more" if more > 0 else ""
+        sentences.append(f"It decides nothing in {len(proofs.undecided)}: {_ended(reasons)}")
     return sentences
 
 
@@ -153,7 +149,7 @@ def _versus_text(versus: Versus, *, with_ties: bool) -> str:
 
 
 def _defeats(versus: Versus) -> list[str]:
-    """Return where the exact solver is worse than another planner."""
+    """Name the cases in which the exact solver is worse than another planner."""
     sentences: list[str] = []
     if versus.losses:
         sentences.append(
@@ -186,12 +182,13 @@ def _compared(versus: Versus) -> str:
         parts = ["in no case do both have a plan"]
     mean, most = versus.geometric_mean, versus.largest
     if mean is not None and most is not None and any(ratio != 1 for ratio, _ in versus.ratios):
-        told = f"{_object(versus)} is {format_ratio(mean)} times the exact one"
+        whose = "their" if versus.planner == BEST_OTHER else "its"
+        text = f"{whose} objective is {format_ratio(mean)} times the exact one"
         if len(versus.ratios) > 1:
-            told += " in the geometric mean"
+            text += " in the geometric mean"
             if most[0] > 1:
-                told += f", {format_ratio(most[0])} times at most ({case_name(most[1])})"
-        parts.append(told)
+                text += f", {format_ratio(most[0])} times at most ({case_name(most[1])})"
+        parts.append(text)
     if versus.without_ratio:
         parts.append(f"{counted(versus.without_ratio, noun)} with a value of zero not in the mean")
     if (troubles := _troubles(versus)) and versus.planner != BEST_OTHER:
@@ -212,12 +209,8 @@ def _troubles(versus: Versus) -> str:
     )
 
 
-def _object(versus: Versus) -> str:
-    return "their objective" if versus.planner == BEST_OTHER else "its objective"
-
-
 def _capital(text: str) -> str:
-    """Capitalise our own words; names of planners stay as they are."""
+    """Capitalise our own words; keep names of planners."""
     return f"{text[0].upper()}{text[1:]}" if text in (BEST_OTHER, "the others have") else text
 
 
@@ -237,10 +230,6 @@ def _check_sentences(study: Study) -> list[str]:
     ]
 
 
-def _listed_rows(rows: Sequence[PlannerRow]) -> str:
-    return _listed([row.case for row in rows])
-
-
 def _listed(keys: Sequence[CaseKey]) -> str:
     """Name some cases, each once, and count the others."""
     named = [
@@ -252,13 +241,13 @@ def _listed(keys: Sequence[CaseKey]) -> str:
 
 
 def case_name(key: CaseKey, *, with_model: bool = True) -> str:
-    """Return how sentences name a case."""
+    """Return the name of a case in a sentence."""
     memory = {"training": " in training", "weights": " by weights alone"}.get(key.memory_model, "")
     return f"{key.model} " * with_model + f"on {key.device_set} devices{memory}"
 
 
 def _noun(keys: Iterable[CaseKey]) -> str:
-    """Return what is counted: with several seeds a case has several answers."""
+    """Return the noun to count: with several seeds a case has several answers."""
     counts = Counter(keys)
     return "case" if max(counts.values(), default=1) == 1 else "answer"
 

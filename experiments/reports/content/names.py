@@ -1,4 +1,4 @@
-"""Names of the files of a report: made from names of models, and harmless whatever those are."""
+"""File names of a report, derived safely from any model name."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def slug(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReportFiles:
-    """Where the files beside a report are, relative to its folder.
+    """Paths of the files beside a report, relative to its folder.
 
     Attributes
     ----------
     stems : dict of CaseKey to str
-        The prefix of the names of all files of a case.
+        Prefix of all file names of a case.
     problems, traces : dict of CaseKey to str
-        The problem of a case, and its best plan as a pipeline in time.
+        Problem of a case, and timeline of its best plan.
     plans : dict of int to str
-        By the number of the row in its study; planners of a case with one plan share its file.
+        By row index in the study; equal plans of a case share a file.
     """
 
     stems: dict[CaseKey, str] = field(default_factory=dict)
@@ -48,9 +48,9 @@ class ReportFiles:
 
 
 def name_files(study: Study) -> ReportFiles:
-    """Give a file to every problem, every plan, and the best plan's trace of every case.
+    """Name the problem, the plans and the best plan's trace of every case.
 
-    Cases that come later change no name, so that the files of those before stay as they are.
+    Later cases change no earlier name, so that existing files stay valid.
     """
     files = ReportFiles()
     taken: set[str] = set()
@@ -79,7 +79,7 @@ def name_files(study: Study) -> ReportFiles:
 
 
 def _free(start: str, taken: set[str]) -> str:
-    """Return the first name that begins so and is not taken, and take it."""
+    """Return `start`, numbered if it is taken, and add it to `taken`."""
     name, count = start, 1
     while name in taken:
         count += 1

@@ -1,4 +1,4 @@
-"""The numbers behind the figures of a plan, as tables."""
+"""Tables of the numbers in the figures of a plan."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from solver import PartitionPlan, PartitionProblem
 from solver.model.quantities import MISSING, format_bytes, format_ns
 
 _WIDTH: Final = 160
-"""Letters of what a stage runs."""
+"""Characters for the modules of a stage."""
 
 
 def stage_words(
     problem: PartitionProblem, plan: PartitionPlan, width: int = _WIDTH
 ) -> tuple[str, ...]:
-    """Return what each stage of a plan runs, in `width` letters of the module tree."""
+    """Return the modules of each stage, each text at most `width` characters long."""
     tree = ModuleTree.of(problem)
     members: list[list[str]] = [[] for _ in plan.stages]
     for op in problem.operators:
@@ -27,7 +27,7 @@ def stage_words(
 
 
 def stage_table(details: PlanDetails, words: Sequence[str]) -> Table:
-    """Return the stages of a plan, each in `words`, and what they read from one another."""
+    """Return the stages of a plan, with their modules (`words`) and the bytes they read."""
     reads: list[list[str]] = [[] for _ in details.stages]
     for arc in details.arcs:
         size = format_bytes(arc.value_bytes + arc.gradient_bytes)
@@ -52,7 +52,7 @@ def stage_table(details: PlanDetails, words: Sequence[str]) -> Table:
 
 
 def device_table(details: PlanDetails) -> Table:
-    """Return what every device does and holds, the busiest one marked."""
+    """Return the load and the memory of every device, the busiest one marked."""
     used = [index for index, device in enumerate(details.devices) if device.operators]
     return tabulated(
         details.devices,
@@ -60,7 +60,7 @@ def device_table(details: PlanDetails) -> Table:
             "device": lambda device: device.device,
             "capacity": lambda device: format_bytes(device.capacity_bytes),
             "peak memory": lambda device: format_bytes(device.memory_bytes),
-            "of capacity": lambda device: share(device.memory_bytes, device.capacity_bytes),
+            "of capacity": lambda device: _share(device.memory_bytes, device.capacity_bytes),
             "weights": lambda device: format_bytes(device.weights_bytes),
             "operators": lambda device: f"{len(device.operators):,}",
             "compute": lambda device: format_ns(device.compute_ns),
@@ -74,8 +74,8 @@ def device_table(details: PlanDetails) -> Table:
     )
 
 
-def share(part: int, whole: int | None) -> str:
-    """Return a part of a whole in percent; only all of it reads as 100 %."""
+def _share(part: int, whole: int | None) -> str:
+    """Return a part of a whole in percent; only the whole reads as 100 %."""
     if not whole:
         return MISSING
     tenths = part * 1000 // whole

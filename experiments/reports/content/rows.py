@@ -1,4 +1,4 @@
-"""Tables of planners' answers, shared by the terminal, Markdown and HTML."""
+"""Tables of answers for the terminal, Markdown and HTML."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _Line: TypeAlias = tuple[Case, _Answers, PlannerRow | None]
 """A case, the answers to it, and the best one."""
 
 _IF_VARIED: Final = ("minimised", "memory model", "seed")
-"""Columns that only stand there where they say different things."""
+"""Columns shown only if their cells differ."""
 _LONGEST: Final = 120
 """Characters of a reason."""
 _IF_KNOWN: Final = ("to disk", "own memory", "why")
-"""Columns that only stand there where they say anything."""
+"""Columns shown only if a cell has a value."""
 _CASE: Final[Mapping[str, Callable[[CaseKey], str]]] = {
     "model": lambda key: key.model,
     "devices": lambda key: key.device_set,
@@ -33,15 +33,13 @@ _CASE: Final[Mapping[str, Callable[[CaseKey], str]]] = {
 def answers_table(rows: Sequence[PlannerRow], *, names_case: bool = True) -> Table:
     """Return a table of answers, the best of every case marked.
 
-    Columns that would say the same in every row, or nothing, are left out.
-
     Parameters
     ----------
     rows : sequence of PlannerRow
-        All of the cases to show, in their order.
+        All answers to the cases of the table, in order.
     names_case : bool
-        Whether model and devices stand in the table; without them its rows are of one case, and
-        say why they have no plan.
+        Show model and devices. Without them all rows are of one case, and show the reason for a
+        missing plan.
     """
     cases = rows_by_case(rows)
     best = {id(best_row(answers)) for answers in cases.values()}
@@ -69,7 +67,6 @@ def answers_table(rows: Sequence[PlannerRow], *, names_case: bool = True) -> Tab
         marked=[index for index, row in enumerate(rows) if id(row) in best],
     )
     unknown = [name for name in _IF_KNOWN if {*table.column(name)} <= {MISSING, ""}]
-    # Among answers to other cases there is no room for reasons.
     named = ("why",) if names_case else ("model", "devices")
     return table.without((*unknown, *named)).without_alike(_IF_VARIED)
 
@@ -83,12 +80,12 @@ def _known(value: int | None, words: Callable[[int], str]) -> str:
 
 
 def overview_table(study: Study, *, with_splits: bool = False) -> Table:
-    """Return one line for each case: the best plan, who found it, and whether it is proven.
+    """Return a row for each case: its best plan, the planner that found it, and its proof.
 
     Parameters
     ----------
     with_splits : bool
-        Whether it says that models split by plans compute the same, too.
+        Add the comparison of split models with the original.
     """
     rows = rows_by_case(study.rows)
     found = [(case, rows.get(case.key, ())) for case in study.cases]
@@ -126,7 +123,7 @@ def overview_table(study: Study, *, with_splits: bool = False) -> Table:
 
 
 def _split_words(equal: Sequence[bool]) -> str:
-    """Return whether the model split by plans of a case computes what the model computes."""
+    """Return the outcome of the split checks of a case."""
     if not equal:
         return MISSING
     if all(equal):
@@ -135,7 +132,7 @@ def _split_words(equal: Sequence[bool]) -> str:
 
 
 def exact_table(rows: Iterable[PlannerRow]) -> Table:
-    """Return all answers with the numbers that others compute with, in bytes and nanoseconds."""
+    """Return all answers with exact numbers, in bytes and nanoseconds."""
 
     def number(value: float | None) -> str:
         return "" if value is None else str(value)
@@ -169,7 +166,7 @@ def exact_table(rows: Iterable[PlannerRow]) -> Table:
 
 
 def rows_by_case(rows: Iterable[PlannerRow]) -> Mapping[CaseKey, tuple[PlannerRow, ...]]:
-    """Return the answers to each case, in their order."""
+    """Group answers by case, in their order."""
     cases: dict[CaseKey, list[PlannerRow]] = {}
     for row in rows:
         cases.setdefault(row.case, []).append(row)
@@ -177,7 +174,7 @@ def rows_by_case(rows: Iterable[PlannerRow]) -> Mapping[CaseKey, tuple[PlannerRo
 
 
 def status_words(row: PlannerRow) -> str:
-    """Return how an answer ended, in words."""
+    """Return the status of an answer in words."""
     if row.status == "infeasible":
         return "no plan exists"
     if row.status == "unknown":
@@ -190,13 +187,13 @@ def status_words(row: PlannerRow) -> str:
 def _values(objective: Sequence[str], values: Sequence[int] | None) -> str:
     if values is None:
         return MISSING
-    # A search that ended early has bounds of the first objectives only.
+    # A search that ended early has bounds for the first objectives only.
     pairs = zip(objective, values, strict=False)
     return ", ".join(format_value(name, value) for name, value in pairs)
 
 
 def _change(row: PlannerRow, baseline: str, answers: Iterable[PlannerRow]) -> str:
-    """Return the change of the first objective against a baseline's answer to the case."""
+    """Return the change of the first objective from a baseline's answer to the case."""
     known = [other for other in answers if other.planner == baseline and has_plan(other)]
     other = next((each for each in known if each.seed == row.seed), known[0] if known else None)
     if other is None or row.planner == baseline or not has_plan(row):
@@ -217,7 +214,7 @@ def format_change(old: int, new: int) -> str:
 
 
 def _status(case: Case, answers: _Answers, best: PlannerRow | None) -> str:
-    """Return whether anyone proves that the best plan is the best, or why there is none."""
+    """Return the proof status of the best plan, or the reason for there being none."""
     if best is None:
         if case.reason or not answers:
             return case.reason or "not answered"
@@ -229,7 +226,7 @@ def _status(case: Case, answers: _Answers, best: PlannerRow | None) -> str:
 
 
 def _least_gap(row: PlannerRow, answers: Iterable[PlannerRow]) -> float | None:
-    """Return the gap of the best plan to the best bound that anyone proves."""
+    """Return the gap of the best plan to the best proven bound."""
     bounds = [each.bound[0] for each in answers if each.bound]
     if row.objective is None or not bounds:
         return None

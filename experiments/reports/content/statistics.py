@@ -1,9 +1,9 @@
-"""How planners compare over all cases of a study, counted and averaged.
+"""Comparison of planners over all cases of a study.
 
-Ratios of objectives are averaged by their geometric mean, which does not depend on what is divided
-by what (Fleming and Wallace, "How not to lie with statistics", CACM 1986). Better and worse are
-decided on all objectives in their order, as exact integers; ratios are of the first one. What has
-no ratio, because a plan is missing or a value is zero, is left out of the mean and counted.
+Ratios of objectives are averaged by their geometric mean, which does not depend on the choice of
+the divisor (Fleming and Wallace, "How not to lie with statistics", CACM 1986). Better and worse
+compare all objectives in order, as exact integers; ratios are of the first one. Cases without a
+ratio, because a plan is missing or a value is zero, are left out of the mean and counted.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from typing import Final
 from experiments.comparison.records import EXACT_PLANNERS, FAILURES, CaseKey, PlannerRow
 
 BOUNDING_PLANNERS: Final = (*EXACT_PLANNERS, "coarse")
-"""Ours that prove bounds: they are no peers of the exact solver."""
+"""Solvers of ours that prove bounds; they do not count as peers."""
 BEST_OTHER: Final = "best of the others"
 """For each case the best plan of all planners that prove nothing."""
 
 OUTCOMES: Final = ("feasible", "spills", "failures", "proven_none", "no_plan")
-"""How an answer ends: with a feasible plan, proven or not; with weights on disk, and no plan of all
-operators on the devices; with an error, or ended for its time or memory; with a proof that no plan
-exists; and any other, which found nothing or breaks limits."""
+"""Outcomes of an answer: a feasible plan, proven or not; weights on disk, so that the devices do
+not hold all operators; an error, or a limit of time or memory exceeded; a proof that no plan
+exists; and any other, without a plan or with one that breaks limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Versus:
-    """One planner beside the exact solver, over the cases that both were given.
+    """One planner against the exact solver, over the cases given to both.
 
     Attributes
     ----------
     planner, reference : str
-        With the steps that they left out.
+        The two names, with the search steps left out.
     method : str
-        The planner alone.
+        Name of the planner alone.
     outcomes : mapping of str to int
-        How often the planner's answers ended in each of `OUTCOMES`.
+        Number of the planner's answers for each of `OUTCOMES`.
     wins, ties, losses : tuple of CaseKey
-        Where both have feasible plans and the exact solver's is better, equally good, worse.
+        Both plans are feasible, and the exact solver's is better, equally good, worse.
     only_reference, only_planner, neither : tuple of CaseKey
-        Where one of them, or none, has a feasible plan.
+        One or none of the two plans is feasible.
     ratios : tuple of (float, CaseKey)
-        The planner's first objective divided by the exact solver's, where both are positive.
+        The planner's first objective divided by the exact solver's, both positive.
     without_ratio : int
-        Cases where both have plans but a value is zero.
+        Number of cases with both plans and a value of zero.
     median_s : float or None
-        Wall time of the planner's answers.
+        Median wall time of the planner's answers.
     """
 
     planner: str
@@ -68,35 +68,35 @@ class Versus:
 
     @property
     def compared(self) -> int:
-        """Cases where both have feasible plans."""
+        """Number of cases where both have feasible plans."""
         return len(self.wins) + len(self.ties) + len(self.losses)
 
     @property
     def geometric_mean(self) -> float | None:
-        """Of the ratios; above 1 the exact solver is better. None without ratios."""
+        """Geometric mean of the ratios; above 1 the exact solver is better."""
         return geometric_mean([ratio for ratio, _ in self.ratios])
 
     @property
     def largest(self) -> tuple[float, CaseKey] | None:
-        """The ratio most in favour of the exact solver; the first of several."""
+        """The first ratio most in favour of the exact solver."""
         return max(self.ratios, key=lambda pair: pair[0], default=None)
 
     @property
     def least(self) -> tuple[float, CaseKey] | None:
-        """The ratio least in favour of the exact solver; the first of several."""
+        """The first ratio least in favour of the exact solver."""
         return min(self.ratios, key=lambda pair: pair[0], default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Proofs:
-    """What the exact solver proves.
+    """Answers of the exact solver by their proof.
 
     Attributes
     ----------
     rows : tuple of PlannerRow
-        All of its answers.
+        All answers.
     optimal, infeasible, open, undecided : tuple of PlannerRow
-        Proven best; proven that no plan exists; a plan with a gap; no plan and no proof.
+        A proven optimum; a proof that no plan exists; a plan with a gap; neither plan nor proof.
     """
 
     rows: tuple[PlannerRow, ...]
@@ -107,40 +107,40 @@ class Proofs:
 
     @property
     def median_proof_s(self) -> float | None:
-        """Median time to a proof of an optimum; None without one."""
+        """Median seconds to a proof of optimality; None without one."""
         times_s = [row.wall_time_s for row in self.optimal]
         return statistics.median(times_s) if times_s else None
 
     @property
     def longest_proof(self) -> PlannerRow | None:
-        """The proof of an optimum that took longest."""
+        """The answer with the slowest proof of optimality."""
         return max(self.optimal, key=lambda row: row.wall_time_s, default=None)
 
     @property
     def median_gap(self) -> float | None:
-        """Median gap of the plans that are not proven; None without one that is known."""
+        """Median known gap of the plans without proof; None if none is known."""
         gaps = [row.gap for row in self.open if row.gap is not None]
         return statistics.median(gaps) if gaps else None
 
     @property
     def largest_gap(self) -> PlannerRow | None:
-        """The plan with the largest gap that is known."""
+        """The answer with the largest known gap."""
         known = [row for row in self.open if row.gap is not None]
         return max(known, key=lambda row: row.gap or 0.0, default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All planners beside the exact solver, for the cases of one objective.
+    """All planners against the exact solver, for the cases of one objective.
 
     Attributes
     ----------
     objective : tuple of str
-        Of these cases; values of others cannot be averaged with theirs.
+        Objective of the cases; values of different objectives are never averaged.
     reference : str or None
-        The exact solver; None where none was asked, so that nothing is compared.
+        The exact solver; None if none was asked, and nothing is compared.
     proofs : Proofs
-        Of the exact solver.
+        Answers of the exact solver.
     compared : tuple of Versus
         One for each other planner.
     """
@@ -152,14 +152,14 @@ class Comparison:
 
 
 def geometric_mean(ratios: Sequence[float]) -> float | None:
-    """Return the geometric mean of some ratios; None of none."""
+    """Return the geometric mean of ratios; None if there are none."""
     if not ratios:
         return None
     return math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
 
 
 def comparisons(rows: Iterable[PlannerRow]) -> tuple[Comparison, ...]:
-    """Return how planners compare, once for each objective."""
+    """Compare planners, once for each objective."""
     groups: dict[tuple[str, ...], list[PlannerRow]] = {}
     for row in rows:
         groups.setdefault(row.case.objective, []).append(row)
@@ -173,9 +173,9 @@ def comparisons(rows: Iterable[PlannerRow]) -> tuple[Comparison, ...]:
 
 
 def reference_planner(rows: Iterable[PlannerRow]) -> str | None:
-    """Return the exact planner that the others are measured by; None without one.
+    """Return the exact planner to compare with, or None.
 
-    One that leaves out steps is taken only where no exact planner leaves out none.
+    Planners with all their steps take precedence over ones with steps left out.
     """
     exact = [row for row in rows if row.planner in EXACT_PLANNERS]
     first = min(
@@ -187,7 +187,7 @@ def reference_planner(rows: Iterable[PlannerRow]) -> str | None:
 
 
 def outcomes_of(rows: Iterable[PlannerRow]) -> Mapping[str, int]:
-    """Count how answers ended, each once."""
+    """Count answers by outcome."""
     counts = dict.fromkeys(OUTCOMES, 0)
     for row in rows:
         counts[_outcome(row)] += 1
@@ -205,7 +205,7 @@ def _outcome(row: PlannerRow) -> str:
 
 
 def proofs_of(rows: Iterable[PlannerRow]) -> Proofs:
-    """Return what answers of an exact solver prove."""
+    """Group answers of an exact solver by their proof."""
     own = tuple(rows)
     left = [row for row in own if row.status not in ("optimal", "infeasible")]
     return Proofs(
@@ -228,13 +228,12 @@ def compare_planners(rows: Sequence[PlannerRow], reference: str) -> tuple[Versus
     Returns
     -------
     tuple of Versus
-        In the order in which planners first answer; the best of the others is last, and is there
-        only if there are several.
+        In the order of first answers; with several peers, the best of the others is last.
 
     Notes
     -----
-    With several seeds a case is counted once for each seed, and a planner that has one answer
-    gives it for every seed.
+    With several seeds a case counts once for each seed, and a planner's only answer stands for
+    every seed.
     """
     by_planner: dict[str, list[PlannerRow]] = {}
     for row in rows:
@@ -250,7 +249,7 @@ def compare_planners(rows: Sequence[PlannerRow], reference: str) -> tuple[Versus
 
 
 def _best_of(by_planner: Mapping[str, list[PlannerRow]], peers: Sequence[str]) -> list[PlannerRow]:
-    """Return the best answer to each case; with seeds, the best that any seed gave."""
+    """Return the best answer to each case over all seeds."""
     best: dict[CaseKey, PlannerRow] = {}
     for name in peers:
         for row in by_planner[name]:
@@ -268,7 +267,7 @@ def _beats(row: PlannerRow, other: PlannerRow) -> bool:
 
 
 def has_plan(row: PlannerRow) -> bool:
-    """Return whether an answer has a feasible plan with known objectives."""
+    """Return True if an answer has a feasible plan with known objectives."""
     return row.feasible and row.objective is not None
 
 
@@ -311,7 +310,7 @@ def _versus(
 def _pairs(
     answers: Sequence[PlannerRow], exact: Sequence[PlannerRow]
 ) -> list[tuple[PlannerRow, PlannerRow]]:
-    """Return answers to the same case of the same seed, an only answer for every seed."""
+    """Pair answers by case and seed; an only answer stands for every seed."""
     pairs: list[tuple[PlannerRow, PlannerRow]] = []
     ours_of, theirs_of = _by_case(exact), _by_case(answers)
     for case, ours in ours_of.items():

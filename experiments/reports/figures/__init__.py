@@ -1,1 +1,1 @@
-"""Plain data drawn by matplotlib, as SVG and PDF."""
+"""Figures drawn by matplotlib, as SVG and PDF."""

@@ -1,8 +1,8 @@
-"""What every device does and holds: its load in parts, and its memory at the peak by kind."""
+"""Figure of the devices: load by part, and peak memory by kind."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -23,7 +23,6 @@ from experiments.reports.figures.drawing import (
     short_text,
     unit_of,
 )
-from fx_bridge.presentation.alive import Alive
 from fx_bridge.presentation.details import PlanDetails
 from solver.model.quantities import format_bytes, format_ns
 
@@ -36,10 +35,10 @@ _TOP: Final = 44.0
 _BOTTOM: Final = 22.0
 _LONGEST: Final = 19
 _LETTER: Final = 4.4
-"""Width of a letter of a name, of which there are at most `_LONGEST`."""
+"""Points for each of at most `_LONGEST` characters of a name."""
 _PANEL: Final = 0.31
 _FAR: Final = 3
-"""Times the largest peak."""
+"""Capacities beyond this multiple of the largest peak are off the axis."""
 _LOADS: Final = {"compute": BLUE, "send": ORANGE, "receive": SKY}
 _ALIVE: Final = {
     "weights": (BLUE, ("weight",)),
@@ -47,18 +46,18 @@ _ALIVE: Final = {
     "kept for backward": (GREEN, ("saved", "earlier")),
     "workspace": (YELLOW, ("workspace",)),
 }
-"""Of each part of the peak, its colour and the kinds of what is alive."""
+"""Colour of each part of the peak, and the kinds of live tensors in it."""
 
 
 def devices_figure(name: str, details: PlanDetails) -> Picture:
-    """Return loads at the left and memory at the right, a row for each device."""
+    """Draw loads at the left and memory at the right, a row for each device."""
     height = _TOP + _ROW * len(details.devices) + _BOTTOM
-    told = "; ".join(
+    words = "; ".join(
         f"{each.device}: load {format_ns(each.load_ns)}, {format_bytes(each.memory_bytes)} of "
         f"{format_bytes(each.capacity_bytes)}"
         for each in details.devices
     )
-    title = f"Load and memory of every device. {told}"
+    title = f"Load and memory of every device. {words}"
     return Picture(name, title, height, lambda figure: _paint(figure, details, height))
 
 
@@ -86,7 +85,7 @@ def _draw_loads(axes: Axes, details: PlanDetails) -> None:
         "send": [each.send_ns for each in details.devices],
         "receive": [each.receive_ns for each in details.devices],
     }
-    bars = {what: (_LOADS[what], sizes) for what, sizes in parts.items()}
+    bars = {part: (_LOADS[part], sizes) for part, sizes in parts.items()}
     _draw_bars(axes, "Load", bars, TIME_UNITS, overlap=details.overlap)
     axes.axvline(most_ns, color=VERMILLION, linewidth=1.2, linestyle=(0, (4, 2)))
     for row, each in enumerate(details.devices):
@@ -96,19 +95,19 @@ def _draw_loads(axes: Axes, details: PlanDetails) -> None:
 
 def _draw_memory(axes: Axes, details: PlanDetails) -> None:
     bars = {
-        what: (
+        part: (
             colour,
             [
                 sum(item.size_bytes for item in alive if item.kind in kinds)
                 for alive in details.alive
             ],
         )
-        for what, (colour, kinds) in _ALIVE.items()
+        for part, (colour, kinds) in _ALIVE.items()
     }
     _draw_bars(axes, "Memory at the peak", bars, BYTE_UNITS)
     most_bytes = max(each.memory_bytes for each in details.devices)
     limits = [each.capacity_bytes or 0 for each in details.devices]
-    # Where capacities are far off, numbers say them.
+    # Capacities off the axis appear as numbers only.
     axes.set_xlim(right=1.04 * max(1, most_bytes, min(max(limits), _FAR * most_bytes)))
     for row, each in enumerate(details.devices):
         words = format_bytes(each.memory_bytes)
@@ -118,10 +117,6 @@ def _draw_memory(axes: Axes, details: PlanDetails) -> None:
             words += f" of {format_bytes(capacity)}"
         over = capacity is not None and each.memory_bytes > capacity
         _write_beside(axes, row, words, color=VERMILLION if over else INK)
-
-
-def _bytes_of(alive: Iterable[Alive], kinds: Collection[str]) -> int:
-    return sum(item.size_bytes for item in alive if item.kind in kinds)
 
 
 def _write_beside(axes: Axes, row: int, text: str, **style: Any) -> None:
@@ -137,16 +132,16 @@ def _draw_bars(
     *,
     overlap: bool = False,
 ) -> None:
-    """Draw the parts end to end or, where they overlap, one below the other."""
+    """Draw the parts end to end or, if they overlap, one below the other."""
     count = len(next(iter(parts.values()))[1])
     ends = [0] * count
     height = 0.66 / (len(parts) if overlap else 1)
-    for place, (what, (colour, sizes)) in enumerate(parts.items()):
+    for place, (part, (colour, sizes)) in enumerate(parts.items()):
         if not any(sizes):
             continue
         shift = (place - (len(parts) - 1) / 2) * height if overlap else 0.0
         rows = [row + shift for row in range(count)]
-        axes.barh(rows, sizes, height, left=ends, color=colour, linewidth=0, label=what)
+        axes.barh(rows, sizes, height, left=ends, color=colour, linewidth=0, label=part)
         if not overlap:
             ends = [end + size for end, size in zip(ends, sizes, strict=True)]
     size, unit = unit_of([*ends, *(size for _, sizes in parts.values() for size in sizes)], units)

@@ -1,4 +1,4 @@
-"""Every answer as a dot: a row for each planner, its objective in multiples of the best bound."""
+"""Figure of all answers: a row for each planner, objectives in multiples of the best bound."""
 
 from __future__ import annotations
 
@@ -29,16 +29,15 @@ _TOP: Final = 36.0
 _BOTTOM: Final = 34.0
 _LONGEST: Final = 26
 _LETTER: Final = 5.2
-"""Width of a letter of a name, of which there are at most `_LONGEST`."""
+"""Points for each of at most `_LONGEST` characters of a name."""
 _RIGHT: Final = 108.0
 _MARKS: Final = "os^Dv<>P"
-_MOST_SETS: Final = len(_MARKS)
-"""More sets of devices than this share one mark."""
+"""One for each set of devices; more sets share the first."""
 _TICKS: Final = (1.02, 1.05, 1.1, 1.2, 1.5, 2, 3, 5, 7, 10)
 
 
 def dots_figure(name: str, dots: Dots) -> Picture:
-    """Return the answers of all planners to the cases of one objective."""
+    """Draw the answers of all planners to the cases of one objective."""
     height = _TOP + _ROW * len(dots.planners) + _BOTTOM
     means = ", ".join(f"{each.planner} {format_ratio(each.mean)}" for each in dots.planners)
     title = f"Objectives in multiples of the best bound, geometric means: {means}"
@@ -86,13 +85,13 @@ def _write_beside(axes: Axes, row: float, x: float, text: str, **style: Any) -> 
 
 
 def _mark_answers(axes: Axes, planners: tuple[PlannerDots, ...]) -> None:
-    """Draw the dots, those of each set of devices with a mark and a line of its own."""
+    """Draw the dots, with a mark and a lane for each set of devices."""
     names = dict.fromkeys(key.device_set for each in planners for _, key in each.ratios)
     sets = {name: place for place, name in enumerate(names)}
-    are_told = len(sets) <= _MOST_SETS
-    lanes = len(sets) if are_told else 1
+    has_marks = len(sets) <= len(_MARKS)
+    lanes = len(sets) if has_marks else 1
     for name, place in sets.items():
-        lane = place if are_told else 0
+        lane = place if has_marks else 0
         places = [
             (ratio, row + (lane - (lanes - 1) / 2) * 0.62 / max(lanes, 2))
             for row, each in enumerate(planners)
@@ -111,7 +110,7 @@ def _mark_answers(axes: Axes, planners: tuple[PlannerDots, ...]) -> None:
             clip_on=False,
             label=short_text(name, 40),
         )
-    if are_told:
+    if has_marks:
         axes.legend(
             loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=4, handletextpad=0.1, fontsize=8.5
         )
@@ -129,7 +128,7 @@ def _mark_answers(axes: Axes, planners: tuple[PlannerDots, ...]) -> None:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Return round ratios between two, 1 among them.
+    """Return round ratios between `low` and `high`, with 1.
 
     Examples
     --------

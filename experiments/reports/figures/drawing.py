@@ -1,6 +1,6 @@
-"""Figures by matplotlib, as SVG whose text stays text and as PDF, the same bytes for the same plan.
+"""Pictures by matplotlib, byte for byte reproducible: SVG with its text as text, and PDF.
 
-Importing this loads matplotlib: only what draws imports it.
+Importing this module loads matplotlib.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from typing import Any, Final
 
 from solver.model.text import printable
 
-# Said before it is imported: where the home folder cannot be written to, it warns on every import.
+# Before the import, which warns if the home folder is not writable.
 logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
 from matplotlib import rc_context  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 
 WIDTH: Final = 760.0
-"""Of every figure, in points."""
+"""Width of every figure, in points."""
 
 INK, MUTED, GRID, PAPER = "#1b1b1b", "#5f5f5f", "#dcdcdc", "#fefefe"
 BLUE, ORANGE, GREEN, VERMILLION = "#0072b2", "#e69f00", "#009e73", "#d55e00"
 SKY, PURPLE, YELLOW = "#56b4e9", "#cc79a7", "#f0e442"
 PALETTE: Final = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION, YELLOW, MUTED)
-"""Okabe and Ito's, which all kinds of colour vision tell apart."""
+"""Okabe and Ito's palette, safe for colour-blind readers."""
 TIME_UNITS: Final = ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns"))
 BYTE_UNITS: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "B"))
 OBJECTIVE_UNITS: Final = {
@@ -48,14 +48,14 @@ _VARIABLES: Final = {
     BLUE: "--blue",
     GREEN: "--green",
 }
-"""Colours that pages have others for in the dark."""
+"""CSS variables of the colours that differ in a dark page."""
 
 _STYLE: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",
     "pdf.fonttype": 42,
-    # A name with dollars is a name.
+    # Names may contain dollars.
     "text.parse_math": False,
-    # It comes with matplotlib, so that layouts are the same everywhere.
+    # Bundled with matplotlib, for the same layout everywhere.
     "font.family": "DejaVu Sans",
     "font.size": 9,
     "text.color": INK,
@@ -90,13 +90,13 @@ class Picture:
     Parameters
     ----------
     name : str
-        Figures of one page have different ones, so that their identifiers differ.
+        Name unique on a page, the salt of the SVG identifiers.
     title : str
-        Its contents in words, for screen readers.
+        Contents in words, for screen readers.
     height : float
-        In points.
+        Height in points.
     paint : callable
-        Draws into the empty figure, whenever it is asked.
+        Function that draws into an empty figure.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Picture:
 
     @cached_property
     def svg(self) -> str:
-        """The figure without scripts and links; all text in it is text."""
+        """The figure as SVG without scripts and links."""
         stream = io.StringIO()
         with self._painted() as figure:
             figure.savefig(stream, format="svg", metadata={"Date": None})
@@ -117,7 +117,7 @@ class Picture:
 
     @cached_property
     def pdf(self) -> bytes:
-        """The same with its fonts, which takes five times as long."""
+        """The figure as PDF with its fonts, five times as slow as SVG."""
         stream = io.BytesIO()
         with self._painted() as figure:
             metadata = {"CreationDate": None, "Title": printable(self._title)}
@@ -126,13 +126,13 @@ class Picture:
 
     @property
     def inline(self) -> str:
-        """The SVG for a page that says by CSS what ink and paper are."""
+        """The SVG for a page that defines the colours by CSS."""
         return _TAG.sub(_with_variables, self.svg)
 
     @contextlib.contextmanager
     def _painted(self) -> Iterator[Figure]:
         with rc_context({**_STYLE, "svg.hashsalt": self._name}), warnings.catch_warnings():
-            # Of letters that the font lacks: in the SVG they are there.
+            # Glyphs missing in the font; the SVG still has the text.
             warnings.simplefilter("ignore")
             figure = Figure(figsize=(WIDTH / 72, self._height / 72))
             self._paint(figure)
@@ -140,7 +140,7 @@ class Picture:
 
 
 def _tidy(svg: str, title: str) -> str:
-    """Return an SVG of matplotlib with a title and without what nothing needs."""
+    """Add a title to an SVG of matplotlib, and drop its unused parts."""
     svg = re.sub(r"\s*\n\s*", " ", _DROPPED.sub("", svg)).replace("> <", "><").strip()
     used = set(re.findall(r"#([\w-]+)", "".join(_TAG.findall(svg))))
 
@@ -163,7 +163,7 @@ def _with_variables(tag: re.Match[str]) -> str:
 
 
 def short_text(text: str, most: int) -> str:
-    """Return a text in at most `most` letters: the beginning and the end of a long one.
+    """Shorten a text to at most `most` characters, its beginning and its end.
 
     Examples
     --------
@@ -178,6 +178,6 @@ def short_text(text: str, most: int) -> str:
 
 
 def unit_of(values: Sequence[float], units: Sequence[tuple[int, str]]) -> tuple[int, str]:
-    """Return the largest unit that fits the largest of some values."""
+    """Return the largest unit not above the largest value."""
     most = max(values, default=0)
     return next((entry for entry in units if entry[0] <= most), units[-1])

@@ -1,8 +1,8 @@
-"""Memory of each device against what is minimised: a curve for every planner."""
+"""Figure of objective against device memory: a curve for every planner."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
@@ -28,17 +28,16 @@ _MARKS: Final = "s^DvP<>"
 
 
 def frontier_figure(name: str, frontier: Frontier) -> Picture:
-    """Return a frontier: the exact solver's line, and a mark for each answer of the others.
+    """Draw a frontier: the exact solver's line, and a mark for each answer of the others.
 
-    The line keeps its height until the next size of devices: what fits in less memory fits in
-    more.
+    The line is a step function: a plan that fits in less memory fits in more.
     """
     exact = frontier.curves[frontier.exact]
-    told = "; ".join(
+    words = "; ".join(
         f"{format_bytes(size)}: {format_value(frontier.objective, value)}"
         for size, value in zip(frontier.memory_bytes, exact, strict=True)
     )
-    title = f"Memory of each device against {frontier.objective}, {frontier.exact}: {told}"
+    title = f"Memory of each device against {frontier.objective}, {frontier.exact}: {words}"
     return Picture(name, title, _HEIGHT, lambda figure: _paint(figure, frontier))
 
 
@@ -68,33 +67,12 @@ def _draw_curve(axes: Axes, frontier: Frontier, planner: str, place: int) -> Non
     label = short_text(planner, 28) if points else f"{short_text(planner, 20)}: nothing fits"
     xs, ys = [x for x, _ in points], [y for _, y in points]
     colour = PALETTE[place % len(PALETTE)]
-    # The exact solver's line is above all others.
-    above = 3 if place else 4
+    style: dict[str, Any] = {"color": colour, "markersize": 6, "label": label}
     if place:
-        mark = _MARKS[(place - 1) % len(_MARKS)]
-        axes.plot(
-            xs,
-            ys,
-            color=colour,
-            marker=mark,
-            markersize=6,
-            linewidth=0.9,
-            linestyle=(0, (4, 2)),
-            markeredgecolor=INK,
-            markeredgewidth=0.4,
-            label=label,
-            zorder=above,
-        )
-        return
-    axes.plot(
-        xs,
-        ys,
-        color=colour,
-        marker="o",
-        markersize=6,
-        linewidth=2.2,
-        drawstyle="steps-post",
-        markerfacecolor=PAPER,
-        label=label,
-        zorder=above,
-    )
+        mark, dashes = _MARKS[(place - 1) % len(_MARKS)], (0, (4, 2))
+        style |= {"marker": mark, "markeredgecolor": INK, "markeredgewidth": 0.4}
+        axes.plot(xs, ys, linewidth=0.9, linestyle=dashes, zorder=3, **style)
+    else:
+        # The exact solver's line is above all others.
+        style |= {"marker": "o", "markerfacecolor": PAPER}
+        axes.plot(xs, ys, linewidth=2.2, drawstyle="steps-post", zorder=4, **style)

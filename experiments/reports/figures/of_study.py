@@ -1,4 +1,4 @@
-"""The figures of a report with their words."""
+"""Figures of a report with their titles and captions."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from solver import PartitionPlan, PartitionProblem
 from solver.io.json_files import plan_to_json, problem_digest
 
 _MOST_KEPT: Final = 256
-"""Plans whose figures are kept: a comparison writes its report after each model."""
+"""Plans with cached figures: a comparison writes its report after each model."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShownPlan:
-    """What a report has of one plan.
+    """One plan in a report.
 
     Attributes
     ----------
     figures : tuple of Figure
-        Its stages, and its devices.
+        Stages and devices.
     stages, devices : Table
         The same in numbers.
     trace : dict
-        The plan as a pipeline in time.
+        Timeline of the plan as a pipeline.
     """
 
     figures: tuple[Figure, ...]
@@ -47,7 +47,7 @@ class ShownPlan:
 
 @dataclass(frozen=True)
 class _Key:
-    """What a plan is told from others by."""
+    """Cache key of a plan: its figures' stem, the problem's digest and the plan as JSON."""
 
     stem: str
     digest: str
@@ -57,12 +57,12 @@ class _Key:
 
 
 def shown_plan(stem: str, case: Case, plan: PartitionPlan) -> ShownPlan:
-    """Return what is shown of a plan, made once in a process.
+    """Return the figures, tables and trace of a plan, cached within the process.
 
     Parameters
     ----------
     stem : str
-        The prefix of the names of its figures.
+        Prefix of the figures' file names.
     """
     assert case.problem is not None
     digest = case.digest or problem_digest(case.problem)
@@ -76,12 +76,7 @@ def _shown(key: _Key) -> ShownPlan:
     quotient, devices = f"{key.stem}-quotient", f"{key.stem}-devices"
     return ShownPlan(
         (
-            Figure(
-                quotient,
-                "Stages",
-                "",
-                stages_figure(quotient, details, words),
-            ),
+            Figure(quotient, "Stages", "", stages_figure(quotient, details, words)),
             Figure(
                 devices,
                 "Devices",
@@ -112,7 +107,7 @@ def dots_block(number: int, dots: Dots) -> Figure:
 
 
 def frontier_block(number: int, frontier: Frontier) -> Figure:
-    """Return the figure of what less memory costs."""
+    """Return the figure of objective against device memory."""
     name = f"frontier-{number}"
     return Figure(
         name,

@@ -1,8 +1,8 @@
-"""The stages of a plan, one below the other, and what passes between them."""
+"""Figure of the stages of a plan and the bytes transferred between them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -32,20 +32,20 @@ _TOP: Final = 20.0
 _BOTTOM: Final = 18.0
 _TALL, _FLAT, _LEAST = 34.0, 17.0, 9.0
 _MOST_TALL, _MOST_FLAT = 16, 48
-"""Stages whose rows have two lines, and one."""
+"""Most stages with rows of two lines, and of one."""
 _DEVICE: Final = 104.0
 _TIMES: Final = 150.0
 _LETTER: Final = 4.75
-"""Width of a letter, on the safe side."""
+"""Upper bound on the width of a character."""
 _LABELLED: Final = 36.0
-"""From this distance of arcs on they say their bytes."""
+"""Least distance of arcs with labels."""
 _MOST_ARCS: Final = 215.0
-"""For arcs, at the left."""
+"""Width for arcs, at the left."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Where things are, in points from the left and the top."""
+    """Layout of the figure, in points from the left and the top."""
 
     row: float
     spacing: float
@@ -53,46 +53,39 @@ class _Places:
 
     @property
     def letters(self) -> int:
-        """Room for what a stage runs."""
-        room = int((WIDTH - _TIMES - 12 - self.left - _DEVICE) / _LETTER)
-        # With one line its number of operators stands behind it.
-        return room if self.row == _TALL else room - 18
+        """Characters for the modules of a stage."""
+        count = int((WIDTH - _TIMES - 12 - self.left - _DEVICE) / _LETTER)
+        # A single line ends in the number of operators.
+        return count if self.row == _TALL else count - 18
 
     def middle(self, stage: int) -> float:
-        """Return the height of a stage."""
         return _TOP + self.row * (stage + 0.5)
 
 
 def stages_figure(
     name: str, details: PlanDetails, words: Callable[[int], Sequence[str]]
 ) -> Picture:
-    """Return the quotient graph of a plan.
+    """Draw the quotient graph of a plan.
 
     Parameters
     ----------
     words : callable
-        Returns the words for each stage, in at most a given number of letters.
+        Returns the modules of each stage, in at most a given number of characters.
     """
     count = len(details.stages)
     row = _TALL if count <= _MOST_TALL else _FLAT if count <= _MOST_FLAT else _LEAST
     height = _TOP + row * count + _BOTTOM
-    told = "; ".join(
+    summary = "; ".join(
         f"stage {stage.number} on {stage.device}: {counted(stage.operators, 'operator')}, "
         f"{format_ns(stage.time_ns)}"
         for stage in details.stages
     )
     return Picture(
         name,
-        f"Stages of a plan and the bytes between them. {told}",
+        f"Stages of a plan and the bytes between them. {summary}",
         height,
         lambda figure: _paint(figure, details, words, height, row),
     )
-
-
-def stage_colours(details: PlanDetails) -> Mapping[str, str]:
-    """Return a colour for each device of a pipeline, by rank."""
-    devices = details.pipeline.devices
-    return {device: PALETTE[rank % len(PALETTE)] for rank, device in enumerate(devices)}
 
 
 def _paint(
@@ -117,7 +110,8 @@ def _paint(
     if spacing >= _LABELLED:
         for arc in details.arcs:
             _label_arc(axes, arc, places)
-    colours = stage_colours(details)
+    devices = details.pipeline.devices
+    colours = {device: PALETTE[rank % len(PALETTE)] for rank, device in enumerate(devices)}
     most_ns = max(stage.time_ns for stage in details.stages)
     for stage, said in zip(details.stages, words(places.letters), strict=True):
         _draw_stage(axes, stage, said, colours[stage.device], places)
@@ -136,7 +130,7 @@ def _foot(details: PlanDetails) -> str:
 
 
 def _draw_arc(axes: Axes, arc: QuotientArc, places: _Places) -> None:
-    """Draw an arc at the left of its stages, the farther out the more stages it passes."""
+    """Draw an arc at the left of its stages, farther out the more stages it skips."""
     start, end = places.middle(arc.source), places.middle(arc.target)
     shift = min(places.row * 0.2, 6.0) * (1 if end > start else -1)
     start, end = start + shift, end - shift
@@ -171,17 +165,9 @@ def _draw_stage(axes: Axes, stage: StageDetails, said: str, colour: str, places:
     left, right, middle = places.left + 2, WIDTH - _TIMES - 8, places.middle(stage.number)
     height = places.row * 0.84
     for width, alpha in ((right - left, 0.1), (3.0, 1.0)):
-        axes.add_patch(
-            FancyBboxPatch(
-                (left, middle - height / 2),
-                width,
-                height,
-                boxstyle="square,pad=0",
-                facecolor=colour,
-                alpha=alpha,
-                edgecolor="none",
-            )
-        )
+        style = {"facecolor": colour, "alpha": alpha, "edgecolor": "none"}
+        corner = (left, middle - height / 2)
+        axes.add_patch(FancyBboxPatch(corner, width, height, boxstyle="square,pad=0", **style))
     if places.row == _LEAST:
         return
     operators = counted(stage.operators, "operator")
@@ -207,10 +193,4 @@ def _draw_time(axes: Axes, stage: StageDetails, most_ns: int, colour: str, place
     axes.barh(middle, width, height, left=left, color=colour, linewidth=0)
     if places.row > _LEAST:
         size = 8.5 if places.row == _TALL else 7.5
-        axes.text(
-            left + width + 4,
-            middle,
-            format_ns(stage.time_ns),
-            va="center",
-            fontsize=size,
-        )
+        axes.text(left + width + 4, middle, format_ns(stage.time_ns), va="center", fontsize=size)

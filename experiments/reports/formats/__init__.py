@@ -1,1 +1,1 @@
-"""One content as HTML, Markdown, text, JSON and trace events."""
+"""Reports as HTML, Markdown, text and JSON."""

@@ -1,4 +1,4 @@
-"""What a report shows of one case."""
+"""Section of a report on one case."""
 
 from __future__ import annotations
 
@@ -16,15 +16,13 @@ from solver import SOLVERS, Device, PartitionProblem, SolveLimits
 from solver.model.quantities import counted, format_bytes, format_ns
 
 _LEFT_OUT: Final = ("vs greedy", "vs chain", "transfer", "devices used", "own memory")
-"""Columns that tables/answers.csv has."""
-
-
+"""Columns left to tables/answers.csv."""
 _UNKNOWN: Final = Device("any").device_class
 
 
 @dataclass(frozen=True, slots=True)
 class CaseFiles:
-    """Files of a case, relative to the report; None where there is none."""
+    """Files of a case, relative to the report; None if missing."""
 
     problem: str | None = None
     plan: str | None = None
@@ -41,14 +39,14 @@ def make_case(
     shown: ShownPlan | None,
     files: CaseFiles,
 ) -> Folded:
-    """Return what is shown of one case.
+    """Return the fold of one case.
 
     Parameters
     ----------
     rows : sequence of PlannerRow
-        The answers to it.
+        Answers to the case.
     outcome : str
-        How it ended, in a few words.
+        Outcome in a few words.
     shown : ShownPlan or None
         The best plan.
     """
@@ -79,7 +77,7 @@ def _case_facts(case: Case) -> Iterator[str]:
     links = "unlimited" if bandwidth is None else f"{format_bytes(bandwidth)}/s"
     own = len(problem.interconnect.links)
     yield (
-        f"{device_words(problem.devices)}; links {links}, {format_ns(link.latency_ns)}"
+        f"{_device_words(problem.devices)}; links {links}, {format_ns(link.latency_ns)}"
         + (f", {own} with speeds of their own" if own else "")
     )
     if words := ", ".join(_stage_limits(problem)):
@@ -97,12 +95,12 @@ def _stage_limits(problem: PartitionProblem) -> Iterator[str]:
         yield f"{counted(len(problem.cuts), 'cut')} made by hand"
 
 
-def device_words(devices: Sequence[Device]) -> str:
-    """Return devices in words; equal neighbours are counted, and classes said where they are known.
+def _device_words(devices: Sequence[Device]) -> str:
+    """Return devices in words, with counts of equal neighbours and with known classes.
 
     Examples
     --------
-    >>> device_words((Device("a", 10**9), Device("b", 10**9), Device("c")))
+    >>> _device_words((Device("a", 10**9), Device("b", 10**9), Device("c")))
     '2 x 1 GB, unlimited'
     """
     words: list[str] = []
@@ -116,7 +114,7 @@ def device_words(devices: Sequence[Device]) -> str:
 
 
 def _commands(rows: Sequence[PlannerRow], limits: SolveLimits, files: CaseFiles) -> Iterator[str]:
-    """Yield commands for the folder of the report; names of files there are safe."""
+    """Yield commands for the folder of the report, whose file names need no quotes."""
     if files.plan is not None:
         yield f"fxpartition score {files.plan} {files.problem}"
     for row in rows:

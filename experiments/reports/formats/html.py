@@ -1,8 +1,8 @@
-"""A report as one self-contained HTML page: nothing from elsewhere.
+"""Report as one self-contained HTML page.
 
-Names reach the page as escaped text alone, and a content security policy in the page forbids
-whatever a page can load, and all scripts but the one that sorts tables, by its hash. Only pictures
-of :mod:`experiments.reports.figures` are put in as they are.
+Names reach the page as escaped text only. A content security policy forbids the page to load
+anything, and allows one script, which sorts tables, by its hash. Only pictures of
+:mod:`experiments.reports.figures` are inserted unescaped.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ style-src 'unsafe-inline'; script-src 'sha256-{digest}'; form-action 'none'; bas
 </html>
 """
 _LONG: Final = 30
-"""From this number of characters on a cell is broken into lines."""
+"""Characters beyond which a cell is broken into lines."""
 
 
 def to_html(page: Section) -> str:
@@ -72,7 +72,7 @@ def to_html(page: Section) -> str:
 
 
 def _shown(text: str) -> str:
-    """Return text escaped, without what turns its direction or is no text."""
+    """Escape text, its control and direction characters included."""
     return escape("\n".join(printable(line) for line in text.split("\n")))
 
 
@@ -128,8 +128,7 @@ def _items(items: Items) -> str:
         + "</li>"
         for about, text in items.entries
     )
-    title = f"<p>{_shown(items.title)}:</p>\n" if items.title else ""
-    return f"{title}<ul{_kind(items.kind)}>\n{lines}\n</ul>"
+    return f"<ul{_kind(items.kind)}>\n{lines}\n</ul>"
 
 
 def _table(table: Table) -> Iterator[str]:
@@ -154,5 +153,5 @@ def _table(table: Table) -> Iterator[str]:
 
 
 def _kind(kind: str) -> str:
-    """Return the attribute that a style sheet goes by; empty without one."""
+    """Return the attribute of a CSS class; empty without one."""
     return f' class="{kind}"' if kind else ""

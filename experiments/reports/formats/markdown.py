@@ -1,4 +1,4 @@
-"""A report as Markdown, whose figures are the files beside it."""
+"""Report as Markdown, with the figures in files beside it."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def to_markdown(page: Section) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    """Return `text` as it must stand in Markdown, table cells included, to read as it is.
+    """Escape `text` for Markdown, table cells included.
 
-    White space becomes single blanks; what a terminal or a browser would obey becomes escapes;
-    addresses do not become links.
+    White space becomes single blanks, control characters become escapes, and addresses do not
+    become links.
     """
     shown = printable(" ".join(text.split()))
     escaped = re.sub(r"([\\`*_{}\[\]<>&#|~@])", r"\\\1", shown)
@@ -34,7 +34,7 @@ def escape_markdown(text: str) -> str:
 
 
 def _lines(block: Block, depth: int) -> list[str]:
-    """Return the lines of a block whose heading would have `depth` hashes."""
+    """Return the lines of a block whose heading has `depth` hashes."""
     match block:
         case Table():
             return _table(block)
@@ -55,7 +55,7 @@ def _lines(block: Block, depth: int) -> list[str]:
             return [*(f"    {line}" for line in block.lines), ""]
         case Folded():
             content = [line for each in block.content for line in _lines(each, depth)]
-            # What stands between tags of HTML is escaped as Markdown too.
+            # Markdown between HTML tags is still Markdown.
             summary = f"<summary>{escape_markdown(block.summary)}</summary>"
             return [f"<details>{summary}", "", *content, "</details>", ""]
         case Section():
@@ -64,15 +64,13 @@ def _lines(block: Block, depth: int) -> list[str]:
 
 
 def _items(items: Items) -> list[str]:
-    if not items.entries:
-        return []
-    lines = [f"{escape_markdown(items.title)}:", ""] if items.title else []
+    lines = []
     for about, text in items.entries:
         parts = (f"**{escape_markdown(about)}**" if about else "", escape_markdown(text))
-        # What would begin a list within the list does not.
+        # Escape a marker that would begin a nested list.
         line = re.sub(r"^(\d*)([-+.)])(?=\s|$)", r"\1\\\2", ": ".join(filter(None, parts)))
         lines.append(f"* {line}")
-    return [*lines, ""]
+    return [*lines, ""] if lines else []
 
 
 def _table(table: Table) -> list[str]:

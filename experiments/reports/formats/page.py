@@ -1,4 +1,4 @@
-"""A report as a section of blocks, which Markdown and HTML show alike."""
+"""Report as a section of blocks, for Markdown and HTML."""
 
 from __future__ import annotations
 
@@ -29,21 +29,19 @@ from solver.model.quantities import counted, format_bytes, format_seconds
 
 TITLE: Final = "How plans compare"
 MOST_SHOWN: Final = 30
-"""Cases with figures and answers: a page of more is none that a person reads."""
+"""Cases with figures and answers on the page."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What is written of a study.
+    """Contents of a study's report.
 
     Attributes
     ----------
-    page : Section
-        The title as it is shown.
     tables : dict of str to Table
-        Those that are files too, by name.
+        Tables to write as files, by name.
     plans : dict of CaseKey to ShownPlan
-        The best plan of each case that is shown.
+        The best plan of each case on the page.
     """
 
     page: Section
@@ -100,7 +98,7 @@ def _models(
     plans: Mapping[CaseKey, ShownPlan],
     anchors: Mapping[CaseKey, str],
 ) -> list[Section]:
-    """Return a section for each model, with what is shown of its cases."""
+    """Return a section for each model, with its cases."""
     answers: dict[CaseKey, list[int]] = {}
     for index, row in enumerate(study.rows):
         answers.setdefault(row.case, []).append(index)
@@ -180,7 +178,7 @@ def _explanations(study: Study) -> Section:
 
 
 def _planner_table(study: Study) -> Table:
-    """Return what the planners are that were asked, as far as they are known here."""
+    """Describe the planners asked that are in the registry."""
     asked = dict.fromkeys(row.planner for row in study.rows)
     columns: dict[str, Callable[[PlannerSpec], str]] = {
         "planner": lambda spec: spec.name,

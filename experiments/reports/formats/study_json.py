@@ -1,9 +1,8 @@
-"""A study as ``results.json``, and back.
+"""Study as ``results.json``, and back.
 
-The file holds all numbers, one line for each model, case, answer and check. Problems and plans are
-files beside it, which ``fxpartition solve`` and ``fxpartition score`` take as they are: they are
-megabytes each for large models, and the numbers must stay readable. What is computed from
-the rows stands under ``statistics``; it is not read back.
+The file holds all numbers, one line for each model, case, answer and check. Problems and plans,
+megabytes each for large models, are files beside it, for ``fxpartition solve`` and
+``fxpartition score``. ``statistics`` is computed from the rows and not read back.
 """
 
 from __future__ import annotations
@@ -50,8 +49,7 @@ def study_to_json(study: Study, files: ReportFiles | None = None) -> dict[str, A
     Parameters
     ----------
     files : ReportFiles, optional
-        Where problems and plans are. Without it plans stand in the document itself, and
-        problems are not kept.
+        Paths of problems and plans. Without it the document holds the plans, and no problems.
     """
     limits = study.limits
     files = files or ReportFiles()
@@ -88,12 +86,12 @@ def to_text(document: Mapping[str, Any]) -> str:
 
 
 def _dumps(value: object) -> str:
-    # Characters that are not ASCII become escapes: none can turn the direction of reading.
+    # Non-ASCII characters become escapes: none can change the direction of text.
     return json.dumps(value, allow_nan=False)
 
 
 def statistics_json(study: Study) -> list[dict[str, Any]]:
-    """Return, for each objective, how planners compare with the exact solver."""
+    """Return the comparison of planners with the exact solver, for each objective."""
     found: list[dict[str, Any]] = []
     for comparison in comparisons(study.rows):
         if comparison.reference is None:
@@ -141,7 +139,7 @@ def _case_json(case: Case, file: str | None) -> dict[str, Any]:
 
 
 def case_digest(case: Case) -> str:
-    """Return the digest of a case's problem, computed where it is not known; empty without one."""
+    """Return the digest of a case's problem, computed if unknown; empty without a problem."""
     if case.digest or case.problem is None:
         return case.digest
     return problem_digest(case.problem)
@@ -158,8 +156,7 @@ def read_study(path: str | os.PathLike[str]) -> Study:
     Raises
     ------
     PartitionError
-        Naming the file and the field that is missing, unknown or of the wrong kind, or the
-        problem that is not the one of the results.
+        If a field is missing, unknown or of the wrong type, or a problem has another digest.
     """
     return load_json(path, lambda data: _study(data, Path(path).parent))
 
@@ -167,7 +164,7 @@ def read_study(path: str | os.PathLike[str]) -> Study:
 @dataclasses.dataclass(frozen=True)
 class _Case:
     key: CaseKey
-    # Devices stand there for readers of the file; the problem has them too.
+    # For readers of the file; the problem has the devices too.
     devices: Any
     problem: str | None
     digest: str
@@ -216,7 +213,7 @@ def _plan(value: object, where: str, folder: Path) -> PartitionPlan:
 
 
 def _beside(file: str, where: str, folder: Path) -> Path:
-    """Return a file of the report; what leads elsewhere is refused."""
+    """Return the path of a file of the report; refuse paths that lead elsewhere."""
     if not _FILE.fullmatch(file):
         raise PartitionError(
             f"{where} is {shown(file)}; write a file of the report, such as problems/gpt2-a.json"

@@ -1,4 +1,4 @@
-"""Tables as CSV, and as LaTeX that a paper takes as it is."""
+"""Tables as CSV and LaTeX."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FORMULA: Final = re.compile(r"[=+@-]")
 
 
 def to_csv(table: Table) -> str:
-    """Return a table as CSV with its header; no word of it is a formula to a spreadsheet."""
+    """Return a table as CSV; no text cell is a formula to a spreadsheet."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(table.header)
@@ -75,5 +75,5 @@ def _line(cells: tuple[str, ...], *, bold: bool = False) -> str:
     if bold:
         shown = [rf"\textbf{{{cell}}}" if cell else "" for cell in shown]
     text = " & ".join(shown)
-    # After the end of a line these would be its options.
+    # After the end of a line these characters would begin its options.
     return (f"{{{text[0]}}}{text[1:]}" if text[:1] in ("[", "*") else text) + r" \\"

@@ -1,4 +1,4 @@
-"""What the terminal shows of a study: all answers, or what they come to if they are many."""
+"""Study as text for the terminal: all answers, or summaries if they are many."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from experiments.reports.content.rows import answers_table, overview_table
 from experiments.reports.content.statistics import comparisons
 from fx_bridge.presentation.tables import fits, table_lines
 
-# What a narrow terminal does without, in this order; the report has it all.
+# Columns that a narrow terminal leaves out, in this order; the report has them all.
 _LEFT_OUT: Final = (
     "own memory",
     "transfer",
@@ -39,8 +39,7 @@ _FEW_PLANNERS: Final = 6
 def study_lines(study: Study) -> list[str]:
     """Return the tables of a study, as wide as the terminal.
 
-    One with all answers of a few planners; of more, a line for each case and one for each
-    planner: all answers are in the report.
+    For a few planners, all answers; for more, a line for each case and one for each planner.
     """
     if len({row.asked for row in study.rows}) <= _FEW_PLANNERS:
         return _answers_lines(study)
@@ -52,14 +51,14 @@ def study_lines(study: Study) -> list[str]:
 
 
 def _answers_lines(study: Study) -> list[str]:
-    """Return one table of all answers, the best of each case marked by a star."""
+    """Return the lines of all answers, the best of each case marked by a star."""
     table = answers_table(study.rows)
     planner = table.header.index("planner")
     rows, starts = [], []
     above: tuple[str, str] | None = None
     for index, (row, cells) in enumerate(zip(study.rows, table.rows, strict=True)):
         here = row.case[:2]
-        # A name stands once, above the rows that it holds for.
+        # Repeated names are left blank.
         names = [cells[0], cells[1]]
         if above is not None and here[0] == above[0]:
             names = ["", "" if here == above else cells[1]]
@@ -77,7 +76,7 @@ def _answers_lines(study: Study) -> list[str]:
 
 
 def _lines(table: Table, starts: Collection[int] = ()) -> list[str]:
-    """Return a table without the columns that the terminal has no room for."""
+    """Return a table without the columns that do not fit the terminal."""
     for name in _LEFT_OUT:
         if name in table.header and not fits(table.header, table.rows):
             table = table.without([name])

@@ -1,4 +1,4 @@
-"""Write a study's report into a folder."""
+"""Writing of a study's report into a folder."""
 
 from __future__ import annotations
 
@@ -22,9 +22,12 @@ from solver.model.text import shortened
 
 
 def prepare_folder(path: str | os.PathLike[str]) -> Path:
-    """Create a report's folder, or say in one line why it cannot be.
+    """Create a report's folder; called before a long run, which a wrong path would lose.
 
-    Called before a long run, so that the run is not lost to a wrong path.
+    Raises
+    ------
+    PartitionError
+        If the folder cannot be made or written to.
     """
     if not os.fspath(path):
         raise PartitionError("--out is empty; give --out a folder, such as report/")
@@ -53,15 +56,15 @@ def write_report(
     """Write ``report.html``, ``report.md`` and ``results.json``, and the files that they name.
 
     Those are in ``figures``, ``tables``, ``problems``, ``plans`` and ``traces``. All files are
-    complete, beside those that they replace, before the first takes its place: a full disk leaves
-    the old report whole. The pages come last, so that they never name a file that is not there
-    (but figures as PDF, until the last report). Other files in the folder stay, and so do those
-    that hold the same already.
+    complete, beside those they replace, before the first is moved into place: a full disk leaves
+    the old report whole. The pages come last, so that they only name existing files (but PDF
+    figures, until the last report). Other files in the folder stay, and unchanged files are not
+    rewritten.
 
     Parameters
     ----------
     is_last : bool
-        No other follows soon; figures as PDF are left to the last.
+        No other report follows soon; PDF figures are written with the last one.
 
     Returns
     -------
@@ -95,8 +98,8 @@ def _holds(path: Path, content: bytes) -> bool:
 
 
 def compose(study: Study, *, is_last: bool = True) -> dict[str, bytes]:
-    """Return the contents of all files by their names relative to the folder, pages last."""
-    # Figures load matplotlib, which is not needed before.
+    """Return the contents of all files by path relative to the folder, pages last."""
+    # Figures load matplotlib.
     from experiments.reports.formats.page import make_report
 
     files = name_files(study)
@@ -125,6 +128,6 @@ def compose(study: Study, *, is_last: bool = True) -> dict[str, bytes]:
 
 
 def _packed(document: object) -> bytes:
-    """Return plain data as packed JSON, the same bytes for the same data."""
+    """Return plain data as gzipped JSON, byte for byte reproducible."""
     text = json.dumps(document, separators=(",", ":")) + "\n"
     return gzip.compress(text.encode(), compresslevel=6, mtime=0)
