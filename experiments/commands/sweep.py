@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -59,14 +60,6 @@ _PlannerOption = Annotated[
         autocompletion=complete_planners,
     ),
 ]
-_ClusterOption = Annotated[
-    str | None,
-    typer.Option(
-        "--cluster",
-        metavar="ADDRESS",
-        help="Run cells on the workers of a Dask scheduler, such as tcp://host:8786.",
-    ),
-]
 _RetryOption = Annotated[
     bool, typer.Option("--retry-failed", help="Do again what failed or was ended.")
 ]
@@ -78,7 +71,6 @@ def sweep(
     jobs: _JobsOption = None,
     model: _ModelOption = None,
     planner: _PlannerOption = None,
-    cluster: _ClusterOption = None,
     retry_failed: _RetryOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -95,15 +87,13 @@ def sweep(
     from experiments.sweep.settings import read_sweep
     from experiments.sweep.sources import read_model
 
-    if cluster is not None and jobs is not None:
-        raise PartitionError("--jobs is for this machine; leave it out with --cluster")
     check_writable(out, file)
     models = [
         read_model(text, f"--model {text!r}", Path(), may_run_code=True) for text in model or ()
     ]
     settings = read_sweep(Path(file), models, read_planners(planner))
 
-    from experiments.sweep.executors import cluster_runner, local_runner
+    from experiments.sweep.limited import WorkerPool
     from experiments.sweep.progress import SweepProgress
     from experiments.sweep.running import Sweep
     from experiments.sweep.store import open_store
@@ -112,17 +102,16 @@ def sweep(
         # Searches that share cores say little of their time.
         workers = settings.limits.solve_limits(0).worker_count
         jobs = max(1, (os.cpu_count() or 1) // workers)
-    runner = local_runner(jobs) if cluster is None else cluster_runner(cluster)
-    with runner as running, open_store(out) as store, SweepProgress() as progress:
+    with WorkerPool(jobs) as pool, open_store(out) as store, SweepProgress() as progress:
         try:
-            found = Sweep(settings, store, running, progress, retry_failed=retry_failed).run()
+            found = Sweep(settings, store, pool, progress, retry_failed=retry_failed).run()
         except KeyboardInterrupt:
             say(f"what was done is in {out}; the same command goes on")
             raise
     for case, reason in found.reasons.items():
         say(f"{case}: no problem: {reason}")
     if as_json:
-        print_json({"file": out, **found.to_json()})
+        print_json({"file": out, **asdict(found)})
     else:
         counts = ", ".join(f"{count} {status}" for status, count in found.by_status.items())
         print(

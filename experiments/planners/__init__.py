@@ -1,1 +1,1 @@
-"""Planners side by side: our solvers and what others plan with."""
+"""Planners: our solvers and those of other projects."""

@@ -1,7 +1,7 @@
-"""Balancers of other projects: how they cut a sequence of layers into stages.
+"""Balancers of other projects, which cut a sequence of layers into stages.
 
-Each is asked for as many stages as devices may be used, and stage k is put on the k-th device,
-since none of them tells devices apart.
+Each makes one stage for every device that may be used. Stage k is put on the k-th device, since
+balancers assume equal devices.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from solver.model.devices import Link
 
 
 def pipedream_cut(time_ns: Ints, transfer_ns: Ints, machines: int) -> list[int]:
-    """Return the ends of the stages for which the slowest stage or transfer is fastest.
+    """Return the ends of the stages that minimise the slowest stage or transfer.
 
     PipeDream's dynamic program: D. Narayanan et al., "PipeDream: Generalized Pipeline Parallelism
     for DNN Training", SOSP 2019, section 3.1. A(j, m), the time of the slowest stage of the best
     pipeline of layers 1 to j on m machines, is the least over i of max(A(i, m - 1), 2 a_i / B,
-    T(i + 1, j)), where T is the sum of the layers' times, a_i what layer i returns, and B the
+    T(i + 1, j)), where T is the sum of the layers' times, a_i the output of layer i, and B the
     bandwidth.
 
     Replicated stages are left out, since plans here have no replicas: T is that of one machine.
-    What crosses a cut stands for a_i, all of it where layers are no chain, and counts once where
-    there are no gradients on their way back. The recurrence has no memory and one kind of machine.
+    The bytes across a cut stand for a_i, also where layers are no chain, and count once where no
+    gradients return. The recurrence ignores memory and assumes equal machines.
 
     Parameters
     ----------
     time_ns : array of int64
-        By layer.
+        Time of each layer.
     transfer_ns : array of int64
-        Of what crosses the cut before each layer; the first entry is of no account.
+        Transfer time of the cut before each layer; the first entry is ignored.
     machines : int
-        Most stages; of several numbers of stages that are as fast the least is taken.
+        Most stages; among equally fast numbers of stages the least is taken.
 
     Returns
     -------
     list of int
-        As long as there are stages.
+        End of each stage.
 
     Notes
     -----
@@ -62,7 +62,7 @@ def pipedream_cut(time_ns: Ints, transfer_ns: Ints, machines: int) -> list[int]:
     best = [before.copy()]
     cut: list[Ints] = [np.zeros(count + 1, dtype=np.int64)]
     for stages in range(2, min(machines, count) + 1):
-        # What the pipeline up to a cut and the transfer over it take, wherever the stage ends.
+        # Bottleneck of the pipeline up to a cut and of the transfer over it.
         earlier = np.maximum(best[-1], crossing)
         values = np.full(count + 1, np.iinfo(np.int64).max, dtype=np.int64)
         places = np.zeros(count + 1, dtype=np.int64)
@@ -85,7 +85,7 @@ def pipedream_cut(time_ns: Ints, transfer_ns: Ints, machines: int) -> list[int]:
 def partition_uniform(count: int, parts: int) -> list[int]:
     """Return the ends of `parts` stages of `count` layers, the first ones longer by one.
 
-    The method ``uniform`` of DeepSpeed's ``PipelineModule``, which spreads the remainder, as since
+    The method ``uniform`` of DeepSpeed's ``PipelineModule``, with the remainder spread as since
     pull request 4053.
 
     Examples
@@ -98,20 +98,20 @@ def partition_uniform(count: int, parts: int) -> list[int]:
 
 
 def partition_balanced(weights: Ints, parts: int) -> list[int]:
-    """Return the ends of the stages whose largest sum is least.
+    """Return the ends of the stages that minimise the largest sum.
 
-    The method ``parameters`` of DeepSpeed's ``PipelineModule``, as it was up to release 0.10: a
-    search over the largest sum with a probe of the prefix sums (A. Pinar and C. Aykanat, "Fast
-    optimal load balancing algorithms for 1D partitioning", J. Parallel Distrib. Comput. 64, 2004,
-    section 3). Later releases minimise the difference of the largest and the smallest sum instead
-    (DeepSpeed, pull request 4312).
+    The method ``parameters`` of DeepSpeed's ``PipelineModule`` up to release 0.10: a search over
+    the largest sum with a probe of the prefix sums (A. Pinar and C. Aykanat, "Fast optimal load
+    balancing algorithms for 1D partitioning", J. Parallel Distrib. Comput. 64, 2004, section 3).
+    Later releases minimise the difference of the largest and the smallest sum instead (DeepSpeed,
+    pull request 4312).
 
     Parameters
     ----------
     weights : array of int64
-        By layer, none negative.
+        Non-negative weight of each layer.
     parts : int
-        Stages; the last ones may be empty, since every stage takes as much as it may.
+        Number of stages; every stage takes as much as it can, so the last ones may be empty.
 
     Examples
     --------
@@ -132,7 +132,7 @@ def partition_balanced(weights: Ints, parts: int) -> list[int]:
 
 
 def _probe(prefix: Ints, parts: int, most: int) -> list[int]:
-    """Return the ends of `parts` stages, each with as many layers as sum up to at most `most`."""
+    """Fill `parts` stages greedily up to the sum `most` and return their ends."""
     ends = [0]
     for _ in range(parts):
         ends.append(int(np.searchsorted(prefix, prefix[ends[-1]] + most, side="right")) - 1)
@@ -140,33 +140,32 @@ def _probe(prefix: Ints, parts: int, most: int) -> list[int]:
 
 
 def block_partition(costs: Ints, parts: int) -> list[int]:
-    """Return the ends of blocks whose sums differ by little.
+    """Return the ends of blocks with nearly equal sums.
 
     ``torchgpipe.balance`` of C. Kim et al., "torchgpipe: On-the-fly Pipeline Parallelism for
     Training Giant Models" (2020). Its algorithm is that of I. Barany and V. S. Grinberg, "Block
     partitions of sequences", Israel Journal of Mathematics 206 (2015), section 2: a sequence of
-    numbers between 0 and 1 has a partition into k blocks whose sums differ by at most 1, and moving
-    one element at a time from blocks next to a smallest one finds it.
+    numbers between 0 and 1 has a partition into k blocks whose sums differ by at most 1, found by
+    moving one element at a time into a smallest block from its neighbour.
 
     Parameters
     ----------
     costs : array of int64
-        By layer.
+        Cost of each layer.
     parts : int
         At most the number of layers.
 
     Returns
     -------
     list of int
-        Taking from every cost the least one, the sums of two blocks differ by at most the
-        largest cost that is left. That says nothing of the largest sum itself, which need not
-        be the least possible.
+        Ends of the blocks. With the least cost subtracted from every cost, the sums of two blocks
+        differ by at most the largest remaining cost; the largest sum need not be minimal.
 
     Notes
     -----
     torchgpipe scales costs to [0, 1] first; here they stay integers, and the bound of 1 becomes
-    their range, so that nothing is rounded. Of several smallest blocks the one closest to the
-    largest is taken, as the paper asks: so a block that has nothing to give is never asked.
+    their range, without rounding. Of several smallest blocks the one closest to the largest is
+    taken, as in the paper, so an empty block never has to give an element.
 
     Examples
     --------
@@ -189,7 +188,7 @@ def block_partition(costs: Ints, parts: int) -> list[int]:
                 return ends
             distances = [(abs(i - at), i) for i, value in enumerate(sums) if value == smallest]
             low = min(distances)[1]
-            # The neighbour of the smallest block on the side of the largest one gives an element.
+            # The neighbour of the smallest block towards the largest one gives an element.
             giver, border = (low - 1, low - 1) if at < low else (low + 1, low)
             ends[border] += -1 if at < low else 1
             for block in (giver, low):
@@ -200,7 +199,7 @@ def block_partition(costs: Ints, parts: int) -> list[int]:
 
 
 def _pipedream(layers: LayerSequence) -> list[int]:
-    # The paper knows a bandwidth, and no time that a transfer takes to start.
+    # The paper has a bandwidth and no latency.
     link = Link(layers.problem.interconnect.default.bandwidth_bytes_per_s)
     transfer_ns = link_ns(link, layers.crossing_bytes)
     return pipedream_cut(layers.time_ns, transfer_ns, layers.stage_count)
@@ -208,7 +207,7 @@ def _pipedream(layers: LayerSequence) -> list[int]:
 
 def _by_blocks(layers: LayerSequence, costs: Ints) -> list[int]:
     if len(layers) <= layers.stage_count:
-        # torchgpipe refuses fewer layers than partitions; one each is what it would want.
+        # torchgpipe refuses fewer layers than partitions; one layer each is balanced.
         return partition_uniform(len(layers), layers.stage_count)
     return block_partition(costs, layers.stage_count)
 
@@ -260,7 +259,7 @@ BALANCERS: Final = (
         "torchgpipe-size",
         "stages whose weights and activations differ by little, for equal devices; no times",
         _TORCHGPIPE,
-        # `param_scale` says how many copies of parameters training holds; the problem knows that.
+        # In place of `param_scale`, the problem has the training state of weights.
         lambda layers: _by_blocks(layers, layers.activation_bytes + layers.weight_bytes),
     ),
 )

@@ -1,9 +1,9 @@
-"""accelerate's and transformers' planners, which map whole modules to devices by their weights.
+"""Planners of accelerate and transformers, which map whole modules to devices by their weights.
 
-They are asked in their own terms: the model, the memory of each device, and the classes of modules
-that must not be split. What they map runs as accelerate runs it
-(:mod:`fx_bridge.interop.accelerate_dispatch`): where data comes back to a device, the plan has
-another chunk for it, and the evaluator says so. What they send to disk is no part of a plan.
+Their inputs are the model, the memory of each device, and the module classes that must not be
+split. The map runs as accelerate runs it (:mod:`fx_bridge.interop.accelerate_dispatch`): data that
+comes back to a device needs another chunk, which the evaluator checks. Weights on disk are not
+part of a plan.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from fx_bridge.interop.accelerate_dispatch import DeviceMapRun
 
 _UNLIMITED_BYTES: Final = 2**50
-"""What stands for unlimited memory: they take numbers alone."""
+"""Stand-in for unlimited memory."""
 
 Mapper = Callable[["torch.nn.Module", dict[int, int]], Mapping[str, Any]]
-"""Takes a model and the memory of each device by number; returns a device map."""
+"""Function from a model and the bytes of each numbered device to a device map."""
 
 
 def weights_by_place(module: torch.nn.Module, device_map: Mapping[str, Any]) -> dict[Any, int]:
     """Return the bytes of parameters and buffers on each place of a device map.
 
-    A tensor belongs to the longest module name of the map that contains it; a tied one counts
-    once on each place that holds it.
+    A tensor belongs to the longest module prefix in the map; a tied tensor counts once on each
+    of its places.
     """
     seen: set[tuple[Any, int]] = set()
     held: dict[Any, int] = {}
@@ -56,7 +56,7 @@ def weights_by_place(module: torch.nn.Module, device_map: Mapping[str, Any]) -> 
 
 
 def map_in_words(device_map: Mapping[str, Any]) -> str:
-    """Return a device map as ranges: where each run of modules goes.
+    """Return a device map in words, with runs of modules as ranges.
 
     Examples
     --------
@@ -79,17 +79,14 @@ def map_in_words(device_map: Mapping[str, Any]) -> str:
 def device_map_of(
     mapper: Mapper, module: torch.nn.Module, devices: Sequence[Device]
 ) -> Mapping[str, Any]:
-    """Return the map of a model's modules to the numbers of devices, or to ``"disk"``."""
+    """Return the map of a model's modules to device numbers or ``"disk"``."""
     memory = {at: d.memory_bytes or _UNLIMITED_BYTES for at, d in enumerate(devices)}
     with _quiet():
         return mapper(module, memory)
 
 
 def spilled(module: torch.nn.Module, device_map: Mapping[str, Any]) -> tuple[int, str]:
-    """Return the bytes of weights that are on none of the devices, and where they are in words.
-
-    The words are empty if all modules are on devices.
-    """
+    """Return the bytes of weights outside the devices, and their places in words, or empty."""
     places = dict.fromkeys(place for place in device_map.values() if not isinstance(place, int))
     if not places:
         return 0, ""
@@ -109,7 +106,7 @@ def _plan(name: str, mapper: Mapper, task: PlanningTask, limits: SolveLimits) ->
     total_bytes, reason = spilled(loaded.module, device_map)
     if reason:
         return PlannerAnswer(words=words, spilled_bytes=total_bytes, reason=reason)
-    # They know numbers, whatever the devices are called.
+    # The map has device numbers instead of names.
     names = {f"cuda:{at}": device.name for at, device in enumerate(problem.devices)}
     run = device_map_run(captured, [Device(number) for number in names], device_map)
     plan = plan_in_rounds(captured, {op: names[at] for op, at in run.assignment.items()})
@@ -117,7 +114,7 @@ def _plan(name: str, mapper: Mapper, task: PlanningTask, limits: SolveLimits) ->
 
 
 def _mixed_in_words(run: DeviceMapRun) -> str:
-    """Say where accelerate's run ends with an error, if it does."""
+    """Name the operator at which accelerate's run fails, if any."""
     if not run.mixed:
         return ""
     others = len(run.mixed) - 1
@@ -135,15 +132,14 @@ def _accelerate(balanced: bool, module: torch.nn.Module, memory: dict[int, int])
 
 
 def _transformers(mode: str, module: torch.nn.Module, memory: dict[int, int]) -> Any:
-    # It is what from_pretrained(device_map=mode) calls; without the weights on disk there is no
-    # public way to ask it.
+    # Called by from_pretrained(device_map=mode); the public function needs weights on disk.
     planner: Any = importlib.import_module("transformers.integrations.accelerate")
     return planner._get_device_map(module, mode, dict(memory), None)
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the planners from warning about devices that this machine does not have, and disks."""
+    """Silence warnings about missing devices and about disks."""
     loggers = [logging.getLogger(name) for name in ("transformers", "accelerate")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -163,7 +159,7 @@ MAPPERS: Final[Mapping[str, Mapper]] = {
     "transformers-auto": partial(_transformers, "auto"),
     "transformers-sequential": partial(_transformers, "sequential"),
 }
-"""By the name of the planner."""
+"""Mappers by planner name."""
 
 
 def _spec(name: str, description: str, source: str) -> PlannerSpec:

@@ -1,8 +1,8 @@
-"""The rules by which others run what does not fit, as offload plans that one evaluator judges.
+"""Offload rules of other programs, as offload plans for the common evaluator.
 
-A rule decides what is resident, streamed or on the host, and when loads begin. Where it moves
-several units at once, it restates the problem with these as one. Nothing is counted that the
-timeline does not know: without streams, groups of diffusers are also copied back to the host.
+A rule decides which units are resident, streamed or on the host, and the start of loads. Units
+that it moves together become one unit of a restated problem. Costs outside the timeline are not
+counted: without streams, diffusers also copies groups back to the host.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from solver.offload.model import OffloadProblem, Prefetch, Unit
 
 @dataclass(frozen=True, slots=True)
 class OffloadChain:
-    """A problem, and what its units are to those who offload by a rule.
+    """A problem, with the properties of its units that rules need.
 
     Attributes
     ----------
     problem : OffloadProblem
-        Of one kind of forward.
+        Problem of one kind of forward.
     block_of : sequence of str or None
-        The block, such as a layer, that each unit is in; None for what is in no list of blocks.
+        Block of each unit, such as a layer; None outside all lists of blocks.
     tokens : int
-        Of all sequences, in one forward.
+        Tokens of all sequences in one forward.
     experts : frozenset of str
         Units that hold the experts of a mixture.
     """
@@ -49,7 +49,7 @@ class OffloadChain:
 
 @dataclass(frozen=True, slots=True)
 class RulePlan:
-    """A plan of a rule, the problem as the rule states it, and when loads begin."""
+    """Plan of a rule, its restated problem, and the start of its loads."""
 
     problem: OffloadProblem
     plan: PartitionPlan
@@ -58,16 +58,16 @@ class RulePlan:
 
 @dataclass(frozen=True, slots=True)
 class OffloadRule:
-    """What a program does with a model that does not fit.
+    """Offload rule of a program.
 
     Attributes
     ----------
     name : str
-        Of the program, and the setting that asks for the rule.
+        Program and setting.
     source : str
-        The file and function that it was read from.
+        File and function from which the rule was read.
     plan : callable
-        The rule; a PartitionError says why it does not apply.
+        The rule; raises PartitionError if it does not apply.
     """
 
     name: str
@@ -77,18 +77,18 @@ class OffloadRule:
 
 @dataclass(frozen=True, slots=True)
 class OffloadAnswer:
-    """What a rule gives.
+    """Value of a rule's plan.
 
     Attributes
     ----------
     name : str
-        Of the rule.
+        Name of the rule.
     value_ns : Fraction or None
-        Time of the forwards; None if its plan does not fit.
+        Time of the forwards; None if the plan does not fit.
     modes : mapping of str to int
-        How many units, as the rule states them, have each mode.
+        Number of units of the restated problem in each mode.
     reason : str
-        Why there is no value, or empty.
+        Reason for a missing value, or empty.
     """
 
     name: str
@@ -98,7 +98,7 @@ class OffloadAnswer:
 
 
 def served_by_offload_rules(found: StreamedServingPlan) -> list[OffloadAnswer]:
-    """Return what each rule gives in the place of a plan."""
+    """Return the value of each rule on the problems of a plan."""
     phases = []
     for tokens, count in found.runs.items():
         halves = half_layers(found.graphs[tokens])
@@ -110,13 +110,13 @@ def served_by_offload_rules(found: StreamedServingPlan) -> list[OffloadAnswer]:
 
 
 def answers_of_rules(phases: Sequence[tuple[OffloadChain, int]]) -> list[OffloadAnswer]:
-    """Return what each rule gives in forwards of several kinds.
+    """Return the value of each rule over forwards of several kinds.
 
     Parameters
     ----------
     phases : sequence of (OffloadChain, int)
-        A kind of forward and how often it runs. Modes are those of the last. A rule may treat
-        kinds differently, as llama.cpp does, and pays nothing for the change.
+        Kinds of forward and their runs. Answers have the modes of the last kind. A rule may treat
+        kinds differently, as llama.cpp does, at no cost for the change.
     """
     return [_answer(rule, phases) for rule in OFFLOAD_RULES]
 
@@ -138,7 +138,7 @@ def _answer(rule: OffloadRule, phases: Sequence[tuple[OffloadChain, int]]) -> Of
     return OffloadAnswer(rule.name, value, modes)
 
 
-# -- units that are resident as long as they fit -----------------------------------------------
+# -- units resident as long as they fit --------------------------------------------------------
 
 
 def _filled(
@@ -147,11 +147,11 @@ def _filled(
     *,
     from_end: bool = False,
     passed: frozenset[str] = frozenset(),
-) -> PartitionPlan:
-    """Make units resident one after the other, device by device, until one fits nowhere.
+) -> OffloadPlan:
+    """Make units resident in order, device by device, until a unit fits nowhere.
 
-    The rest has mode `other` on the last device tried, which keeps room for the caches of what is
-    streamed and for the largest load. Units `passed` over have that mode where they come.
+    The other units have mode `other` on the last device tried, which reserves memory for the
+    caches of streamed units and for the largest load. Units in `passed` always have mode `other`.
     """
     units, count = problem.units, len(problem.units)
     order, names = list(range(count)), list(range(len(problem.devices)))
@@ -183,8 +183,8 @@ def _filled(
 
 
 def _accelerate_auto(chain: OffloadChain) -> RulePlan:
-    # What accelerate streams runs on its main device, the first; here that comes last, so that
-    # stages stay in order.
+    # Accelerate runs streamed modules on its main device, the first; here that comes last, to
+    # keep stages in order.
     turned = replace(chain.problem, devices=chain.problem.devices[::-1])
     return RulePlan(turned, _filled(turned, "streamed"), "none")
 
@@ -192,7 +192,7 @@ def _accelerate_auto(chain: OffloadChain) -> RulePlan:
 def _by_llama_cpp(
     chain: OffloadChain, *, op_offload: bool = True, passed: frozenset[str] = frozenset()
 ) -> RulePlan:
-    """Return the plan whose first layers are on the host; many tokens have them copied when due."""
+    """Keep the first layers on the host; for many tokens they are streamed when due."""
     is_copied = op_offload and chain.tokens >= OP_OFFLOAD_TOKENS
     other: Mode = "streamed" if is_copied else "host"
     plan = _filled(chain.problem, other, from_end=True, passed=passed)
@@ -200,7 +200,7 @@ def _by_llama_cpp(
 
 
 def _experts_on_host(chain: OffloadChain, *, every: bool) -> RulePlan:
-    """Return the plan with all experts on the host, or those of as few first layers as it takes."""
+    """Keep all experts on the host, or those of as few first layers as necessary."""
     experts = [unit.name for unit in chain.problem.units if unit.name in chain.experts]
     if not experts:
         raise PartitionError("the model has no experts")
@@ -211,11 +211,11 @@ def _experts_on_host(chain: OffloadChain, *, every: bool) -> RulePlan:
     return made
 
 
-# -- units that are all streamed, or none ------------------------------------------------------
+# -- all units streamed, or none ---------------------------------------------------------------
 
 
 def _on_first(problem: OffloadProblem, prefetch: Prefetch, *, streamed: bool = True) -> RulePlan:
-    """Return the plan on the first device alone, with all streamed that can be, or none."""
+    """Return the plan on the first device alone, with all possible units streamed, or none."""
     alone = replace(problem, devices=problem.devices[:1])
     modes = tuple[Mode, ...](
         "streamed" if streamed and "streamed" in unit.modes else "resident" for unit in alone.units
@@ -234,8 +234,8 @@ def _every_unit(chain: OffloadChain, *, prefetch: Prefetch) -> RulePlan:
 def _every_block(chain: OffloadChain, *, prefetch: Prefetch) -> RulePlan:
     """Return the plan that streams whole blocks.
 
-    All that is in no block is one group: it loads when a forward begins, while nothing runs, and
-    stays until the forward ends. Its load is a resident unit without weights here.
+    Units outside blocks form one group: it loads at the start of a forward, before any computation,
+    and stays until the end. Its load is modelled as a resident unit without weights.
     """
     problem = chain.problem
     place = problem.devices[0]
@@ -248,7 +248,7 @@ def _every_block(chain: OffloadChain, *, prefetch: Prefetch) -> RulePlan:
             merged.append(_merged(block, units, [place.compute_ns(unit) for unit in units]))
             continue
         rest_bytes += sum(unit.weight_bytes for unit in units)
-        # What is written cannot be streamed: it is held throughout.
+        # Written units cannot be streamed: they are held throughout.
         merged += [replace(unit, written=True) for unit in units]
     if rest_bytes:
         load_ns = place.link.transfer_ns(rest_bytes)
@@ -318,5 +318,5 @@ OFFLOAD_RULES: Final = (
         partial(_experts_on_host, every=False),
     ),
 )
-"""Read from sources of 2025 and 2026. Leaves of a model are units here: without streams, group
-offloading of leaves is sequential offloading."""
+"""Rules read from sources of 2025 and 2026. Leaves of a model are units here: without streams,
+group offloading of leaves is sequential offloading."""

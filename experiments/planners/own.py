@@ -1,4 +1,4 @@
-"""Planners that import strings name: a person's own functions of a problem, or specifications."""
+"""Planners named by import strings: the user's own functions or specifications."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from solver.model.text import shown
 
 
 def is_own(name: object) -> bool:
-    """Return whether a planner is named by an import string, so that it may change at any time."""
+    """Return True if a planner is named by an import string, whose code may change."""
     return isinstance(name, str) and ":" in name
 
 
 def own_planner(text: str) -> PlannerSpec:
-    """Return the planner that an import string names, which is imported.
+    """Import and return the planner that an import string names.
 
     Parameters
     ----------
     text : str
-        ``package.module:NAME``. It names a function that takes a
-        :class:`~solver.model.problem.PartitionProblem` and returns a
-        :class:`~solver.model.plan.PartitionPlan`, a mapping of operators to devices, or None where
-        it finds no plan; or it names a :class:`~experiments.planners.task.PlannerSpec`.
+        ``package.module:NAME`` of a :class:`~experiments.planners.task.PlannerSpec`, or of a
+        function that takes a :class:`~solver.model.problem.PartitionProblem` and returns a
+        :class:`~solver.model.plan.PartitionPlan`, a mapping of operators to devices, or None
+        without a plan.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def _ask(
     limits: SolveLimits,
 ) -> PlannerAnswer:
     answer = function(task.problem)
-    # That another search proved something of it is not believed, as of no planner of others.
+    # Its proofs are not trusted, as those of no foreign planner.
     plan = answer.plan if isinstance(answer, SolveResult) else answer
     if plan is None:
         return PlannerAnswer(reason="it found no plan")

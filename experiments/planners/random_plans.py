@@ -1,8 +1,8 @@
-"""Random plans that fit: what a planner must beat to be worth anything.
+"""Random feasible plans, a baseline for planners.
 
 A draw is an order of the devices and a cut of the execution order into stages, repaired so that
-every stage fits its device: dynamic programming tells which cuts leave a rest that fits, and of
-these the closest to the one that was drawn is taken.
+every stage fits its device: dynamic programming finds the cuts whose remainder fits, and the one
+closest to the draw is taken.
 """
 
 from __future__ import annotations
@@ -22,34 +22,33 @@ from solver.model.arrays import Ints
 _NAME: Final = "random"
 _MOST_DRAWS: Final = 20
 _WORK_LIMIT: Final = 2_000_000_000
-"""Stages that all draws may look at: a limit of work, so that a seed has one plan anywhere."""
+"""Stages examined over all draws: a limit of work gives a seed the same plan on any machine."""
 
 
 def random_cut(
     layers: LayerSequence, devices: Sequence[Device], draws: random.Random
 ) -> list[int] | None:
-    """Return random ends of stages on `devices` in their order, each stage within its memory.
+    """Return random ends of stages on `devices`, each stage within its memory.
 
     Parameters
     ----------
     devices : sequence of Device
-        In the order in which data passes through them.
+        Devices in pipeline order.
 
     Returns
     -------
     list of int or None
-        A stage may be empty. None if no cut fits this order of the devices.
+        Ends of the stages, some possibly empty. None if no cut fits this device order.
 
     Notes
     -----
     Takes O(devices * layers**2) time. Memory is that of
-    :func:`~solver.evaluation.evaluate.evaluate`, except that a pipeline's devices are taken to be
-    all in use, and pass on nothing for others.
+    :func:`~solver.evaluation.evaluate.evaluate`, assuming that all devices of a pipeline are in
+    use and none relays values.
     """
     count = len(layers)
     wanted = [*sorted(draws.randint(0, count) for _ in devices[1:]), count]
-    # fits[k, i]: the layers from i on fit the devices from the k-th on; then stage k ends at
-    # end[k, i].
+    # fits[k, i]: layers from i on fit the devices from k on; then stage k ends at end[k, i].
     fits = np.zeros((len(devices) + 1, count + 1), dtype=np.bool_)
     fits[:, count] = True
     end = np.full((len(devices), count + 1), count, dtype=np.int64)
@@ -62,7 +61,7 @@ def random_cut(
         row = rows.row(int(bounds[-1]))
         offset = bounds[start + 1 :] - bounds[start] - 1
         memory_bytes, saved_bytes = _memory(row)[offset], row.saved_bytes[offset]
-        # The last device first: with an empty stage the rest starts at the same layer.
+        # Last device first: after an empty stage the next one starts at the same layer.
         for rank, device in reversed(list(enumerate(devices))):
             valid = fits[rank + 1, start:].copy()
             if device.memory_bytes is not None:
@@ -111,7 +110,7 @@ def _plan(task: PlanningTask, limits: SolveLimits) -> PlannerAnswer:
             continue
         plan = layers.plan(ends, [device.name for device in devices])
         answer = judged(_NAME, problem, plan)
-        # Memory is not all: there are pins, cuts, and what pipelines pass on.
+        # Pins, cuts and relayed values may still break limits.
         if answer.result is not None and answer.result.status is SolveStatus.FEASIBLE:
             break
     return answer

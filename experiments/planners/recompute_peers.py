@@ -1,9 +1,8 @@
-"""What others decide of activation recomputation, beside what is decided with the partition.
+"""Planners that choose recomputation separately from the partition.
 
-A planner here is a rule for what runs again in the backward pass
-(:mod:`experiments.planners.recompute_rules`), with the best partition that `auto` finds for it; or
-it is two steps, a partition and then the least time of running again in its stages with which they
-fit.
+A planner here is a recomputation rule (:mod:`experiments.planners.recompute_rules`) with the best
+partition that `auto` finds for it; or it takes two steps, a partition and then the recomputation of
+least time with which its stages fit.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ from solver.model.training import RecomputeRule
 from solver.stages.recompute_chooser import RecomputeChooser
 
 Rule = Callable[[PlanningTask], Collection[str]]
-"""Returns the operators that run again."""
+"""Returns the operators to recompute."""
 
 
 def _solved(problem: PartitionProblem, limits: SolveLimits, searches: int) -> PartitionPlan | None:
-    """Return the best plan of one of several searches, which share the time."""
+    """Return the best plan of one of several searches that share the time limit."""
     time_limit_s = None if limits.time_limit_s is None else limits.time_limit_s / searches
-    # Its progress is that of another problem.
+    # The progress of another problem is not reported.
     return solve(problem, replace(limits, time_limit_s=time_limit_s, on_progress=None)).plan
 
 
 class _Best:
-    """The best plan that fits of those that are offered, and what is said of it."""
+    """The best feasible plan offered so far, with its description."""
 
     def __init__(self, problem: PartitionProblem) -> None:
         self._problem = problem
@@ -74,7 +73,7 @@ def _nothing(name: str, task: PlanningTask, limits: SolveLimits) -> PlannerAnswe
 
 
 def _every_nth(name: str, task: PlanningTask, limits: SolveLimits) -> PlannerAnswer:
-    """Let every n-th layer run again, for the n of some that is best."""
+    """Recompute every n-th layer, for the best of several n."""
     layers = layers_of(task)
     tried = [1, 2, 3, *(2**power for power in range(2, len(layers).bit_length()))]
     tried = [every for every in tried if every <= len(layers)]
@@ -88,7 +87,7 @@ def _every_nth(name: str, task: PlanningTask, limits: SolveLimits) -> PlannerAns
 def _two_steps(
     name: str, recompute: RecomputeRule, task: PlanningTask, limits: SolveLimits
 ) -> PlannerAnswer:
-    """Choose what runs again in the stages of partitions that were made without that choice."""
+    """Choose recomputation in the stages of partitions made without that choice."""
     problem = task.problem
     nothing = without_recomputed(problem)
     unlimited = tuple(replace(device, memory_bytes=None) for device in problem.devices)
@@ -106,7 +105,7 @@ def _two_steps(
 
 
 def _in_no_time(problem: PartitionProblem) -> PartitionProblem:
-    """Return a problem in which what must run again takes no time, as far as backward passes do."""
+    """Return a problem with free recomputation, as far as backward times can be reduced."""
     classes = {device.device_class for device in problem.devices}
     operators = []
     for op in problem.operators:

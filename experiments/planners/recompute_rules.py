@@ -1,8 +1,8 @@
-"""What runs again by the rules of training frameworks, as sets of operators of a model.
+"""Recomputation rules of training frameworks, as sets of operators of a model.
 
-A rule names operators whatever stages there are; of those that it names, those run again that may
-(:mod:`solver.model.recomputation`). What a rule keeps that nothing needs costs nothing here, which
-is in its favour.
+A rule names operators independently of the stages; those of them that may run again are recomputed
+(:mod:`solver.model.recomputation`). Keeping an unneeded value costs nothing here, in favour of the
+rules.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _PRODUCTS: Final = frozenset({"matmul", "bmm", "baddbmm", "mm", "linear", "addmm
 _WITH_WEIGHTS: Final = frozenset({"matmul", "mm", "addmm", "linear"})
 _SOFTMAX: Final = frozenset({"softmax", "_softmax", "_safe_softmax"})
 _ATTENTION: Final = "scaled_dot_product"
-"""Part of the name of each of torch's fused attention operators."""
+"""Common part of the names of torch's fused attention operators."""
 
 
 def layers_of(task: PlanningTask) -> list[tuple[str, ...]]:
     """Return the operators of every layer, in execution order.
 
-    Layers are the outermost modules that the model repeats
-    (:func:`fx_bridge.capture.layers.layer_calls`). Without a model, or where it repeats nothing,
-    they are the regions of the problem, of which layers also hold what lies between them, and
-    others what is at their ends; in a problem of one region, such as Piper's, the operators that
-    may run again.
+    Layers are the outermost repeated modules of the model
+    (:func:`fx_bridge.capture.layers.layer_calls`). Without a model, or without repetition, they
+    are the regions of the problem: those of layers include the operators between layers, and the
+    ends of the model are regions of their own. In a problem of one region, such as Piper's, each
+    recomputable operator is a layer.
     """
     found: dict[object, list[str]] = {}
     if task.captured is not None:
@@ -49,9 +49,9 @@ def layers_of(task: PlanningTask) -> list[tuple[str, ...]]:
 
 
 def every_nth(layers: Sequence[Iterable[str]], every: int) -> frozenset[str]:
-    """Return the operators of every n-th layer: of the n-th, the 2n-th and so on.
+    """Return the operators of the n-th layer, the 2n-th and so on.
 
-    As torchtitan counts them, whose ``selective_ac_option`` is a number
+    This is torchtitan's ``selective_ac_option`` of a number
     (``torchtitan/distributed/activation_checkpoint.py``, ``_apply_layer_sac``).
 
     Examples
@@ -65,8 +65,8 @@ def every_nth(layers: Sequence[Iterable[str]], every: int) -> frozenset[str]:
 def attention_cores(captured: CapturedGraph) -> frozenset[str]:
     """Return the operators from the product of queries and keys to the attention's output.
 
-    Those are products, scaling, mask, softmax and dropout, or the fused operator that is all of
-    them: ``--recompute-granularity selective`` of Megatron-LM (V. Korthikanti et al., "Reducing
+    They are the products, scaling, mask, softmax and dropout, or one fused operator:
+    ``--recompute-granularity selective`` of Megatron-LM (V. Korthikanti et al., "Reducing
     activation recomputation in large transformer models", MLSys 2023, section 5).
     """
     places = {node: place for place, node in enumerate(captured.operators)}
@@ -83,7 +83,7 @@ def attention_cores(captured: CapturedGraph) -> frozenset[str]:
 def _core_around(
     captured: CapturedGraph, softmax: fx.Node, places: Mapping[fx.Node, int]
 ) -> set[fx.Node]:
-    """Return the core of an attention by its softmax; nothing for a softmax of another kind."""
+    """Return the attention core around a softmax; empty if it is not attention."""
 
     def until_products(next_to: Callable[[fx.Node], Iterable[fx.Node]]) -> set[fx.Node]:
         found: set[fx.Node] = set()
@@ -107,7 +107,7 @@ def _core_around(
     core = products(before)
     if not core or not products(after):
         return set()
-    # A mask comes to the scores from elsewhere, and is kept.
+    # The mask is not computed from the core, and is kept.
     for node in sorted(before | after | {softmax}, key=places.__getitem__):
         if core & set(node.all_input_nodes):
             core.add(node)
@@ -119,17 +119,17 @@ def _reads_weight(captured: CapturedGraph, node: fx.Node) -> bool:
 
 
 def operator_policy(captured: CapturedGraph, layers: Iterable[Iterable[str]]) -> frozenset[str]:
-    """Return the operators of layers but for fused attention and every other product with weights.
+    """Return the operators of layers without fused attention and every other weight product.
 
-    The operator policy of torchtitan, ``selective_ac_option = "op"``: in each layer it saves what
-    ``aten.mm`` makes the first time, the third and so on, and what fused attention makes, and runs
-    all else again (``_apply_op_sac`` of ``torchtitan/distributed/activation_checkpoint.py`` in
+    The operator policy of torchtitan, ``selective_ac_option = "op"``: in each layer it saves the
+    outputs of the first ``aten.mm``, the third and so on, and of fused attention, and recomputes
+    the others (``_apply_op_sac`` of ``torchtitan/distributed/activation_checkpoint.py`` in
     releases 0.1 and 0.2: "save output of all ops in save list, except every second mm").
 
     Notes
     -----
-    A linear layer is one ``aten.mm`` there. One with a bias, which is ``aten.addmm`` and in no
-    such list, counts as one too. Collectives do not occur here.
+    A linear layer is one ``aten.mm`` there. One with a bias, an ``aten.addmm`` outside that list,
+    counts here too. Collectives do not occur here.
     """
     nodes = {node.name: node for node in captured.operators}
     again: set[str] = set()
@@ -148,7 +148,7 @@ def operator_policy(captured: CapturedGraph, layers: Iterable[Iterable[str]]) ->
 
 
 def _kind(captured: CapturedGraph, node: fx.Node) -> str:
-    """Return what a node calls, such as ``"linear"``, whether as a function or a module."""
+    """Return the operation of a call of a function or module, such as ``"linear"``."""
     from fx_bridge.costs.operators import operation_name
 
     if node.op == "call_module":

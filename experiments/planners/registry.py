@@ -1,4 +1,4 @@
-"""The planners that can be named."""
+"""Registry of planners."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ PLANNERS: Final[Mapping[str, PlannerSpec]] = {
         *TORCH_PLANNERS,
     )
 }
-"""By name: the solvers of this project first, then the peers."""
+"""Planners by name: the solvers of this project first, then the peers."""
 
 
 def check_planner(name: object) -> PlannerSpec:
-    """Return the planner of that name, or the one that an import string names.
+    """Return the planner of that name, or of an import string.
 
     Raises
     ------
     PartitionError
-        If there is none, with the names that come close.
+        If there is none, with close matches.
     """
     if isinstance(name, str) and is_own(name):
         return own_planner(name)

@@ -1,8 +1,8 @@
-"""The operators as a sequence of layers, as balancers of pipelines see a model.
+"""Operators as a sequence of layers, the input of pipeline balancers.
 
 A layer is a unit of :func:`solver.presolve.instance.condense`: operators that must share a device.
-Layers come in execution order, and a stage is a run of consecutive layers. What a balancer is told
-of them is what its paper knows: times, sizes, what crosses a cut. Nothing here is a cost of a plan.
+Layers are in execution order, and a stage is a run of consecutive layers. Balancers get the data
+of their papers: times, sizes, bytes across a cut. These are not costs of plans.
 """
 
 from __future__ import annotations
@@ -20,13 +20,7 @@ from solver.presolve.instance import Instance, condense
 
 @dataclass(frozen=True)
 class LayerSequence:
-    """Layers with their times and sizes.
-
-    Parameters
-    ----------
-    units : Instance
-        Operators that must share a device are one layer, in topological order.
-    """
+    """Layers in topological order, with their times and sizes."""
 
     units: Instance
 
@@ -45,24 +39,24 @@ class LayerSequence:
 
     @property
     def stage_count(self) -> int:
-        """How many stages a balancer is asked for: one for every device that may be used."""
+        """Number of stages: one for every device that may be used."""
         devices = len(self.problem.devices)
         return min(devices, self.problem.max_devices or devices)
 
     @cached_property
     def time_ns(self) -> Ints:
-        """The time of every layer on the first device; balancers know one kind of device.
+        """Time of every layer on the first device, with its backward pass in training.
 
-        In training with that of its backward pass.
+        Balancers assume equal devices.
         """
         device_class = self.problem.devices[0].device_class
         return self.units.work_ns[device_class]
 
     @cached_property
     def weight_bytes(self) -> Ints:
-        """What devices hold for the weights of every layer, in training with optimiser state.
+        """Bytes held for the weights of every layer, in training with optimiser state.
 
-        A weight that several layers read counts in each of them.
+        A shared weight counts in each of its layers.
         """
         sizes = np.zeros(len(self), dtype=np.int64)
         for entry in self.units.weights:
@@ -71,7 +65,7 @@ class LayerSequence:
 
     @cached_property
     def parameter_bytes(self) -> Ints:
-        """The stored weights of every layer, whatever else a device holds for them in training."""
+        """Bytes of the stored weights of every layer, without training state."""
         problem = self.problem
         sizes: list[int] = []
         for members in self.units.members:
@@ -81,7 +75,7 @@ class LayerSequence:
 
     @cached_property
     def activation_bytes(self) -> Ints:
-        """The storages that every layer allocates."""
+        """Bytes of the storages that every layer allocates."""
         operators = self.problem.operators
         sizes = [
             sum(operators[index].storage_bytes for index in members)
@@ -91,15 +85,15 @@ class LayerSequence:
 
     @cached_property
     def crossing_bytes(self) -> Ints:
-        """What crosses the cut before every layer: values that a layer from there on reads.
+        """Bytes across the cut before every layer: values that later layers read.
 
-        Each value counts once; in training its gradient counts too. Where layers are a chain this
-        is what the layer before returns.
+        Each value counts once, and in training its gradient too. In a chain of layers this is the
+        output of the layer before.
         """
         change = np.zeros(len(self) + 1, dtype=np.int64)
         for net in self.units.nets:
             last = max(net.consumers)
-            # An edge of the backward pass may run against the order; no paper knows of it.
+            # An edge of the backward pass may run against the order; no paper considers it.
             if last > net.producer:
                 change[net.producer + 1] += net.value_bytes
                 change[last + 1] -= net.value_bytes
@@ -112,10 +106,9 @@ class LayerSequence:
         Parameters
         ----------
         ends : sequence of int
-            Not descending; the last one is the number of layers. The device of a stage without
-            layers is not used.
+            Non-decreasing; the last one is the number of layers. Empty stages use no device.
         devices : sequence of str, optional
-            Stage k runs on the k-th; those of the problem, in their order, if left out.
+            Device of each stage; by default those of the problem, in order.
         """
         if devices is None:
             devices = [device.name for device in self.problem.devices]

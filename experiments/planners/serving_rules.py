@@ -1,8 +1,8 @@
-"""The rules by which engines split a model that serves, as plans of the problem that is solved.
+"""Default rules by which serving engines split a model, as plans of the solved problem.
 
-An engine that is told nothing but its devices decides by a rule how many layers each of them has.
-A rule here answers with these stages alone. What their plan costs and how many tokens fit it is
-what the evaluator says, as of any plan. The devices are in the order in which they are given.
+Given only its devices, an engine decides the layers of each by a rule. A rule here returns those
+stages; the evaluator determines their costs and the tokens that fit, as for any plan. Devices keep
+their given order.
 """
 
 from __future__ import annotations
@@ -26,22 +26,20 @@ from solver.serving.contexts import Contexts
 from solver.serving.problem import ServingMetrics, ServingObjective, ServingProblem
 
 Stages = Callable[[LayerNames, Sequence[Device], nn.Module], list[StageLayers]]
-"""Takes the names of a model's modules, the devices and the model. A PartitionError says what the
-engine refuses."""
+"""Function of the names of a model's modules, the devices and the model; raises PartitionError for
+inputs that the engine refuses."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServingRule:
-    """What an engine does where no words tell it how to split a model.
+    """Default split of an engine.
 
     Attributes
     ----------
     name : str
-        Of the engine.
+        Name of the engine.
     source : str
-        The file and function that it was read from, or that is called.
-    stages : callable
-        The rule.
+        File and function from which the rule was read, or which it calls.
     """
 
     name: str
@@ -51,23 +49,23 @@ class ServingRule:
 
 @dataclass(frozen=True, slots=True)
 class ServedPlan:
-    """What a plan gives a model that serves.
+    """Performance of a plan for serving.
 
     Attributes
     ----------
     name : str
-        Of its rule, or ``plan``.
+        Name of its rule, or ``plan``.
     layers : mapping of str to int
-        How many layers each device has, for every device of the problem; empty without a plan.
+        Number of layers on each device of the problem; empty without a plan.
     plan : PartitionPlan or None
         None if the rule makes none.
     tokens : int or None
-        Of all sequences that fit. None if there is no plan, if not one position fits, or if any
-        number fits.
+        Tokens of all sequences that fit. None if there is no plan, if not one position fits, or
+        if any number fits.
     metrics : ServingMetrics or None
-        None if the context that was asked for does not fit.
+        None if the requested context does not fit.
     reason : str
-        Why there are no metrics, or empty.
+        Reason for missing metrics, or empty.
     """
 
     name: str
@@ -88,7 +86,7 @@ class ServedPlan:
         return self.metrics.token_ns if objective == "token" else self.metrics.request_ns
 
     def times_better(self, other: ServedPlan, objective: ServingObjective) -> float | None:
-        """Return how many times this plan is better than another; None if one has no value."""
+        """Return the factor by which this plan is better than another; None without a value."""
         ours, theirs = self.value(objective), other.value(objective)
         if not ours or not theirs:
             return None
@@ -98,14 +96,14 @@ class ServedPlan:
 def served_by_rules(
     found: ServingPlan, model: nn.Module
 ) -> tuple[ServedPlan | None, list[ServedPlan]]:
-    """Return what the plan gives, if there is one, and what each rule gives.
+    """Return the performance of the plan, if any, and of each rule.
 
     Parameters
     ----------
     found : ServingPlan
         Planned with ``any_context``, unless the objective was ``context``.
     model : transformers.PreTrainedModel
-        That was planned.
+        The planned model.
     """
     judge = _Judge(found.asked)
     ours = None
@@ -130,7 +128,7 @@ def served_by_rules(
 
 
 def _plan_of(graphs: Sequence[LayeredModel], stages: Sequence[StageLayers]) -> PartitionPlan:
-    """Return the plan of the operators of all graphs of a step."""
+    """Merge the plans of all graphs of a step."""
     plans = [graph.plan_of(stages) for graph in graphs]
     # An operator of several graphs is in the same layer of each.
     assignment = {name: device for plan in plans for name, device in plan.assignment.items()}
@@ -138,7 +136,7 @@ def _plan_of(graphs: Sequence[LayeredModel], stages: Sequence[StageLayers]) -> P
 
 
 class _Judge:
-    """What plans of one problem give."""
+    """Evaluator of plans of one serving problem."""
 
     def __init__(self, problem: ServingProblem) -> None:
         self._problem, self._contexts = problem, Contexts(problem)
@@ -158,7 +156,7 @@ class _Judge:
 
 
 def _broken(problem: ServingProblem, plan: PartitionPlan) -> str:
-    """Return the first limit that a plan breaks, in words; empty if it breaks none."""
+    """Return the first violation of a plan in words, or empty."""
     evaluations = problem.phases.evaluate(plan).values()
     found = (str(violation) for each in evaluations for violation in each.violations)
     return next(found, "")
@@ -168,7 +166,7 @@ def _broken(problem: ServingProblem, plan: PartitionPlan) -> str:
 
 
 def vllm_counts(layers: int, ranks: int) -> list[int]:
-    """Return the layers of each rank: alike, and one more on ranks from the last but one back.
+    """Divide layers equally; the remainder goes to the last rank but one and those before it.
 
     Examples
     --------
@@ -182,7 +180,7 @@ def vllm_counts(layers: int, ranks: int) -> list[int]:
 
 
 def sglang_counts(layers: int, ranks: int) -> list[int]:
-    """Return the layers of each rank: alike, and one more on the last ranks.
+    """Divide layers equally; the remainder goes to the last ranks.
 
     Examples
     --------
@@ -194,14 +192,14 @@ def sglang_counts(layers: int, ranks: int) -> list[int]:
 
 
 def exo_counts(layers: int, memory_bytes: Sequence[int]) -> list[int]:
-    """Return the layers of each node: by memory, the rest to the largest remainders, one at least.
+    """Divide layers by memory, at least one each; the rest goes to the largest remainders.
 
     Examples
     --------
     >>> exo_counts(10, [24, 12, 1])
     [6, 3, 1]
     """
-    # In the order of exo's own operations, for ties.
+    # In exo's own order of operations, for the same ties.
     shares = [size_bytes / sum(memory_bytes) * layers for size_bytes in memory_bytes]
     counts = [int(share) for share in shares]
     by_rest = sorted(range(len(shares)), key=lambda at: counts[at] - shares[at])
@@ -241,7 +239,7 @@ def _llama_cpp(names: LayerNames, devices: Sequence[Device], model: nn.Module) -
 def _by_device_map(
     name: str, names: LayerNames, devices: Sequence[Device], model: nn.Module
 ) -> list[StageLayers]:
-    """Return where a device map of the model has its layers, the first embedding and the head."""
+    """Return the stages of a device map: its layers, the first embedding and the head."""
     gpus = _gpus(devices, name)
     device_map = device_map_of(MAPPERS[name], model, gpus)
     _, reason = spilled(model, device_map)
@@ -306,4 +304,4 @@ SERVING_RULES: Final = (
         partial(_by_device_map, "transformers-auto"),
     ),
 )
-"""Read from sources of 2025 and 2026; the last two are called."""
+"""Rules read from sources of 2025 and 2026; the last two are called."""

@@ -1,4 +1,4 @@
-"""The solvers of this project, as planners under their own names."""
+"""The solvers of this project as planners."""
 
 from __future__ import annotations
 
@@ -61,4 +61,4 @@ SOLVER_PLANNERS: Final = (
         proves=True,
     ),
 )
-"""One for each of ``solver.SOLVERS``."""
+"""One planner for each of ``solver.SOLVERS``."""

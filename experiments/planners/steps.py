@@ -1,4 +1,4 @@
-"""Names that a person writes, checked; the steps that a search can leave out."""
+"""Checks of names that a user writes, and of search steps to leave out."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from solver.model.checks import did_you_mean
 
 
 def check_known(name: object, known: Iterable[str], what: str) -> str:
-    """Return a name that is one of `known`.
+    """Return `name` if it is in `known`.
 
     Raises
     ------
     PartitionError
-        If it is none, with those that come close.
+        If it is not, with close matches.
     """
     names = list(known)
     if isinstance(name, str) and name in names:
@@ -29,7 +29,7 @@ def check_step(name: object) -> str:
 
 
 def read_names(texts: Iterable[str], check: Callable[[str], object]) -> tuple[str, ...]:
-    """Return what texts such as ``"positions,borders"`` name, each once; `check` refuses names."""
+    """Split texts such as ``"positions,borders"`` into distinct names, each passed to `check`."""
     names = tuple(dict.fromkeys(name.strip() for text in texts for name in text.split(",")))
     for name in names:
         check(name)
@@ -37,5 +37,5 @@ def read_names(texts: Iterable[str], check: Callable[[str], object]) -> tuple[st
 
 
 def read_steps(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return the steps that texts name, sorted; PartitionError as of :func:`check_known`."""
+    """Return the sorted steps in texts; PartitionError as of :func:`check_known`."""
     return tuple(sorted(read_names(texts, check_step)))

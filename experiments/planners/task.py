@@ -1,4 +1,4 @@
-"""What a planner is given and what it answers: a plan, judged by the evaluator."""
+"""Input and output of a planner; the evaluator judges its plan."""
 
 from __future__ import annotations
 
@@ -17,18 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlanningTask:
-    """A problem and, where it was made from one, the model.
+    """A problem, and the model that it was made from, if any.
 
     Parameters
     ----------
-    problem : PartitionProblem
-        What the plan is judged by.
     loaded : LoadedModel, optional
-        For planners that plan by modules.
+        The model, for planners that plan by modules.
     captured : CapturedGraph, optional
-        The capture that the problem was made from: its operators have the same names.
+        The capture behind the problem, with the same operator names.
     without : tuple of str
-        Steps that the searches of this project leave out, of :func:`solver.step_names`.
+        Steps of :func:`solver.step_names` to leave out of our searches.
     """
 
     problem: PartitionProblem
@@ -42,7 +40,7 @@ class PlanningTask:
         Raises
         ------
         PartitionError
-            If the task is a problem alone, such as one from a file.
+            If the task has no model, such as a problem from a file.
         """
         if self.loaded is None or self.captured is None:
             raise PartitionError(
@@ -54,19 +52,19 @@ class PlanningTask:
 
 @dataclass(frozen=True, slots=True)
 class PlannerAnswer:
-    """What a planner makes of a task.
+    """Answer of a planner.
 
     Parameters
     ----------
     result : SolveResult, optional
-        Judged by :func:`~solver.evaluation.evaluate.evaluate`; None without a plan of all
+        Plan judged by :func:`~solver.evaluation.evaluate.evaluate`; None without a plan of all
         operators.
     words : str
         The answer in the planner's own terms, such as a device map.
     spilled_bytes : int
-        Weights that it sends to disk instead of a device.
+        Weights sent to disk instead of a device.
     reason : str
-        Why there is no result, or empty.
+        Reason for a missing result, or empty.
     """
 
     result: SolveResult | None = None
@@ -78,54 +76,48 @@ class PlannerAnswer:
 def judged(
     planner: str, problem: PartitionProblem, plan: PartitionPlan, words: str = ""
 ) -> PlannerAnswer:
-    """Return the answer of a planner.
-
-    Where data comes back to devices, `words` say how often: the evaluator, which knows chunks, says
-    whether the problem allows it.
-    """
-    rounds = max(plan.chunks.values(), default=0)
-    if rounds:
-        often = "once" if rounds == 1 else f"{rounds} times"
+    """Return the judged answer of a planner; `words` count the returns of data to devices."""
+    returns = max(plan.chunks.values(), default=0)
+    if returns:
+        often = "once" if returns == 1 else f"{returns} times"
         words = f"{words}{'; ' if words else ''}data comes back to devices {often}"
-    # Whoever asked the planner knows how long that took.
+    # The caller measures the time.
     return PlannerAnswer(judge(planner, problem, plan, 0.0), words)
 
 
 Planner = Callable[[PlanningTask, SolveLimits], PlannerAnswer]
-"""Raises what it cannot do; whoever calls it tells of that in the planner's own words."""
+"""Raises any exception on failure; the caller reports its message."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannerSpec:
-    """A planner that can be named.
+    """Name, properties and function of a planner.
 
     Attributes
     ----------
     name : str
-        For ``--planner``.
+        Name for ``--planner``.
     description : str
-        One line: what it minimises, and what it knows of.
+        One line: the objective and the data that it considers.
     source : str
-        The paper or program that it is.
+        Paper or program of origin.
     plan : callable
         Takes a :class:`PlanningTask` and :class:`~solver.model.limits.SolveLimits`; returns a
         :class:`PlannerAnswer`.
-    needs_model : bool
-        It reads the model, not the problem alone.
-    uses_model : bool
-        It reads the model where there is one.
+    needs_model, uses_model : bool
+        It needs the model besides the problem, or reads it if there is one.
     extra : str or None
-        The extra of this distribution that it needs.
+        Required extra of this distribution.
     seeded : bool
         Its answer depends on ``limits.seed``.
     proves : bool
         It can prove that its plan is optimal.
     keeps_time : bool
-        It ends by itself when the time limit of its `limits` is over.
+        It observes the time limit by itself.
     recomputes : bool
-        It is a rule for what runs again, for problems in which operators may.
+        It is a recomputation rule, for problems that allow recomputation.
     unasked_limit_s : float
-        Most seconds that it has where all planners are asked, and none is named.
+        Time limit in seconds where all planners are asked, and none is named.
     """
 
     name: str

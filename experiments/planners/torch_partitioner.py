@@ -1,4 +1,4 @@
-"""torch's own ``accelerator_partitioner``, as shipped: its mode by sizes is a planner."""
+"""The size-based mode of torch's own ``accelerator_partitioner``, as shipped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from solver import PartitionError, PartitionProblem, SolveLimits
 from solver.model.quantities import counted
 
 if TYPE_CHECKING:
-    from fx_bridge.capture.graph import CapturedGraph
     from fx_bridge.interop.accelerator_partitioner import TorchPartition
 
 _NAME: Final = "torch-size-based"
@@ -18,11 +17,14 @@ _SOURCE: Final = "torch.fx.experimental.accelerator_partitioner of the torch tha
 
 
 def _plan(task: PlanningTask, limits: SolveLimits) -> PlannerAnswer:
+    from fx_bridge.interop.accelerator_partitioner import torch_partition
     from fx_bridge.interop.read_plans import plan_in_rounds
 
     problem = task.problem
     _, captured = task.model(_NAME)
-    found = _ask(captured, problem)
+    found = torch_partition(
+        captured, [device.memory_bytes or sys.maxsize for device in problem.devices]
+    )
     device_of = {
         partition: problem.devices[devices[0]].name
         for partition, devices in found.devices_of.items()
@@ -40,24 +42,16 @@ def _plan(task: PlanningTask, limits: SolveLimits) -> PlannerAnswer:
     return judged(_NAME, problem, plan, _words(problem, found))
 
 
-def _ask(captured: CapturedGraph, problem: PartitionProblem) -> TorchPartition:
-    from fx_bridge.interop.accelerator_partitioner import torch_partition
-
-    return torch_partition(
-        captured, [device.memory_bytes or sys.maxsize for device in problem.devices]
-    )
-
-
 def _words(problem: PartitionProblem, found: TorchPartition) -> str:
-    """Return how many partitions each device has, and which copies are left out."""
+    """Count the partitions of each device, and the copies left out."""
     names = [device.name for device in problem.devices]
     first = [devices[0] for devices in found.devices_of.values()]
     words = ", ".join(
         f"{first.count(at)} on {name}" for at, name in enumerate(names) if at in first
     )
     copies = sum(len(devices) > 1 for devices in found.devices_of.values())
-    told = f"; {copies} with copies on more devices, left out" if copies else ""
-    return f"{counted(len(first), 'partition')}: {words}{told}"
+    left_out = f"; {copies} with copies on more devices, left out" if copies else ""
+    return f"{counted(len(first), 'partition')}: {words}{left_out}"
 
 
 TORCH_PLANNERS: Final = (

@@ -1,4 +1,4 @@
-"""As many layers of the model on every device: what most people write by hand."""
+"""Equal numbers of layers on every device, the usual split by hand."""
 
 from __future__ import annotations
 
@@ -22,17 +22,8 @@ _NAME: Final = "uniform-layers"
 def repeated_layers(module: torch.nn.Module, captured: CapturedGraph) -> list[tuple[str, ...]]:
     """Return the operators of every layer of a model, in execution order of the layers.
 
-    Parameters
-    ----------
-    module : torch.nn.Module
-        The model before capture, with its lists of layers.
-
-    Returns
-    -------
-    list of tuple of str
-        The members of the outermost lists of modules (``ModuleList``, ``Sequential``) that have
-        several with operators, such as the blocks of a transformer; those of an encoder and of a
-        decoder alike.
+    Layers are the members of the outermost lists of modules (``ModuleList``, ``Sequential``) that
+    have several members with operators, such as the blocks of an encoder or decoder.
     """
     from torch import nn
 
@@ -69,7 +60,7 @@ def _plan(task: PlanningTask, limits: SolveLimits) -> PlannerAnswer:
     layers = LayerSequence.of(task.problem)
     unit_of = layers.units.unit_of_operator
     index_of = task.problem.index_of
-    # What comes before the first layer is with it, and what follows a layer is with that one.
+    # Operators before the first layer join it, and operators after a layer join that layer.
     first = [min(unit_of[index_of[name]] for name in names) for names in blocks]
     starts = sorted([0, *first[1:], len(layers)])
     ends = [starts[end] for end in partition_uniform(len(blocks), layers.stage_count)]

@@ -1,1 +1,1 @@
-"""Problems to plan: devices, published workloads, generated graphs."""
+"""Problems to plan: devices, options, plan files, generated graphs."""

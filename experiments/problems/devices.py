@@ -1,4 +1,4 @@
-"""Devices as a command takes them: as :mod:`solver.model.device_text` reads them, or a file."""
+"""Devices of a command, as text for :mod:`solver.model.device_text` or a file."""
 
 from __future__ import annotations
 
@@ -26,16 +26,14 @@ _SPEED_FIELDS: Final = ("flops_per_s", "memory_bandwidth_bytes_per_s", "launch_o
 
 @dataclass(frozen=True, slots=True)
 class DeviceSet:
-    """Devices, how they are connected where that was said, and the speed of each class.
+    """Devices in their given order, with interconnect and class speeds.
 
     Attributes
     ----------
-    devices : tuple of Device
-        In the order in which the person named them.
     interconnect : Interconnect or None
         None when only memory and classes were given.
-    specs : tuple of DeviceSpec
-        Speeds of the classes that the file itself defines; presets are not repeated.
+    specs : tuple of (str, DeviceSpec)
+        Speeds of the classes defined in the file, without presets.
     """
 
     devices: tuple[Device, ...]
@@ -61,15 +59,15 @@ def parse_devices(text: str, named: str = "devices", example: str = EXAMPLE) -> 
     Parameters
     ----------
     text : str
-        The name of a file, or what :func:`solver.model.device_text.read_devices` reads, with
-        presets as classes.
+        Name of a file, or text for :func:`solver.model.device_text.read_devices`, with presets
+        as classes.
     named, example : str
-        As that function takes them.
+        As in that function.
 
     Raises
     ------
     PartitionError
-        One line that says what is wrong and what to write.
+        If the text or the file is invalid.
     """
     if text.strip().lower().endswith((".toml", ".json")):
         return device_table(device_file(Path(text.strip())), text.strip())
@@ -85,12 +83,7 @@ def parse_devices(text: str, named: str = "devices", example: str = EXAMPLE) -> 
 def parse_link(text: str, named: str = "link") -> Link:
     """Read a link ``BANDWIDTH[,LATENCY]`` such as ``25GB/s,10us``, or ``unlimited``.
 
-    Messages call it `named`, such as the option of a command.
-
-    Raises
-    ------
-    PartitionError
-        One line that says what is wrong and what to write.
+    PartitionError calls it `named`, such as the option of a command.
     """
     example = "write for example 25GB/s, or 25GB/s,10us, or unlimited"
     where = f"{named} {text!r}"
@@ -150,7 +143,7 @@ def _speed(value: object, where: str) -> int:
 
 
 def _speeds(value: object, where: str) -> int | dict[str, int]:
-    """Return FLOP/s, of all dtypes or by dtype."""
+    """Return FLOP/s, for all dtypes or by dtype."""
     if isinstance(value, dict) and value:
         from fx_bridge.choices import check_dtypes
 
@@ -208,7 +201,7 @@ class _InterconnectTable(_LinkTable):
 
 @dataclass(frozen=True)
 class _Tables:
-    """What a device file holds; docs/devices.md describes it."""
+    """Content of a device file; see docs/devices.md."""
 
     devices: tuple[_DeviceTable, ...] = ()
     interconnect: _InterconnectTable | None = None
@@ -216,13 +209,13 @@ class _Tables:
 
 
 def device_file(path: Path) -> dict[str, Any]:
-    """Return what a .toml or .json file of devices holds, unchecked."""
+    """Return the unchecked content of a .toml or .json file of devices."""
     is_toml = path.suffix.lower() == ".toml"
     return read_toml(path, "a list of devices") if is_toml else read_json(path)
 
 
 def device_table(data: object, where: str) -> DeviceSet:
-    """Read devices from the table that a device file holds; PartitionError starts with `where`."""
+    """Read devices from the table of a device file; PartitionError starts with `where`."""
     table: _Tables = read_as(_Tables, data, where)
     if not table.devices:
         raise PartitionError(
@@ -257,7 +250,7 @@ def _names(entry: _DeviceTable, offset: int) -> list[str]:
 
 
 def _file_class(entry: _DeviceTable, specs: dict[str, DeviceSpec]) -> str:
-    """Return the class of a device, defining it in `specs` where its speeds are given."""
+    """Return the class of a device, adding it to `specs` if its speeds are given."""
     given = {name: getattr(entry, name) for name in _SPEED_FIELDS}
     if all(speed is None for speed in given.values()):
         if entry.attention is not None:
@@ -269,7 +262,7 @@ def _file_class(entry: _DeviceTable, specs: dict[str, DeviceSpec]) -> str:
     from fx_bridge.costs.device_specs import DeviceSpec
 
     parts = [value for value in (*given.values(), entry.attention) if value is not None]
-    # Devices of equal speed share a class, so that a solver may exchange them.
+    # Devices of equal speed share a class, and are interchangeable to a solver.
     device_class = entry.class_ or "-".join(map(str, parts))
     spec = DeviceSpec(
         device_class,

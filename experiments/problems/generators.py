@@ -1,8 +1,7 @@
-"""Seeded generators of operator graphs, so that anyone can reproduce a benchmark row.
+"""Seeded generators of operator graphs for reproducible benchmarks.
 
-Each takes a number of operators that it meets exactly or, where the graph repeats a block, as
-nearly as whole blocks allow. Times are those of one accelerator of the H100's kind, bytes those
-of tensors of the shapes in question.
+Each meets the requested number of operators exactly or, where the graph repeats a block, to the
+nearest whole block. Times are those of an accelerator like the H100.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from solver.model.text import shown
 
 _BF16: Final = 2
 _FLOPS_PER_NS: Final = 495_000
-"""Half of an H100's dense bfloat16 rate: what large matrix products reach."""
+"""Half of an H100's dense bfloat16 rate, as large matrix products reach."""
 _BYTES_PER_NS: Final = 2_500
 """Three quarters of an H100's memory bandwidth."""
 _LAUNCH_NS: Final = 5_000
@@ -35,7 +34,7 @@ _MAX_SLACK_PERCENT: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class GeneratorSettings:
-    """What a generator may be asked for; each uses what it knows."""
+    """Settings of a generator, which may ignore some of them."""
 
     operators: int = 1000
     width: int = 20
@@ -59,10 +58,10 @@ class GeneratorSettings:
 def _random_operator(
     builder: GraphBuilder, draws: Draws, label: str, reads: tuple[str, ...]
 ) -> str:
-    """Add an operator of 32 us to 2 ms, with a value of 256 KiB to 4 MiB and perhaps a weight.
+    """Add an operator of 32 us to 2 ms, with a value of 256 KiB to 4 MiB.
 
-    Half of them have one, of 8 to 128 MiB: memory is for the most part weights, and a cut through
-    50 values costs about a tenth of an eighth of the work.
+    Half of them have a weight of 8 to 128 MiB: memory is mostly weights, and a cut through 50
+    values costs about a tenth of an eighth of the work.
     """
     compute = draws.chance(500)
     return builder.add(
@@ -79,7 +78,7 @@ def layered(settings: GeneratorSettings) -> SyntheticGraph:
     """Return a random layered graph: `width` operators a layer, each with 1 to 3 reads.
 
     A read is from the layer before, or with a probability of one tenth from the one before
-    that. What the next layer leaves unread is read by a random operator of it besides.
+    that. A random operator also reads each value that the next layer leaves unread.
     """
     draws, builder = Draws(settings.seed), GraphBuilder()
     layers: list[list[str]] = []
@@ -103,8 +102,8 @@ def layered(settings: GeneratorSettings) -> SyntheticGraph:
 def series_parallel(settings: GeneratorSettings) -> SyntheticGraph:
     """Return a random two-terminal series-parallel graph with one source and one sink.
 
-    A part of several operators is two parts in series, or, as often, two to four branches
-    between a fork and a join.
+    A part of several operators is, with equal probability, two parts in series or two to four
+    branches between a fork and a join.
     """
     draws, builder = Draws(settings.seed), GraphBuilder()
 
@@ -150,7 +149,7 @@ _SPARSE: Final = _Shapes(2048, 7168, 128, 1536, 2048, 129280)
 
 
 class _Decoder:
-    """Writes the operators of decoder layers, in bfloat16, one sequence."""
+    """Builder of decoder layers in bfloat16 for one sequence."""
 
     def __init__(self, shapes: _Shapes) -> None:
         self.builder = GraphBuilder()
@@ -219,7 +218,7 @@ class _Decoder:
 
 
 def _blocks(operators: int, outside: int, each: int) -> int:
-    """Return the number of blocks that comes nearest to `operators`, at least one."""
+    """Return the number of blocks nearest to `operators`, at least one."""
     return max(1, (operators - outside + each // 2) // each)
 
 
@@ -272,9 +271,9 @@ def mixture_of_experts(settings: GeneratorSettings) -> SyntheticGraph:
 
 
 def balanced_experts(settings: GeneratorSettings) -> SyntheticGraph:
-    """Return a mixture of experts that all take as many tokens, in the shapes of Mixtral-8x7B.
+    """Return a mixture of experts with equal numbers of tokens, in the shapes of Mixtral-8x7B.
 
-    So it is where the capacity of experts is fixed. Those of a layer are identical chains of
+    This is the case of a fixed expert capacity. The experts of a layer are identical chains of
     four operators (gate and up are one product), and one operator adds them all. Devices are
     joined by NVLink.
     """
@@ -319,7 +318,7 @@ GENERATORS: Final[Mapping[str, Generator]] = {
 
 
 def generate(name: str, settings: GeneratorSettings) -> SyntheticGraph:
-    """Return the graph that the generator `name` makes; PartitionError if there is none."""
+    """Run the generator `name`; PartitionError if it is unknown."""
     if name not in GENERATORS:
         raise PartitionError(f"generator {name!r} is unknown; write one of {', '.join(GENERATORS)}")
     return GENERATORS[name](settings)
@@ -338,11 +337,11 @@ def generate_problem(
     Parameters
     ----------
     settings : GeneratorSettings
-        Its seed is also that of unequal devices.
+        Its seed also applies to unequal devices.
     devices : int
-        How many; their memory is derived from the graph.
+        Number of devices; their memory is derived from the graph.
     slack_percent : float
-        Total capacity beyond what the whole graph needs on one device, in per cent of it.
+        Total capacity beyond the memory of the whole graph on one device, in per cent of it.
     """
     if not 0 <= slack_percent <= _MAX_SLACK_PERCENT:
         raise PartitionError(

@@ -1,11 +1,10 @@
 """Device sets derived from a model's own size, so that memory binds and a plan exists.
 
-The yardstick is the memory of the whole model on one device under the memory model at hand:
-weights, inputs and the largest live set of activations. A device set with shares ``s_i``
-(adding up to 1) gets capacities ``s_i * yardstick * scale``. `scale` is the slack asked for,
-1.15 for instance, unless that is too little for any contiguous cut: one big embedding, or
-activations held at both ends of a cut, may need more. It is then 2 % above the least
-scale at which the chain solver finds a contiguous cut.
+The reference is the memory of the whole model on one device under the given memory model:
+weights, inputs and the largest live set of activations. A device set with shares ``s_i`` (of sum
+1) gets capacities ``s_i * reference * scale``. `scale` is the requested slack, such as 1.15,
+unless no contiguous cut fits: one big embedding, or activations held at both ends of a cut, may
+need more. It is then 2 % above the least scale at which the chain solver finds a contiguous cut.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _PROBE_LIMIT_S: Final = 20.0
 
 
 def one_device_bytes(problem: PartitionProblem) -> int:
-    """Return the memory that the whole model needs on one device."""
+    """Return the memory of the whole model on one device."""
     device = Device("all", None, problem.devices[0].device_class)
     whole = problem.replace(
         devices=(device,),
@@ -51,9 +50,9 @@ def _unpinned(op: Operator) -> Operator:
 def derived_device_sets(
     graph: nx.DiGraph, *, equal_devices: int, slack_permille: int, **settings: Any
 ) -> dict[str, DeviceSet]:
-    """Return sets of equal, of unequal and of roomy devices for an operator graph.
+    """Return sets of equal, unequal and roomy devices for an operator graph.
 
-    Each of the roomy devices holds the whole model: there planners differ by times alone.
+    Each roomy device holds the whole model, so that planners differ by times alone.
 
     Parameters
     ----------
@@ -61,9 +60,9 @@ def derived_device_sets(
         Size of the sets of equal and of roomy devices; the unequal set has the shares
         `UNEQUAL_SHARES`.
     slack_permille : int
-        Total capacity wanted, per thousand of what the model needs on one device.
+        Total capacity, per thousand of the model's memory on one device.
     **settings
-        Of the problem, such as ``memory_model``.
+        Settings of the problem, such as ``memory_model``.
     """
     probe = problem_from_digraph(graph, (Device("probe"),), **settings)
     equal = (1,) * equal_devices
@@ -84,11 +83,9 @@ def devices_by_shares(
     Parameters
     ----------
     problem : PartitionProblem
-        Its own devices do not matter.
-    shares : sequence of int
-        One number for each device.
+        Its own devices are ignored.
     slack_permille : int
-        Total capacity wanted, per thousand of what the model needs on one device.
+        Total capacity, per thousand of the model's memory on one device.
     """
     need_bytes = max(1, one_device_bytes(problem))
     scale = max(slack_permille, _least_scale_permille(problem, shares, need_bytes))
@@ -111,5 +108,5 @@ def _least_scale_permille(probe: PartitionProblem, shares: Sequence[int], need_b
     result = solve(generous, SolveLimits(time_limit_s=_PROBE_LIMIT_S, workers=1), solver="chain")
     if result.objective is None:
         return 0
-    # Per mille of a capacity of _PROBE times the share; rounded up by the evaluator.
+    # In thousandths of a capacity of _PROBE times the share; rounded up by the evaluator.
     return -(-result.objective * _PROBE * _MARGIN_PERMILLE // 1000)

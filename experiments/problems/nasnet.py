@@ -1,13 +1,13 @@
-"""Graphs of NASNet's kind, with the cells of the published network and their measured times.
+"""NASNet-like graphs, with the cells of the published network and their measured times.
 
 B. Zoph, V. Vasudevan, J. Shlens, Q. V. Le, "Learning Transferable Architectures for Scalable
 Image Recognition", CVPR 2018, figure 4: NASNet-A's normal and reduction cells. Every cell reads the
-two cells before it. With 4 normal cells a stage this is NASNet mobile, operator by operator as
-PipeDream's profile of it has them (921); with 6, as in NASNet large, 1,251.
+two cells before it. With 4 normal cells a stage this is NASNet mobile, with the same operators as
+PipeDream's profile of it (921); with 6, as in NASNet large, 1,251.
 
 Times and sizes follow that profile (batch of 64, float32): about a third of a millisecond for
-nearly every operator, more where images are large, none for sums and concatenations. Values
-travel to host memory at 1 GiB/s, so that a cut costs as much as dozens of operators. A node
+nearly every operator, more where images are large, none for sums and concatenations. Values are
+transferred to host memory at 1 GiB/s, so that a cut costs as much as dozens of operators. A node
 occupies twice its value (activation and gradient).
 """
 
@@ -24,7 +24,7 @@ _FLOAT32: Final = 4
 _STAGES: Final = 3
 _NORMAL_CELL: Final = 55
 _OUTSIDE: Final = 921 - 4 * _STAGES * _NORMAL_CELL
-"""Operators beside normal cells: stem, reductions, adjustments, auxiliary and final head."""
+"""Operators outside normal cells: stem, reductions, adjustments, auxiliary and final head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ class _Network:
     def op(
         self, label: str, reads: tuple[_Value, ...], channels: int, side: int, *, extra_ns: int = 0
     ) -> _Value:
-        """Add an operator with the time that the profile shows for its size."""
+        """Add an operator with the profile's time for its size."""
         value_bytes = _BATCH * channels * side * side * _FLOAT32
         latency_ns = self.draws.between(270_000, 370_000) + value_bytes // 100 + extra_ns
         return self._add(label, reads, channels, side, latency_ns)
 
     def free(self, label: str, reads: tuple[_Value, ...], channels: int, side: int) -> _Value:
-        """Add a sum, a concatenation or the like, which the profile shows with no time."""
+        """Add a sum, a concatenation or the like, of time zero in the profile."""
         return self._add(label, reads, channels, side, 0)
 
     def _add(
@@ -67,7 +67,7 @@ class _Network:
         for turn in range(2):
             if turn:
                 value = self.op("relu", (value,), channels, side)
-            # Large depthwise kernels are now and then several times slower in the profile.
+            # Some large depthwise kernels are several times slower in the profile.
             slow_ns = 1_300_000 if size > 3 and self.draws.chance(200) else 0
             value = self.op(f"depthwise{size}", (value,), value.channels, side, extra_ns=slow_ns)
             value = self.op("pointwise", (value,), channels, side)
@@ -92,7 +92,7 @@ class _Network:
         return self.op("norm", (both,), channels, side)
 
     def aligned(self, before: _Value, channels: int, side: int) -> _Value:
-        """Bring the cell before the last to the sides of the last one."""
+        """Resize the cell before the last to the side of the last one."""
         if before.side == side:
             return self.adjusted(before, channels)
         return self.halved(before, channels, side)
@@ -105,7 +105,7 @@ class _Network:
         return self.free("concat", values, len(values) * first.channels, first.side)
 
     def normal_cell(self, before: _Value, current: _Value, channels: int) -> _Value:
-        """Add a normal cell: 55 operators, 60 where the cell before has other sides."""
+        """Add a normal cell: 55 operators, 60 if the cell before has another side."""
         side = current.side
         p = self.aligned(before, channels, side)
         h = self.adjusted(current, channels)
@@ -128,7 +128,7 @@ class _Network:
     def reduction_cell(self, before: _Value, current: _Value, channels: int) -> _Value:
         """Add a reduction cell: 56 operators; the first 53, the second 61."""
         h = self.adjusted(current, channels)
-        # The first cell reads the stem twice, once as it is.
+        # The first cell reads the stem twice, once unadjusted.
         p = before if before == current else self.aligned(before, channels, h.side)
         side = (h.side + 1) // 2
 
@@ -147,7 +147,7 @@ class _Network:
 
 
 def nasnet(operators: int, seed: int) -> SyntheticGraph:
-    """Return a network of NASNet's kind with as near to `operators` as whole cells allow."""
+    """Return a NASNet-like network with the nearest number of operators in whole cells."""
     each = _STAGES * _NORMAL_CELL
     repeats = max(1, (operators - _OUTSIDE + each // 2) // each)
     net = _Network(seed)

@@ -1,6 +1,6 @@
-"""Plans that someone made: files of four forms, told apart by what is in them, and words.
+"""Foreign plans: files in four formats, recognised by content, and arguments of engines.
 
-Words are those that a program takes, such as vLLM's ``16,32`` (:mod:`fx_bridge.interop.engines`).
+An example of an argument is vLLM's ``16,32`` (:mod:`fx_bridge.interop.engines`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FORMATS: Final[tuple[FileFormat, ...]] = get_args(FileFormat)
 EngineName = Literal[
     "vllm", "sglang", "tensorrt-llm", "llama.cpp", "torchtitan", "nemo", "mindformers", "megatron"
 ]
-"""As of ``fx_bridge``, whose import loads torch."""
+"""The names in ``fx_bridge``, whose import loads torch."""
 PlanFormat = Literal[FileFormat, EngineName]
 _POINTS: Final = ("beginning", "end")
 _EXAMPLES: Final = (
@@ -36,16 +36,16 @@ _EXAMPLES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ForeignPlan:
-    """A plan as it was read.
+    """A plan read from a foreign format.
 
     Attributes
     ----------
     format : str
-        Who writes so: this project, accelerate, torch's ways to split, or an engine.
+        Format of this project, accelerate, torch's splitters, or an engine.
     plan : PartitionPlan
-        The same plan, for the problem at hand.
+        The plan for the current problem.
     notes : tuple of str
-        What a person has to know of how it was read.
+        Remarks on assumptions made while reading.
     """
 
     format: PlanFormat
@@ -59,21 +59,21 @@ def read_foreign_plan(
     captured: CapturedGraph | None,
     form: PlanFormat | None = None,
 ) -> ForeignPlan:
-    """Read a file as a plan, or words.
+    """Read a plan from a file or an engine's argument.
 
     Parameters
     ----------
     path : str
-        Of a file; for an engine its words, or a file with them.
+        Path of a file; for an engine its argument, or a file with it.
     devices : sequence of Device
-        Those that the file speaks of.
+        Devices of the plan.
     captured : CapturedGraph or None
-        The model; None for a problem without one, of which only a plan can be read.
+        The model; None for a problem without one, which takes this project's plans only.
 
     Raises
     ------
     PartitionError
-        If the file is none of these, or not valid: the file and what is wrong with it.
+        If the file has none of the formats, or is invalid.
     """
     if form is not None and form in get_args(EngineName):
         return _from_words(captured, devices, path, form)
@@ -116,9 +116,9 @@ def _recognised(path: str, data: object, captured: CapturedGraph | None) -> Plan
     modules = {"", *module_paths(captured), *tensor_names(captured)}
     named = [sum(name in known for name in data) for known in (nodes, modules)]
     if named[0] == named[1]:
-        what = "operators and of modules" if named[0] else "neither operators nor modules"
+        kinds = "operators and of modules" if named[0] else "neither operators nor modules"
         raise PartitionError(
-            f"{shortened(path)} has names of {what} of the model; say what it is: --format "
+            f"{shortened(path)} has names of {kinds} of the model; say what it is: --format "
             f"{', '.join(FORMATS)}"
         )
     return "tags" if named[0] > named[1] else "device-map"
@@ -137,13 +137,13 @@ def _from_words(
     if os.path.isfile(words):  # noqa: PTH113 - false for any name that cannot be
         words = read_text(words, "words")
     plan = plan_from_words(captured, devices, words, engine)
-    # Words for llama.cpp say what is on the host, and name the others.
+    # Arguments for llama.cpp name all devices.
     has_order = "_VISIBLE_DEVICES" in words or engine == "llama.cpp"
-    return ForeignPlan(engine, plan, () if has_order else _told_order(devices, plan))
+    return ForeignPlan(engine, plan, () if has_order else _order_note(devices, plan))
 
 
-def _told_order(devices: Sequence[Device], plan: PartitionPlan) -> tuple[str, ...]:
-    """Return a note on where stages are taken to run if nothing says it and it matters."""
+def _order_note(devices: Sequence[Device], plan: PartitionPlan) -> tuple[str, ...]:
+    """Return a note on the assumed devices of stages, if devices differ."""
     if len({replace(device, name="any") for device in devices}) == 1:
         return ()
     return (f"no devices are named, so that stages run on {', '.join(plan.device_order)}",)
@@ -173,7 +173,7 @@ def _from_split_spec(
     from fx_bridge.interop.read_plans import plan_from_split_spec
 
     plan = plan_from_split_spec(captured, devices, data)
-    notes = () if "devices" in data else _told_order(devices, plan)
+    notes = () if "devices" in data else _order_note(devices, plan)
     return ForeignPlan("split-spec", plan, notes)
 
 

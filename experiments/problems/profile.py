@@ -1,4 +1,4 @@
-"""What the operators of a model take on one machine, as it was measured and is kept as JSON."""
+"""Measured times of a model's operators on one machine, stored as JSON."""
 
 from __future__ import annotations
 
@@ -27,28 +27,26 @@ class Profile:
 
     Attributes
     ----------
-    model : str
-        As it was named.
     graph_digest : str
-        Of the captured graph; see :func:`fx_bridge.capture.digest.graph_digest`.
+        :func:`fx_bridge.capture.digest.graph_digest` of the captured graph.
     training : bool
-        Whether backward passes were measured.
+        True if backward passes were measured.
     threads : int
-        Of each process.
+        Threads of each process.
     processes, repeats : int
         See :func:`experiments.pipelines.profiling.measure_profile`.
     machine : mapping of str to str
-        Where it was measured, for people.
+        Description of the machine.
     forward_ns, backward_ns : mapping of str to int
-        By operator, calibrated: their sums are the times of the generated code.
+        Calibrated time of each operator: their sums are the times of the generated code.
     workspace_bytes, backward_workspace_bytes : mapping of str to int
-        What operators allocate and release before they are done, by operator.
+        Bytes that each operator allocates and releases again.
     forward_permille, backward_permille : int
-        What calibration multiplied times by, in thousandths.
+        Calibration factors of the times, in thousandths.
     link : Link
         Latency and bandwidth between two processes.
     link_samples : tuple of (int, int)
-        Bytes of a message, nanoseconds of its way; what `link` was fitted to.
+        Bytes and nanoseconds of the messages to which `link` was fitted.
     """
 
     model: str
@@ -73,7 +71,7 @@ class Profile:
         return Interconnect(default=self.link, charging="relayed")
 
     def costs(self, training: bool) -> Costs:
-        """Return what operators cost, as :func:`fx_bridge.to_digraph` takes it.
+        """Return the costs of operators for :func:`fx_bridge.to_digraph`.
 
         Raises
         ------
@@ -94,7 +92,7 @@ class Profile:
         )
 
     def check(self, captured: CapturedGraph) -> None:
-        """Raise PartitionError unless it is the profile of this graph."""
+        """Raise PartitionError if the profile is of another graph."""
         from fx_bridge.capture.digest import graph_digest
 
         if graph_digest(captured) != self.graph_digest:
@@ -104,16 +102,16 @@ class Profile:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data: its fields, with a schema and its version."""
+        """Return the profile as plain data with schema and version."""
         return {"schema": SCHEMA, "version": SCHEMA_VERSION, **asdict(self)}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a JSON file, whole or not at all."""
+        """Write the profile to a JSON file, atomically."""
         write_text_atomically(path, json.dumps(self.to_dict(), indent=1) + "\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Profile:
-        """Read one from a JSON file; PartitionError names the file and the field."""
+        """Read a profile from a JSON file; PartitionError names the file and the field."""
         data = read_json(path)
         try:
             fields = check_schema(data, "", SCHEMA, SCHEMA_VERSION)

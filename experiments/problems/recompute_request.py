@@ -1,4 +1,4 @@
-"""What ``--recompute`` and ``--regions`` ask for."""
+"""The options ``--recompute`` and ``--regions``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RecomputeRequest:
     Attributes
     ----------
     rule : str or tuple of str, optional
-        A rule, or modules; None where nothing is said of it.
+        A rule, or modules; None if not given.
     """
 
     rule: str | tuple[str, ...] | None = None
@@ -33,7 +33,7 @@ class RecomputeRequest:
 
     @classmethod
     def read(cls, texts: Sequence[str], regions: Sequence[str] = ()) -> RecomputeRequest:
-        """Return what options say, each a rule, a module, or ``MODULE=always`` or ``=never``.
+        """Parse option values, each a rule, a module, or ``MODULE=always`` or ``=never``.
 
         Examples
         --------
@@ -75,11 +75,11 @@ class RecomputeRequest:
 
     @property
     def is_asked(self) -> bool:
-        """Whether something may run again, or regions are named for it."""
+        """True if recomputation or regions are requested."""
         return self.rule not in (None, "none") or bool(self.regions)
 
     def check(self, memory_model: str) -> None:
-        """Refuse what is only for training under another memory model."""
+        """Raise PartitionError if recomputation is requested outside training."""
         if self.is_asked and memory_model != "training":
             option = "--regions" if self.rule in (None, "none") else "--recompute"
             raise PartitionError(
@@ -88,20 +88,20 @@ class RecomputeRequest:
             )
 
     def training(self, training: Training) -> Training:
-        """Return options of training with what is asked for."""
+        """Return training options with the requested recomputation."""
         from fx_bridge.costs.recompute import Recompute
 
         recompute = Recompute(self.rule or "none", self.always, self.never)
         return replace(training, recompute=recompute, regions=self.regions)
 
     def settings(self) -> dict[str, Any]:
-        """Return those of a problem in whose operators the rest is said."""
+        """Return the settings of a problem, whose operators hold the other fields."""
         if self.rule is None:
             return {}
         return {"recompute": self.rule if self.rule in ("none", "auto") else "layers"}
 
     def of_saved(self, problem: PartitionProblem) -> PartitionProblem:
-        """Return a problem that knows no modules with what is asked for."""
+        """Apply the request to a saved problem, which has no modules."""
         if self.always or self.never or self.regions or isinstance(self.rule, tuple):
             option, remedy = "--recompute", f"write one of {', '.join(RULES)}"
             if self.regions:

@@ -1,4 +1,4 @@
-"""Problems in which it is said which operators run again in the backward pass."""
+"""Problems with a fixed set of recomputed operators."""
 
 from __future__ import annotations
 
@@ -9,14 +9,9 @@ from solver import PartitionProblem
 
 
 def with_recomputed(problem: PartitionProblem, names: Collection[str]) -> PartitionProblem:
-    """Return a problem in whose plans some operators run again, and no others.
+    """Return a training problem whose plans recompute exactly the operators `names`.
 
-    Parameters
-    ----------
-    problem : PartitionProblem
-        Of training.
-    names : collection of str
-        Those of them run again that may, wherever the backward pass needs what they make.
+    Operators that may not run again, or whose values no backward pass needs, stay as they are.
     """
     is_inner = problem.storage_graph.inner
     operators = []
@@ -28,5 +23,5 @@ def with_recomputed(problem: PartitionProblem, names: Collection[str]) -> Partit
 
 
 def without_recomputed(problem: PartitionProblem) -> PartitionProblem:
-    """Return a problem in whose plans nothing runs again."""
+    """Return a problem without recomputation."""
     return with_recomputed(problem, ()).replace(recompute="none")

@@ -1,4 +1,4 @@
-"""Plans of which only the file is at hand, in which operators may run again."""
+"""Problems behind plan files with recomputation."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
 
 def problem_of_plan(captured: CapturedGraph, plan: PartitionPlan) -> PartitionProblem | None:
-    """Return a problem that `plan` is a plan of, if something runs again; else None.
+    """Return a problem for a plan with recomputation; None for other plans.
 
-    It has what no plan says: what backward passes save, and which operators may run again. These
-    are those of the model, whatever devices and costs the plan was made with; the regions are those
-    of the plan, or the model's layers if it does not say them.
+    The problem adds the tensors that backward passes save and the recomputable operators, which
+    depend on the model alone, not on devices and costs. The regions are those of the plan, or the
+    model's layers if it has none.
 
     Raises
     ------
     PartitionError
-        If nothing of the model is trained, so that nothing runs again.
+        If no weight of the model is trained.
     """
     from fx_bridge.digraph import to_digraph
     from fx_bridge.options import Training

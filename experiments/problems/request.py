@@ -1,4 +1,4 @@
-"""A problem that is asked for, and the problems that it makes of models and files."""
+"""Options of a problem, applied to models and files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ProblemRequest:
-    """What the options say of a problem, read; None and empty where they leave it open.
+    """Parsed options of a problem; None and empty where not given.
 
     Attributes
     ----------
@@ -45,33 +45,31 @@ class ProblemRequest:
     interconnect : Interconnect or None
         The option ``--link``.
     objective : tuple of str or None
-        What to minimise, one after the other.
+        Objectives in lexicographic order.
     memory_model : str or None
-        One of ``solver.MEMORY_MODELS``, ``"training"`` among them.
-    training : Training or None
-        None where no option of the group is given, whatever the memory model.
+        One of ``solver.MEMORY_MODELS``.
+    training, placement : Training or None, Placement or None
+        None if no option of the group is given; a saved problem then needs no torch.
     recompute : RecomputeRequest
-        What runs again in training; empty it leaves a saved problem its own.
+        Recomputation in training; empty keeps that of a saved problem.
     pipeline : Pipeline
-        Empty where no option of the group is given.
-    placement : Placement or None
-        None where no option of the group is given, so that a saved problem needs no torch.
+        Empty if no option of the group is given.
     engine : str or None
-        Whose words the plan is to be said in.
+        Engine whose format must be able to express the plan.
     attention : str or None
-        The kernel of attention on all devices, in place of those of their classes.
+        Attention kernel on all devices, in place of those of their classes.
     profile : Profile or None
         Measured times, in place of the roofline.
     communication_scale : float or None
-        Multiplies the communication times of a published workload.
+        Factor of the communication times of a published workload.
     with_host : bool
         Keep the host among the devices of a published workload.
     with_replicas : bool
-        Let several devices share a stage's work, in a workload of Piper.
+        Allow replicated stages in a workload of Piper.
     device_memory_bytes : int or None
-        Of each of the devices of a workload of Piper.
+        Memory of each device of a workload of Piper.
     capture : CaptureRequest
-        How a model is captured.
+        Options of the capture.
     """
 
     devices: DeviceSet | None = None
@@ -93,11 +91,11 @@ class ProblemRequest:
 
     @property
     def keep_whole(self) -> Sequence[str]:
-        """Modules that are asked to stay on one device each."""
+        """Modules to keep on one device each."""
         return () if self.placement is None else self.placement.keep_whole
 
     def placement_of(self, captured: CapturedGraph | None) -> Placement | None:
-        """Return the placement of a model, with what keeps plans within the words of an engine."""
+        """Return the placement of a model, restricted to plans that the engine can express."""
         if self.engine is None or captured is None:
             return self.placement
         from fx_bridge.interop.engines import placement_for
@@ -106,12 +104,12 @@ class ProblemRequest:
 
 
 def parse_objective(text: str, where: str) -> tuple[str, ...]:
-    """Return the objectives that `text` names with commas between them.
+    """Return the comma-separated objectives of `text`.
 
     Raises
     ------
     PartitionError
-        If one is unknown or named twice; it begins with `where`.
+        If one is unknown or named twice; the message begins with `where`.
     """
     names = tuple(name.strip() for name in text.split(","))
     for name in names:
@@ -127,27 +125,24 @@ def parse_objective(text: str, where: str) -> tuple[str, ...]:
 def read_problem(
     model: str, request: ProblemRequest, step: Callable[[str], None]
 ) -> tuple[CapturedGraph | None, PartitionProblem]:
-    """Return the problem of a model or of a file; `step` hears what is being done.
+    """Return the problem of a model or file, and the captured model, if any.
 
     Parameters
     ----------
     model : str
-        As a person names it; see :func:`experiments.zoo.models.resolve_model`.
-
-    Returns
-    -------
-    CapturedGraph or None
-        The model; None where a file holds the problem alone.
+        Name for :func:`experiments.zoo.models.resolve_model`.
+    step : callable
+        Called with the name of each step.
 
     Raises
     ------
     PartitionError
-        If an option makes no sense for this model or file, or the problem is none.
+        If an option does not apply to this model or file, or the problem is invalid.
     """
     from experiments.zoo.models import is_import_string, resolve_model
 
     if is_import_string(model):
-        # Its code may load torch, which takes longer than these answers.
+        # Before its code loads torch, which is slow.
         _checked_devices(model, request)
     source = resolve_model(model)
     if isinstance(source, Path):
@@ -156,7 +151,7 @@ def read_problem(
 
 
 def check_model_request(model: str, request: ProblemRequest) -> None:
-    """Refuse what the options say if it makes no sense for a model that is built."""
+    """Raise PartitionError for options that do not apply to a built model."""
     if request.communication_scale is not None or not request.with_host:
         raise PartitionError(
             f"{model} is a model; --communication-scale and --no-host are for published "
@@ -188,7 +183,7 @@ def check_model_request(model: str, request: ProblemRequest) -> None:
 
 
 def read_saved_problem(path: Path, request: ProblemRequest) -> PartitionProblem:
-    """Load a problem or a published workload, changed where the options say so."""
+    """Load a problem or a published workload, and apply the options."""
     from experiments.workloads.reader import InstanceSettings, load_instance
 
     for option, value, why in (
@@ -224,13 +219,13 @@ def read_saved_problem(path: Path, request: ProblemRequest) -> PartitionProblem:
 
 
 def change_problem(problem: PartitionProblem, request: ProblemRequest) -> PartitionProblem:
-    """Return a problem changed where the request says so.
+    """Apply a request to a problem.
 
     Raises
     ------
     PartitionError
-        If it has links between its own devices, and other devices come without; if no transfer is
-        timed by the link that is asked for, or no operator has a time that the objective counts.
+        If it has links between its own devices, and the new devices have none; if no transfer
+        depends on the requested link; or if no operator has a time that the objective counts.
     """
     given = request.devices
     interconnect = None if given is None else given.interconnect
@@ -240,7 +235,7 @@ def change_problem(problem: PartitionProblem, request: ProblemRequest) -> Partit
                 "--link changes nothing here; every operator says how long its transfers take "
                 "(`transfer_ns`), so leave it out"
             )
-        # A link says how fast transfers are, not who pays for them.
+        # A link sets the speed of transfers, and keeps the charging.
         link = request.interconnect.default
         interconnect = replace(problem.interconnect, default=link, links={})
     if given is not None and interconnect is None and problem.interconnect.links:
@@ -259,7 +254,6 @@ def change_problem(problem: PartitionProblem, request: ProblemRequest) -> Partit
 def _read_model(
     spec: ModelSpec, request: ProblemRequest, step: Callable[[str], None]
 ) -> tuple[CapturedGraph, PartitionProblem]:
-    """Build and capture the model of `spec`; return it with its problem."""
     from experiments.zoo.building import build_model, capture_model
 
     devices = _checked_devices(spec.name, request)
@@ -273,7 +267,7 @@ def _read_model(
 
 
 def _checked_devices(model: str, request: ProblemRequest) -> DeviceSet:
-    """Return the devices of a model that is built; refuse what is wrong before it is."""
+    """Return the requested devices; raise PartitionError for errors found before building."""
     if request.devices is None:
         raise PartitionError(f"--devices is missing; {EXAMPLE}")
     check_model_request(model, request)
@@ -282,10 +276,7 @@ def _checked_devices(model: str, request: ProblemRequest) -> DeviceSet:
 
 
 def _check_settings(request: ProblemRequest, devices: DeviceSet) -> None:
-    """Refuse, before a model is built, what is wrong with it whatever the model is.
-
-    A problem is made of one operator for each name that is pinned.
-    """
+    """Check settings before a model is built, on a problem of the pinned names alone."""
     interconnect = request.interconnect or devices.interconnect or _measured_or_pcie(request)
     pins = {} if request.placement is None else request.placement.pins
     stand_ins = tuple(Operator(name, 1) for name in pins) or (Operator("operator", 1),)
@@ -300,10 +291,7 @@ def _check_settings(request: ProblemRequest, devices: DeviceSet) -> None:
 def requested_graph(
     captured: CapturedGraph, device_sets: Sequence[DeviceSet], request: ProblemRequest
 ) -> nx.DiGraph:
-    """Return the operator graph of a model with the costs that are asked for.
-
-    It is timed for every class of the devices, and for the one of devices that name none.
-    """
+    """Return the operator graph of a model, timed for all device classes and the default one."""
     from fx_bridge.costs.device_specs import DEVICE_SPECS
     from fx_bridge.digraph import to_digraph
     from fx_bridge.options import Costs, Training
@@ -329,10 +317,7 @@ def requested_graph(
 def requested_device_sets(
     graph: nx.DiGraph, request: ProblemRequest, *, equal_devices: int, slack_permille: int
 ) -> dict[str, DeviceSet]:
-    """Return devices of a size for this operator graph, where the request names none.
-
-    See :func:`experiments.problems.instances.derived_device_sets`.
-    """
+    """Return :func:`experiments.problems.instances.derived_device_sets` for a request."""
     from experiments.problems.instances import derived_device_sets
 
     settings = _settings_of(request, request.interconnect or _measured_or_pcie(request))
@@ -349,11 +334,11 @@ def problem_of_graph(
     Parameters
     ----------
     graph : networkx.DiGraph
-        Of :func:`requested_graph`.
+        Result of :func:`requested_graph`.
     captured : CapturedGraph
-        Whose modules `request` may name.
+        The model, for modules named in `request`.
     request : ProblemRequest
-        Its own devices do not matter.
+        Its own devices are ignored.
     """
     interconnect = request.interconnect or devices.interconnect or _measured_or_pcie(request)
     settings = _settings_of(request, interconnect)
@@ -362,14 +347,13 @@ def problem_of_graph(
 
 
 def _measured_or_pcie(request: ProblemRequest) -> Interconnect:
-    """Return the interconnect of devices that bring none."""
     return PCIE if request.profile is None else request.profile.interconnect
 
 
 def _settings_of(request: ProblemRequest, interconnect: Interconnect) -> dict[str, Any]:
-    """Return what is asked of a problem besides its devices, and nothing that is left open.
+    """Return the given settings of a problem without its devices.
 
-    With a schedule the interconnect relays.
+    With a schedule, the interconnect relays values.
     """
     settings = request.pipeline.settings(request.objective, interconnect)
     if request.memory_model is not None:

@@ -1,8 +1,8 @@
-"""Operator graphs that a generator makes, and the devices that go with them.
+"""Generated operator graphs and their devices.
 
 Every random choice draws from ``random.Random(seed).random()``, the one method whose sequence
-Python promises to keep, and every number is made from it by exact or correctly rounded
-arithmetic: a seed gives the same instance on every machine and release.
+Python promises to keep, with exact or correctly rounded arithmetic: a seed gives the same instance
+on every machine and release.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from solver.model.problem import MemoryModel
 T = TypeVar("T")
 
 OperatorKind = Literal["compute", "memory"]
-"""What bounds an operator's time: arithmetic, such as a matrix product, or memory traffic."""
+"""Bound of an operator's time: arithmetic, such as a matrix product, or memory traffic."""
 
 SLOWDOWN_PERMILLE: Final[Mapping[str, Mapping[str, int]]] = {
     DEFAULT_DEVICE_CLASS: {"compute": 1000, "memory": 1000},
@@ -50,7 +50,7 @@ _NETWORK: Final = Link(25_000_000_000, 10_000)
 
 
 class Draws:
-    """Random numbers that are the same on every machine and Python release."""
+    """Random numbers reproducible on every machine and Python release."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed).random
@@ -75,22 +75,20 @@ class Draws:
 
 @dataclass(frozen=True, slots=True)
 class SyntheticOperator:
-    """An operator before devices are known.
+    """An operator without devices.
 
     Attributes
     ----------
-    name : str
-        Unique in its graph.
     reads : tuple of str
         Names of the operators whose values it takes.
     latency_ns : int
-        On the default device class.
+        Time on the default device class.
     kind : {"compute", "memory"}
-        How its time changes with the device class.
+        Scaling of its time to other device classes.
     value_bytes : int
-        Of its value, which it allocates.
+        Bytes of its value, which it allocates.
     weight_bytes : int
-        Of a weight that it alone reads; 0 for none.
+        Bytes of its private weight; 0 for none.
     """
 
     name: str
@@ -103,7 +101,7 @@ class SyntheticOperator:
 
 @dataclass(frozen=True, slots=True)
 class SyntheticGraph:
-    """Operators in a topological order, with what a problem of them is by default."""
+    """Operators in topological order, with the default settings of their problem."""
 
     operators: tuple[SyntheticOperator, ...]
     interconnect: Interconnect = PCIE
@@ -141,15 +139,11 @@ class SyntheticGraph:
         )
 
     def one_device_bytes(self) -> int:
-        """Return what the evaluator charges one device for all operators.
-
-        That is :func:`experiments.problems.instances.one_device_bytes` of the problem, without
-        making it.
-        """
+        """Return :func:`experiments.problems.instances.one_device_bytes` without a problem."""
         weights_bytes = sum(op.weight_bytes for op in self.operators)
         if self.memory_model == "weights":
             return weights_bytes
-        # A value without readers is an output of the graph, and held to the end.
+        # A value without readers is an output, held to the end.
         last = {op.name: len(self.operators) for op in self.operators}
         for step, op in enumerate(self.operators):
             last.update(dict.fromkeys(op.reads, step))
@@ -171,7 +165,7 @@ def _latency(op: SyntheticOperator, classes: Sequence[str]) -> int | dict[str, i
 
 @dataclass(slots=True)
 class GraphBuilder:
-    """Collects operators; each method returns the name of what it added."""
+    """Builder of an operator list."""
 
     operators: list[SyntheticOperator] = field(default_factory=list)
 
@@ -184,7 +178,7 @@ class GraphBuilder:
         weight_bytes: int = 0,
         kind: OperatorKind = "memory",
     ) -> str:
-        """Add an operator, named by its position and `label`."""
+        """Add an operator and return its name, made of position and `label`."""
         name = f"{len(self.operators)}.{label}"
         self.operators.append(
             SyntheticOperator(name, tuple(reads), latency_ns, kind, value_bytes, weight_bytes)
@@ -205,13 +199,13 @@ def with_devices(
     Parameters
     ----------
     slack_permille : int or None
-        Total capacity beyond what the whole graph needs on one device, per thousand of it; None
-        is unlimited memory.
+        Total capacity beyond the memory of the whole graph on one device, per thousand of it;
+        None is unlimited memory.
     unequal : bool
         Capacities in the proportions 4:3:2:1, repeated; device classes drawn from
         `SLOWDOWN_PERMILLE`; fast links among each four devices, a network between.
     seed : int
-        Of the order in which capacities and classes are dealt (only `unequal`).
+        Seed for the order of capacities and classes (only `unequal`).
     """
     if not 1 <= count <= _MAX_DEVICES:
         raise PartitionError(f"devices is {count}; write a whole number from 1 to {_MAX_DEVICES}")
@@ -246,7 +240,7 @@ def _shuffled(items: list[T], draws: Draws) -> list[T]:
 
 
 def _clustered(names: Sequence[str], given: Interconnect) -> Interconnect:
-    """Return fast links among each four devices and a network between; host-staged stays."""
+    """Return fast links within each four devices and a network between; keep host staging."""
     if given.charging == "host_staged":
         return given
     links = {

@@ -1,4 +1,4 @@
-"""TOML files that a person writes: what they hold is data, and mistakes in it are named."""
+"""Reading of TOML files, with readable errors."""
 
 from __future__ import annotations
 
@@ -15,17 +15,12 @@ _MOST_BYTES: Final = 1 << 22
 
 
 def read_toml(path: Path, wanted: str) -> dict[str, Any]:
-    """Return the table that a TOML file is.
+    """Return the table of a TOML file; PartitionError names the file.
 
     Parameters
     ----------
     wanted : str
-        What it should describe, such as ``"a list of devices"``.
-
-    Raises
-    ------
-    PartitionError
-        In one line that names the file.
+        Expected content for messages, such as ``"a list of devices"``.
     """
     import tomllib
 
@@ -38,6 +33,6 @@ def read_toml(path: Path, wanted: str) -> dict[str, Any]:
         ) from None
     except ValueError as error:  # not TOML, or a number of thousands of digits
         raise PartitionError(f"{shortened(path)}: not valid TOML ({error}); correct it") from None
-    # Dotted names nest without a level of the parser.
+    # Dotted names nest without recursion of the parser.
     check_nesting(table, str(path))
     return table

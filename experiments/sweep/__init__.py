@@ -1,1 +1,1 @@
-"""Many cells of one experiment, each done once, kept in one file."""
+"""Cells of an experiment, each answered once and kept in one file."""

@@ -1,4 +1,4 @@
-"""The cases and cells of a sweep: what is asked of each, and the keys under which they are kept."""
+"""Cases and cells of a sweep, and the keys under which they are stored."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from solver import Pipeline
 
 
 def content_key(data: object) -> str:
-    """Return the SHA-256 of plain data in hexadecimal, whatever the order of its mappings."""
+    """Return the SHA-256 of plain data in hexadecimal, independent of the order of mappings."""
     text = json.dumps(data, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 def spelled_out(value: object) -> Any:
-    """Return a value as plain data for :func:`content_key`, with all that a repr leaves out."""
+    """Return a value as plain data for :func:`content_key`, with fields that its repr omits."""
     if is_dataclass(value):
         own = {entry.name: spelled_out(getattr(value, entry.name)) for entry in fields(value)}
         return [type(value).__name__, own]
@@ -40,20 +40,20 @@ def spelled_out(value: object) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class CaseRequest:
-    """What a sweep asks of the problem of one case.
+    """Request for the problem of one case.
 
     Attributes
     ----------
     key : CaseKey
-        What tells cases apart.
+        Identity of the case.
     devices : DeviceChoice
-        As the sweep's file names them.
+        Devices as named in the sweep's file.
     link : str or None
-        None where the devices say what links they have, and for PCIe.
+        None for devices with their own links, and for PCIe.
     pipeline : Pipeline
-        What it leaves open a saved problem says itself.
+        Unset fields keep those of a saved problem.
     recompute : str or None
-        The rule for what runs again in training; None leaves a saved problem its own.
+        Recomputation rule in training; None keeps that of a saved problem.
     """
 
     key: CaseKey
@@ -63,12 +63,12 @@ class CaseRequest:
     recompute: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return what is asked, as plain data; :meth:`from_json` inverts it."""
+        """Return the request as plain data; :meth:`from_json` inverts it."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CaseRequest:
-        """Return the request that a job carries."""
+        """Return the request of :meth:`to_json`."""
         model, device_set, objective, memory_model = data["key"]
         key = CaseKey(model, device_set, tuple(objective), memory_model)
         devices = DeviceChoice(**data["devices"])
@@ -108,7 +108,7 @@ def case_requests(settings: SweepSettings, source: ModelSource) -> tuple[CaseReq
 
 
 def _links(settings: SweepSettings, choice: DeviceChoice) -> Iterator[tuple[str | None, str]]:
-    """Return every link for these devices, and the name of the devices with it."""
+    """Yield each link for these devices, with the name of the devices on it."""
     given = choice.read()
     if choice.written == OWN or (given is not None and given.interconnect is not None):
         yield None, choice.name
@@ -116,12 +116,12 @@ def _links(settings: SweepSettings, choice: DeviceChoice) -> Iterator[tuple[str 
     if not settings.links:
         yield None, choice.name
     for link in settings.links:
-        # Where there is but one, it tells nothing apart.
+        # A single link is not part of the name.
         yield link, choice.name if len(settings.links) == 1 else f"{choice.name}, {link}"
 
 
 def case_key(source: ModelSource, request: CaseRequest, versions: Mapping[str, str]) -> str:
-    """Return the key of a prepared problem: what was asked, and what made it."""
+    """Return the key of a prepared problem, from its request and the versions."""
     return content_key([source.identity(), request.to_json(), dict(versions)])
 
 
@@ -131,21 +131,17 @@ class Cell:
 
     Attributes
     ----------
-    request : CaseRequest
-        The case.
     digest : str
-        Of the exact problem.
+        Digest of the exact problem.
     planner : str
         A key of ``PLANNERS``, or an import string.
-    seed : int
-        That the planner is told.
     without : tuple of str
         Steps that the search leaves out.
     source : ModelSource or None
-        Of a planner that reads the model.
+        The model, for a planner that reads it.
     key : str
-        Of problem, planner, seed, steps left out, limits and versions: cells of equal keys have
-        one answer.
+        Key of problem, planner, seed, steps left out, limits and versions: cells of equal keys
+        share one answer.
     """
 
     request: CaseRequest
@@ -158,7 +154,7 @@ class Cell:
 
     @property
     def case(self) -> CaseKey:
-        """The case that it belongs to."""
+        """The key of the cell's case."""
         return self.request.key
 
 
@@ -173,7 +169,7 @@ def cells_of(
     """Return the cells of a case, in the order of the settings."""
     for planner in settings.planners:
         spec = own_planner(planner) if is_own(planner) else specs[planner]
-        # A planner that reads the model may answer otherwise for another of the same problem.
+        # Models with the same problem may have different answers from a planner that reads them.
         read = source if spec.needs_model or spec.uses_model else None
         seeds = settings.seeds if spec.seeded else (0,)
         for without, seed in product(settings.without if spec.proves else ((),), seeds):
@@ -199,7 +195,7 @@ def cell_key(
     versions: Mapping[str, str],
     model: Mapping[str, Any] | None,
 ) -> str:
-    """Return the key of a cell: all that its answer depends on; `model` where it is read."""
+    """Return the key of a cell: everything its answer depends on; `model` only if read."""
     return content_key(
         {
             "problem": problem,
@@ -214,14 +210,14 @@ def cell_key(
 
 
 def limits_json(limits: SweepLimits) -> dict[str, Any]:
-    """Return what an answer depends on of limits, as plain data."""
+    """Return the limits that affect an answer, as plain data."""
     data = asdict(limits)
     del data["prepare_limit_s"]
     return data
 
 
 def settings_json(settings: SweepSettings) -> dict[str, Any]:
-    """Return what a sweep was asked, as plain data that says so and runs nothing."""
+    """Return the settings of a sweep as plain data."""
     return {
         **{entry.name: getattr(settings, entry.name) for entry in fields(settings)},
         "models": [source.identity() for source in settings.models],

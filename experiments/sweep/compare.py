@@ -1,7 +1,7 @@
-"""A comparison: every model, every device set, every planner, each answer kept at once.
+"""Comparison of all planners on all models and device sets, with each answer stored at once.
 
-Whatever fails is a row with its reason; a run ends early only when it is interrupted. Cells are
-answered in this process, which has the model of all that read it, and are kept as those of sweeps.
+A failure is a row with its reason; only an interruption ends a run early. Cells are answered in
+this process, which holds the model, and stored like those of sweeps.
 """
 
 from __future__ import annotations
@@ -12,18 +12,12 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from experiments.comparison.plain_data import plain
 from experiments.comparison.planner_row import plan_row
-from experiments.comparison.records import (
-    CaseKey,
-    ModelRecord,
-    Study,
-    best_row,
-)
+from experiments.comparison.records import CaseKey, ModelRecord, Study, best_row
 from experiments.comparison.settings import CompareSettings, default_planners
 from experiments.comparison.split_check import check_split
 from experiments.console.progress import ProgressLine
@@ -33,35 +27,22 @@ from experiments.planners.registry import check_planner
 from experiments.planners.task import PlanningTask
 from experiments.problems.devices import DeviceSet
 from experiments.problems.request import (
-    ProblemRequest,
     check_model_request,
     problem_of_graph,
     read_saved_problem,
     requested_device_sets,
-    requested_graph,
 )
 from experiments.processes.environment import environment, peak_rss_bytes
 from experiments.sweep.cases import cell_key, content_key, spelled_out
 from experiments.sweep.packing import pack
+from experiments.sweep.prepare import BuiltModel
 from experiments.sweep.settings import DERIVED
 from experiments.sweep.store import PreparedCase, SweepStore, memory_store
 from experiments.sweep.versions import versions
-from experiments.zoo.building import (
-    LoadedModel,
-    ModelSpec,
-    build_model,
-    capture_model,
-    describe_error,
-    others_code,
-)
+from experiments.zoo.building import ModelSpec, describe_error, others_code
 from experiments.zoo.models import is_ours
 from solver import PartitionProblem, SolveLimits
 from solver.io.json_files import problem_digest, problem_to_json
-
-if TYPE_CHECKING:
-    from fx_bridge.capture.graph import CapturedGraph
-
-T = TypeVar("T")
 
 
 def run_comparison(
@@ -78,92 +59,31 @@ def run_comparison(
     Parameters
     ----------
     sources : sequence of ModelSpec or Path
-        A path is a saved problem; it brings its own devices unless `settings` names some.
+        A path is a saved problem, with its own devices unless `settings` names some.
     settings : CompareSettings
         Planners, devices, objectives and limits, the same for all models.
     progress : ProgressLine, optional
-        Shows what is being done; without it the run is silent.
+        Display of the steps; without it the run is silent.
     store : SweepStore, optional
-        Keeps every answer at once; without it they end with the process.
+        Storage of every answer; without it they end with the process.
     resume : bool
-        Take what the store has, and do the rest.
+        Keep the answers in the store, and add the missing ones.
     between : callable, optional
-        Is told what was found so far, after each model but the last for which something was done.
+        Called with the study so far, after each model but the last that added to it.
     """
     progress = progress or ProgressLine(quiet=True)
     with contextlib.nullcontext(store) if store is not None else memory_store() as kept:
         comparison = _Comparison(sources, settings, progress, kept, resume)
         for left in reversed(range(len(sources))):
             is_news = comparison.add(sources[-1 - left])
-            # The next model must not find this one's weights still in memory.
+            # Free this model's weights before the next is built.
             gc.collect()
             if is_news and left and between is not None:
                 between(kept.study())
         return replace(kept.study(), peak_rss_bytes=peak_rss_bytes())
 
 
-class _Model:
-    """A model of a comparison, built and captured when that is first needed."""
-
-    def __init__(self, spec: ModelSpec, request: ProblemRequest, progress: ProgressLine) -> None:
-        self.spec = spec
-        self._request = request
-        self._progress = progress
-        self._seconds: dict[str, float] = {}
-
-    @cached_property
-    def loaded(self) -> LoadedModel:
-        """The module with its example inputs."""
-        return self._timed("build", "building", lambda: build_model(self.spec))
-
-    @cached_property
-    def captured(self) -> CapturedGraph:
-        """Its graph."""
-        loaded = self.loaded
-        capture = partial(capture_model, loaded, self._request.capture)
-        return self._timed("capture", "capturing", capture)
-
-    def problems(self, device_sets: Mapping[str, DeviceSet]) -> dict[str, PartitionProblem]:
-        """Return the problem on every set of devices, or on those that are derived."""
-        captured = self.captured
-        request = self._request
-        make = partial(requested_graph, captured, [*device_sets.values()], request)
-        graph = self._timed("graph", "operator graph", make)
-        self._progress.step(f"{self.spec.name}: device sets")
-        sets = device_sets or requested_device_sets(
-            graph,
-            request,
-            equal_devices=self.spec.equal_devices,
-            slack_permille=self.spec.slack_permille,
-        )
-        return {
-            name: problem_of_graph(graph, captured, devices, request)
-            for name, devices in sets.items()
-        }
-
-    def record(self, first: PartitionProblem) -> ModelRecord:
-        """Return what was measured of the model; `first` is the problem of its first case."""
-        return ModelRecord.of_problem(
-            self.spec.name,
-            first,
-            description=self.spec.description,
-            has_weights=self.loaded.has_weights,
-            captured_by=self.captured.how,
-            **self._seconds,
-        )
-
-    def _timed(self, name: str, doing: str, make: Callable[[], T]) -> T:
-        self._progress.step(f"{self.spec.name}: {doing}")
-        started_s = time.perf_counter()
-        with others_code(f"model {self.spec.name!r}"):
-            made = make()
-        self._seconds[f"{name}_s"] = time.perf_counter() - started_s
-        return made
-
-
 class _Comparison:
-    """One run over one store."""
-
     def __init__(
         self,
         sources: Sequence[ModelSpec | Path],
@@ -195,10 +115,10 @@ class _Comparison:
             store.forget(self._key)
 
     def add(self, source: ModelSpec | Path) -> bool:
-        """Do what is missing of one model; return whether something was."""
+        """Answer the missing cells of one model; return True if there were any."""
         model = None
         if not isinstance(source, Path):
-            model = _Model(source, self._settings.request, self._progress)
+            model = BuiltModel(source, self._settings.request.capture, self._progress.step)
         cases = self._known(source) or self._prepare(source, model)
         self._problems = {
             case.digest: self._store.problem(case.digest) for case in cases if case.digest
@@ -230,15 +150,15 @@ class _Comparison:
         return content_key([*asked, self._versions])
 
     def _known(self, source: ModelSpec | Path) -> list[PreparedCase]:
-        """Return the cases of a model that is not code or a file, if the store has all of them."""
+        """Return the stored cases of a model of the zoo, if the store has all of them."""
         if not (self._resume and isinstance(source, ModelSpec) and is_ours(source)):
             return []
         keys = [self._case_key(source, name) for name in self._settings.device_sets or DERIVED]
         known = [case for key in keys if (case := self._store.case(key)) and case.digest]
         return known if len(known) == len(keys) else []
 
-    def _prepare(self, source: ModelSpec | Path, model: _Model | None) -> list[PreparedCase]:
-        """Make the problems of a model, and keep them; one that fails must not end the run."""
+    def _prepare(self, source: ModelSpec | Path, model: BuiltModel | None) -> list[PreparedCase]:
+        """Make and store the problems of a model; a failure becomes a case with its reason."""
         name = _name(source)
         request = self._settings.request
         try:
@@ -246,11 +166,11 @@ class _Comparison:
                 problems = _saved_problems(Path(name), self._settings)
             else:
                 check_model_request(name, request)
-                problems = model.problems(self._settings.device_sets)
+                problems = self._problems_of(model)
             first = next(iter(problems.values()))
-            description = "saved problem"
-            record = ModelRecord.of_problem(name, first, description=description)
-            if model is not None:
+            if model is None:
+                record = ModelRecord.of_problem(name, first, description="saved problem")
+            else:
                 record = model.record(first)
         except Exception as error:
             return [self._keep_reason(source, in_options(describe_error(error)))]
@@ -259,7 +179,7 @@ class _Comparison:
         for each, problem in problems.items():
             key = self._case_key(source, each)
             if model is None or not is_ours(model.spec):
-                # It may be another one by now: cases of another problem are others.
+                # Code or file may have changed: another problem is another case.
                 key = content_key([key, digests[each]])
             case = CaseKey(name, each, problem.objective, problem.memory_model)
             cases.append(PreparedCase(key, case, digests[each]))
@@ -267,10 +187,26 @@ class _Comparison:
         self._store.add_cases(cases, packed, plain(record))
         return cases
 
+    def _problems_of(self, model: BuiltModel) -> dict[str, PartitionProblem]:
+        """Return the problem of a model on every set of devices, given or derived."""
+        request, device_sets = self._settings.request, self._settings.device_sets
+        graph = model.graph([*device_sets.values()], request)
+        self._progress.step(f"{model.spec.name}: device sets")
+        sets = device_sets or requested_device_sets(
+            graph,
+            request,
+            equal_devices=model.spec.equal_devices,
+            slack_permille=model.spec.slack_permille,
+        )
+        return {
+            name: problem_of_graph(graph, model.captured, devices, request)
+            for name, devices in sets.items()
+        }
+
     def _keep_reason(self, source: ModelSpec | Path, reason: str) -> PreparedCase:
-        """Keep why a model has no problem."""
+        """Store the reason for a missing problem."""
         name, request = _name(source), self._settings.request
-        # What is wrong with a file begins with its path.
+        # Messages about a file begin with its path already.
         self._progress.done(reason if reason.startswith(name) else f"{name}: {reason}")
         devices = ", ".join(self._settings.device_sets or DERIVED)
         objective, memory = request.objective or ("bottleneck",), request.memory_model
@@ -281,8 +217,8 @@ class _Comparison:
 
     # -- cells ----------------------------------------------------------------------------
 
-    def _cells(self, case: PreparedCase, model: _Model | None) -> Iterator[_Cell]:
-        """Yield the cells of a case, those of all planners that suit it if none is named."""
+    def _cells(self, case: PreparedCase, model: BuiltModel | None) -> Iterator[_Cell]:
+        """Yield the cells of a case; by default of all planners that suit it."""
         settings = self._settings
         assert case.digest is not None
         problem = self._problems[case.digest]
@@ -306,9 +242,9 @@ class _Comparison:
             )
             yield _Cell(key, planner, limits, reads)
 
-    def _ask(self, case: PreparedCase, cell: _Cell, model: _Model | None) -> bool:
-        """Answer a cell unless that is done, and keep it at once; return whether it was not."""
-        # A planner of a person's own may answer otherwise by now.
+    def _ask(self, case: PreparedCase, cell: _Cell, model: BuiltModel | None) -> bool:
+        """Answer and store a missing cell; return False if it was not missing."""
+        # The code of a user's planner may have changed.
         is_kept = self._resume and not is_own(cell.planner) and self._store.status(cell.key)
         if cell.key in self._done or is_kept:
             return False
@@ -325,8 +261,8 @@ class _Comparison:
         self._done.add(cell.key)
         return True
 
-    def _check(self, case: PreparedCase, cells: Sequence[_Cell], model: _Model | None) -> bool:
-        """Check splits by plans of a case, and keep each at once; return whether there were any."""
+    def _check(self, case: PreparedCase, cells: Sequence[_Cell], model: BuiltModel | None) -> bool:
+        """Check and store the splits by plans of a case; return True if there were any."""
         if model is None or not model.spec.has_weights or self._settings.check_splits == "none":
             return False
         rows = {cell.key: self._store.row(cell.key, case.case) for cell in cells}
@@ -335,7 +271,7 @@ class _Comparison:
         news = False
         for key, row in answered.items():
             is_asked = self._settings.check_splits == "all" or row is best
-            # Code may compute something else by now, and make the same problem.
+            # Changed code may make the same problem and compute something else.
             is_known = is_ours(model.spec) and self._store.has_check(case.key, key)
             if not is_asked or is_known or not model.loaded.has_weights:
                 continue
@@ -355,7 +291,7 @@ class _Comparison:
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """One planner that is asked about one problem."""
+    """One planner on one problem."""
 
     key: str
     planner: str

@@ -1,7 +1,7 @@
-"""The SQLite file of a sweep: what is in it, how it is opened, and that one sweep writes to it.
+"""The SQLite file of a sweep: its schema, its connection, and a lock for its one writer.
 
-It has a rollback journal and not a write-ahead log: after every transaction the one file is
-everything, so that it can be copied, also from a sweep that was killed.
+It has a rollback journal and no write-ahead log: after every transaction the one file is complete
+and can be copied, even from a sweep that was killed.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from solver import PartitionError
 from solver.model.text import shortened
 
 APPLICATION_ID: Final = 0x66787077
-"""``fxpw`` in ASCII: in the header, it says whose file it is."""
+"""``fxpw`` in ASCII, in the file's header."""
 SCHEMA_VERSION: Final = 4
 _MAGIC: Final = b"SQLite format 3\0"
 _WAIT_S: Final = 20.0
-"""How long a sweep waits for a report that reads, which takes seconds."""
+"""Seconds a sweep waits for a report that reads the file."""
 
 _SCHEMA: Final = f"""
 BEGIN;
@@ -83,13 +83,12 @@ COMMIT;
 
 
 def connect(path: Path, *, create: bool) -> sqlite3.Connection:
-    """Open the file of a sweep; every statement outside of a transaction is one of its own.
+    """Open the file of a sweep, in autocommit mode.
 
     Raises
     ------
     PartitionError
-        In one line: there is no file, or it is no SQLite file, or another program's, or one of
-        a newer release.
+        If there is no file, or it is not SQLite, of another program, or of a newer release.
     """
     is_new = check_file(path, create=create)
     connection = sqlite3.connect(
@@ -99,7 +98,7 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
         timeout=_WAIT_S,
     )
     try:
-        with told(path):
+        with readable_errors(path):
             for pragma in ("trusted_schema = OFF", "synchronous = FULL"):
                 connection.execute(f"PRAGMA {pragma}")
             if is_new or (create and _is_empty(connection)):
@@ -112,15 +111,15 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
 
 
 def connect_memory() -> sqlite3.Connection:
-    """Open a database of the same tables that ends with the process."""
+    """Open a database of the same tables in memory."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     connection.executescript(_SCHEMA)
     return connection
 
 
 @contextlib.contextmanager
-def told(path: Path) -> Iterator[None]:
-    """Say in one line what SQLite finds wrong with a file."""
+def readable_errors(path: Path) -> Iterator[None]:
+    """Turn errors of SQLite into PartitionError."""
     try:
         yield
     except sqlite3.Error as error:
@@ -128,7 +127,7 @@ def told(path: Path) -> Iterator[None]:
             f"{shortened(path)}: {error}; free the file and its disk, or give another"
         ) from None
     except UnicodeDecodeError:
-        # Names in the file, which SQLite quotes in what it says is wrong.
+        # SQLite quotes damaged names of the file in its messages.
         raise PartitionError(
             f"{shortened(path)} is damaged: it holds no text; give another"
         ) from None
@@ -136,7 +135,7 @@ def told(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Keep all that is written in the context, or nothing of it."""
+    """Commit everything written in the context, or nothing."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -149,14 +148,14 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 @contextlib.contextmanager
 def one_writer(path: Path) -> Iterator[None]:
-    """Refuse a second run on a file, while reports may read it.
+    """Lock a file against a second run; reports may still read it.
 
-    The lock ends with the process that holds it, however that ends; those of SQLite are others.
+    The lock, separate from those of SQLite, ends with its process, however that ends.
 
     Raises
     ------
     PartitionError
-        If another run is at it.
+        If another run holds the lock.
     """
     import fcntl
 
@@ -178,7 +177,7 @@ def one_writer(path: Path) -> Iterator[None]:
 
 
 def check_file(path: Path, *, create: bool) -> bool:
-    """Return whether there is no file yet; raise PartitionError if there is something else."""
+    """Return True if there is no file yet; raise PartitionError if it is not SQLite."""
     wanted = "the --out file of a sweep"
     if not create:
         wanted += ", or the results.json of a report"
@@ -207,7 +206,7 @@ def check_file(path: Path, *, create: bool) -> bool:
 
 
 def _is_empty(connection: sqlite3.Connection) -> bool:
-    """Return whether a file of SQLite has no owner and holds nothing."""
+    """Return True if an SQLite file has no application id and no tables."""
     held = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
     return not held and not _pragma(connection, "application_id")
 

@@ -1,14 +1,14 @@
-"""Worker processes whose jobs have a limit of time and of memory."""
+"""Worker processes with limits of time and memory for each job."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import queue
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any, Final
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final, Self
 
 import psutil  # type: ignore[import-untyped]
 
@@ -19,12 +19,14 @@ WORKER: Final = "experiments.sweep.worker"
 _WATCH_S: Final = 0.05
 _WAKE_LIMIT_S: Final = 120.0
 _KEPT_SHARE: Final = 8
-"""A worker is replaced when what it keeps exceeds this part of its limit: what a cell may use
-must not depend on which came before it."""
+"""A worker that keeps more than this part of its limit is replaced: the memory of a cell must not
+depend on earlier cells."""
+_AHEAD: Final = 2
+"""Jobs submitted per thread: problems are large, so not all jobs are queued at once."""
 
 
 class _EndedError(Exception):
-    """A job has no answer: its process ended, or was ended."""
+    """Raised for a job without an answer: its process ended, or was ended."""
 
     def __init__(self, status: str, reason: str) -> None:
         super().__init__(reason)
@@ -32,12 +34,12 @@ class _EndedError(Exception):
 
 
 class LimitedWorker:
-    """A process that answers one job after another; one that ends is replaced.
+    """A process that answers one job after another, and is replaced when it ends.
 
     Parameters
     ----------
     module : str
-        What it runs; see :mod:`experiments.processes.workers`.
+        Module to run; see :mod:`experiments.processes.workers`.
     closing : threading.Event
         Once set, jobs end without an answer.
     """
@@ -47,7 +49,7 @@ class LimitedWorker:
         self._closing = closing
         self._process: WorkerProcess | None = None
         self._has_model = False
-        self._resting_bytes = 0
+        self._idle_bytes = 0
         self._most_bytes = 0
 
     def run(self, job: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,15 +58,15 @@ class LimitedWorker:
         Parameters
         ----------
         job : mapping
-            Its ``limits`` are ``seconds`` of the clock, and resident ``memory_bytes`` of the
-            process or null. Memory is looked at 20 times a second: what is allocated between two
-            looks may exceed the limit. One with a ``source`` builds a model; a process that has
-            built one takes no job without.
+            Its ``limits`` are ``seconds`` of wall time, and resident ``memory_bytes`` of the
+            process or null. Memory is sampled 20 times a second: allocations in between may
+            exceed the limit. A job with a ``source`` builds a model; a process that has built
+            one takes no job without.
 
         Returns
         -------
         dict
-            What the worker says. If it ended, or was ended, ``ended`` with ``status`` (``timed
+            The answer. If the process ended, or was ended, ``ended`` with ``status`` (``timed
             out``, ``out of memory``, ``killed`` by a signal, ``failed``), ``reason``,
             ``wall_time_s`` and ``peak_rss_bytes``.
 
@@ -94,26 +96,26 @@ class LimitedWorker:
                 "peak_rss_bytes": self._most_bytes or None,
             }
             return {"ended": words}
-        kept_bytes = self._rss_bytes() - self._resting_bytes
+        kept_bytes = self._rss_bytes() - self._idle_bytes
         if kept_bytes > (limits["memory_bytes"] or 8 * GiB) // _KEPT_SHARE:
             self.stop()
         return answer
 
     def stop(self) -> None:
-        """End the process, if there is one; the next job starts another."""
+        """End the process, if any; the next job starts another."""
         if self._process is not None:
             self._process.kill()
             self._process.close()
             self._process = None
 
     def _wake(self) -> None:
-        """Start a process that has loaded what it needs: that is no job's time."""
+        """Start a process and wait for its imports, which count for no job's time."""
         if self._process is None:
             self._process = WorkerProcess(self._module)
             answer = self._ask({"do": "wake"}, _WAKE_LIMIT_S, None)
             if "error" in answer:
                 raise _EndedError("failed", answer["error"])
-            self._resting_bytes = self._rss_bytes()
+            self._idle_bytes = self._rss_bytes()
 
     def _ask(
         self, job: Mapping[str, Any], seconds: float, memory_bytes: int | None
@@ -139,7 +141,7 @@ class LimitedWorker:
                 raise _EndedError("timed out", f"no answer after {seconds:g} s")
 
     def _ending(self) -> _EndedError:
-        """Return how the process ended by itself."""
+        """Describe the end of a process that ended by itself."""
         assert self._process is not None
         code = self._process.exit_code()
         words = self._process.last_words()
@@ -148,7 +150,7 @@ class LimitedWorker:
         return _EndedError(status, f"{ending}: {words}" if words else ending)
 
     def _rss_bytes(self) -> int:
-        """Return the resident memory of the process; 0 of one that has ended."""
+        """Return the resident memory of the process, 0 if it has ended."""
         assert self._process is not None
         with contextlib.suppress(psutil.Error):
             return int(psutil.Process(self._process.pid).memory_info().rss)
@@ -156,28 +158,43 @@ class LimitedWorker:
 
 
 class WorkerPool:
-    """One worker for every thread that runs jobs."""
+    """Threads with a worker process each; no process outlives the context.
 
-    def __init__(self, module: str = WORKER) -> None:
+    Parameters
+    ----------
+    jobs : int
+        Number of threads.
+
+    Attributes
+    ----------
+    width : int
+        Most jobs to submit at a time.
+    """
+
+    def __init__(self, jobs: int, module: str = WORKER) -> None:
+        self.width = _AHEAD * jobs
         self._module = module
         self._closing = threading.Event()
         self._own = threading.local()
         self._workers: list[LimitedWorker] = []
+        self._threads = ThreadPoolExecutor(jobs, thread_name_prefix="cell")
 
-    def run(self, job_text: str) -> str:
-        """Return the answer to a job, both as JSON, from the worker of this thread."""
-        worker: LimitedWorker | None = getattr(self._own, "worker", None)
-        if worker is None:
-            worker = LimitedWorker(self._module, self._closing)
-            self._own.worker = worker
-            self._workers.append(worker)
-        return json.dumps(worker.run(json.loads(job_text)))
+    def __enter__(self) -> Self:
+        return self
 
-    def interrupt(self) -> None:
-        """Let every job end without an answer."""
+    def __exit__(self, *error: object) -> None:
         self._closing.set()
-
-    def stop(self) -> None:
-        """End all processes; no thread may be running a job."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
         for worker in self._workers:
             worker.stop()
+
+    def submit(self, job: Mapping[str, Any]) -> Future[dict[str, Any]]:
+        """Queue a job for the next free worker; see :meth:`LimitedWorker.run`."""
+        return self._threads.submit(self._run, job)
+
+    def _run(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        worker: LimitedWorker | None = getattr(self._own, "worker", None)
+        if worker is None:
+            worker = self._own.worker = LimitedWorker(self._module, self._closing)
+            self._workers.append(worker)
+        return worker.run(job)

@@ -1,4 +1,4 @@
-"""Plain data as short texts, to keep and to send."""
+"""Plain data as compressed texts."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _MOST_BYTES: Final = 1 << 30
 
 
 def pack(data: object) -> str:
-    """Return plain data as compressed JSON, in characters of ASCII."""
+    """Return plain data as compressed JSON in ASCII."""
     text = json.dumps(data, separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode("ascii"), _LEVEL)).decode("ascii")
 
 
 def unpack(packed: str, what: str) -> Any:
-    """Return the data that :func:`pack` packed; PartitionError calls it `what`."""
+    """Invert :func:`pack`; errors name the data `what`."""
     try:
         unpacking = zlib.decompressobj()
-        # A few bytes may unpack to more than there is memory.
+        # A few bytes may unpack to more than fits memory.
         text = unpacking.decompress(base64.b64decode(packed), _MOST_BYTES)
         if not unpacking.eof:
             raise ValueError("cut off, or too long")

@@ -1,11 +1,12 @@
-"""The problems of one model: built and captured once, whatever is asked of it."""
+"""Problems of one model, which is built and captured once."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from experiments.comparison.records import ModelRecord
 from experiments.problems.devices import DeviceSet, parse_link
@@ -20,7 +21,15 @@ from experiments.problems.request import (
 from experiments.sweep.cases import CaseRequest, content_key, spelled_out
 from experiments.sweep.settings import OWN
 from experiments.sweep.sources import ModelSource
-from experiments.zoo.building import LoadedModel, ModelSpec, build_model, capture_model
+from experiments.zoo.building import (
+    DEFAULT_CAPTURE,
+    CaptureRequest,
+    LoadedModel,
+    ModelSpec,
+    build_model,
+    capture_model,
+    others_code,
+)
 from experiments.zoo.models import resolve_built
 from solver import (
     Device,
@@ -29,18 +38,78 @@ from solver import (
     problem_to_digraph,
 )
 
-_EQUAL: Final = 4
-_SLACK_PERMILLE: Final = 1150
-"""Of devices derived for a problem from a file, which says nothing of either."""
-
 if TYPE_CHECKING:
     import networkx as nx
 
     from fx_bridge.capture.graph import CapturedGraph
 
+T = TypeVar("T")
+
+_EQUAL: Final = 4
+_SLACK_PERMILLE: Final = 1150
+"""Number and memory slack of devices derived for a problem from a file."""
+
+
+class BuiltModel:
+    """A model built and captured on first use, with the seconds of each step.
+
+    Parameters
+    ----------
+    step : callable
+        Called with the name of each step.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        capture: CaptureRequest = DEFAULT_CAPTURE,
+        step: Callable[[str], object] = lambda _: None,
+    ) -> None:
+        self.spec = spec
+        self._capture = capture
+        self._step = step
+        self._seconds: dict[str, float] = {}
+
+    @cached_property
+    def loaded(self) -> LoadedModel:
+        """The module with its example inputs."""
+        return self._timed("build", "building", lambda: build_model(self.spec))
+
+    @cached_property
+    def captured(self) -> CapturedGraph:
+        """The module's graph."""
+        loaded = self.loaded
+        return self._timed("capture", "capturing", lambda: capture_model(loaded, self._capture))
+
+    def graph(self, device_sets: Sequence[DeviceSet], request: ProblemRequest) -> nx.DiGraph:
+        """Return the operator graph, timed for the classes of some devices."""
+        captured = self.captured
+        return self._timed(
+            "graph", "operator graph", lambda: requested_graph(captured, device_sets, request)
+        )
+
+    def record(self, first: PartitionProblem) -> ModelRecord:
+        """Return the measurements of the model; `first` is the problem of its first case."""
+        return ModelRecord.of_problem(
+            self.spec.name,
+            first,
+            description=self.spec.description,
+            has_weights=self.loaded.has_weights,
+            captured_by=self.captured.how,
+            **self._seconds,
+        )
+
+    def _timed(self, name: str, doing: str, make: Callable[[], T]) -> T:
+        self._step(f"{self.spec.name}: {doing}")
+        started_s = time.perf_counter()
+        with others_code(f"model {self.spec.name!r}"):
+            made = make()
+        self._seconds.setdefault(f"{name}_s", time.perf_counter() - started_s)
+        return made
+
 
 class PreparedModel:
-    """A model of a sweep, built and captured when that is first needed.
+    """A model of a sweep and its problems.
 
     Parameters
     ----------
@@ -52,28 +121,11 @@ class PreparedModel:
         self.source = source
         self._graphs: dict[str, nx.DiGraph] = {}
         self._derived: dict[tuple[object, ...], dict[str, DeviceSet]] = {}
-        self._seconds: dict[str, float] = {}
 
     @cached_property
-    def _spec(self) -> ModelSpec:
-        return resolve_built(self.source.name)
-
-    @cached_property
-    def loaded(self) -> LoadedModel:
-        """The module with its example inputs."""
-        started_s = time.perf_counter()
-        loaded = build_model(self._spec)
-        self._seconds["build_s"] = time.perf_counter() - started_s
-        return loaded
-
-    @cached_property
-    def captured(self) -> CapturedGraph:
-        """The module's graph."""
-        loaded = self.loaded
-        started_s = time.perf_counter()
-        captured = capture_model(loaded)
-        self._seconds["capture_s"] = time.perf_counter() - started_s
-        return captured
+    def built(self) -> BuiltModel:
+        """The module and its graph, of a model of the zoo or of code."""
+        return BuiltModel(resolve_built(self.source.name))
 
     def problem(self, request: CaseRequest) -> PartitionProblem:
         """Return the problem of a case.
@@ -85,45 +137,33 @@ class PreparedModel:
         """
         if self.source.own is None:
             return self.problem_on(self._devices(request), request)
-        # Its own devices stay where no others are given.
         others = None if request.devices.written == OWN else self._devices(request)
         return change_problem(self.source.own, replace(_asked(request), devices=others))
 
     def problem_on(self, devices: DeviceSet, request: CaseRequest) -> PartitionProblem:
-        """Return the problem of a model on devices that are known."""
+        """Return the problem of a model on given devices."""
         graph = self._graph(devices, request)
-        return problem_of_graph(graph, self.captured, devices, _asked(request))
+        return problem_of_graph(graph, self.built.captured, devices, _asked(request))
 
     def record(self, first: PartitionProblem) -> ModelRecord:
-        """Return what was measured of the model; `first` is the problem of its first case."""
-        if self.source.own is not None:
-            words = {"file": "saved problem", "generator": "generated graph"}
-            description = words[self.source.kind]
-            return ModelRecord.of_problem(self.source.name, first, description=description)
-        return ModelRecord.of_problem(
-            self.source.name,
-            first,
-            description=self._spec.description,
-            has_weights=self.loaded.has_weights,
-            captured_by=self.captured.how,
-            **self._seconds,
-        )
+        """Return the measurements of the model; `first` is the problem of its first case."""
+        if self.source.own is None:
+            return self.built.record(first)
+        words = {"file": "saved problem", "generator": "generated graph"}
+        description = words[self.source.kind]
+        return ModelRecord.of_problem(self.source.name, first, description=description)
 
     def _graph(self, devices: DeviceSet, request: CaseRequest) -> nx.DiGraph:
-        """Return the operator graph, timed for the classes of these devices and no others.
+        """Return the operator graph, timed for the classes of these devices alone.
 
-        So a problem does not depend on which other devices a sweep has.
+        A problem thus does not depend on the other devices of a sweep.
         """
         training = "training" if request.key.memory_model == "training" else "inference"
         recompute = RecomputeRequest(request.recompute)
         key = content_key(spelled_out((training, request.recompute, devices.spec_of)))
         if key not in self._graphs:
-            captured = self.captured
-            started_s = time.perf_counter()
-            self._graphs[key] = requested_graph(
-                captured, [devices], ProblemRequest(memory_model=training, recompute=recompute)
-            )
-            self._seconds.setdefault("graph_s", time.perf_counter() - started_s)
+            asked = ProblemRequest(memory_model=training, recompute=recompute)
+            self._graphs[key] = self.built.graph([devices], asked)
         return self._graphs[key]
 
     def _devices(self, request: CaseRequest) -> DeviceSet:
@@ -131,7 +171,7 @@ class PreparedModel:
         if given is not None:
             return given
         asked = _asked(request)
-        # The capacities are those for which a plan exists, whatever it is to be good at.
+        # The capacities are those for which a plan exists, under any objective.
         key = (request.link, request.key.memory_model, request.recompute, request.pipeline)
         if key not in self._derived:
             own = self.source.own
@@ -139,7 +179,8 @@ class PreparedModel:
                 graph, count, slack_permille = problem_to_digraph(own), _EQUAL, _SLACK_PERMILLE
             else:
                 graph = self._graph(DeviceSet((Device("any"),)), request)
-                count, slack_permille = self._spec.equal_devices, self._spec.slack_permille
+                spec = self.built.spec
+                count, slack_permille = spec.equal_devices, spec.slack_permille
             self._derived[key] = requested_device_sets(
                 graph, asked, equal_devices=count, slack_permille=slack_permille
             )
@@ -147,7 +188,7 @@ class PreparedModel:
 
 
 def _asked(request: CaseRequest) -> ProblemRequest:
-    """Return what is asked of a problem, but for its devices."""
+    """Return the request for a problem, without its devices."""
     return ProblemRequest(
         interconnect=None if request.link is None else Interconnect(parse_link(request.link)),
         objective=request.key.objective,

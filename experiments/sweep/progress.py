@@ -1,4 +1,4 @@
-"""What a person sees while a sweep runs: a bar with the time that is left, or plain lines."""
+"""Progress display of a sweep."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from solver.model.quantities import counted
 
 
 class SweepProgress(LiveLines):
-    """A bar on stderr on a terminal, and above it a line for every cell; else the lines alone."""
+    """A line on stderr for every cell, and on a terminal a bar with the remaining time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class SweepProgress(LiveLines):
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TextColumn("left:"),
-            # Cells differ in time: the average of many says more than the last few.
+            # Cells differ in time: average over many.
             TimeRemainingColumn(elapsed_when_finished=False),
             console=self._console,
             speed_estimate_period=3600,
@@ -38,29 +38,29 @@ class SweepProgress(LiveLines):
         self._done = 0
 
     def prepare(self, models: int) -> None:
-        """Say how many models' problems are made now."""
+        """Begin the preparation of models."""
         self._start("preparing", models, 0)
 
     def prepared(self, model: str) -> None:
-        """Say that the problems of a model are made."""
+        """Report a prepared model."""
         self._advance(f"{model}: prepared")
 
     def begin(self, cells: int, missing: int) -> None:
-        """Say how many cells there are, and how many of them are to be done."""
+        """Begin the cells, `missing` of which are to be answered."""
         self._start("cells", cells, cells - missing)
         self._say(f"{counted(cells, 'cell')}, {cells - missing} of them done before")
 
     def done(self, row: PlannerRow) -> None:
-        """Say what became of a cell."""
+        """Report an answered cell."""
         case = row.case
         words = f"{case.model} on {case.device_set} devices, {','.join(case.objective)}, "
         self._advance(f"{words}{case.memory_model}: {row.outcome}")
 
-    def _start(self, what: str, total: int, completed: int) -> None:
+    def _start(self, name: str, total: int, completed: int) -> None:
         self._total, self._done = total, completed
         if self._task is not None:
             self._bar.remove_task(self._task)
-        self._task = self._bar.add_task(what, total=total, completed=completed)
+        self._task = self._bar.add_task(name, total=total, completed=completed)
         self._show(self._bar)
 
     def _advance(self, text: str) -> None:

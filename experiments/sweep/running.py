@@ -1,14 +1,14 @@
-"""A sweep: prepares what is not prepared, does the cells that are not done, keeps each at once."""
+"""Sweep: prepares missing problems, answers missing cells, and stores each answer at once."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import asdict, dataclass
-from typing import Any, Final, TypeVar
+from concurrent.futures import FIRST_COMPLETED, wait
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeVar
 
 from experiments.comparison.plain_data import read_row
 from experiments.comparison.records import FAILURES, CaseKey, PlannerRow
@@ -25,40 +25,36 @@ from experiments.sweep.cases import (
     content_key,
     settings_json,
 )
-from experiments.sweep.executors import JobRunner
+from experiments.sweep.limited import WorkerPool
 from experiments.sweep.progress import SweepProgress
 from experiments.sweep.settings import SweepSettings
 from experiments.sweep.sources import ModelSource
 from experiments.sweep.store import PreparedCase, SweepStore
 from experiments.sweep.versions import versions
-from experiments.zoo.building import describe_error
 from solver import PartitionError
 
 T = TypeVar("T")
 
-_STEP_S: Final = 0.5
-
 
 @dataclass(frozen=True, slots=True)
 class SweepSummary:
-    """What became of the cells of a sweep.
+    """Outcome of a sweep.
 
     Attributes
     ----------
     cases, cells : int
-        Of the sweep; a case without a problem has no cells, and cells of equal keys are one.
-    present : int
-        Cells that were done before this run.
-    done : int
-        Cells that this run did.
+        Numbers of all cases and cells; a case without a problem has no cells, and cells of equal
+        keys count once.
+    present, done : int
+        Numbers of cells answered before this run, and by this run.
     failed : int
-        Cells that have no answer, because the planner raised or was ended.
+        Number of cells without an answer, because the planner raised or was ended.
     by_status : mapping of str to int
-        All cells.
+        Number of cells by status.
     reasons : mapping of str to str
-        Why a case has no problem, by the case.
+        Reason for a missing problem, by case.
     wall_time_s : float
-        Of this run.
+        Seconds of this run.
     """
 
     cases: int
@@ -70,10 +66,6 @@ class SweepSummary:
     reasons: Mapping[str, str]
     wall_time_s: float
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the summary as plain data."""
-        return asdict(self)
-
 
 class Sweep:
     """One run of a sweep over one file.
@@ -81,18 +73,18 @@ class Sweep:
     Parameters
     ----------
     store : SweepStore
-        Where answers are kept, and what is there is not done again.
-    runner : JobRunner
-        Does the jobs, here or on a cluster.
+        Storage of answers; stored answers are not computed again.
+    pool : WorkerPool
+        Processes that run the jobs.
     retry_failed : bool
-        Do again what failed, was ended, or could not be prepared.
+        Repeat cells and cases that failed or were ended.
     """
 
     def __init__(
         self,
         settings: SweepSettings,
         store: SweepStore,
-        runner: JobRunner,
+        pool: WorkerPool,
         progress: SweepProgress,
         *,
         retry_failed: bool = False,
@@ -100,22 +92,19 @@ class Sweep:
     ) -> None:
         self._settings = settings
         self._store = store
-        self._runner = runner
+        self._pool = pool
         self._progress = progress
         self._retry_failed = retry_failed
         self._specs = specs
         self._versions = versions()
 
     def run(self) -> SweepSummary:
-        """Do what is missing.
+        """Answer the missing cells; an exception keeps all earlier answers.
 
         Raises
         ------
         PartitionError
-            If workers cannot be started, are of other versions, or are gone. What was done by
-            then is kept.
-        KeyboardInterrupt
-            The same.
+            If workers cannot be started, or have other libraries or sources.
         """
         started_s = time.monotonic()
         prepared = self._prepare()
@@ -128,10 +117,12 @@ class Sweep:
         missing = [
             cell
             for key, cell in once.items()
-            # A planner of a person's own may answer otherwise by now.
-            if before[key] is None or self._again(before[key]) or is_own(cell.planner)
+            # The code of a user's planner may have changed.
+            if before[key] is None
+            or (self._retry_failed and before[key] in FAILURES)
+            or is_own(cell.planner)
         ]
-        # Workers that have built a model take no other cells, so those that need one come last.
+        # Workers that have built a model take no other cells, so cells with a model come last.
         missing.sort(key=lambda cell: cell.source is not None)
         settings = settings_json(self._settings)
         sweep_key = content_key([settings, self._versions])
@@ -166,7 +157,7 @@ class Sweep:
     # -- problems -------------------------------------------------------------------------
 
     def _prepare(self) -> dict[CaseKey, PreparedCase]:
-        """Return all cases in their order, after preparing those that never were."""
+        """Return all cases in order, after preparing the missing ones."""
         prepared: dict[CaseKey, PreparedCase | None] = {}
         missing: list[tuple[ModelSource, list[CaseRequest]]] = []
         for source in self._settings.models:
@@ -181,14 +172,14 @@ class Sweep:
             ((source, unknown), self._prepare_job(source, unknown)) for source, unknown in missing
         )
         self._progress.prepare(len(missing))
-        for (source, unknown), answer in _answers(self._runner, jobs):
+        for (source, unknown), answer in _answers(self._pool, jobs):
             for case in self._keep_cases(source, unknown, answer):
                 prepared[case.case] = case
             self._progress.prepared(source.name)
         return {key: case for key, case in prepared.items() if case is not None}
 
     def _known(self, source: ModelSource, request: CaseRequest) -> PreparedCase | None:
-        """Return a case that was prepared, unless it is to be prepared again."""
+        """Return a stored case, unless it must be prepared again."""
         if source.is_code:
             return None
         key = case_key(source, request, self._versions)
@@ -197,20 +188,15 @@ class Sweep:
             return None
         return known
 
-    def _prepare_job(self, source: ModelSource, requests: Sequence[CaseRequest]) -> str:
+    def _prepare_job(self, source: ModelSource, requests: Sequence[CaseRequest]) -> dict[str, Any]:
         limits = self._settings.limits
-        return json.dumps(
-            {
-                "do": "prepare",
-                "versions": self._versions,
-                "limits": {
-                    "seconds": limits.prepare_limit_s,
-                    "memory_bytes": limits.memory_limit,
-                },
-                "source": source.to_json(),
-                "cases": [request.to_json() for request in requests],
-            }
-        )
+        return {
+            "do": "prepare",
+            "versions": self._versions,
+            "limits": {"seconds": limits.prepare_limit_s, "memory_bytes": limits.memory_limit},
+            "source": source.to_json(),
+            "cases": [request.to_json() for request in requests],
+        }
 
     def _keep_cases(
         self, source: ModelSource, requests: Sequence[CaseRequest], answer: Mapping[str, Any]
@@ -223,7 +209,7 @@ class Sweep:
             digest = found.get("digest")
             key = case_key(source, request, self._versions)
             if source.is_code:
-                # The code may be other code by now: cases of another problem are others.
+                # The code may have changed: another problem is another case.
                 key = content_key([key, digest])
             kept.append(PreparedCase(key, request.key, digest, found.get("reason", "")))
         self._store.add_cases(kept, [found.get("problem") for found in made], answer.get("record"))
@@ -240,48 +226,42 @@ class Sweep:
                         self._settings, source, request, digest, self._specs, self._versions
                     )
 
-    def _again(self, status: str | None) -> bool:
-        return self._retry_failed and status in FAILURES
-
     def _answer(self, sweep_key: str, cells: Sequence[Cell], last_s: float) -> None:
-        """Do cells, and keep each when it is done; the sweep has taken time since `last_s`."""
+        """Answer cells and store each at once, with the time since the one before (`last_s`)."""
         jobs = ((cell, self._cell_job(cell)) for cell in cells)
-        for cell, answer in _answers(self._runner, jobs):
+        for cell, answer in _answers(self._pool, jobs):
             row = _row(cell, answer)
             now_s = time.monotonic()
             self._store.add_cell(sweep_key, cell.key, row, now_s - last_s)
             last_s = now_s
             self._progress.done(row)
 
-    def _cell_job(self, cell: Cell) -> str:
+    def _cell_job(self, cell: Cell) -> dict[str, Any]:
         limits = self._settings.limits
         seconds = limits.clock_limit_s
         if cell.source is not None:
-            # It builds and captures the model first.
+            # For building and capturing the model.
             seconds += limits.prepare_limit_s
-        return json.dumps(
-            {
-                "do": "plan",
-                "versions": self._versions,
-                "limits": {"seconds": seconds, "memory_bytes": limits.memory_limit},
-                "request": cell.request.to_json(),
-                "problem": self._store.packed_problem(cell.digest),
-                "digest": cell.digest,
-                "source": None if cell.source is None else cell.source.to_json(),
-                "planner": cell.planner,
-                "without": list(cell.without),
-                "solve": {
-                    "time_limit_s": limits.time_limit_s,
-                    "workers": limits.workers,
-                    "seed": cell.seed,
-                    "deterministic": limits.deterministic,
-                },
-            }
-        )
+        return {
+            "do": "plan",
+            "versions": self._versions,
+            "limits": {"seconds": seconds, "memory_bytes": limits.memory_limit},
+            "request": cell.request.to_json(),
+            "problem": self._store.packed_problem(cell.digest),
+            "digest": cell.digest,
+            "source": None if cell.source is None else cell.source.to_json(),
+            "planner": cell.planner,
+            "without": list(cell.without),
+            "solve": {
+                "time_limit_s": limits.time_limit_s,
+                "workers": limits.workers,
+                "seed": cell.seed,
+                "deterministic": limits.deterministic,
+            },
+        }
 
 
 def _row(cell: Cell, answer: Mapping[str, Any]) -> PlannerRow:
-    """Return what a job says of its cell."""
     if "row" in answer:
         return read_row(answer["row"], cell.case, f"the answer of {cell.planner}")
     ended = answer.get("ended", {"status": "failed"})
@@ -298,7 +278,7 @@ def _row(cell: Cell, answer: Mapping[str, Any]) -> PlannerRow:
 
 
 def _reason(answer: Mapping[str, Any]) -> str:
-    """Return why a job has no answer."""
+    """Return the reason for a missing answer."""
     return str(answer["error"] if "error" in answer else answer["ended"]["reason"])
 
 
@@ -307,36 +287,16 @@ def _words(case: CaseKey) -> str:
 
 
 def _answers(
-    runner: JobRunner, jobs: Iterable[tuple[T, str]]
+    pool: WorkerPool, jobs: Iterable[tuple[T, Mapping[str, Any]]]
 ) -> Iterator[tuple[T, dict[str, Any]]]:
-    """Run jobs, a few more at a time than run at once; return each answer when it is there."""
+    """Run jobs, at most `pool.width` submitted at a time, and yield answers as they arrive."""
     waiting = iter(jobs)
-    pending: dict[Future[str], T] = {}
-    more = True
-    while more or pending:
-        while more and len(pending) < runner.width():
-            job = next(waiting, None)
-            if job is None:
-                more = False
-                break
-            pending[runner.submit(job[1])] = job[0]
-        finished, _ = wait(pending, timeout=_STEP_S, return_when=FIRST_COMPLETED)
-        runner.check()
-        for future in finished:
-            yield pending.pop(future), _answer_of(runner, future)
-
-
-def _answer_of(runner: JobRunner, future: Future[str]) -> dict[str, Any]:
-    try:
-        answer: dict[str, Any] = json.loads(future.result())
-    except PartitionError:
-        raise
-    except runner.lost as error:
-        return {"ended": {"status": "killed", "reason": describe_error(error)}}
-    except Exception as error:
-        raise PartitionError(
-            f"a worker cannot run cells: {describe_error(error)}; see that it has this release"
-        ) from error
-    if "refused" in answer:
-        raise PartitionError(answer["refused"])
-    return answer
+    pending = {pool.submit(job): asked for asked, job in islice(waiting, pool.width)}
+    while pending:
+        for future in wait(pending, return_when=FIRST_COMPLETED).done:
+            answer = future.result()
+            if "refused" in answer:
+                raise PartitionError(answer["refused"])
+            yield pending.pop(future), answer
+        free = pool.width - len(pending)
+        pending |= {pool.submit(job): asked for asked, job in islice(waiting, free)}

@@ -1,4 +1,4 @@
-"""What a sweep is asked for, read from a TOML file that is data and nothing else."""
+"""Settings of a sweep, read from a TOML file that runs no code."""
 
 from __future__ import annotations
 
@@ -32,18 +32,17 @@ from solver.model.training import Schedule
 T = TypeVar("T")
 
 DERIVED: Final = ("equal", "unequal", "roomy")
-"""Devices as :func:`experiments.problems.instances.derived_device_sets` derives them from a
-model."""
+"""Names of the sets of :func:`experiments.problems.instances.derived_device_sets`."""
 OWN: Final = "own"
-"""The devices that a saved problem, a workload or a generated graph brings."""
+"""Name of the devices in a saved problem, a workload or a generated graph."""
 
 NOTHING: Final = "nothing"
-"""The entry of ``without`` that leaves out no step."""
+"""Entry of ``without`` for a search with all steps."""
 
 _DEVICES_EXAMPLE: Final = 'write "equal", "unequal", "roomy", "own", or devices such as "4x24GiB"'
 _GRACE_S: Final = 15.0
 _SLOW_WORK: Final = 10
-"""By how much seconds of deterministic work may be slower than those of the clock."""
+"""Wall seconds allowed per second of deterministic work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ class DeviceChoice:
     Attributes
     ----------
     name : str
-        Under which reports show it.
+        Name in reports.
     written : str or mapping
         `OWN`, one of `DERIVED`, devices as on the command line, or the table of a device file.
     """
@@ -62,14 +61,14 @@ class DeviceChoice:
     written: str | Mapping[str, Any]
 
     def read(self) -> DeviceSet | None:
-        """Return the devices; None where the model decides them."""
+        """Return the devices; None if they depend on the model."""
         if isinstance(self.written, Mapping):
             return device_table(self.written, f"devices {self.name!r}")
         return None if self.written in (OWN, *DERIVED) else parse_devices(self.written)
 
 
 def _named(read: Callable[[Any], T]) -> Callable[[Any, str], T]:
-    """Return a reader of an entry; messages of `read` then begin with where the entry stands."""
+    """Return a reader of an entry that prefixes messages of `read` with the entry's place."""
 
     def reader(value: Any, where: str) -> T:
         try:
@@ -81,7 +80,6 @@ def _named(read: Callable[[Any], T]) -> Callable[[Any, str], T]:
 
 
 def _text(read: Callable[[str], T]) -> Callable[[object, str], T]:
-    """Return a reader of a text."""
     return lambda value, where: _named(read)(read_as(str, value, where), where)
 
 
@@ -106,22 +104,20 @@ def _memory(value: object, where: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class SweepLimits:
-    """What one cell may use: the table ``limits``.
+    """Limits of one cell, the table ``limits``.
 
     Attributes
     ----------
     time_limit_s : float
-        That the planner is told.
+        Time limit given to the planner.
     memory_limit : int or None
-        Bytes of resident memory of the process that runs it; None is unlimited.
-    workers : int or None
-        As in :class:`~solver.model.limits.SolveLimits`.
-    deterministic : bool
+        Bytes of resident memory of the cell's process; None is unlimited.
+    workers, deterministic : int or None, bool
         As in :class:`~solver.model.limits.SolveLimits`.
     kill_after_s : float or None
-        Of the clock, after which its process is ended; None for twice the time limit and more.
+        Wall seconds after which the process is ended; None for more than twice the time limit.
     prepare_limit_s : float
-        The same for building and capturing a model.
+        Wall seconds for building and capturing a model.
     """
 
     time_limit_s: Annotated[float, _seconds] = DEFAULT_TIME_LIMIT_S
@@ -141,17 +137,17 @@ class SweepLimits:
 
     @property
     def clock_limit_s(self) -> float:
-        """Seconds of the clock after which the process of a cell is ended."""
+        """Wall seconds after which the process of a cell is ended."""
         slow = _SLOW_WORK if self.deterministic else 2
         return self.kill_after_s or self.time_limit_s * slow + _GRACE_S
 
     def solve_limits(self, seed: int) -> SolveLimits:
-        """Return what a planner is told."""
+        """Return the limits given to a planner."""
         return SolveLimits(self.time_limit_s, self.workers, seed, self.deterministic)
 
 
 def _listed(planner: str) -> str:
-    """Return the name of a planner, which is no code of a person's own."""
+    """Return the name of a registered planner; refuse the user's own code."""
     if is_own(planner):
         raise PartitionError(
             f"{planner!r} runs code, which no file may name; give it on the command line: "
@@ -173,36 +169,33 @@ def _objective(value: object, where: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class SweepSettings:
-    """What a sweep runs: the product of all that has several entries.
+    """Settings of a sweep, which runs the product of all tuples.
 
     Attributes
     ----------
     models : tuple of ModelSource
         Zoo names, import strings, files of problems.
     devices : tuple of DeviceChoice
-        Empty takes what a model brings, and otherwise derives devices of all kinds.
+        Empty for the devices of a saved problem, else all derived sets.
     links : tuple of str
-        For devices that say nothing of their links; empty is PCIe.
+        Links of devices without their own; empty for PCIe.
     objectives : tuple of tuple of str
-        Empty takes what a saved problem has, and otherwise the bottleneck, or with a schedule
-        the step.
+        Empty for that of a saved problem, else the step with a schedule, else the bottleneck.
     memory_models : tuple of str
-        Empty takes what a saved problem has, and otherwise inference.
+        Empty for that of a saved problem, else inference.
     planners : tuple of str
         Keys of ``PLANNERS``, and import strings from the command line.
     seeds : tuple of int
-        Those planners whose answers depend on no seed run once, with seed 0.
+        Planners whose answers depend on no seed run once, with seed 0.
     without : tuple of tuple of str
-        Steps that planners which prove leave out together; the others run once and leave out none.
-    chunks, max_devices, microbatches : int or None
-        None leaves a saved problem its own.
-    schedule : str or None
-        None leaves a saved problem its own.
+        Sets of steps that proving planners leave out; other planners run once.
+    chunks, max_devices, microbatches, schedule : int or str or None
+        None keeps that of a saved problem.
     recompute : str or None
-        What runs again in cases of training, one of ``RULES`` of
-        :mod:`fx_bridge.costs.recompute`; None leaves a saved problem its own.
+        Rule for recomputed operators in training, one of ``RULES`` of
+        :mod:`fx_bridge.costs.recompute`; None keeps that of a saved problem.
     limits : SweepLimits
-        The same for every cell.
+        Limits of every cell.
     """
 
     models: tuple[ModelSource, ...]
@@ -222,13 +215,13 @@ class SweepSettings:
 
     @property
     def pipeline(self) -> Pipeline:
-        """How stages take turns."""
+        """The pipeline settings of all cases."""
         return Pipeline(self.schedule, self.microbatches, self.chunks, self.max_devices)
 
     def __post_init__(self) -> None:
         if not self.models:
             raise PartitionError('models is missing; write for example models = ["gpt2"]')
-        for what, names in (
+        for key, names in (
             ("models", [model.name for model in self.models]),
             ("devices", [choice.name for choice in self.devices]),
             ("links", self.links),
@@ -241,7 +234,7 @@ class SweepSettings:
             for name in names:
                 if list(names).count(name) > 1:
                     raise PartitionError(
-                        f"{what}: {name!r} is given twice; give it once, or another name"
+                        f"{key}: {name!r} is given twice; give it once, or another name"
                     )
         self._check_own_devices()
         if self.recompute not in (None, "none"):
@@ -277,16 +270,14 @@ def read_sweep(
     Parameters
     ----------
     path : Path
-        A TOML file; paths in it begin at its folder.
-    models : sequence of ModelSource
-        From the command line, besides those of the file.
-    planners : sequence of str
-        The same; they may be import strings.
+        A TOML file; its folder is the base of paths in it.
+    models, planners : sequence of ModelSource, of str
+        Additions from the command line, import strings among them.
 
     Raises
     ------
     PartitionError
-        In one line that names the file and the key, and says what is allowed.
+        Naming the file, the key and its allowed values.
     """
     table = read_toml(path, "a sweep")
     folder = path.parent

@@ -1,4 +1,4 @@
-"""What a sweep's models are: each of them as data that a job can carry to another machine."""
+"""Models of a sweep, as plain data for jobs."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class ModelSource:
     Attributes
     ----------
     name : str
-        Under which reports show it.
+        Name in reports.
     kind : {"zoo", "code", "file", "generator"}
         `code` is an import string or a ``*.pt2`` file, from the command line alone.
     settings : mapping
-        Of a file or a generator; plain data.
+        Plain settings of a file or a generator.
     text : str
         Content of a file, as JSON.
     own : PartitionProblem or None
-        The problem that a file or a generator is, with devices of its own.
+        The problem of a file or a generator, with its own devices.
     """
 
     name: str
@@ -48,11 +48,11 @@ class ModelSource:
 
     @property
     def is_code(self) -> bool:
-        """Whether it is code of the person who asks, which may change at any time."""
+        """True for the user's own code, which may change at any time."""
         return self.kind == "code"
 
     def identity(self) -> dict[str, Any]:
-        """Return what distinguishes this model from others, as plain data."""
+        """Return the identity of this model as plain data, with a digest of its file."""
         return {
             "name": self.name,
             "kind": self.kind,
@@ -71,7 +71,7 @@ class ModelSource:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ModelSource:
-        """Return the model that a job carries."""
+        """Return the model of :meth:`to_json`."""
         source = cls(data["name"], data["kind"], data["settings"], data["text"])
         if source.kind == "file":
             return _file_source(source.name, source.settings, source.text)
@@ -88,14 +88,14 @@ def read_model(
     Parameters
     ----------
     folder : Path
-        Where relative paths begin.
+        Base of relative paths.
     may_run_code : bool
-        Whether import strings and ``*.pt2`` files, which run code, are taken.
+        Accept import strings and ``*.pt2`` files, which run code.
 
     Raises
     ------
     PartitionError
-        In one line.
+        If the entry names no model, or code where `may_run_code` is False.
     """
     if isinstance(value, dict):
         if "generate" in value:

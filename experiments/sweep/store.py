@@ -1,4 +1,4 @@
-"""What sweeps and comparisons found, in one SQLite file: each cell in a transaction of its own."""
+"""Answers of sweeps and comparisons in one SQLite file, each in its own transaction."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from experiments.sweep.database import (
     connect,
     connect_memory,
     one_writer,
-    told,
+    readable_errors,
     transaction,
 )
 from experiments.sweep.packing import pack, unpack
@@ -37,18 +37,14 @@ from solver.io.json_files import problem_from_json
 
 @dataclass(frozen=True, slots=True)
 class PreparedCase:
-    """What became of the problem of a case.
+    """A case with its problem, or the reason for having none.
 
     Attributes
     ----------
     key : str
-        Of what was asked.
-    case : CaseKey
-        Names of model, devices and objective.
+        Key of the request.
     digest : str or None
-        Of the problem, if there is one.
-    reason : str
-        Why there is none, or empty.
+        Digest of the problem, if there is one.
     """
 
     key: str
@@ -59,35 +55,39 @@ class PreparedCase:
 
 @contextlib.contextmanager
 def open_store(path: str | os.PathLike[str]) -> Iterator[SweepStore]:
-    """Open the file that a sweep writes to; it is made if there is none.
+    """Open or create the file of a sweep for writing.
 
     Raises
     ------
     PartitionError
-        In one line, if it is no such file, or another run writes to it.
+        If it is another kind of file, or another run writes to it.
     """
     check_file(Path(path), create=True)
     real = real_path(path)
-    with one_writer(real), contextlib.closing(connect(real, create=True)) as database, told(real):
+    with (
+        one_writer(real),
+        contextlib.closing(connect(real, create=True)) as database,
+        readable_errors(real),
+    ):
         yield SweepStore(database, str(path))
 
 
 @contextlib.contextmanager
 def memory_store() -> Iterator[SweepStore]:
-    """Open tables that no file keeps."""
+    """Open a store in memory."""
     with contextlib.closing(connect_memory()) as database:
         yield SweepStore(database, "the answers")
 
 
 class SweepStore:
-    """The tables of one file, to write to; see :func:`open_store`."""
+    """The tables of one file, for writing; see :func:`open_store`."""
 
     def __init__(self, database: sqlite3.Connection, name: str) -> None:
         self._database = database
         self._name = name
 
     def case(self, key: str) -> PreparedCase | None:
-        """Return a case that was prepared, or None."""
+        """Return a prepared case, or None."""
         found = self._one(
             "SELECT model, device_set, objective, memory_model, digest, reason FROM cases "
             "WHERE key = ?",
@@ -96,34 +96,34 @@ class SweepStore:
         return None if found is None else PreparedCase(key, _case_key(*found[:4]), *found[4:])
 
     def status(self, cell_key: str) -> str | None:
-        """Return the status of a cell that was done, or None."""
+        """Return the status of a cell, or None without an answer."""
         found = self._one("SELECT status FROM cells WHERE key = ?", cell_key)
         return None if found is None else str(found[0])
 
     def row(self, cell_key: str, case: CaseKey) -> PlannerRow | None:
-        """Return the answer to a cell that was done, as one of `case`, or None."""
+        """Return the answer to a cell as a row of `case`, or None."""
         found = self._one("SELECT answer FROM cells WHERE key = ?", cell_key)
         return None if found is None else read_row(unpack(found[0], self._name), case, self._name)
 
     def has_check(self, case_key: str, cell_key: str) -> bool:
-        """Return whether a split by the plan of a cell was checked."""
+        """Return True if the split by the plan of a cell was checked."""
         query = "SELECT 1 FROM checks WHERE case_key = ? AND cell_key = ?"
         return self._one(query, case_key, cell_key) is not None
 
     def cells(self) -> int:
-        """Return how many cells were done."""
+        """Return the number of answered cells."""
         return int(self._one("SELECT count(*) FROM cells")[0])
 
     def study(self) -> Study:
-        """Return what the last sweep has found so far."""
+        """Return the answers of the last sweep so far."""
         return _read(self._database, self._name)
 
     def problem(self, digest: str) -> PartitionProblem:
-        """Return a problem that is stored."""
+        """Return a stored problem."""
         return problem_from_json(unpack(self.packed_problem(digest), f"problem {digest}"))
 
     def packed_problem(self, digest: str) -> str:
-        """Return a problem as it is stored."""
+        """Return a stored problem in its packed form."""
         found = self._one("SELECT problem FROM cases WHERE digest = ? LIMIT 1", digest)
         assert found is not None
         return str(found[0])
@@ -134,13 +134,7 @@ class SweepStore:
         problems: Sequence[str | None],
         record: Mapping[str, Any] | None,
     ) -> None:
-        """Keep what was prepared of one model, all of it or nothing.
-
-        Parameters
-        ----------
-        problems : sequence of str or None
-            The packed problem of each.
-        """
+        """Store the cases of one model with their packed problems, all or none."""
         packed = None if record is None else pack(dict(record))
         with transaction(self._database):
             self._database.executemany(
@@ -168,13 +162,13 @@ class SweepStore:
         environment: Sequence[tuple[str, str]],
         entries: Sequence[tuple[str, str | None]],
     ) -> None:
-        """Keep what a sweep consists of, before any of it is done.
+        """Store the contents of a sweep before its answers.
 
         Parameters
         ----------
         entries : sequence of (str, str or None)
-            Key of a case with that of a cell, in the order of the report; None for a case that
-            has no cells.
+            Keys of case and cell, in the order of the report; no cell key for a case without
+            cells.
         """
         with transaction(self._database):
             self._database.execute(
@@ -190,15 +184,15 @@ class SweepStore:
             )
 
     def forget(self, sweep_key: str) -> None:
-        """Forget what a sweep consists of and took; its cells stay."""
+        """Delete the contents and the time of a sweep; its cells stay."""
         with transaction(self._database):
             for table, column in (("sweeps", "key"), ("entries", "sweep_key")):
                 self._database.execute(f"DELETE FROM {table} WHERE {column} = ?", (sweep_key,))
 
     def add_cell(self, sweep_key: str, cell_key: str, row: PlannerRow, seconds: float) -> None:
-        """Keep the answer to a cell, and the `seconds` of the clock that the sweep took for it.
+        """Store the answer to a cell, and add its wall time in `seconds` to the sweep.
 
-        Checks of an earlier answer are forgotten with it.
+        Checks of an earlier answer are deleted.
         """
         with transaction(self._database):
             self._database.execute(
@@ -221,7 +215,7 @@ class SweepStore:
     def add_check(
         self, sweep_key: str, case_key: str, cell_key: str, row: EquivalenceRow, seconds: float
     ) -> None:
-        """Keep what a split by the plan of a cell computes, and the seconds as for a cell."""
+        """Store the check of a split by the plan of a cell, with its time as for a cell."""
         with transaction(self._database):
             self._database.execute(
                 "INSERT OR REPLACE INTO checks VALUES (?, ?, ?)",
@@ -239,17 +233,17 @@ class SweepStore:
 
 
 def load_study(path: str | os.PathLike[str]) -> Study:
-    """Return what the last sweep of a file has found so far.
+    """Return the answers of the last sweep of a file so far.
 
-    The environment says how many of its cells were done, if not all of them.
+    If cells are missing, the environment holds the number of answered ones.
 
     Raises
     ------
     PartitionError
-        In one line, if it is no such file, or damaged.
+        If it is another kind of file, or damaged.
     """
     source = Path(path)
-    with contextlib.closing(connect(source, create=False)) as database, told(source):
+    with contextlib.closing(connect(source, create=False)) as database, readable_errors(source):
         return _read(database, str(path))
 
 
@@ -292,7 +286,7 @@ def _study(
     answers: Sequence[tuple[Any, ...]],
     checks: Sequence[tuple[Any, ...]],
 ) -> Study:
-    """Build a study from rows of the file, which may be damaged or made up."""
+    """Build a study from rows of the file, which may be damaged or forged."""
     try:
         settings = parse_json(described[0], "settings")
         environment = parse_json(described[1], "environment")

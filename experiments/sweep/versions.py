@@ -1,4 +1,4 @@
-"""What an answer depends on besides the problem: releases of libraries, and our own sources."""
+"""Releases of libraries and a digest of our own sources, on which every answer depends."""
 
 from __future__ import annotations
 
@@ -24,29 +24,19 @@ _SOURCES: Final = ("solver", "fx_bridge", "experiments")
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """Return the releases of what makes answers here, and a digest of our own sources."""
+    """Return the releases of the libraries that affect answers, and a digest of our sources."""
     return {**releases(*_PACKAGES), "sources": _source_digest()}
 
 
 def _source_digest() -> str:
-    """Return a digest of the sources: between releases, the version says nothing of changes.
+    """Return a digest of all sources: the version does not change with every edit.
 
-    It is not asked which of them an answer depends on: to do a cell again costs less than to take
-    an old answer for a new one.
+    No source is left out as irrelevant: a repeated cell costs less than an outdated answer.
     """
     digest = hashlib.sha256()
     for path in sorted(path for name in _SOURCES for path in (_ROOT / name).rglob("*.py")):
         name = path.relative_to(_ROOT).as_posix().encode()
         content = path.read_bytes()
-        # With lengths, no two lists of files read the same.
+        # With lengths, no two lists of files have the same bytes.
         digest.update(b"%d %d " % (len(name), len(content)) + name + content)
     return digest.hexdigest()[:16]
-
-
-def difference(ours: dict[str, str], theirs: dict[str, str]) -> str:
-    """Return what differs between two machines, in words; empty if nothing does."""
-    return ", ".join(
-        f"{name} {theirs.get(name, 'none')} instead of {ours.get(name, 'none')}"
-        for name in (*ours, *(set(theirs) - set(ours)))
-        if ours.get(name) != theirs.get(name)
-    )

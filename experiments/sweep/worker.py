@@ -1,4 +1,4 @@
-"""A worker of sweeps: makes problems, and answers cells, in a process that may be ended.
+"""Worker process of sweeps, which makes problems and answers cells.
 
 Run as ``python -m experiments.sweep.worker``; see :mod:`experiments.processes.workers`.
 """
@@ -23,7 +23,7 @@ from experiments.sweep.cases import CaseRequest
 from experiments.sweep.packing import pack, unpack
 from experiments.sweep.prepare import PreparedModel
 from experiments.sweep.sources import ModelSource
-from experiments.sweep.versions import difference, versions
+from experiments.sweep.versions import versions
 from experiments.zoo.building import describe_error
 from solver import (
     SOLVERS,
@@ -40,12 +40,12 @@ PlanRow = Callable[[CaseKey, PlanningTask, str, SolveLimits], PlannerRow]
 
 
 class JobHandler:
-    """Answers jobs: plain data in, plain data out.
+    """Handler of jobs: plain data in, plain data out.
 
     Parameters
     ----------
     plan : callable
-        Runs a planner, as :func:`experiments.comparison.planner_row.plan_row` does.
+        Function with the signature of :func:`experiments.comparison.planner_row.plan_row`.
     """
 
     def __init__(self, plan: PlanRow = plan_row) -> None:
@@ -56,14 +56,13 @@ class JobHandler:
         """Answer a job."""
         if job["do"] == "wake":
             return {}
-        unlike = difference(job["versions"], versions())
-        if unlike:
-            # Its answers would be kept under versions that did not make them.
-            return {"refused": f"a worker has {unlike}; install the same everywhere"}
+        if job["versions"] != versions():
+            # The answers would be stored under versions that did not make them.
+            return {"refused": "libraries or sources changed during the sweep; run it again"}
         return self._prepare(job) if job["do"] == "prepare" else self._answer(job)
 
     def _prepare(self, job: dict[str, Any]) -> dict[str, Any]:
-        """Make the problems of one model; one that cannot be made is a reason."""
+        """Make the problems of one model; a failure becomes the reason of its case."""
         model = self._model_of(job)
         cases: list[dict[str, Any]] = []
         record = None
@@ -74,7 +73,7 @@ class JobHandler:
                 if record is None:
                     record = plain(model.record(problem))
             except Exception as error:
-                # A model is other people's code; its next case may be different.
+                # The model's own code may fail for one case only.
                 cases.append({"reason": describe_error(error)})
                 continue
             packed = pack(problem_to_json(problem))
@@ -100,36 +99,36 @@ class JobHandler:
                         f"model {model.source.name!r} makes another problem here ({made[:12]}) "
                         f"than it did ({job['digest'][:12]}); prepare it again in a new file"
                     )
-                loaded, captured = model.loaded, model.captured
+                loaded, captured = model.built.loaded, model.built.captured
         task = PlanningTask(problem, loaded, captured, tuple(job["without"]))
         forget_peak()
         row = self._plan(request.key, task, planner, SolveLimits(**job["solve"]))
         return {"row": plain(replace(row, peak_rss_bytes=peak_since_bytes()))}
 
     def _model_of(self, job: dict[str, Any]) -> PreparedModel:
-        """Return the model of a job; the last one is kept for the next cell."""
+        """Return the model of a job, cached for the next cell."""
         source = ModelSource.from_json(job["source"])
         if self._model is None or self._model.source.identity() != source.identity():
-            self._model = None  # its weights go before others come
+            self._model = None  # frees its weights before the next model is built
             self._model = PreparedModel(source)
         return self._model
 
 
 def _load_solvers() -> None:
-    """Load what a first call loads: that is the time of no cell."""
+    """Trigger the lazy imports of solvers, so that they count for no cell's time."""
     problem = PartitionProblem((Operator("warm", 1),), (Device("up"),))
     for name in SOLVERS:
         solve(problem, SolveLimits(workers=1), solver=name)
 
 
 def forget_peak() -> None:
-    """Begin anew with the largest resident memory of this process, where the system can."""
+    """Reset the peak resident memory of this process, if the system can."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def peak_since_bytes() -> int | None:
-    """Return the largest resident memory since `forget_peak`; None where it is not known."""
+    """Return the peak resident memory since `forget_peak`; None if unknown."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):

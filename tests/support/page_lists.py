@@ -56,7 +56,7 @@ ELSEWHERE: Final = {
     ".venv/bin/fxpartition compare --out report/": (
         "installs; .ci/run does the like, and the nightly test runs its last part"
     ),
-    'python3 -m venv .venv && .venv/bin/pip install -c constraints.txt -e ".[cluster,hf,test]" && '
+    'python3 -m venv .venv && .venv/bin/pip install -c constraints.txt -e ".[hf,test]" && '
     ".venv/bin/python -m pytest": "installs and runs all tests; .ci/run runs it",
     "torchrun --nnodes=2 --node_rank=0 --nproc_per_node=8 --rdzv_endpoint=first-host:29500 "
     "-m experiments.run_pipeline plan.json MODEL --weights stages": (

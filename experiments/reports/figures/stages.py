@@ -165,9 +165,9 @@ def _draw_stage(axes: Axes, stage: StageDetails, said: str, colour: str, places:
     left, right, middle = places.left + 2, WIDTH - _TIMES - 8, places.middle(stage.number)
     height = places.row * 0.84
     for width, alpha in ((right - left, 0.1), (3.0, 1.0)):
-        style = {"facecolor": colour, "alpha": alpha, "edgecolor": "none"}
-        corner = (left, middle - height / 2)
-        axes.add_patch(FancyBboxPatch(corner, width, height, boxstyle="square,pad=0", **style))
+        box = FancyBboxPatch((left, middle - height / 2), width, height, boxstyle="square,pad=0")
+        box.set(facecolor=colour, alpha=alpha, edgecolor="none")
+        axes.add_patch(box)
     if places.row == _LEAST:
         return
     operators = counted(stage.operators, "operator")

@@ -68,11 +68,6 @@ def test_code_comes_from_the_command_line_alone(folder, capsys):
         (["sweep.toml", "--out", "no/r.sqlite"], "there is no folder no"),
         (["sweep.toml", "--out", "r.sqlite", "--jobs", "0"], "greater than or equal to 1"),
         (["sweep.toml", "--out", "r.sqlite", "--model", "mpl"], "did you mean mlp"),
-        (
-            ["sweep.toml", "--out", "r.sqlite", "--cluster", "tcp://h:1", "--jobs", "2"],
-            "--jobs is for this machine",
-        ),
-        (["sweep.toml", "--out", "r.sqlite", "--cluster", "h"], "not the address of a Dask"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_no_file(folder, capsys, arguments, says):

@@ -32,7 +32,7 @@ from experiments.problems.devices import DeviceSet, parse_devices
 from experiments.problems.instances import derived_device_sets, one_device_bytes
 from experiments.problems.recompute_request import RecomputeRequest
 from experiments.problems.request import ProblemRequest
-from experiments.sweep import compare
+from experiments.sweep import compare, prepare
 from experiments.sweep.compare import run_comparison
 from experiments.sweep.store import load_study, memory_store
 from experiments.zoo.building import ModelSpec
@@ -154,9 +154,10 @@ class Counted:
     """Counts what is computed, and does it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.counts = dict.fromkeys(("plan_row", "build_model", "check_split"), 0)
-        for name in self.counts:
-            monkeypatch.setattr(compare, name, self._counted(name, getattr(compare, name)))
+        places = {"plan_row": compare, "build_model": prepare, "check_split": compare}
+        self.counts = dict.fromkeys(places, 0)
+        for name, module in places.items():
+            monkeypatch.setattr(module, name, self._counted(name, getattr(module, name)))
 
     def _counted(self, name: str, done: Callable[..., Any]) -> Callable[..., Any]:
         def count(*given: Any) -> Any:

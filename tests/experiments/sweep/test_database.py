@@ -13,7 +13,7 @@ from experiments.sweep.database import (
     check_file,
     connect,
     one_writer,
-    told,
+    readable_errors,
     transaction,
 )
 from solver import PartitionError
@@ -122,7 +122,7 @@ def test_what_sqlite_says_is_one_line(tmp_path):
     with (
         contextlib.closing(connect(path, create=True)) as database,
         raises(path, "no such table: cels"),
-        told(path),
+        readable_errors(path),
     ):
         database.execute("SELECT * FROM cels")
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from experiments.comparison.records import PlannerRow
-from experiments.sweep.executors import JobRunner, local_runner
+from experiments.sweep.limited import WorkerPool
 from experiments.sweep.progress import SweepProgress
 from experiments.sweep.running import Sweep
 from experiments.sweep.settings import DeviceChoice, SweepLimits
@@ -26,24 +26,35 @@ from tests.support.sweep_worker import plan, specs
 from tests.support.sweeps import CELLS, GENERATED, answers, settings, sweep
 
 
-@contextlib.contextmanager
-def in_process(answer=plan, spoil=lambda answer: answer):
-    """A runner whose jobs run in this process; counts what they do."""
-    handler = JobHandler(answer)
-    jobs = []
+class InProcess:
+    """A pool whose jobs run in this process, as JSON; keeps the jobs."""
 
-    def run(text):
+    width = 2
+
+    def __init__(self, threads, answer, spoil):
+        self._threads = threads
+        self._handler = JobHandler(answer)
+        self._spoil = spoil
+        self.jobs = []
+
+    def submit(self, job):
+        return self._threads.submit(self.run, json.dumps(job))
+
+    def run(self, text):
         job = json.loads(text)
-        jobs.append(job)
+        self.jobs.append(job)
         try:
-            answered = handler(job)
+            answered = self._handler(job)
         except ValueError as error:
             answered = {"error": str(error), "is_input": False}
-        return json.dumps(spoil(answered))
+        return json.loads(json.dumps(self._spoil(answered)))
 
+
+@contextlib.contextmanager
+def in_process(answer=plan, spoil=lambda answer: answer):
     with ThreadPoolExecutor(1) as threads:
-        runner = JobRunner(threads, run, lambda: 2, lambda: None, (ZeroDivisionError,))
-        yield runner, jobs
+        pool = InProcess(threads, answer, spoil)
+        yield pool, pool.jobs
 
 
 @pytest.fixture
@@ -212,7 +223,7 @@ def test_a_planner_that_reads_the_model_gets_it_and_checks_it(path):
             assert {row.words for row in load_study(path).rows} == {"Sequential, 9 operators"}
             assert plans[0]["limits"]["seconds"] == 75 + 600
             other = json.dumps({**plans[0], "digest": "0" * 64})
-            answer = json.loads(runner.run(other))
+            answer = runner.run(other)
     assert "model 'mlp' makes another problem here" in answer["error"]
 
 
@@ -227,32 +238,19 @@ def test_answers_that_belong_to_other_versions_are_refused(path):
         sweep(path, settings("greedy"), runner)
 
 
-def test_a_job_that_is_lost_with_its_worker_is_a_row_and_other_faults_end_the_run(path):
-    with in_process() as (runner, _):
-        sweep(path, settings("chain"), runner)
-    asked = settings("greedy")
-    with in_process(spoil=lambda _: 1 / 0) as (runner, _):
-        assert sweep(path, asked, runner).by_status == {"killed": 1}
-    with (
-        in_process(spoil=lambda _: int("x")) as (runner, _),
-        pytest.raises(PartitionError, match=r"^a worker cannot run cells: ValueError: "),
-    ):
-        sweep(path, asked, runner, retry_failed=True)
-
-
 def test_no_more_jobs_are_handed_out_than_the_runner_takes(path):
     with in_process() as (runner, _):
         handed, done = [], []
-        submit = runner.executor.submit
+        submit = runner.submit
 
-        def counting(run, text):
-            handed.append(text)
+        def counting(job):
+            handed.append(job)
             assert len(handed) - len(done) <= 2
-            future = submit(run, text)
-            future.add_done_callback(lambda _: done.append(text))
+            future = submit(job)
+            future.add_done_callback(lambda _: done.append(job))
             return future
 
-        runner.executor.submit = counting
+        runner.submit = counting
         sweep(path, settings("greedy", seeds=tuple(range(9))), runner)
     assert len(handed) == 10
 
@@ -261,10 +259,10 @@ def test_no_more_jobs_are_handed_out_than_the_runner_takes(path):
 
 SCRIPT = """
 import sys
-from experiments.sweep.executors import local_runner
+from experiments.sweep.limited import WorkerPool
 from tests.support.sweep_worker import specs
 from tests.support.sweeps import CELLS, settings, sweep
-with local_runner(2, "tests.support.sweep_worker") as runner:
+with WorkerPool(2, "tests.support.sweep_worker") as runner:
     sweep(sys.argv[1], settings("slow", seeds=tuple(range(CELLS))), runner)
 """
 
@@ -288,7 +286,7 @@ def wait_for(path, count, process):
 
 def finish(path):
     asked = settings("slow", seeds=tuple(range(CELLS)))
-    with local_runner(2, "tests.support.sweep_worker") as runner:
+    with WorkerPool(2, "tests.support.sweep_worker") as runner:
         return sweep(path, asked, runner)
 
 
@@ -348,7 +346,7 @@ def test_ctrl_c_keeps_what_was_done_and_leaves_no_process(path):
     with (
         pytest.raises(KeyboardInterrupt),
         open_store(path) as store,
-        local_runner(2, "tests.support.sweep_worker") as runner,
+        WorkerPool(2, "tests.support.sweep_worker") as runner,
     ):
         Sweep(asked, store, runner, Impatient(), specs=known).run()
     assert not [
@@ -363,7 +361,7 @@ def test_ctrl_c_keeps_what_was_done_and_leaves_no_process(path):
 
 def test_limits_reach_the_process(path):
     limits = SweepLimits(time_limit_s=0.1, kill_after_s=0.3)
-    with local_runner(1, "tests.support.sweep_worker") as runner:
+    with WorkerPool(1, "tests.support.sweep_worker") as runner:
         found = sweep(path, settings("sleep", "exit", limits=limits), runner)
     assert found.by_status == {"failed": 1, "timed out": 1}
     assert {row.planner: row.reason for row in load_study(path).rows} == {

@@ -1,5 +1,5 @@
 from experiments.sweep import versions as module
-from experiments.sweep.versions import difference, versions
+from experiments.sweep.versions import versions
 
 
 def test_an_answer_depends_on_libraries_and_sources():
@@ -40,9 +40,3 @@ def test_the_digest_changes_with_every_source(tmp_path, monkeypatch):
     assert len(set(digests)) == len(digests)
     write("solver/a.txt", "1")
     assert module._source_digest() == digests[-1]
-
-
-def test_differences_are_said_in_words():
-    assert difference({"a": "1", "b": "2"}, {"a": "1", "b": "2"}) == ""
-    assert difference({"a": "1", "b": "2"}, {"a": "3"}) == "a 3 instead of 1, b none instead of 2"
-    assert difference({}, {"c": "1"}) == "c 1 instead of none"
