@@ -147,7 +147,7 @@ def _filled(
     *,
     from_end: bool = False,
     passed: frozenset[str] = frozenset(),
-) -> OffloadPlan:
+) -> PartitionPlan:
     """Make units resident in order, device by device, until a unit fits nowhere.
 
     The other units have mode `other` on the last device tried, which reserves memory for the
