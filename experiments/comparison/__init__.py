@@ -1,1 +1,1 @@
-"""Comparisons of planners, and what they find."""
+"""Comparisons of planners, and records of their answers."""

@@ -1,4 +1,4 @@
-"""Rows and records of studies as plain data, and back."""
+"""Conversion of rows and records of studies to plain data, and back."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ def plain(value: object) -> Any:
     if isinstance(value, (tuple, list)):
         return [plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
-        # Of outputs that are not finite; JSON has no word for it.
+        # JSON has no such numbers.
         return str(value)
     return value
 
 
 def read_row(data: object, case: CaseKey, where: str) -> PlannerRow:
-    """Return the row that :func:`plain` wrote as one of `case`: an answer may serve several.
+    """Return a row of :func:`plain` as one of `case`, since cases may share an answer.
 
     Raises
     ------
     PartitionError
-        Naming `where` and the field that is missing, unknown or of the wrong kind.
+        Naming `where` and the field that is missing, unknown or of the wrong type.
     """
     row: PlannerRow = read_as(PlannerRow, data, where, {PartitionPlan: plan_from_json})
     return dataclasses.replace(row, case=case)
 
 
 def read_check(data: object, case: CaseKey, where: str) -> EquivalenceRow:
-    """Return the check that :func:`plain` wrote as one of `case`, as :func:`read_row` does."""
+    """Return a check of :func:`plain` as one of `case`; see :func:`read_row`."""
     row: EquivalenceRow = read_as(EquivalenceRow, data, where, {float: read_number})
     return dataclasses.replace(row, case=case)
 
 
 def read_number(value: object, where: str) -> float:
-    """Return the number that :func:`plain` wrote, finite or not."""
+    """Return a number of :func:`plain`, finite or not."""
     if value in ("nan", "inf", "-inf"):
         return float(str(value))
     number: float = read_as(float, value, where)

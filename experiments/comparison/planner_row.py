@@ -1,4 +1,4 @@
-"""Ask one planner about one case: whatever comes of it is a row."""
+"""One planner on one case, with any outcome as a row."""
 
 from __future__ import annotations
 
@@ -15,29 +15,19 @@ from experiments.processes.time_limit import call_within
 from experiments.zoo.building import describe_error
 from solver import SolveLimits, SolveResult, SolveStatus
 
-_TOLD: Final = 3
-"""Violations that a row tells; plans of others may break a limit at every operator."""
+_LISTED: Final = 3
+"""Violations listed in a row; plans of peers may break a limit at every operator."""
 
 
 def plan_row(key: CaseKey, task: PlanningTask, planner: str, limits: SolveLimits) -> PlannerRow:
-    """Ask a planner and return its row.
+    """Run a planner and return its row; any exception but Ctrl-C becomes the row's reason.
 
     Parameters
     ----------
     task : PlanningTask
-        Only planners that prove leave out its steps; heuristics are baselines as they are.
+        Only proving planners leave out its steps; heuristics are unchanged baselines.
     limits : SolveLimits
-        ``on_progress`` is told of every step, and the row has them as its trace.
-
-    Returns
-    -------
-    PlannerRow
-        Of whatever happens: what a planner raises is the reason of its row.
-
-    Raises
-    ------
-    KeyboardInterrupt
-        When Ctrl-C ends the search: it makes no row.
+        ``on_progress`` is called at every step, and the row has the steps as its trace.
     """
     start_s = time.perf_counter()
     trace = SearchTrace(limits.on_progress)
@@ -48,12 +38,12 @@ def plan_row(key: CaseKey, task: PlanningTask, planner: str, limits: SolveLimits
         row = replace(row, without=task.without if spec.proves else ())
         task = replace(task, without=row.without)
         plan = partial(spec.plan, task, replace(limits, on_progress=trace))
-        # What others wrote has no limit of its own.
+        # Foreign planners do not observe the limit themselves.
         answer = call_within(None if spec.keeps_time else limits.time_limit_s, plan)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        # Of any class: planners are other people's code.
+        # Planners are foreign code.
         return replace(
             row,
             status=_status_of(error),
@@ -86,12 +76,12 @@ def _reason_of(error: BaseException, spec: PlannerSpec | None) -> str:
             f"needs the extra {spec.extra!r} ({error}); "
             f'install it: pip install "fxpartition[{spec.extra}]"'
         )
-    # That it timed out is the status already.
+    # The status already has the timeout.
     return str(error) if isinstance(error, TimeoutError) else describe_error(error)
 
 
 def _shortened(result: SolveResult) -> str:
     violations = () if result.evaluation is None else result.evaluation.violations
-    if len(violations) <= _TOLD:
+    if len(violations) <= _LISTED:
         return result.reason
-    return f"{'; '.join(violations[:_TOLD])}; and {len(violations) - _TOLD} more"
+    return f"{'; '.join(violations[:_LISTED])}; and {len(violations) - _LISTED} more"

@@ -1,7 +1,7 @@
-"""What a study finds, as plain frozen data.
+"""Plain frozen data of a study.
 
-A *study* is the result of ``compare`` and of a sweep: cases, each one problem that planners are
-given, and a row for every planner's answer.
+A *study* is the result of ``compare`` or of a sweep: cases, each one problem for the planners, and
+a row for every planner's answer.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from solver.model.quantities import format_gap, format_seconds, format_value
 
 OWN_PLANNERS: Final = ("greedy", "chain", "auto")
 EXACT_PLANNERS: Final = ("auto", "cp-sat", "ideal-dp")
-"""Those that can prove optima; the first one of a study is what baselines are measured by."""
+"""Planners that can prove optima; the first one of a study is the reference of its ratios."""
 FAILURES: Final = ("failed", "timed out", "out of memory", "killed")
-"""Statuses of answers for which another run may find something else."""
+"""Statuses of answers that another run may change."""
 DEFAULT_TIME_LIMIT_S: Final = 30.0
 _MEASURED: Final = (
     "bottleneck_ns",
@@ -37,7 +37,7 @@ _MEASURED: Final = (
 
 
 class CaseKey(NamedTuple):
-    """What tells a case from the others of its study."""
+    """Identity of a case in its study."""
 
     model: str
     device_set: str
@@ -47,18 +47,16 @@ class CaseKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One problem that planners are given.
+    """One problem for the planners.
 
     Attributes
     ----------
-    key : CaseKey
-        Model, devices and objective: what tells cases apart.
     problem : PartitionProblem or None
         None if it could not be made.
     reason : str
-        Why not, or empty.
+        Reason for a missing problem, or empty.
     digest : str
-        Of the exact problem; empty where no caller asked for it.
+        Digest of the exact problem; empty if not computed.
     """
 
     key: CaseKey
@@ -69,7 +67,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class SearchPoint:
-    """One moment of a search: the best value and the bound so far of the objective under way."""
+    """One moment of a search: incumbent and bound of the current objective."""
 
     elapsed_s: float
     objective_name: str
@@ -83,43 +81,39 @@ class PlannerRow:
 
     Attributes
     ----------
-    case : CaseKey
-        The case that was asked about.
-    planner : str
-        The one that was asked.
     status : str
-        A value of ``SolveStatus``; ``spills`` where weights go to disk; ``failed`` when the
-        planner raised; ``timed out``, ``out of memory`` or ``killed`` when it was ended.
+        A value of ``SolveStatus``; ``spills`` if weights go to disk; ``failed`` if the planner
+        raised; ``timed out``, ``out of memory`` or ``killed`` if it was ended.
     seed : int
-        That the planner was told; 0 where its answer depends on none.
+        Seed of the planner; 0 if its answer depends on none.
     without : tuple of str
-        Steps that its search left out.
+        Steps left out of its search.
     objective, bound : tuple of int or None
         One number per objective; `bound` is proven.
     gap : float or None
-        As of :class:`~solver.evaluation.result.SolveResult`.
+        As in :class:`~solver.evaluation.result.SolveResult`.
     bottleneck_ns, latency_ns, transfer_bytes, peak_memory_permille, devices_used : int or None
-        Of the plan, also of one that is not feasible; None without a plan.
+        Figures of the plan, feasible or not; None without a plan.
     wall_time_s : float
-        Of the whole call, in seconds of the clock.
+        Wall seconds of the whole call.
     peak_rss_bytes : int or None
-        Of the process that planned, where that did nothing else.
+        Peak memory of the planner's process, if it did nothing else.
     feasible : bool
-        The evaluator finds no violation in the plan.
+        True if the evaluator finds no violation in the plan.
     reason : str
-        Why there is no feasible plan, or empty.
+        Reason for a missing feasible plan, or empty.
     answered_by : str
-        The method that answered, which ``auto`` picks; empty if none did.
+        Method that answered, which ``auto`` picks; empty if none did.
     words : str
-        The answer in the planner's own words, such as a device map; or empty.
+        The answer in the planner's own terms, such as a device map; or empty.
     spilled_bytes : int
-        Weights that it sends to disk.
+        Bytes of weights sent to disk.
     trace : tuple of SearchPoint
-        How incumbent and bound came closer.
+        Incumbents and bounds over time.
     log : tuple of StepRecord
-        What each step of the search took and gained.
+        Time and gain of each search step.
     plan : PartitionPlan or None
-        None where the planner found none.
+        None if the planner found none.
     """
 
     case: CaseKey
@@ -148,20 +142,20 @@ class PlannerRow:
 
     @property
     def asked(self) -> str:
-        """The planner with the steps that it left out: answers under one name are comparable."""
+        """Name of the planner with the steps left out."""
         left_out = f" without {', '.join(self.without)}" if self.without else ""
         return f"{self.planner}{left_out}"
 
     @property
     def label(self) -> str:
-        """What was asked, and in brackets the method that answered if that is another."""
+        """Name of the planner, with the method that answered in brackets if it differs."""
         if self.answered_by in ("", self.planner):
             return self.asked
         return f"{self.asked} ({self.answered_by})"
 
     @property
     def outcome(self) -> str:
-        """What became of it, in one line for a person who watches."""
+        """The result in one line of text."""
         words = f"{self.label} {self.status}"
         if self.objective is not None:
             name = self.case.objective[0]
@@ -171,7 +165,7 @@ class PlannerRow:
         return f"{words}: {self.reason}" if self.reason else words
 
     def with_result(self, result: SolveResult, trace: tuple[SearchPoint, ...] = ()) -> PlannerRow:
-        """Return the row with what the planner's answer is worth; its time stays."""
+        """Return the row with a judged result, and with its old time."""
         judged = result.evaluation
         measured = {} if judged is None else {name: getattr(judged, name) for name in _MEASURED}
         return replace(
@@ -192,7 +186,7 @@ class PlannerRow:
 
 @dataclass(frozen=True, slots=True)
 class EquivalenceRow:
-    """Whether a model split by one plan computes what the model computes."""
+    """Comparison of a model with its split by one plan."""
 
     case: CaseKey
     planner: str
@@ -205,18 +199,18 @@ class EquivalenceRow:
 
 @dataclass(frozen=True, slots=True)
 class ModelRecord:
-    """What was measured of one model.
+    """Measurements of one model.
 
     Attributes
     ----------
     has_weights : bool
-        Whether it can be run and not only planned.
+        True if the model can run, not only be planned.
     captured_by : str
-        The way in which it was captured; empty for a saved problem.
+        Method of capture; empty for a saved problem.
     one_device_bytes : int
         Memory of the whole model on one device under the memory model of its first case.
     reason : str
-        Why the model could not be compared, or empty.
+        Reason for a missing comparison, or empty.
     """
 
     model: str
@@ -250,26 +244,26 @@ class ModelRecord:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """What a comparison or a sweep found.
+    """Result of a comparison or a sweep.
 
     Attributes
     ----------
     models : tuple of ModelRecord
-        One for each model that was asked for, also where it could not be captured.
+        One for each requested model, captured or not.
     cases : tuple of Case
-        Those of a model follow one another.
+        Cases, grouped by model.
     rows : tuple of PlannerRow
         One for each planner, case and seed.
     checks : tuple of EquivalenceRow
-        Of splits that were run beside their model.
+        Comparisons of split models with their originals.
     limits : SolveLimits
-        Of each single answer.
+        Limits of each answer.
     environment : tuple of (str, str)
-        Versions of what computed it.
+        Versions of the software.
     wall_time_s : float
-        Of the whole study, in seconds of the clock.
+        Wall seconds of the whole study.
     peak_rss_bytes : int or None
-        Resident memory of this process at its peak; None where the system does not say.
+        Peak resident memory of this process; None if unknown.
     """
 
     models: tuple[ModelRecord, ...]

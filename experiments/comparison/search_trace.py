@@ -1,4 +1,4 @@
-"""How the incumbent and the bound of a search came closer, as reports draw it."""
+"""Incumbents and bounds of a search over time."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from solver import Progress, SolveResult
 
 
 class SearchTrace:
-    """Takes the progress of a search; give it to ``SolveLimits.on_progress``.
+    """Recorder of the progress of a search, for ``SolveLimits.on_progress``.
 
-    A method that tells nothing while it searches leaves the point at its end alone.
+    A method without progress leaves only the final point.
 
     Parameters
     ----------
     then : callable, optional
-        Also told of every progress.
+        Also called with every progress.
     now_s : callable
-        The clock. Methods that follow one another each count from their own start, so their
-        own times are of no use here.
+        The clock, since successive methods each count time from their own start.
     """
 
     def __init__(
@@ -40,7 +39,7 @@ class SearchTrace:
             self._then(progress)
 
     def finish(self, result: SolveResult, objectives: tuple[str, ...]) -> tuple[SearchPoint, ...]:
-        """Return all points, the last of which is the answer of the last objective reached."""
+        """Return all points, the last of them the answer for the last objective reached."""
         bounds = result.objective_bounds or ()
         values = result.objective_values or ()
         reached = max(len(bounds), 1) - 1
@@ -52,7 +51,7 @@ class SearchTrace:
         return tuple(self._points)
 
     def _add(self, objective: str, incumbent: int | None, bound: int | None) -> None:
-        # A point of an objective never takes back what an earlier one proved or found.
+        # Incumbent and bound of an objective are monotone.
         for point in reversed(self._points):
             if point.objective_name != objective:
                 break

@@ -1,4 +1,4 @@
-"""What a comparison is asked for."""
+"""Settings of a comparison."""
 
 from __future__ import annotations
 
@@ -18,24 +18,23 @@ SplitChecks: TypeAlias = Literal["best", "all", "none"]
 
 @dataclass(frozen=True, slots=True)
 class CompareSettings:
-    """What a comparison runs.
+    """Settings of a comparison.
 
     Parameters
     ----------
     request : ProblemRequest
-        What is asked of every problem, but for its devices; what it leaves open, a saved problem
-        says itself.
+        Options of every problem except its devices; unset options keep those of a saved problem.
     device_sets : mapping of str to DeviceSet
         Empty derives equal, unequal and roomy devices from each model's size.
     planners : tuple of str
-        Empty asks our own, and every peer that answers within seconds.
+        Empty asks our own, and every suitable peer.
     limits : SolveLimits
-        Of each single answer.
+        Limits of each answer.
     without : tuple of str
-        Steps that planners which prove leave out.
+        Steps that proving planners leave out.
     check_splits : {"best", "all", "none"}
-        Which plans every model that has weights is split by, to check that the split computes the
-        same: the best one of each case, or all that are feasible.
+        Check models with weights against their splits by the best plan of each case, or by all
+        feasible plans.
     """
 
     request: ProblemRequest = field(default_factory=ProblemRequest)
@@ -53,14 +52,14 @@ class CompareSettings:
 
 
 def default_planners(*, with_model: bool, recompute: bool = False) -> tuple[str, ...]:
-    """Return our own planners and every peer that a problem is for.
+    """Return our own planners and all suitable peers.
 
     Parameters
     ----------
     with_model : bool
-        With those that need the model.
+        Include planners that need the model.
     recompute : bool
-        With those that say what runs again.
+        Include recomputation rules.
     """
     peers = [
         name

@@ -1,4 +1,4 @@
-"""Split a model by a plan, and compare what both compute."""
+"""Comparison of a model with its split by a plan."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def check_split(
     loaded: LoadedModel, captured: CapturedGraph, problem: PartitionProblem, row: PlannerRow
 ) -> EquivalenceRow:
-    """Return whether a model split by the plan of an answer computes what the model computes."""
+    """Compare a model with its split by the plan of an answer."""
     from fx_bridge.equivalence.check import check_equivalence
     from fx_bridge.split.by_plan import split_by_plan
 

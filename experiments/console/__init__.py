@@ -1,1 +1,1 @@
-"""What commands print: output, progress, exit codes."""
+"""Command lines: execution, output, progress, exit codes."""

@@ -1,4 +1,4 @@
-"""Runs what a person wrote on a command line, and says in one line what is wrong with it.
+"""Execution of command lines, with errors in one line.
 
 Exit codes are those of :mod:`experiments.console.exit_codes`, in every command.
 """
@@ -35,7 +35,7 @@ _COMMAND: Final[ContextVar[str]] = ContextVar("_COMMAND", default="")
 
 
 def command_text() -> str:
-    """Return the command line that runs, as a shell takes it; empty outside of one."""
+    """Return the running command line, quoted for a shell; empty outside of one."""
     return _COMMAND.get()
 
 
@@ -45,8 +45,7 @@ def run_command(load: Callable[[], typer.Typer], argv: Sequence[str] | None = No
     Parameters
     ----------
     load : callable
-        Returns the commands, called as a person calls the program. A person who presses Ctrl-C
-        while they load gets one line, too.
+        Returns the commands. Ctrl-C while they load is handled like later.
 
     Returns
     -------
@@ -56,7 +55,7 @@ def run_command(load: Callable[[], typer.Typer], argv: Sequence[str] | None = No
     terminated = False
 
     def terminate(*_: object) -> None:
-        # As with Ctrl-C: temporary files are removed on the way out.
+        # Like Ctrl-C, so that temporary files are removed.
         nonlocal terminated
         terminated = True
         raise KeyboardInterrupt
@@ -64,19 +63,19 @@ def run_command(load: Callable[[], typer.Typer], argv: Sequence[str] | None = No
     if argv is None:
         _keep_errors_apart()
         signal.signal(signal.SIGTERM, terminate)
-        # What is imported and captured stays: to look for garbage as often as Python does takes a
-        # tenth of the time of a plan.
+        # Imports and captures stay alive: garbage collection at Python's default rate takes a tenth
+        # of the time of a plan.
         gc.set_threshold(10_000)
     if sys.stdout is None:
         return _fail("standard output is closed; give the answer somewhere to go")
     try:
-        # Else native libraries end the process, since they do not find their own parts.
+        # Without a current folder native libraries abort the process.
         Path.cwd()
     except OSError as error:
         return _fail(f"the current folder cannot be used: {error.strerror}; change to another")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     if not os.environ.get("COLUMNS", "1").strip("0"):
-        # Some shells say so where they know no width; nothing would be printed.
+        # Some shells set 0 for an unknown width, with which nothing would be printed.
         del os.environ["COLUMNS"]
     try:
         code = _run(load, argv)
@@ -96,8 +95,8 @@ def run_command(load: Callable[[], typer.Typer], argv: Sequence[str] | None = No
             code = EXIT_TERMINATED
         print("terminated" if terminated else "interrupted", file=sys.stderr)
         if argv is None:
-            # A search may still run in native threads, which must not see Python shut down.
-            # Nothing is lost: files are written whole or not at all.
+            # Native search threads must not outlive the interpreter's shutdown. Files are written
+            # atomically, so nothing is lost.
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
@@ -105,14 +104,14 @@ def run_command(load: Callable[[], typer.Typer], argv: Sequence[str] | None = No
 
 
 def run_script(name: str, command: Callable[..., None], argv: Sequence[str] | None = None) -> int:
-    """Run a program that is one command, as :func:`run_command` does.
+    """Run a program of one command; see :func:`run_command`.
 
     Parameters
     ----------
     name : str
-        As a person calls it, such as ``python -m experiments.paper``.
+        Name of the program, such as ``python -m experiments.paper``.
     command : callable
-        Its parameters are annotated as typer reads them.
+        Function with parameters annotated for typer.
     """
     import typer
 
@@ -122,7 +121,7 @@ def run_script(name: str, command: Callable[..., None], argv: Sequence[str] | No
 
 
 def _system_words(error: OSError) -> str:
-    """Return what the system refused; what is wrong with files that were given is said before."""
+    """Describe an error of the system; errors of given files are handled earlier."""
     why = error.strerror or str(error)
     if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN):
         return f"the system refuses to go on: {why}; free some, or raise its limit (ulimit -a)"
@@ -132,7 +131,7 @@ def _system_words(error: OSError) -> str:
 
 
 def _run(load: Callable[[], typer.Typer], argv: Sequence[str] | None) -> int:
-    """Run the command that `argv` names; whatever it refuses is one line."""
+    """Run the command named by `argv`, with refusals as one line."""
     import typer
     import typer.main
 
@@ -145,7 +144,7 @@ def _run(load: Callable[[], typer.Typer], argv: Sequence[str] | None) -> int:
     _COMMAND.set(shlex.join([name, *words]))
     try:
         with warnings.catch_warnings():
-            # Warnings of torch about its own insides are noise to a person at the command line.
+            # torch's warnings about its internals are noise on the command line.
             warnings.simplefilter("ignore")
             given = None if argv is None else list(argv)
             command = typer.main.get_command(app)
@@ -155,15 +154,14 @@ def _run(load: Callable[[], typer.Typer], argv: Sequence[str] | None) -> int:
     except typer.Abort:
         return EXIT_INTERRUPTED
     except SystemExit as error:
-        # So ends rich when whoever reads its tables and help stops reading.
+        # rich exits so when its output pipe is closed.
         if isinstance(error.__context__, BrokenPipeError):
             return EXIT_BROKEN_PIPE
         raise
     except OSError:
         raise
     except Exception as error:
-        # What typer finds wrong with the options has a message of its own, whichever release
-        # of typer or click defines the class.
+        # Usage errors have this method, in all releases of typer and click.
         message = getattr(error, "format_message", None)
         if message is None:
             raise
@@ -175,10 +173,10 @@ def _run(load: Callable[[], typer.Typer], argv: Sequence[str] | None) -> int:
 
 
 class _Lossy(io.TextIOWrapper):
-    """Text that is lost where it cannot be written, such as in a log on a full disk.
+    """Text stream that drops text it cannot write, such as on a full disk.
 
-    Not a file in Python under a buffer: an interrupt between its write and its answer would make
-    the buffer write the same again.
+    The raw file below the buffer is not written in Python: an interrupt between its write and its
+    return would make the buffer write twice.
     """
 
     def write(self, text: str) -> int:
@@ -193,12 +191,12 @@ class _Lossy(io.TextIOWrapper):
 
 
 def _keep_errors_apart() -> None:
-    """Let what is said on stderr fail no command, and go nowhere where stderr is closed.
+    """Ignore errors of writing to stderr, and discard its output if it is closed.
 
-    Else the answer would be followed by an error, or notes would be printed on standard output.
+    Otherwise a failed note would fail the command, or notes would go to standard output.
     """
     if sys.stderr is not sys.__stderr__:
-        return  # the caller replaced it, and wants what is said there
+        return  # replaced by the caller
     if sys.stderr is None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         if nowhere != _STDERR:
@@ -213,7 +211,7 @@ def _keep_errors_apart() -> None:
 
 
 def _forget_output() -> None:
-    """Let the last flush at the end of the process go nowhere."""
+    """Discard the last flush at the end of the process."""
     with Path(os.devnull).open("w") as nowhere:
         os.dup2(nowhere.fileno(), sys.__stdout__.fileno() if sys.__stdout__ else 1)
 

@@ -1,4 +1,4 @@
-"""What the exit codes of the command mean."""
+"""Exit codes of all commands."""
 
 from __future__ import annotations
 
@@ -24,4 +24,4 @@ EXIT_CODES: Final[Mapping[int, str]] = {
     EXIT_BROKEN_PIPE: "whoever read the answer stopped reading, as head does",
     EXIT_TERMINATED: "told to stop (SIGTERM)",
 }
-"""Of every command."""
+"""Meaning of each exit code."""

@@ -1,4 +1,4 @@
-"""Where answers go: standard output, as text or as JSON, and files."""
+"""Output of answers to standard output, as text or JSON, and to files."""
 
 from __future__ import annotations
 
@@ -20,43 +20,43 @@ if TYPE_CHECKING:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print an answer, whoever wrote its lines; a narrow terminal breaks them between words."""
+    """Print lines with control characters escaped, wrapped to the terminal."""
     for line in wrapped(map(printable, lines), "  "):
         print(line)
 
 
 def print_json(answer: Any) -> None:
-    """Print the one JSON value that is a command's answer; what is no finite number is null."""
+    """Print a command's answer as JSON, with null for numbers that are not finite."""
     print(json.dumps(_finite(answer), indent=1, allow_nan=False))
 
 
 def say(text: str) -> None:
-    """Tell a person something that is no part of the answer, on stderr."""
+    """Print a remark on stderr."""
     print(printable(text), file=sys.stderr)
 
 
 def say_note(captured: CapturedGraph | None) -> None:
-    """Tell a person what the capture of a model has to say, if there is a model and a note."""
+    """Print the note of a capture on stderr, if any."""
     if captured is not None and captured.note:
         say(f"note: {captured.note}")
 
 
 def say_written(path: str | os.PathLike[str]) -> None:
-    """Tell a person that a file or a folder was written."""
+    """Report a written file or folder on stderr."""
     say(f"wrote {os.fspath(path)}")
 
 
 def check_writable(path: str | None, *inputs: str | None, option: str = "--out") -> None:
-    """Refuse a file that cannot be written before the work, not after it.
+    """Raise PartitionError before the work if a file cannot be written.
 
     Parameters
     ----------
     path : str or None
-        To be written.
+        Output file.
     *inputs : str or None
-        Names that the command reads, files or not: `path` must be none of these files.
+        Inputs of the command, files or not: `path` must be none of them.
     option : str
-        That names the file.
+        Option of the output file.
     """
     if path is None:
         return
@@ -81,7 +81,7 @@ def check_writable(path: str | None, *inputs: str | None, option: str = "--out")
                 f"{shortened(path)} is a socket or a disk; write the name of a file"
             )
         if target.exists() and not target.is_file():
-            return  # such as /dev/null, which is written to as it is
+            return  # such as /dev/null
         folder = real_path(target).parent
         for read in inputs:
             if read and target.exists() and os.path.realpath(read) == os.path.realpath(target):

@@ -1,4 +1,4 @@
-"""What a person sees while a search runs: one line on a terminal, plain lines elsewhere."""
+"""Progress display: one live line on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REFRESH_S: Final = 0.1
 
 
 class LiveLines:
-    """What changes on the last lines of a terminal, and plain lines above; else these alone."""
+    """Live content at the bottom of a terminal below plain lines; elsewhere plain lines alone."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True, highlight=False)
@@ -70,7 +70,7 @@ class ProgressLine(LiveLines):
         return self if self._quiet else super().__enter__()
 
     def step(self, text: str) -> None:
-        """Say what is being done now."""
+        """Show the current step."""
         self._step = printable(text)
         self._show(Text(self._step, no_wrap=True, overflow="ellipsis"))
 
@@ -97,7 +97,7 @@ class ProgressLine(LiveLines):
         )
 
     def watched(self, limits: SolveLimits) -> SolveLimits:
-        """Return `limits` of a search that is shown here."""
+        """Return `limits` with the progress of the search shown here."""
         return replace(limits, on_progress=self.search)
 
     def done(self, text: str) -> None:

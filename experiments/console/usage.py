@@ -1,4 +1,4 @@
-"""What is wrong with the words of a command line, and what to write instead."""
+"""Messages for errors of usage, with a remedy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAMES: Final = re.compile(
     r"(?:Placement\(|capture\(\.\.\., )(keep_whole|constants)=\[([^\]]*)\]\)"
 )
 _REPEATED: Final[Mapping[str, str]] = {"keep_whole": "--keep-whole", "constants": "--constant"}
-"""Lists of names, and the options that are repeated for them."""
+"""Options to repeat for each name of a list."""
 _OPTIONS: Final[Mapping[str, str]] = {
     "check=True": "--check",
     "(constants, check)": "(--constant, --check)",
@@ -31,11 +31,11 @@ _OPTIONS: Final[Mapping[str, str]] = {
     "(maxCPUs, with_host)": "(maxCPUs, without --no-host)",
     "leave schedule out, or give charging='relayed'": "leave --schedule out",
 }
-"""Advice in messages of the library, in the words of the options of the shell."""
+"""Command options for fields in messages of the library."""
 
 
 def in_options(message: str) -> str:
-    """Return what the library says, with the options of a command line in the place of fields.
+    """Replace fields in a message of the library by options of the command line.
 
     Examples
     --------
@@ -54,39 +54,40 @@ def in_options(message: str) -> str:
 
 
 def explain_usage(error: Exception, message: str, program: str, words: Sequence[str]) -> str:
-    """Return in one sentence what typer found wrong.
+    """Return one sentence for a usage error of typer.
 
     Parameters
     ----------
     program : str
-        Its name, for errors that know no command.
+        Name of the program, for errors without a command.
     words : sequence of str
         The command line, without the program.
 
     Returns
     -------
     str
-        With the value that is wrong, or the commands that have the option, and where to look.
+        The error with the wrong value, or with the commands that have the option, and a pointer
+        to the help.
     """
     context: Any = getattr(error, "ctx", None)
-    # Without a context the error is of an option whose value is missing.
+    # Errors of a missing option value have no context.
     command = [word for word in words[:1] if not word.startswith("-")]
     path = " ".join([program, *command]) if context is None else context.command_path
-    told = message.strip().rstrip(".")
-    if value := _VALUE.fullmatch(told):
+    text = message.strip().rstrip(".")
+    if value := _VALUE.fullmatch(text):
         name, reason = value.groups()
         choices = _CHOICE.fullmatch(reason.replace("'", ""))
         wanted = f"; write one of {choices[1]}" if choices else f": {reason}"
-        told = f"{name} is {_given(name, words)!r}{wanted}"
-    elif context is not None and (unknown := _UNKNOWN.match(told)):
+        text = f"{name} is {_given(name, words)!r}{wanted}"
+    elif context is not None and (unknown := _UNKNOWN.match(text)):
         others = _commands_with(context, unknown[1])
         if others:
-            told = f"{context.command.name} has no option {unknown[1]}, which is one of {others}"
-    return f"{told}; see: {path} --help"
+            text = f"{context.command.name} has no option {unknown[1]}, which is one of {others}"
+    return f"{text}; see: {path} --help"
 
 
 def _given(name: str, words: Sequence[str]) -> str:
-    """Return the last value of an option, as it was written."""
+    """Return the last value written for an option."""
     given = ""
     for word, following in zip(words, (*words[1:], ""), strict=True):
         if word == name:

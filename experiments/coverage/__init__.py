@@ -1,1 +1,1 @@
-"""Which models can be captured, split and planned."""
+"""Coverage of models by capture, export and splitting."""

@@ -1,8 +1,8 @@
-"""Which models can be captured, exported and split: one table, a row per model.
+"""Table of models that can be captured, exported and split, a row per model.
 
-Run it as ``python -m experiments.coverage``. Nothing is downloaded. Published models are on
-the meta device; small ones have random weights, and what their stages compute is compared. Every
-model has a process of its own with limits on time and memory.
+Run it as ``python -m experiments.coverage``. Nothing is downloaded. Published models are on the
+meta device; small ones have random weights, and their stages are compared with the model. Every
+model has its own process with limits of time and memory.
 """
 
 from __future__ import annotations
@@ -64,17 +64,17 @@ _COLUMNS: Final = (
 
 
 def select(patterns: Sequence[str]) -> list[Configuration]:
-    """Return the configurations that a pattern fits, by name or family; all without patterns.
+    """Return the configurations whose name or family matches; all without patterns.
 
     Parameters
     ----------
     patterns : sequence of str
-        As for file names, such as ``llama*``.
+        Patterns of :mod:`fnmatch`, such as ``llama*``.
 
     Raises
     ------
     PartitionError
-        If a pattern fits nothing.
+        If a pattern matches nothing.
     """
     found: dict[str, Configuration] = {}
     for pattern in patterns or ("*",):
@@ -92,7 +92,7 @@ def select(patterns: Sequence[str]) -> list[Configuration]:
 
 
 def coverage_table(rows: Iterable[CoverageRow]) -> list[str]:
-    """Return the rows as one table, in sections by family; `remarks` say why one failed."""
+    """Return the rows as one table, in sections by family; `remarks` has the reasons."""
     lines: list[tuple[str, ...]] = []
     starts: list[int] = []
     family = ""
@@ -128,7 +128,7 @@ def _cells(row: CoverageRow) -> tuple[str, ...]:
 
 
 def remarks(rows: Sequence[CoverageRow]) -> list[str]:
-    """Return one line for each thing that went otherwise than planned, then the totals."""
+    """Return one line for each note and failure, then the totals."""
     lines = [
         f"{row.model}: {textwrap.shorten(_INSTALLED.sub('', text), _LONGEST, placeholder=' ...')}"
         for row in rows
@@ -179,7 +179,7 @@ def run(
     json_file: str | None = None,
     progress: ProgressLine | None = None,
 ) -> None:
-    """Measure models; each row is added, and saved, when it is known."""
+    """Measure models; add and save each row at once."""
     progress = progress or ProgressLine(quiet=True)
     for index, configuration in enumerate(configurations, 1):
         progress.step(f"{configuration.name} ({index} of {len(configurations)})")
@@ -229,6 +229,6 @@ def command(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv`, or that of the process."""
-    # Threads of their own would make processor time depend on the machine's cores.
+    # With more threads processor time would depend on the machine's cores.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     return run_script("python -m experiments.coverage", command, argv)

@@ -1,6 +1,6 @@
-"""One model through capture, export and a split, in a process of its own.
+"""Capture, export and split of one model in its own process.
 
-What a model does to that process (end it, fill memory, never return) is a row with a reason.
+A model that ends the process, fills memory or never returns becomes a row with a reason.
 """
 
 from __future__ import annotations
@@ -36,39 +36,36 @@ _INSTALL: Final = {"transformers": 'pip install "fxpartition[hf]"'}
 
 @dataclass(frozen=True, slots=True)
 class CoverageRow:
-    """What became of one model.
+    """Outcome of one model.
 
     Attributes
     ----------
-    model, family : str
-        Its name, and what kind of model it is.
     how, note : str
         As in :class:`~fx_bridge.capture.graph.CapturedGraph`.
     nodes, operators : int
-        Of the FX graph.
+        Numbers of nodes and operators of the FX graph.
     made_up : tuple of str
-        Operators that cannot run without values of tensors, so that their storages are what
-        the captured sizes say; see :class:`fx_bridge.storages.table.StorageTable`.
+        Operators that cannot run without values of tensors, whose storages have the captured
+        sizes; see :class:`fx_bridge.storages.table.StorageTable`.
     weights_bytes : int
-        Of the weights that the graph reads, tied ones once.
+        Bytes of the weights of the graph, tied ones once.
     build_s, capture_s, export_s, split_s : float or None
-        Seconds of processor time, not of the clock. `export_s` is the operator graph and the
-        partitioning problem; `split_s` includes finding the plan.
+        Seconds of processor time. `export_s` is for the operator graph and the partitioning
+        problem; `split_s` includes finding the plan.
     stages : int
-        Of the plan, where the model was split by it.
+        Number of stages of a split model.
     ran : bool
-        Whether the stages were run: on the meta device they return the shapes and dtypes that
-        the model returns, and cannot run where an operator is made up.
+        True if the stages were run. On the meta device only shapes and dtypes are compared, and
+        made-up operators cannot run.
     equal, gradients_equal : bool or None
-        Whether the stages compute what the model does, see
-        :func:`~fx_bridge.equivalence.check.check_equivalence`; None where there are no weights, or
-        no gradients were asked for.
+        Results of :func:`~fx_bridge.equivalence.check.check_equivalence`; None without weights, or
+        without gradients.
     peak_memory_bytes : int or None
-        Largest resident memory of the process, libraries included.
+        Peak resident memory of the process, libraries included.
     reason : str
-        Why it was not captured or not exported; empty when it was.
+        Reason for a failed capture or export, or empty.
     split_reason : str
-        Why it was not split; empty when it was, or was not exported.
+        Reason for a failed split of an exported model, or empty.
     """
 
     model: str
@@ -94,14 +91,14 @@ class CoverageRow:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLimits:
-    """What one model may use.
+    """Limits of one model.
 
     Attributes
     ----------
     time_s : float
-        Of the clock.
+        Wall seconds.
     memory_bytes : int
-        Address space of its process; not enforced where the system cannot.
+        Address space of its process, if the system can limit it.
     """
 
     time_s: float = 600.0
@@ -115,13 +112,7 @@ class WorkerLimits:
 
 
 def run_isolated(configuration: Configuration, limits: WorkerLimits) -> CoverageRow:
-    """Measure one model in a process of its own, which ends with this call.
-
-    Returns
-    -------
-    CoverageRow
-        With whatever was found out before a limit was reached.
-    """
+    """Measure one model in its own process, up to its end or a limit."""
     context = _context()
     ours, theirs = context.Pipe(duplex=False)
     worker = context.Process(
@@ -148,7 +139,7 @@ def run_isolated(configuration: Configuration, limits: WorkerLimits) -> Coverage
 
 
 def _context() -> ForkServerContext | SpawnContext:
-    """Return how a process is made: by a fork of one that has loaded torch, where that exists."""
+    """Return a context that forks a process with torch loaded, if available, else spawns."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
@@ -157,7 +148,7 @@ def _context() -> ForkServerContext | SpawnContext:
 
 
 def _stopped(row: CoverageRow, why: str) -> CoverageRow:
-    """Return a row that ends in the step after the last one that was done."""
+    """Return a row that failed in the step after the last finished one."""
     if row.export_s is not None:
         return replace(row, split_reason=f"split: {why}")
     step = "export" if row.capture_s is not None else "capture"
@@ -168,7 +159,7 @@ def _work(configuration: Configuration, limits: WorkerLimits, results: Connectio
     # The parent ends this process on Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    # Native code writes there too.
+    # By descriptor, for native code too.
     with open(os.devnull, "w") as nowhere:  # noqa: PTH123
         for stream in (1, 2):
             os.dup2(nowhere.fileno(), stream)
@@ -182,7 +173,7 @@ def _work(configuration: Configuration, limits: WorkerLimits, results: Connectio
 
 
 class Measurement:
-    """The steps of one model; after each, the row so far goes to the parent."""
+    """The steps of one model, with the row sent to the parent after each."""
 
     def __init__(
         self, configuration: Configuration, limits: WorkerLimits, results: Connection | None = None
@@ -201,7 +192,7 @@ class Measurement:
             model, args, kwargs = self._configuration.build()
             self._add(build_s=self._lap_s())
             step = "capture"
-            # Loading torch's parts is not this model's time.
+            # The imports do not count for the model's time.
             from fx_bridge import capture, to_digraph
 
             self._lap_s()
@@ -231,13 +222,13 @@ class Measurement:
             else:
                 self._compare(model, split, args, kwargs)
         except Exception as error:
-            # A model is other people's code: whatever it raises is its row.
+            # A model is foreign code: any exception becomes its row.
             field = "split_reason" if step in ("split", "run") else "reason"
             self._add(**{field: f"{step}: {self._words(error)}"})
         return self.row
 
     def _compare(self, model: Any, split: Any, args: Any, kwargs: Any) -> None:
-        """Compare what model and stages compute, as they would be used."""
+        """Compare model and stages in their intended use."""
         import torch
 
         from fx_bridge import check_equivalence
@@ -253,7 +244,7 @@ class Measurement:
         )
 
     def _precision(self, *under: str) -> contextlib.AbstractContextManager[Any]:
-        """Return autocast where the configuration asks for it in one of these steps."""
+        """Return autocast, enabled if the configuration has one of these values."""
         import torch
 
         enabled = self._configuration.autocast in under
@@ -286,17 +277,12 @@ class Measurement:
 def split_in_stages(
     captured: CapturedGraph, problem: PartitionProblem
 ) -> tuple[fx.GraphModule, int]:
-    """Split a model by a contiguous plan of even loads.
+    """Split a model by a contiguous plan of even loads, and return its number of stages too.
 
     Parameters
     ----------
     problem : PartitionProblem
-        Of the same graph; its devices do not matter.
-
-    Returns
-    -------
-    int
-        How many stages the plan has.
+        Problem of the same graph; its devices are ignored.
 
     Raises
     ------
@@ -305,7 +291,7 @@ def split_in_stages(
     """
     from fx_bridge.split.by_plan import split_by_plan
 
-    # Even loads, not even memory: one large embedding leaves little for a fourth stage.
+    # Even loads, not even memory: a large embedding would leave little for a fourth stage.
     problem = problem.replace(
         devices=tuple(Device(f"cuda:{i}") for i in range(STAGES)), objective=("bottleneck",)
     )
@@ -316,9 +302,7 @@ def split_in_stages(
 
 
 def run_on_meta(captured: CapturedGraph, split: fx.GraphModule) -> bool:
-    """Return whether the stages could be run on the meta device.
-
-    Stages with an operator that needs values of tensors are not run.
+    """Run the stages on the meta device; return False if an operator needs values of tensors.
 
     Raises
     ------

@@ -1,1 +1,1 @@
-"""The tables and figures of the pages, each made from nothing by a function of its own."""
+"""Tables and figures of the pages, each made by one function."""

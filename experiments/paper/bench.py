@@ -1,4 +1,4 @@
-"""What all tables share: limits that give the same answers in every run, and studies of the zoo."""
+"""Reproducible limits and studies of the zoo, shared by all tables."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from solver import (
 from solver.model.quantities import format_gap, format_seconds
 
 PROOF: Final = SolveLimits(time_limit_s=300.0)
-"""A proven value is the same whatever the clock says; this is ten times what proofs take."""
+"""Limit of proofs, ten times their usual time; a proven value does not depend on the clock."""
 WORK: Final = SolveLimits(time_limit_s=60.0, deterministic=True)
-"""Of what is not proven: seconds of work, not of the clock, so that it is the same in every run."""
+"""Limit without proof, in seconds of deterministic work."""
 ALONE: Final = SolveLimits(time_limit_s=None, workers=1)
-"""For what cannot be proven and ends by itself: one worker, for what several do depends on time."""
+"""Limit of searches that end by themselves without proof, deterministic with one worker."""
 ANSWER: Final = SolveLimits(time_limit_s=60.0)
-"""Of planners that search nothing, and take far less."""
+"""Limit of planners without search, far above their time."""
 
 TIGHT: Final = ("equal", "unequal")
-"""Device sets of the zoo on which memory binds."""
+"""Device sets of the zoo with scarce memory."""
 
 
 @dataclass(slots=True)
 class Bench:
-    """Solves, tells what it does, and keeps what several tables need.
+    """Solver with progress display and a cache of shared studies.
 
     Parameters
     ----------
     planners : sequence of str
-        That answer the cases of the zoo: as many as the tables that are made need.
+        Planners for the cases of the zoo.
     """
 
     progress: ProgressLine
@@ -61,16 +61,16 @@ class Bench:
         first: SolveLimits = PROOF,
         otherwise: SolveLimits | None = WORK,
     ) -> SolveResult:
-        """Solve a problem by the default method, and tell how it ended.
+        """Solve a problem by the default method, and report the result.
 
         Parameters
         ----------
         name : str
-            What the progress line calls it.
+            Name in the progress line.
         first : SolveLimits
-            Of the first search, which may prove the optimum.
+            Limits of the first search, which may prove the optimum.
         otherwise : SolveLimits or None
-            Of a second search if the first one proves nothing; None takes what it found.
+            Limits of a second search if the first one proves nothing; None for no second search.
         """
         self.progress.step(name)
         result = self._solve(problem, first)
@@ -82,33 +82,35 @@ class Bench:
         return result
 
     def _solve(self, problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
-        told = self.progress.watched(limits)
-        return call_within(None, lambda: solve(problem, told))
+        watched = self.progress.watched(limits)
+        return call_within(None, lambda: solve(problem, watched))
 
     def compare(self, models: Sequence[str], settings: CompareSettings) -> Study:
-        """Return what planners make of models, each of which must be planned; once of each.
+        """Compare planners on models, cached by model names.
 
         Parameters
         ----------
         models : sequence of str
-            Of the zoo, or published workloads.
+            Models of the zoo, or published workloads.
         settings : CompareSettings
             The same in every call for the same models.
+
+        Raises
+        ------
+        PartitionError
+            If a model has no problem.
         """
         key = tuple(models)
         if key not in self._compared:
-            self._compared[key] = self._compare(models, settings)
+            found = run_comparison([*map(resolve_model, models)], settings, self.progress)
+            for record in found.models:
+                if record.reason:
+                    raise PartitionError(f"{record.model}: {record.reason}")
+            self._compared[key] = found
         return self._compared[key]
 
-    def _compare(self, models: Sequence[str], settings: CompareSettings) -> Study:
-        found = run_comparison([*map(resolve_model, models)], settings, self.progress)
-        for record in found.models:
-            if record.reason:
-                raise PartitionError(f"{record.model}: {record.reason}")
-        return found
-
     def zoo(self) -> Study:
-        """Return what the planners make of the default models, on all derived device sets."""
+        """Return the answers for the default models on all derived device sets."""
         if self._zoo is None:
             settings = CompareSettings(
                 planners=tuple(self.planners), limits=PROOF, check_splits="none"
@@ -120,7 +122,7 @@ class Bench:
         return self._zoo
 
     def _settled(self, row: PlannerRow, problem: PartitionProblem | None) -> PlannerRow:
-        """Return an answer that the clock does not decide."""
+        """Return an answer independent of the clock."""
         is_open = row.bound is not None and row.status == SolveStatus.FEASIBLE.value
         if problem is None or row.planner not in SOLVERS or not is_open:
             return row

@@ -1,4 +1,4 @@
-"""All tables and figures by name, in the order in which they are made."""
+"""Catalogue of tables and figures, in the order of their making."""
 
 from __future__ import annotations
 
@@ -16,14 +16,12 @@ from experiments.paper.zoo import figures, planners, zoo
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Something that the research script makes.
+    """A table, or a group of figures.
 
     Attributes
     ----------
-    description : str
-        One line.
     build : callable
-        Returns a table, or the text of figures by the names of their files.
+        Returns a table, or SVG texts by file name.
     all_planners : bool
         It needs the answers of all planners to the zoo.
     """

@@ -1,9 +1,9 @@
-"""Makes every table and figure that docs/tables.md shows, from nothing.
+"""The tables and figures of docs/tables.md, made from scratch.
 
-Units of work, not seconds, limit every solve, so that all but the columns of the clock is the same
-in every run. A table is written when it is done. ``--update docs/tables.md`` puts the tables
-between their markers in the page, and the figures into ``figures`` beside it; ``--check`` with the
-same page ends with code 1 and one line for each difference.
+Every solve is limited by work, not seconds, so that all but the time columns are reproducible. A
+table is written when it is done. ``--update docs/tables.md`` puts the tables between their markers
+in the page, and the figures into ``figures`` beside it; ``--check`` with the same page ends with
+code 1 and one line for each difference.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _shown_tables(pages: Sequence[Path]) -> dict[str, tuple[Path, str]]:
     Raises
     ------
     PartitionError
-        If markers do not fit, or two pages show one table.
+        If markers do not match, or two pages have the same table.
     """
     found: dict[str, tuple[Path, str]] = {}
     for page in pages:
@@ -142,7 +142,7 @@ def _update(pages: Sequence[Path], made: _Made) -> None:
 
 
 def _differences(pages: Sequence[Path], made: _Made) -> list[str]:
-    """Return how pages, and the figures beside the first one, differ from what was made."""
+    """Compare pages, and the figures beside the first one, with the new tables and figures."""
     shown = _shown_tables(pages)
     found = []
     for name, table in made.tables.items():

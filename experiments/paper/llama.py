@@ -1,4 +1,4 @@
-"""Llama-3-70B on unequal devices: transformers' and accelerate's planners beside ours."""
+"""Llama-3-70B on unequal devices, by planners of transformers and accelerate, and by ours."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_ROUNDS: Final = 100
 def llama(bench: Bench) -> PaperTable:
     """Plan Llama-3-70B, weights alone, by other planners and by ours."""
     settings = CompareSettings(
-        # Data may come back to a device as often as others have it: they were not told of chunks.
+        # The peers do not know chunks: data may come back to a device.
         ProblemRequest(memory_model="weights", pipeline=Pipeline(chunks_per_device=_MOST_ROUNDS)),
         {label: parse_devices(text) for label, text in _DEVICES.items()},
         tuple(_PEERS.values()),

@@ -1,4 +1,4 @@
-"""Published workloads, several stages on a device, NASNet, and a graph of 100,000 operators."""
+"""Tables of published workloads, interleaved stages, NASNet, and 100,000 operators."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from solver.model.quantities import MISSING
 
 SECONDS: Final = "seconds"
 BY: Final = "by"
-"""The method that proves an optimum: which one is first, the clock decides on a busy machine."""
+"""The method that proves an optimum; on a busy machine the fastest one varies."""
 CLOCK: Final = frozenset({SECONDS, BY})
 
-# Seconds that the authors' exact program took, on two cores too; it was ended after 600. It was not
-# timed on all of them.
+# Seconds of the authors' exact program on two cores, with a limit of 600; not all were timed.
 _AUTHORS_S: Final = {
     "layer.bert24_inference": "0.01",
     "layer.bert24_training": "0.01",
@@ -39,7 +38,7 @@ _AUTHORS_S: Final = {
     "operator.resnet50_training": MISSING,
 }
 _ROUNDING: Final = 1e-6
-"""By which part an optimum may differ from the authors': times are rounded to nanoseconds."""
+"""Relative difference to the authors' optima allowed for the rounding to nanoseconds."""
 
 _INTERLEAVED: Final = (
     ("layer.gnmt_training", 2),
@@ -145,7 +144,7 @@ def gap_text(status: str, gap: float | None) -> str:
 
 
 def optimum_text(result: SolveResult) -> str:
-    """Return a proven optimum in milliseconds, or what is known instead."""
+    """Return a proven optimum in milliseconds, or a value with its gap, or the status."""
     if result.objective is None:
         return result.status.value
     text = f"{result.objective / 1e6:.6f}"
@@ -155,7 +154,7 @@ def optimum_text(result: SolveResult) -> str:
 
 
 def _beside_published(result: SolveResult, optimum_ms: float) -> str:
-    """Return nothing where a value is that of the authors' program, and theirs elsewhere."""
+    """Return the authors' optimum if it differs, else nothing."""
     found = result.objective
     if found is not None and abs(found / 1e6 - optimum_ms) <= _ROUNDING * optimum_ms:
         return ""

@@ -1,4 +1,4 @@
-"""What less memory costs: rules for what runs again beside what is decided with the partition."""
+"""Objective against device memory, by recomputation rules and by joint optimisation."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from experiments.workloads.catalogue import PREFIX
 
 _WORKLOAD: Final = "piper.bert32a100"
 _RULES: Final = ("recompute-none", "recompute-all", "recompute-every-nth", "two-steps-operators")
-"""Those that need no model; its problem is one region, which layers in two steps would be."""
+"""Rules without a model; ``two-steps-layers`` is left out, since the problem is one region."""
 _DEVICES: Final = ("8x7GiB", "8x8GiB", "8x10GiB", "8x12GiB", "8x16GiB")
 
 
 def recompute(bench: Bench) -> PaperTable:
-    """Plan the training of BERT on eight devices of more and more memory."""
+    """Plan the training of BERT on eight devices of increasing memory."""
     made = frontier_table(_frontier(bench))
     return PaperTable(made.header, made.rows)
 
 
 def recompute_figure(bench: Bench) -> dict[str, str]:
-    """Draw what :func:`recompute` finds."""
-    # It loads matplotlib.
+    """Draw the table of :func:`recompute`."""
+    # Loads matplotlib.
     from experiments.reports.figures.frontier import frontier_figure
 
     name = f"{_WORKLOAD}-frontier"
@@ -38,7 +38,7 @@ def _frontier(bench: Bench) -> Frontier:
         ProblemRequest(with_replicas=False),
         {text: parse_devices(text) for text in _DEVICES},
         ("auto", *_RULES),
-        # Which of several best partitions is found first must not depend on the clock.
+        # The choice among several best partitions must not depend on the clock.
         WORK,
     )
     (found,) = frontiers(bench.compare([f"{PREFIX}{_WORKLOAD}"], settings))

@@ -1,7 +1,7 @@
-"""Tables as Markdown and back, in pages, and how two differ but for columns of the clock.
+"""Tables as Markdown in pages, and their differences outside time columns.
 
 A table called ``zoo`` stands between the lines ``<!-- table: zoo -->`` and
-``<!-- end of table -->`` of a page. All else in the page is kept to the byte.
+``<!-- end of table -->`` of a page. Everything else in the page is kept byte for byte.
 """
 
 from __future__ import annotations
@@ -26,12 +26,10 @@ class PaperTable:
 
     Attributes
     ----------
-    header : tuple of str
-        Names of the columns.
-    rows : tuple of tuple of str
-        Each as long as `header`.
+    header, rows : tuple of str, tuple of tuple of str
+        Names of the columns, and cells as many as names in each row.
     clock_columns : frozenset of str
-        Columns of `header` that the clock decides: they differ from run to run.
+        Columns that depend on the clock and differ from run to run.
     """
 
     header: tuple[str, ...]
@@ -43,15 +41,12 @@ class PaperTable:
         assert self.clock_columns <= {*self.header}
 
     def to_markdown(self) -> str:
-        """Return the table as Markdown, a line each row, with an end of line after the last."""
+        """Return the table as Markdown, with an end of line after every row."""
         lines = [self.header, ("---",) * len(self.header), *self.rows]
         return "".join(f"{_line(cells)}\n" for cells in lines)
 
     def differences(self, text: str) -> list[str]:
-        """Return how the table that `text` shows differs from this one: one line each.
-
-        Columns that the clock decides may hold anything. An empty list says that both are alike.
-        """
+        """Return a line for each difference of the table in `text`, outside time columns."""
         lines = [line for line in text.splitlines() if line.strip()]
         shown = [_cells(line) for line in lines]
         if len(shown) < 2 or any(cells is None for cells in shown):
@@ -79,7 +74,7 @@ def _line(cells: tuple[str, ...]) -> str:
 
 
 def _escaped(cell: str) -> str:
-    """Return a cell in which nothing ends it or becomes HTML: names come from models."""
+    """Escape a cell for Markdown: it may hold names of models."""
     text = printable(cell).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"(?<!\\)\|", r"\\|", text)
 
@@ -92,12 +87,12 @@ def _cells(line: str) -> tuple[str, ...] | None:
 
 
 def marked_tables(text: str, known: Collection[str]) -> dict[str, str]:
-    """Return what stands between the markers of a page, by name.
+    """Return the texts between the markers of a page, by name.
 
     Raises
     ------
     PartitionError
-        If a marker has no partner, a name is unknown, or stands twice.
+        If a marker has no partner, or a name is unknown or repeated.
     """
     found: dict[str, str] = {}
     for match in _MARKED.finditer(text):
@@ -117,7 +112,7 @@ def marked_tables(text: str, known: Collection[str]) -> dict[str, str]:
 
 
 def with_tables(text: str, tables: Mapping[str, str]) -> str:
-    """Return a page in which the tables that are given stand between their markers."""
+    """Return a page with the given tables between their markers."""
 
     def replaced(match: re.Match[str]) -> str:
         name = match[1]

@@ -1,4 +1,4 @@
-"""The zoo: greedy, contiguous and exact plans, all planners side by side, and plans as SVG."""
+"""Tables of the zoo by greedy, contiguous and exact plans, of all planners, and plans as SVG."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from solver.model.quantities import MISSING, format_seconds, format_value
 
 EXACT: Final = "auto"
 DRAWN: Final = (("branches", "equal"),)
-"""The model and the devices of each plan that is drawn."""
+"""Model and devices of each drawn plan."""
 
 
 def zoo(bench: Bench) -> PaperTable:
@@ -61,7 +61,7 @@ def planners(bench: Bench) -> PaperTable:
 
 def figures(bench: Bench) -> dict[str, str]:
     """Draw the best plans of some models: file names and their SVG."""
-    # It loads matplotlib.
+    # Loads matplotlib.
     from experiments.reports.figures.of_study import shown_plan
 
     drawn: dict[str, str] = {}
@@ -69,7 +69,7 @@ def figures(bench: Bench) -> dict[str, str]:
         key = case.key
         if case.problem is None or (key.model, key.device_set) not in DRAWN:
             continue
-        # A model may have several best plans; which one is found must not depend on the clock.
+        # The choice among several best plans must not depend on the clock.
         name = f"{key.model} on {key.device_set} devices, to draw"
         plan = bench.solve(case.problem, name, first=WORK, otherwise=None).plan
         assert plan is not None, name

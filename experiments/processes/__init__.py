@@ -1,1 +1,1 @@
-"""Processes of this machine: workers, limits, Ctrl-C, and what computes here."""
+"""Worker processes, time limits, Ctrl-C, and the environment."""

@@ -1,4 +1,4 @@
-"""What computes here: releases of libraries, cores, memory of this process."""
+"""Releases of libraries, cores, and memory of this machine and process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def releases(*packages: str) -> dict[str, str]:
 
 
 def environment() -> tuple[tuple[str, str], ...]:
-    """Return what a study says of where it was made."""
+    """Return the environment recorded in a study."""
     python, *others = releases(
         "fxpartition", "torch", "ortools", "networkx", "transformers", "accelerate"
     ).items()
@@ -37,10 +37,7 @@ def environment() -> tuple[tuple[str, str], ...]:
 
 
 def available_memory_bytes() -> int:
-    """Return what all new processes together can hold at most.
-
-    That is what is left of memory and swap, and no more than the limit of this container.
-    """
+    """Return the free memory and swap, at most the limit of this container."""
     found = [int(psutil.virtual_memory().available + psutil.swap_memory().free)]
     for path in _MEMORY_LIMITS:
         try:
@@ -51,7 +48,7 @@ def available_memory_bytes() -> int:
 
 
 def peak_rss_bytes() -> int | None:
-    """Return the largest resident memory of this process so far; None where it is not known."""
+    """Return the peak resident memory of this process; None if unknown."""
     try:
         import resource
     except ImportError:  # not on Windows

@@ -1,7 +1,7 @@
-"""Code on a thread of its own, which a time limit or Ctrl-C ends.
+"""Function calls on a thread, ended by a time limit or Ctrl-C.
 
-A search runs in native code, and Python sees a signal only between two of its own instructions: so
-the main thread waits in steps.
+Python handles signals between its own instructions only, not during a native search: therefore the
+main thread waits in steps.
 """
 
 from __future__ import annotations
@@ -22,21 +22,16 @@ class _TimeUp(BaseException):
 
 
 def call_within(limit_s: float | None, function: Callable[[], T]) -> T:
-    """Call `function` on a thread of its own, and end it when the time is up.
+    """Call `function` on another thread, with a time limit.
 
-    Parameters
-    ----------
-    function : callable
-        Python code: what runs natively is ended when it returns to Python.
+    Native code ends when it returns to Python. Exceptions of `function` are raised again.
 
     Raises
     ------
     TimeoutError
-        When the time is up; by then the thread has ended, or ends at its next step in Python.
+        When the time is up; the thread has ended, or ends at its next Python instruction.
     KeyboardInterrupt
         At once, and the thread ends likewise.
-    BaseException
-        What `function` raises.
     """
     answer: list[T] = []
     failure: list[BaseException] = []
@@ -58,7 +53,7 @@ def call_within(limit_s: float | None, function: Callable[[], T]) -> T:
             if time.monotonic() >= deadline_s:
                 break
     finally:
-        # Not whether the thread is alive: Python 3.11 forgets that if Ctrl-C ends a join.
+        # Not `is_alive`: in Python 3.11 it is wrong after Ctrl-C ends a join.
         if not done.is_set():
             _raise_in(thread)
             done.wait(_STEP_S)
@@ -70,7 +65,7 @@ def call_within(limit_s: float | None, function: Callable[[], T]) -> T:
 
 
 def _raise_in(thread: threading.Thread) -> None:
-    # Documented in Python's C API for this very use; a thread that has ended is not touched.
+    # Meant for this use by Python's C API; it ignores a thread that has ended.
     ctypes.pythonapi.PyThreadState_SetAsyncExc(
         ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_TimeUp)
     )

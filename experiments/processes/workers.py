@@ -1,8 +1,8 @@
-"""Processes that work for this one and end with it, whatever ends it.
+"""Worker processes that never outlive this process.
 
 A worker is a module run as ``python -m MODULE``: it reads jobs from standard input and writes
-answers to standard output, one line of JSON each. It ends when its input does, so none outlives
-its parent, even one that was killed.
+answers to standard output, one line of JSON each. It ends when its input does, even if its parent
+was killed.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _LAST_WORDS: Final = 2000
 
 
 class WorkerProcess:
-    """One process of a module; it runs until it is stopped, or ends by itself.
+    """One process of a module.
 
     Parameters
     ----------
     threads : int
-        Of torch and of linear algebra.
+        Threads of torch and linear algebra.
     """
 
     def __init__(self, module: str, *, threads: int = 1) -> None:
         environment = {
             "TRANSFORMERS_VERBOSITY": "error",
-            # The processes are on this machine: another address of it may not be reachable.
+            # All processes are on this machine, whose other addresses may be unreachable.
             **({"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}),
             **os.environ,
             "OMP_NUM_THREADS": str(threads),
@@ -51,14 +51,14 @@ class WorkerProcess:
         self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - see close
         self._heard_bytes = 0
         self._process = subprocess.Popen(
-            # With this process's own path: else an `experiments` of the current folder comes first.
+            # -P: an `experiments` folder in the current folder must not shadow this one.
             [sys.executable, "-P", "-W", "ignore", "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
             env=environment,
-            # Ctrl-C reaches this process alone, which stops the worker.
+            # Ctrl-C reaches the parent alone, which stops the worker.
             start_new_session=True,
         )
         self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -68,12 +68,12 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """The process, which leads a session of its own."""
+        """Id of the process, which leads its own session."""
         return self._process.pid
 
     def send(self, job: Mapping[str, Any]) -> None:
-        """Give the worker a job; of one that is gone, `answer` tells."""
-        # The last words of an earlier job are not this one's.
+        """Send a job; if the worker has ended, `answer` returns None."""
+        # `last_words` must not return output of an earlier job.
         self._heard_bytes = os.fstat(self._errors.fileno()).st_size
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
@@ -92,23 +92,23 @@ class WorkerProcess:
         return None if line is None else json.loads(line)
 
     def exit_code(self) -> int:
-        """Wait for the end of the process; return its code, negative for that of a signal."""
+        """Wait for the end of the process; return its code, negative for a signal."""
         return self._process.wait()
 
     def last_words(self) -> str:
-        """Return the last line that a worker that has ended wrote to stderr in its last job."""
+        """Return the last line that an ended worker wrote to stderr in its last job."""
         self._errors.seek(self._heard_bytes)
         lines = [line.strip() for line in self._errors.read()[-_LAST_WORDS:].splitlines()]
         return next((line for line in reversed(lines) if line), "")
 
     def kill(self) -> None:
-        """End the process and whatever it has started."""
+        """Kill the process and its children."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.kill()
 
     def close(self) -> None:
-        """Wait for a killed process, and close what was open to it."""
+        """Wait for a killed process, and close its streams."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_GRACE_S)
         for stream in (self._process.stdin, self._process.stdout):
@@ -119,23 +119,17 @@ class WorkerProcess:
 
 
 def exit_words(code: int) -> str:
-    """Return how a process ended, in words."""
+    """Return the exit of a process in words."""
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
 class WorkerGroup:
-    """Processes of one module; a context manager that leaves none behind.
+    """Processes of one module, as a context manager that ends them.
 
     Parameters
     ----------
     time_limit_s : float
-        Of the clock, for everything that the group does.
-
-    Raises
-    ------
-    PartitionError
-        By `receive` if a worker fails, ends early, or is late; it names the worker, and says in
-        the worker's own words why.
+        Wall seconds for the whole life of the group.
     """
 
     def __init__(self, module: str, count: int, *, time_limit_s: float, threads: int = 1) -> None:
@@ -164,19 +158,25 @@ class WorkerGroup:
         self.stop()
 
     def send(self, jobs: Sequence[Mapping[str, Any]]) -> None:
-        """Give every worker its job."""
+        """Send every worker its job."""
         for process, job in zip(self._processes, jobs, strict=True):
             process.send(job)
 
     def receive(self) -> list[dict[str, Any]]:
-        """Return the next answer of every worker, in their order."""
+        """Return the next answer of every worker, in their order.
+
+        Raises
+        ------
+        PartitionError
+            If a worker fails, ends early, or is late; it names the worker with its own message.
+        """
         found: dict[int, dict[str, Any]] = {}
         while len(found) < self.count:
             for index, process in enumerate(self._processes):
                 if index in found:
                     continue
                 with contextlib.suppress(queue.Empty):
-                    # Not without an end: this thread must hear of Ctrl-C, and of other workers.
+                    # With a timeout, to handle Ctrl-C and other workers.
                     answer = process.answer(_STEP_S if not found else _STEP_S / 4)
                     found[index] = self._checked(index, answer)
             if time.monotonic() > self._deadline_s:
@@ -187,7 +187,7 @@ class WorkerGroup:
         return [found[index] for index in range(self.count)]
 
     def ask(self, jobs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Give every worker its job, and return their answers."""
+        """Send every worker its job, and return their answers."""
         self.send(jobs)
         return self.receive()
 
@@ -225,7 +225,7 @@ def _read_lines(stream: IO[str] | None, answers: queue.SimpleQueue[str | None]) 
 
 
 def serve(handle: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
-    """Answer the jobs of the parent until it ends: the main loop of a worker."""
+    """Answer the jobs of the parent until it ends, as the main loop of a worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with _private_output() as answers:
         for job in _jobs():
@@ -243,22 +243,22 @@ def serve(handle: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
 
 @contextlib.contextmanager
 def _private_output() -> Iterator[IO[str]]:
-    """Keep standard output for answers; what models and native code print goes to stderr."""
+    """Reserve standard output for answers; prints of models and native code go to stderr."""
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)
         yield answers
 
 
 def _jobs() -> Iterator[dict[str, Any]]:
-    """Read jobs on a thread of their own, which ends this process when there are no more."""
+    """Read jobs on a thread, which ends this process at the end of input."""
     jobs: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def read() -> None:
         for line in sys.stdin:
             jobs.put(line)
-        # The parent is gone. In the midst of native code, nothing else would notice.
+        # The parent is gone, even if this process is inside native code.
         if os.getpgrp() == os.getpid():
-            # No other process would end what the worker itself has started.
+            # Also kill the children of this worker.
             os.killpg(0, signal.SIGKILL)
         os._exit(0)
 

@@ -1,1 +1,1 @@
-"""Models that can be named, and published configurations on the meta device."""
+"""Named models, and published configurations on the meta device."""

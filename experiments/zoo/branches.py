@@ -1,4 +1,4 @@
-"""A plain-torch model whose operator graph is far from a chain."""
+"""A plain-torch model with a strongly branching operator graph."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class BranchingBlock(nn.Module):
 
 
 class WideBlock(nn.Module):
-    """A gated pair of wide linear layers: much memory, little compute."""
+    """A gated pair of wide linear layers, with much memory and little compute."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

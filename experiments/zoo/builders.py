@@ -1,9 +1,8 @@
 """Builders of models from configurations, with example inputs; nothing is downloaded.
 
-Published models are built on the meta device, small ones with random weights.
-
-transformers and diffusers load only when one of their models is built. Builders and inputs are
-module-level functions and partials of them, so that another process can be sent one.
+Published models are built on the meta device, small ones with random weights. transformers and
+diffusers load only when one of their models is built. Builders and inputs are partials of
+module-level functions, so that they can be pickled.
 """
 
 from __future__ import annotations
@@ -25,27 +24,25 @@ Inputs = Callable[[], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """A model that can be built by name.
+    """A named model.
 
     Attributes
     ----------
-    name : str
-        Unique among all configurations.
     family : str
-        What kind of model it is.
+        Kind of model.
     factory : callable
-        Returns (module, args, kwargs), made on the default device. It can be pickled.
+        Picklable; returns (module, args, kwargs), made on the default device.
     package : str or None
-        What it needs besides torch, as Python names it.
+        Required Python package besides torch.
     device : str
-        Where it is made: ``"meta"`` for real sizes without weights, ``"cpu"`` for small models
-        that can be run and compared.
+        ``"meta"`` for real sizes without weights, ``"cpu"`` for small models that can be run and
+        compared.
     constants : tuple of str
-        Inputs that capture takes as numbers, see :func:`~fx_bridge.capture.graph.capture`.
+        Inputs captured as constants, see :func:`~fx_bridge.capture.graph.capture`.
     trained : bool
-        Whether a run of it compares gradients, too.
+        Compare gradients, too.
     autocast : {"", "call", "capture and call"}
-        What is done under ``torch.autocast`` in bfloat16.
+        Steps under ``torch.autocast`` in bfloat16.
     """
 
     name: str
@@ -61,7 +58,6 @@ class Configuration:
         """Return the module in evaluation mode with its example inputs: args, kwargs."""
         import torch
 
-        # The same numbers every time; the caller's random state stays as it was.
         with torch.random.fork_rng(devices=[]), torch.device(self.device):
             torch.manual_seed(0)
             module, args, kwargs = self.factory()
@@ -74,12 +70,12 @@ class Configuration:
 def _random(*shape: int, integer: bool = False) -> torch.Tensor:
     import torch
 
-    # Zeros would hide whatever a wrong split loses. Small numbers are in every vocabulary.
+    # Zeros would hide errors of a split. Small numbers are in every vocabulary.
     return torch.randint(0, 8, shape) if integer else torch.randn(shape)
 
 
 def tensors(integers: Mapping[str, Any] | None = None, **floats: Any) -> Inputs:
-    """Return random inputs by name and shape; a nested mapping is a nested dict of them."""
+    """Return a maker of random inputs by name and shape, with nested mappings as dicts."""
     return partial(_tensors, dict(integers or {}), floats)
 
 
@@ -109,10 +105,9 @@ def image_and_text(size: int, tokens: int = 64) -> Inputs:
 
 
 def library(name: str) -> Any:
-    """Return transformers or diffusers, kept from asking the hub for anything."""
-    # Nothing here needs the hub; without this, a missing network is a long wait.
+    """Import an optional library, with the hub of Hugging Face disabled."""
+    # Without this, a missing network is a long wait.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    # Untyped on purpose: it may be missing, and its own types vary by release.
     return importlib.import_module(name)
 
 
@@ -121,7 +116,7 @@ def _converted(model: Any, given: dict[str, Any], dtype: str) -> Made:
     from torch.utils import _pytree as pytree
 
     number_type = getattr(torch, dtype)
-    # Weights made by torch.FloatTensor(...) heed no default device.
+    # torch.FloatTensor(...) ignores the default device.
     model = model.to(torch.get_default_device(), number_type)
     return (
         model,
@@ -138,19 +133,17 @@ def transformers_model(model: str, config: str, settings: Mapping[str, Any]) -> 
     Parameters
     ----------
     model, config : str
-        Its class, and that of its configuration.
+        Classes of the model and of its configuration.
     settings : mapping
-        Of the configuration; the configuration of a part is (its class, its settings).
+        Settings of the configuration; the configuration of a part is (its class, its settings).
     """
     package = library("transformers")
-    # Parts of a composite model are given by the names of their classes.
     given = {
         key: getattr(package, value[0])(**value[1]) if isinstance(value, tuple) else value
         for key, value in settings.items()
     }
     made = getattr(package, config)(**given)
     for part in (made, made.get_text_config()):
-        # A returned cache is no tensor.
         part.use_cache = False
     return getattr(package, model)(made)
 
@@ -188,18 +181,16 @@ def from_transformers(
 
     Parameters
     ----------
-    family, name : str
-        What kind of model it is, and what it is called here.
     model : str
-        Its class.
+        Class of the model.
     inputs : callable
-        Takes the configuration; returns args and kwargs of the model.
+        Returns the keyword inputs.
     config : str
-        The class of its configuration, if not the model's own.
+        Class of its configuration, if not the model's own.
     dtype : str
-        Of its parameters and inputs.
+        Data type of parameters and inputs.
     **settings
-        Of the configuration; the configuration of a part is (its class, its settings).
+        As in :func:`transformers_model`.
     """
     stem = model.partition("For")[0].removesuffix("Model").removesuffix("LMHead")
     build = partial(_build_transformers, model, config or f"{stem}Config", inputs, dtype, settings)
@@ -217,7 +208,7 @@ def from_diffusers(
 def from_torch(
     name: str, make: Callable[[], tuple[Any, tuple[Any, ...]]], family: str = "plain torch"
 ) -> Configuration:
-    """Return a model that a function returns together with its positional inputs."""
+    """Return a model made by a function, together with its positional inputs."""
     return Configuration(name, family, partial(_build_torch, make))
 
 
@@ -236,10 +227,7 @@ def llama_like(
     config: str = "",
     **settings: Any,
 ) -> Configuration:
-    """Return a decoder; sizes are vocabulary, width, feed-forward width, layers, heads, KV heads.
-
-    KV heads are those of keys and values, which groups of heads share.
-    """
+    """Return a decoder of sizes (vocabulary, width, feed-forward width, layers, heads, KV heads)."""
     names = (
         "vocab_size",
         "hidden_size",

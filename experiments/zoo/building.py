@@ -1,4 +1,4 @@
-"""Build and capture models, which are other people's code, so that no answer suffers from it.
+"""Building and capture of models, isolated from the output and exit of their code.
 
 torch loads only when a model is built.
 """
@@ -24,7 +24,7 @@ _SEED: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A module in evaluation mode with the example inputs that it is captured with."""
+    """A module in evaluation mode, with the example inputs for its capture."""
 
     name: str
     module: torch.nn.Module
@@ -33,7 +33,7 @@ class LoadedModel:
 
     @property
     def has_weights(self) -> bool:
-        """Whether its parameters hold numbers, so that it can be run and not only planned."""
+        """True if the parameters hold numbers, so that the model can run."""
         return not any(
             tensor.is_meta for tensor in (*self.module.parameters(), *self.module.buffers())
         )
@@ -41,24 +41,22 @@ class LoadedModel:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A model that can be built by name.
+    """A named model.
 
     Attributes
     ----------
-    name : str
-        As a person names it.
     description : str
         One line.
     factory : callable
         Returns (module, args) or (module, args, kwargs).
     has_weights : bool
-        False for a model on the meta device: it can be planned and split, not run.
+        False for a model on the meta device, which can be planned and split, not run.
     extra : str or None
-        The extra of this distribution that it needs.
+        Required extra of this distribution.
     equal_devices : int
-        Devices in the set of equal devices that a comparison derives for it.
+        Number of equal devices derived for it.
     slack_permille : int
-        Memory that a comparison gives it, per thousand of what it needs.
+        Memory of derived devices, per thousand of its need.
     """
 
     name: str
@@ -72,7 +70,7 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class CaptureRequest:
-    """How a model is captured, in the words of :func:`fx_bridge.capture.graph.capture`."""
+    """Arguments of :func:`fx_bridge.capture.graph.capture`."""
 
     constants: tuple[str, ...] = ()
     check: bool = False
@@ -83,7 +81,7 @@ DEFAULT_CAPTURE: Final = CaptureRequest()
 
 @contextlib.contextmanager
 def others_code(what: str) -> Iterator[None]:
-    """Run code of a model: its prints go to stderr, and it cannot end the program.
+    """Redirect prints of foreign code to stderr, and turn its exits into errors.
 
     Standard output is for answers alone, which another program may read.
     """
@@ -97,7 +95,7 @@ def others_code(what: str) -> Iterator[None]:
         except (Exception, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:
-            # A caller that catches exceptions would not catch this one.
+            # `except Exception` of a caller would miss this one.
             raise PartitionError(
                 f"{what} raises {type(error).__name__} ({first_line(error)}), which is no "
                 "Exception; let it raise one instead"
@@ -105,16 +103,15 @@ def others_code(what: str) -> Iterator[None]:
 
 
 def build_model(spec: ModelSpec) -> LoadedModel:
-    """Build the model of `spec` in evaluation mode, with the same random weights every time.
+    """Build the model of `spec` in evaluation mode, with reproducible random weights.
 
     Raises
     ------
     PartitionError
-        If a library is missing, the factory raises, or it returns something else.
+        If a library is missing, or the factory raises or returns anything else.
     """
     import torch
 
-    # The caller's random state stays as it was.
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_SEED)
@@ -130,20 +127,14 @@ def build_model(spec: ModelSpec) -> LoadedModel:
             ) from None
         raise PartitionError(f"model {spec.name!r} cannot be built: {error}") from error
     except Exception as error:
-        # A factory is the user's own code: whatever it raises is bad input here.
+        # A factory is the user's own code: any exception is bad input.
         raise PartitionError(
             f"model {spec.name!r} cannot be built: {type(error).__name__}: {first_line(error)}"
         ) from error
 
 
 def capture_model(loaded: LoadedModel, asked: CaptureRequest = DEFAULT_CAPTURE) -> CapturedGraph:
-    """Capture a model with its example inputs, as it is asked for.
-
-    Raises
-    ------
-    PartitionError
-        If it cannot be captured.
-    """
+    """Capture a model with its example inputs; PartitionError if it fails."""
     from fx_bridge.capture.graph import capture
 
     with others_code(f"model {loaded.name!r}"):
@@ -157,12 +148,12 @@ def capture_model(loaded: LoadedModel, asked: CaptureRequest = DEFAULT_CAPTURE) 
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an exception's message, or nothing."""
+    """Return the first line of an exception's message, or empty."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), "")
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an exception as one line; one of our own speaks for itself."""
+    """Return an exception in one line, with its type unless it is a PartitionError."""
     text = first_line(error)
     if isinstance(error, PartitionError):
         return text

@@ -1,7 +1,7 @@
 """Published model configurations in their real sizes; nothing is downloaded.
 
-Each has the name that its authors gave it. Settings that change no size (rotary bases, token
-ids, dropout) are left at the library's defaults, and so is every size that is the default.
+Names are those of the authors. Settings that change no size (rotary bases, token ids, dropout) are
+left at the library's defaults, and so is every size that is the default.
 """
 
 from __future__ import annotations
@@ -351,8 +351,7 @@ ALL_CONFIGURATIONS: Final = (
     *_DIFFUSION,
     *_PLAIN,
 )
-
 CONFIGURATIONS: Final[Mapping[str, Configuration]] = {
     each.name: each for each in ALL_CONFIGURATIONS
 }
-"""By name."""
+"""Published configurations by name."""

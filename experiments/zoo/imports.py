@@ -1,4 +1,4 @@
-"""What import strings such as ``package.module:name`` name: code of a person's own."""
+"""Import of the user's own code by strings such as ``package.module:name``."""
 
 from __future__ import annotations
 
@@ -13,26 +13,25 @@ from solver import PartitionError
 
 
 def import_named(text: str, what: str, name: str) -> Any:
-    """Import what an import string names; modules of the current folder are found too.
+    """Import the target of an import string, from the current folder too.
 
     Parameters
     ----------
-    what : str
-        That it should be, such as ``"model"``.
-    name : str
-        The word for the part after the colon, such as ``"factory"``.
+    what, name : str
+        Words of messages for the target, such as ``"model"``, and for the part after the colon,
+        such as ``"factory"``.
 
     Raises
     ------
     PartitionError
-        If it is no import string, or there is no such thing; the message has the closest names.
+        If it is no import string, or has no target; the message has close matches.
     """
     module_name, _, attribute = text.partition(":")
     if not attribute or not all(part.isidentifier() for part in module_name.split(".")):
         raise PartitionError(
             f"{what} {text!r} is not an import string; write package.module:{name}"
         )
-    # A console script does not have the working directory on its path; python -m does.
+    # Unlike `python -m`, a console script lacks the working directory on its path.
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:

@@ -1,7 +1,7 @@
-"""Which models can be named: a zoo of real architectures, import strings, files.
+"""Resolution of model names: a zoo of real architectures, import strings, files.
 
-The zoo is built from configurations with random weights: nothing is downloaded, and a plan
-depends on shapes alone. torch and transformers load only when a model is built.
+The zoo has random weights: nothing is downloaded, and a plan depends on shapes alone. torch and
+transformers load only when a model is built.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ if TYPE_CHECKING:
 
 
 CONFIGURATION_PREFIX: Final = "configuration:"
-"""Of names of ``CONFIGURATIONS`` in :mod:`experiments.zoo.configurations`."""
+"""Prefix of names of ``CONFIGURATIONS`` in :mod:`experiments.zoo.configurations`."""
 SAVED_PROBLEM: Final = (".json", ".json.gz")
-"""How the names of saved problems end."""
+"""Suffixes of saved problems."""
 
 
 def resolve_model(text: str) -> ModelSpec | Path:
-    """Return what `text` names: a specification, or the path of a saved problem.
+    """Return the model specification or the path of a saved problem named by `text`.
 
     Parameters
     ----------
     text : str
         A zoo name, ``configuration:NAME``, a name of ``CONFIGURATIONS``, an import string
         ``package.module:factory``, a ``*.pt2`` file of ``torch.export.save``, a ``*.json`` or
-        ``*.json.gz`` file, or ``published:NAME``, a workload that comes with the package. An
-        import string runs that module's code, and a ``*.pt2`` file is unpickled.
+        ``*.json.gz`` file, or ``published:NAME``, a packaged workload. An import string runs that
+        module's code, and a ``*.pt2`` file is unpickled.
 
     Raises
     ------
     PartitionError
-        For anything else, naming what comes close.
+        For any other text, with close matches.
     """
     if text in ZOO:
         return ZOO[text]
@@ -90,13 +90,13 @@ def resolve_model(text: str) -> ModelSpec | Path:
 
 
 def is_import_string(text: str) -> bool:
-    """Return whether `text` names code of a person's own, which runs where it is resolved."""
+    """Return True if `text` names the user's own code, which runs when resolved."""
     is_file = text.lower().endswith((*SAVED_PROBLEM, ".pt2"))
     return ":" in text and not is_file and not text.startswith((PREFIX, CONFIGURATION_PREFIX))
 
 
 def resolve_built(text: str) -> ModelSpec:
-    """Return what :func:`resolve_model` does; PartitionError if it is a saved problem."""
+    """Return the specification of a model; PartitionError for a saved problem."""
     spec = resolve_model(text)
     if isinstance(spec, Path):
         raise PartitionError(
@@ -106,12 +106,12 @@ def resolve_built(text: str) -> ModelSpec:
 
 
 def is_ours(spec: ModelSpec) -> bool:
-    """Return whether a model is of the zoo or a configuration, the same in every run."""
+    """Return True for a model of the zoo or a configuration, which never changes."""
     return ZOO.get(spec.name) is spec or spec.name.startswith(CONFIGURATION_PREFIX)
 
 
 def captured_model(text: str, asked: CaptureRequest = DEFAULT_CAPTURE) -> CapturedGraph:
-    """Build the model that `text` names, and capture it; PartitionError if it cannot be."""
+    """Build and capture the model named by `text`; PartitionError if that fails."""
     return capture_model(build_model(resolve_built(text)), asked)
 
 
@@ -147,12 +147,12 @@ def _saved(path: str) -> Any:
     from fx_bridge.capture.graph import capture
 
     captured = capture(path)
-    # A program's own module refuses to be set to evaluation, a copy of its graph does not.
+    # A program's own module refuses `eval()`, a copy of its graph does not.
     return capture(captured.module).module, captured.args, captured.kwargs
 
 
 def _hf(model: str, inputs: Inputs, **settings: Any) -> Callable[[], Any]:
-    """Return what builds a model of transformers with weights."""
+    """Return the factory of a model of transformers with weights."""
     return replace(from_transformers("zoo", model, model, inputs, **settings), device="cpu").build
 
 
@@ -186,7 +186,7 @@ ZOO: Final[Mapping[str, ModelSpec]] = {
         ModelSpec(
             "t5-base",
             "T5 base, 128 tokens in, 64 out",
-            # The configuration's own defaults are t5-small.
+            # The defaults of the configuration are t5-small.
             _hf(
                 "T5ForConditionalGeneration",
                 TEXT_PAIR,
@@ -256,5 +256,5 @@ DEFAULT_MODELS: Final = (
     "t5-base",
     "llama3-70b",
 )
-"""The models that a comparison takes when none is named: small ones first."""
+"""Default models of a comparison, small ones first."""
 QUICK_MODELS: Final = DEFAULT_MODELS[:2]

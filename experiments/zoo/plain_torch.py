@@ -1,4 +1,4 @@
-"""Well-known architectures written out in torch alone, for what no library at hand has.
+"""Well-known architectures in plain torch that the used libraries lack.
 
 Each function returns a module and its example inputs, made on the default device.
 """
@@ -61,7 +61,7 @@ def vgg16() -> Made:
 
 
 def densenet121() -> Made:
-    """Return DenseNet-121 of Huang et al. (2017): every layer reads all before it in its block."""
+    """Return DenseNet-121 of Huang et al. (2017), whose layers read all earlier ones of a block."""
     import torch
     from torch import nn
 
@@ -102,7 +102,7 @@ def densenet121() -> Made:
 
 
 def unet() -> Made:
-    """Return the U-Net of Ronneberger et al. (2015), padded so that sizes are kept."""
+    """Return the U-Net of Ronneberger et al. (2015), with padding that keeps sizes."""
     import torch
     from torch import nn
 
@@ -141,22 +141,10 @@ def dlrm() -> Made:
     from torch import nn
 
     # Distinct values of the 26 categorical features of that data set.
-    rows: tuple[int, ...] = (
-        1460,
-        583,
-        10131227,
-        2202608,
-        305,
-        24,
-        12517,
-        633,
-        3,
-        93145,
-        5683,
-        8351593,
-        3194,
+    rows = (
+        *(1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194),
+        *(27, 14992, 5461306, 10, 5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572),
     )
-    rows += (27, 14992, 5461306, 10, 5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572)
     width, batch = 16, 128
 
     def dense(*widths: int) -> nn.Sequential:

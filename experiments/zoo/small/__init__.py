@@ -1,4 +1,1 @@
-"""Small models with random weights, of kinds that capture finds hard: they are run and compared.
-
-A file for each kind; `configurations` lists them all.
-"""
+"""Small models with random weights that are hard to capture, a file for each kind."""

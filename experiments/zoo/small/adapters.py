@@ -1,4 +1,4 @@
-"""Models with adapters of peft; the weights of the model itself are frozen."""
+"""Models with adapters of peft on frozen weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Language models that take or return caches of keys and values, or states."""
+"""Language models with caches of keys and values, or states, as inputs or outputs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _prefill(make: Any) -> Made:
 
 
 def _decode(make: Any) -> Made:
-    """Return a model that reads one token after eight that its cache holds."""
+    """Return a model that reads one token after eight in its cache."""
     import torch
 
     model = make().eval()
@@ -39,7 +39,7 @@ def _static() -> Made:
     model.config.use_cache = True
     config = model.config
     cache = library("transformers").StaticCache(config=config, max_cache_len=16)
-    # Otherwise the first call makes its tensors, in the caller's object.
+    # Otherwise the first call would make the tensors of the caller's cache.
     heads, width = config.num_key_value_heads, config.head_dim
     cache.early_initialization(2, heads, width, torch.float32, torch.device("cpu"))
     given = {
@@ -68,7 +68,7 @@ def _sliding() -> Any:
 
 
 def _written_in_place() -> Made:
-    """Return attention that writes its keys and values into buffers of its own."""
+    """Return attention that writes its keys and values into its own buffers."""
     import torch
     from torch import nn
 

@@ -1,4 +1,4 @@
-"""Small models of diffusers, whose outputs are classes of its own."""
+"""Small models of diffusers, with its own output classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models called under autocast: captured as usual, as the usual training loop does, or under it.
+"""Models called under autocast, and captured outside of it, as in usual training loops, or inside.
 
 Models that compute a part in float32 depend on the precision of the capture.
 """
@@ -22,7 +22,7 @@ def _pair() -> dict[str, Any]:
 
 
 def _block() -> Made:
-    """Return a block that computes its norm in float32, whatever it is given."""
+    """Return a block that always computes its norm in float32."""
     import torch
     from torch import nn
 

@@ -1,4 +1,4 @@
-"""Models with code of their own below torch's operators, and models that no graph can hold."""
+"""Models with custom autograd code or unusual operators, and models without a graph."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _functional(forward: Callable[..., Any]) -> Any:
 
 
 def _straight_through() -> Made:
-    """Return a net that rounds, and passes gradients as if it did not (Bengio et al., 2013)."""
+    """Return a net with straight-through rounding (Bengio et al., 2013)."""
     import torch
 
     class Round(torch.autograd.Function):
@@ -65,7 +65,7 @@ def _reversal() -> Made:
 
 
 def _codebook() -> Made:
-    """Return a net that quantises vectors (van den Oord et al., 2017), with its own backward."""
+    """Return a vector quantiser (van den Oord et al., 2017) with its own backward pass."""
     import torch
     from torch import nn
 
@@ -166,7 +166,7 @@ def _graph_network(layer: str) -> Made:
     return Network(), (torch.randn(12, 16), torch.randint(0, 12, (2, 40))), {}
 
 
-# -- models that are refused, rightly ---------------------------------------------------------
+# -- models that capture must refuse ----------------------------------------------------------
 
 
 def _branch() -> Made:

@@ -20,7 +20,7 @@ _MARKS: Final = {"image_token_id": 120, "vision_start_token_id": 121, "vision_en
 
 
 def _qwen(stem: str, vision: dict[str, Any], patch_width: int) -> Made:
-    """Return a Qwen of vision with a picture of 4 x 4 patches, which become four tokens."""
+    """Return a Qwen-VL with a picture of 4 x 4 patches, which become four tokens."""
     import torch
 
     settings = {
@@ -43,7 +43,7 @@ def _qwen(stem: str, vision: dict[str, Any], patch_width: int) -> Made:
 
 
 def _one_vision(stem: str, count: int) -> Made:
-    """Return a LLaVA that cuts pictures in tiles, with one picture of 28 x 28 pixels."""
+    """Return a LLaVA with tiled pictures and one picture of 28 x 28 pixels."""
     import torch
 
     settings = {

@@ -1,4 +1,4 @@
-"""Models whose weights torchao or torch have quantised."""
+"""Models with weights quantised by torchao or torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _torchao(make: Callable[[], Any], scheme: str, settings: dict[str, Any]) -> 
 
 
 def _aware(step: str) -> Made:
-    """Return a model in quantisation-aware training, or as converted from it."""
+    """Return a model in quantisation-aware training, or converted from it."""
     schemes, aware = library("torchao.quantization"), library("torchao.quantization.qat")
     model = llama()
     base = schemes.Int8DynamicActivationIntxWeightConfig()
@@ -29,7 +29,7 @@ def _aware(step: str) -> Made:
 
 
 def _packed() -> Made:
-    """Return a model whose weights torch has packed in objects of C++."""
+    """Return a model with weights packed in C++ objects of torch."""
     import torch
     from torch import nn
 

@@ -1,4 +1,4 @@
-"""Small language models that other files of this folder quantise, adapt or give caches."""
+"""Small language models for the other files of this folder."""
 
 from __future__ import annotations
 
@@ -45,5 +45,5 @@ def gpt2(**settings: Any) -> Any:
 
 
 def t5(**settings: Any) -> Any:
-    """Return a T5 of two and two layers."""
+    """Return a T5 of two layers on each side."""
     return transformers_model("T5ForConditionalGeneration", "T5Config", {**T5, **settings})

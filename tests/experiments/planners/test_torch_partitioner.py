@@ -8,12 +8,12 @@ from torch import nn
 
 from experiments.comparison.planner_row import plan_row
 from experiments.comparison.records import CaseKey
-from experiments.planners import torch_partitioner
 from experiments.planners.task import PlanningTask
 from experiments.planners.torch_partitioner import TORCH_PLANNERS
 from experiments.zoo.building import LoadedModel
 from fx_bridge.capture.graph import capture
 from fx_bridge.digraph import to_digraph
+from fx_bridge.interop import accelerator_partitioner
 from fx_bridge.interop.accelerator_partitioner import TorchPartition, torch_partition
 from solver import Device, PartitionError, SolveLimits, problem_from_digraph
 
@@ -53,7 +53,7 @@ def test_data_that_comes_back_to_a_device_takes_a_chunk(task, monkeypatch):
     there_and_back = TorchPartition(
         {name: min(i // 2, 2) for i, name in enumerate(names)}, {0: (0,), 1: (1,), 2: (0,)}
     )
-    monkeypatch.setattr(torch_partitioner, "_ask", lambda *_: there_and_back)
+    monkeypatch.setattr(accelerator_partitioner, "torch_partition", lambda *_: there_and_back)
     answer = PLANNER.plan(task, SolveLimits())
     assert [str(stage) for stage in answer.result.plan.stages] == [
         "gpu0",
@@ -73,14 +73,18 @@ def test_copies_are_left_out_and_lost_partitions_told(task, monkeypatch):
     names = [op.name for op in task.problem.operators]
     halves = {name: i // 3 for i, name in enumerate(names)}
     monkeypatch.setattr(
-        torch_partitioner, "_ask", lambda *_: TorchPartition(halves, {0: (0, 2), 1: (1,)})
+        accelerator_partitioner,
+        "torch_partition",
+        lambda *_: TorchPartition(halves, {0: (0, 2), 1: (1,)}),
     )
     answer = PLANNER.plan(task, SolveLimits())
     assert answer.words == (
         "2 partitions: 1 on gpu0, 1 on gpu1; 1 with copies on more devices, left out"
     )
     monkeypatch.setattr(
-        torch_partitioner, "_ask", lambda *_: TorchPartition(halves, {0: (), 1: ()})
+        accelerator_partitioner,
+        "torch_partition",
+        lambda *_: TorchPartition(halves, {0: (), 1: ()}),
     )
     with pytest.raises(PartitionError, match="torch reports no device for 2 of 2 partitions"):
         PLANNER.plan(task, SolveLimits())
@@ -96,7 +100,7 @@ def test_a_mode_that_takes_too_long_is_ended(task, monkeypatch):
         while True:
             time.sleep(0.01)
 
-    monkeypatch.setattr(torch_partitioner, "_ask", never)
+    monkeypatch.setattr(accelerator_partitioner, "torch_partition", never)
     key = CaseKey("long", "equal", ("bottleneck",), "inference")
     row = plan_row(key, task, "torch-size-based", SolveLimits(0.2))
     assert (row.status, row.reason) == ("timed out", "no answer within 0.2 s")
