@@ -11,13 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from experiments.problems.instances import one_device_bytes
-from solver import (
-    PartitionPlan,
-    PartitionProblem,
-    SolveLimits,
-    SolveResult,
-    problem_to_digraph,
-)
+from solver import PartitionPlan, PartitionProblem, SolveLimits, SolveResult, problem_to_digraph
 from solver.evaluation.result import StepRecord
 from solver.model.quantities import format_gap, format_seconds, format_value
 

@@ -213,10 +213,7 @@ def _by_blocks(layers: LayerSequence, costs: Ints) -> list[int]:
 
 
 def _plan(
-    name: str,
-    cut: Callable[[LayerSequence], list[int]],
-    task: PlanningTask,
-    limits: SolveLimits,
+    name: str, cut: Callable[[LayerSequence], list[int]], task: PlanningTask, limits: SolveLimits
 ) -> PlannerAnswer:
     layers = LayerSequence.of(task.problem)
     return judged(name, task.problem, layers.plan(cut(layers)))

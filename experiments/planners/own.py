@@ -48,10 +48,7 @@ def own_planner(text: str) -> PlannerSpec:
 
 
 def _ask(
-    text: str,
-    function: Callable[[PartitionProblem], Any],
-    task: PlanningTask,
-    limits: SolveLimits,
+    text: str, function: Callable[[PartitionProblem], Any], task: PlanningTask, limits: SolveLimits
 ) -> PlannerAnswer:
     answer = function(task.problem)
     # Its proofs are not trusted, as those of no foreign planner.

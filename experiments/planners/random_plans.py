@@ -16,8 +16,7 @@ import numpy as np
 from experiments.planners.sequence import LayerSequence
 from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask, judged
 from solver import Device, SolveLimits, SolveStatus, in_flight
-from solver.dp.contiguous.segments import SegmentRow, SegmentRows
-from solver.model.arrays import Ints
+from solver.dp.contiguous.segments import SegmentRows
 
 _NAME: Final = "random"
 _MOST_DRAWS: Final = 20
@@ -60,7 +59,8 @@ def random_cut(
             rows.step()
         row = rows.row(int(bounds[-1]))
         offset = bounds[start + 1 :] - bounds[start] - 1
-        memory_bytes, saved_bytes = _memory(row)[offset], row.saved_bytes[offset]
+        held_bytes = row.weights_bytes + row.received_bytes + row.live_bytes + row.waiting_bytes
+        memory_bytes, saved_bytes = held_bytes[offset], row.saved_bytes[offset]
         # Last device first: after an empty stage the next one starts at the same layer.
         for rank, device in reversed(list(enumerate(devices))):
             valid = fits[rank + 1, start:].copy()
@@ -76,10 +76,6 @@ def random_cut(
     for rank in range(len(devices)):
         found.append(int(end[rank, found[-1]]))
     return found[1:]
-
-
-def _memory(row: SegmentRow) -> Ints:
-    return row.weights_bytes + row.received_bytes + row.live_bytes + row.waiting_bytes
 
 
 def _in_flight(layers: LayerSequence, devices: Sequence[Device], rank: int) -> int:

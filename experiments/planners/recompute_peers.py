@@ -7,7 +7,7 @@ least time with which its stages fit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -19,7 +19,6 @@ from experiments.planners.recompute_rules import (
     operator_policy,
 )
 from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask, judged
-from experiments.problems.recomputed_operators import with_recomputed, without_recomputed
 from solver import PartitionError, PartitionPlan, PartitionProblem, SolveLimits, evaluate, solve
 from solver.model.quantities import counted
 from solver.model.training import RecomputeRule
@@ -36,22 +35,33 @@ def _solved(problem: PartitionProblem, limits: SolveLimits, searches: int) -> Pa
     return solve(problem, replace(limits, time_limit_s=time_limit_s, on_progress=None)).plan
 
 
-class _Best:
-    """The best feasible plan offered so far, with its description."""
+def with_recomputed(problem: PartitionProblem, names: Collection[str]) -> PartitionProblem:
+    """Return a training problem whose plans recompute exactly the operators `names`.
 
-    def __init__(self, problem: PartitionProblem) -> None:
-        self._problem = problem
-        self._objective: tuple[int, ...] | None = None
-        self.plan: PartitionPlan | None = None
-        self.words = ""
+    Operators that may not run again, or whose values no backward pass needs, stay as they are.
+    """
+    is_inner = problem.storage_graph.inner
+    operators = []
+    for index, op in enumerate(problem.operators):
+        again = op.name in names and is_inner[index]
+        backward = replace(op.backward, recomputable=again, must_recompute=again)
+        operators.append(replace(op, backward=backward))
+    return problem.replace(operators=tuple(operators), recompute="auto")
 
-    def offer(self, plan: PartitionPlan | None, words: str) -> None:
-        if plan is None:
-            return
-        evaluation = evaluate(self._problem, plan)
-        is_better = self._objective is None or evaluation.objective < self._objective
-        if evaluation.feasible and is_better:
-            self._objective, self.plan, self.words = evaluation.objective, plan, words
+
+def without_recomputed(problem: PartitionProblem) -> PartitionProblem:
+    """Return a problem without recomputation."""
+    return with_recomputed(problem, ()).replace(recompute="none")
+
+
+def _best(
+    problem: PartitionProblem, offers: Iterable[tuple[PartitionPlan | None, str]]
+) -> tuple[PartitionPlan | None, str]:
+    """Return the first best feasible plan with its description."""
+    judged = [(evaluate(problem, plan), plan, words) for plan, words in offers if plan is not None]
+    feasible = [entry for entry in judged if entry[0].feasible]
+    best = min(feasible, key=lambda entry: entry[0].objective, default=None)
+    return (None, "") if best is None else best[1:]
 
 
 def _answer(name: str, task: PlanningTask, plan: PartitionPlan | None, words: str) -> PlannerAnswer:
@@ -61,7 +71,7 @@ def _answer(name: str, task: PlanningTask, plan: PartitionPlan | None, words: st
     return judged(name, task.problem, plan, f"{words}{again} run again")
 
 
-def _by_rule(name: str, rule: Rule, task: PlanningTask, limits: SolveLimits) -> PlannerAnswer:
+def _by_rule(rule: Rule, name: str, task: PlanningTask, limits: SolveLimits) -> PlannerAnswer:
     problem = with_recomputed(task.problem, rule(task))
     if not problem.may_recompute:
         raise PartitionError("the rule names no operator of this model that may run again")
@@ -77,15 +87,17 @@ def _every_nth(name: str, task: PlanningTask, limits: SolveLimits) -> PlannerAns
     layers = layers_of(task)
     tried = [1, 2, 3, *(2**power for power in range(2, len(layers).bit_length()))]
     tried = [every for every in tried if every <= len(layers)]
-    best = _Best(task.problem)
-    for every in tried:
+
+    def solved(every: int) -> PartitionPlan | None:
         problem = with_recomputed(task.problem, every_nth(layers, every))
-        best.offer(_solved(problem, limits, len(tried)), f"1 in {every}; ")
-    return _answer(name, task, best.plan, best.words)
+        return _solved(problem, limits, len(tried))
+
+    offers = ((solved(every), f"1 in {every}; ") for every in tried)
+    return _answer(name, task, *_best(task.problem, offers))
 
 
 def _two_steps(
-    name: str, recompute: RecomputeRule, task: PlanningTask, limits: SolveLimits
+    recompute: RecomputeRule, name: str, task: PlanningTask, limits: SolveLimits
 ) -> PlannerAnswer:
     """Choose recomputation in the stages of partitions made without that choice."""
     problem = task.problem
@@ -97,11 +109,13 @@ def _two_steps(
         "as if all ran again in no time": _in_no_time(with_recomputed(problem, problem.index_of)),
     }
     chooser = RecomputeChooser(problem.replace(recompute=recompute))
-    best = _Best(problem)
-    for words, partition in first.items():
+
+    def completed(partition: PartitionProblem) -> PartitionPlan | None:
         plan = _solved(partition, limits, len(first))
-        best.offer(None if plan is None else chooser.completed(plan), f"cut {words}; ")
-    return _answer(name, task, best.plan, best.words)
+        return None if plan is None else chooser.completed(plan)
+
+    offers = ((completed(partition), f"cut {words}; ") for words, partition in first.items())
+    return _answer(name, task, *_best(problem, offers))
 
 
 def _in_no_time(problem: PartitionProblem) -> PartitionProblem:
@@ -153,10 +167,6 @@ def _spec(
     )
 
 
-def _all_layers(task: PlanningTask) -> Collection[str]:
-    return every_nth(layers_of(task), 1)
-
-
 def _attention(task: PlanningTask) -> Collection[str]:
     return attention_cores(task.model("megatron-selective")[1])
 
@@ -176,7 +186,7 @@ RECOMPUTE_PLANNERS: Final = (
         "recompute-all",
         "the best partition with every layer running again",
         "Chen et al., Training deep nets with sublinear memory cost, 2016; full recomputation",
-        lambda name, task, limits: _by_rule(name, _all_layers, task, limits),
+        partial(_by_rule, lambda task: every_nth(layers_of(task), 1)),
         uses_model=True,
     ),
     _spec(
@@ -190,26 +200,26 @@ RECOMPUTE_PLANNERS: Final = (
         "megatron-selective",
         "the best partition with the cores of attention running again",
         "Korthikanti et al., Reducing activation recomputation, MLSys 2023, section 5",
-        lambda name, task, limits: _by_rule(name, _attention, task, limits),
+        partial(_by_rule, _attention),
         needs_model=True,
     ),
     _spec(
         "torchtitan-operators",
         "the best partition with all running again but fused attention and every other product",
         "torchtitan, activation_checkpoint.py, selective_ac_option of op, releases 0.1 and 0.2",
-        lambda name, task, limits: _by_rule(name, _policy, task, limits),
+        partial(_by_rule, _policy),
         needs_model=True,
     ),
     _spec(
         "two-steps-layers",
         "a partition first, then the whole layers whose running again fits at the least time",
         "a partition as of PipeDream, then checkpointing as of Chen et al.",
-        lambda name, task, limits: _two_steps(name, "layers", task, limits),
+        partial(_two_steps, "layers"),
     ),
     _spec(
         "two-steps-operators",
         "a partition first, then the operators whose running again fits at the least time",
         "a partition as of PipeDream, then rematerialisation as of Checkmate (Jain et al. 2020)",
-        lambda name, task, limits: _two_steps(name, "auto", task, limits),
+        partial(_two_steps, "auto"),
     ),
 )

@@ -282,9 +282,7 @@ def _memory_bytes(devices: Sequence[Device], program: str) -> list[int]:
 
 SERVING_RULES: Final = (
     ServingRule(
-        "vllm",
-        "vllm/distributed/utils.py: get_pp_indices",
-        partial(_by_rank, "vLLM", vllm_counts),
+        "vllm", "vllm/distributed/utils.py: get_pp_indices", partial(_by_rank, "vLLM", vllm_counts)
     ),
     ServingRule(
         "sglang",
@@ -294,9 +292,7 @@ SERVING_RULES: Final = (
     ServingRule("llama.cpp", "src/llama-model.cpp: load_tensors", _llama_cpp),
     ServingRule("exo", "exo/master/placement_utils.py: allocate_layers_proportionally", _exo),
     ServingRule(
-        "accelerate",
-        "accelerate.infer_auto_device_map",
-        partial(_by_device_map, "accelerate"),
+        "accelerate", "accelerate.infer_auto_device_map", partial(_by_device_map, "accelerate")
     ),
     ServingRule(
         "transformers-auto",

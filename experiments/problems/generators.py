@@ -301,16 +301,12 @@ def balanced_experts(settings: GeneratorSettings) -> SyntheticGraph:
     return SyntheticGraph(tuple(decoder.builder.operators), Interconnect(NVLINK))
 
 
-def _nasnet(settings: GeneratorSettings) -> SyntheticGraph:
-    return nasnet(settings.operators, settings.seed)
-
-
 Generator = Callable[[GeneratorSettings], SyntheticGraph]
 
 GENERATORS: Final[Mapping[str, Generator]] = {
     "layered": layered,
     "series-parallel": series_parallel,
-    "nasnet": _nasnet,
+    "nasnet": lambda settings: nasnet(settings.operators, settings.seed),
     "transformer": transformer,
     "mixture-of-experts": mixture_of_experts,
     "balanced-experts": balanced_experts,

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from experiments.problems.devices import DeviceSet
     from experiments.problems.profile import Profile
-    from experiments.zoo.building import ModelSpec
     from fx_bridge.capture.graph import CapturedGraph
     from fx_bridge.options import Placement, Training
 
@@ -139,6 +138,7 @@ def read_problem(
     PartitionError
         If an option does not apply to this model or file, or the problem is invalid.
     """
+    from experiments.zoo.building import build_model, capture_model
     from experiments.zoo.models import is_import_string, resolve_model
 
     if is_import_string(model):
@@ -147,7 +147,14 @@ def read_problem(
     source = resolve_model(model)
     if isinstance(source, Path):
         return None, read_saved_problem(source, request)
-    return _read_model(source, request, step)
+    devices = _checked_devices(source.name, request)
+    step(f"{source.name}: building")
+    loaded = build_model(source)
+    step(f"{source.name}: capturing")
+    captured = capture_model(loaded, request.capture)
+    step(f"{source.name}: operator graph")
+    graph = requested_graph(captured, [devices], request)
+    return captured, problem_of_graph(graph, captured, devices, request)
 
 
 def check_model_request(model: str, request: ProblemRequest) -> None:
@@ -249,21 +256,6 @@ def change_problem(problem: PartitionProblem, request: ProblemRequest) -> Partit
     problem = request.recompute.of_saved(problem.replace(**settings))
     check_timed(problem)
     return _with_hand_made(problem, None, request)
-
-
-def _read_model(
-    spec: ModelSpec, request: ProblemRequest, step: Callable[[str], None]
-) -> tuple[CapturedGraph, PartitionProblem]:
-    from experiments.zoo.building import build_model, capture_model
-
-    devices = _checked_devices(spec.name, request)
-    step(f"{spec.name}: building")
-    loaded = build_model(spec)
-    step(f"{spec.name}: capturing")
-    captured = capture_model(loaded, request.capture)
-    step(f"{spec.name}: operator graph")
-    graph = requested_graph(captured, [devices], request)
-    return captured, problem_of_graph(graph, captured, devices, request)
 
 
 def _checked_devices(model: str, request: ProblemRequest) -> DeviceSet:

@@ -31,12 +31,7 @@ from experiments.zoo.building import (
     others_code,
 )
 from experiments.zoo.models import resolve_built
-from solver import (
-    Device,
-    Interconnect,
-    PartitionProblem,
-    problem_to_digraph,
-)
+from solver import Device, Interconnect, PartitionProblem, problem_to_digraph
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -53,12 +53,10 @@ class ModelSource:
 
     def identity(self) -> dict[str, Any]:
         """Return the identity of this model as plain data, with a digest of its file."""
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "settings": dict(self.settings),
-            "text_digest": hashlib.sha256(self.text.encode("utf-8")).hexdigest(),
-        }
+        digest = hashlib.sha256(self.text.encode("utf-8")).hexdigest()
+        data = self.to_json()
+        del data["text"]
+        return {**data, "text_digest": digest}
 
     def to_json(self) -> dict[str, Any]:
         """Return the model as plain data; :meth:`from_json` inverts it."""

@@ -292,10 +292,7 @@ def _study(
         environment = parse_json(described[1], "environment")
         limits = settings["limits"]
         solve_limits = SolveLimits(
-            limits["time_limit_s"],
-            limits["workers"],
-            settings["seeds"][0],
-            limits["deterministic"],
+            limits["time_limit_s"], limits["workers"], settings["seeds"][0], limits["deterministic"]
         )
         pairs = [(str(name), str(value)) for name, value in environment]
         found: dict[str, Case] = {}

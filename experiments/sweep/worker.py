@@ -25,15 +25,7 @@ from experiments.sweep.prepare import PreparedModel
 from experiments.sweep.sources import ModelSource
 from experiments.sweep.versions import versions
 from experiments.zoo.building import describe_error
-from solver import (
-    SOLVERS,
-    Device,
-    Operator,
-    PartitionError,
-    PartitionProblem,
-    SolveLimits,
-    solve,
-)
+from solver import SOLVERS, Device, Operator, PartitionError, PartitionProblem, SolveLimits, solve
 from solver.io.json_files import problem_digest, problem_from_json, problem_to_json
 
 PlanRow = Callable[[CaseKey, PlanningTask, str, SolveLimits], PlannerRow]

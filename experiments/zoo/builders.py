@@ -227,7 +227,7 @@ def llama_like(
     config: str = "",
     **settings: Any,
 ) -> Configuration:
-    """Return a decoder of sizes (vocabulary, width, feed-forward width, layers, heads, KV heads)."""
+    """Return a decoder; sizes are vocabulary, width, MLP width, layers, heads, KV heads."""
     names = (
         "vocab_size",
         "hidden_size",

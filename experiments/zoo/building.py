@@ -139,11 +139,7 @@ def capture_model(loaded: LoadedModel, asked: CaptureRequest = DEFAULT_CAPTURE) 
 
     with others_code(f"model {loaded.name!r}"):
         return capture(
-            loaded.module,
-            loaded.args,
-            loaded.kwargs,
-            constants=asked.constants,
-            check=asked.check,
+            loaded.module, loaded.args, loaded.kwargs, constants=asked.constants, check=asked.check
         )
 
 

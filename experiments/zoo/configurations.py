@@ -171,23 +171,14 @@ _VISION: Final = (
     classifier("vit-l16", "ViT", **_LARGE_FF),
     classifier("deit-base", "DeiT"),
     from_transformers(
-        "vision",
-        "dinov2-large",
-        "Dinov2Model",
-        image(518),
-        image_size=518,
-        patch_size=14,
-        **_LARGE,
+        "vision", "dinov2-large", "Dinov2Model", image(518), image_size=518, patch_size=14, **_LARGE
     ),
     classifier("beit-base", "Beit"),
     classifier("swin-tiny", "Swin"),
     classifier("swin-base", "Swin", embed_dim=128, depths=[2, 2, 18, 2], num_heads=[4, 8, 16, 32]),
     classifier("convnext-tiny", "ConvNext"),
     classifier(
-        "convnext-large",
-        "ConvNext",
-        hidden_sizes=[192, 384, 768, 1536],
-        depths=[3, 3, 27, 3],
+        "convnext-large", "ConvNext", hidden_sizes=[192, 384, 768, 1536], depths=[3, 3, 27, 3]
     ),
     classifier("mobilenet-v2", "MobileNetV2", num_labels=1001),
     classifier("efficientnet-b7", "EfficientNet", 600),

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from experiments.comparison.records import CaseKey, PlannerRow
 from experiments.reports.content.rows import rows_by_case
-from experiments.reports.content.statistics import geometric_mean, has_plan
+from experiments.reports.content.statistics import geometric_mean, has_plan, rows_by_objective
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +56,7 @@ class Dots:
 
 def dots(rows: Iterable[PlannerRow]) -> tuple[Dots, ...]:
     """Return the dots of each objective with at least one ratio."""
-    groups: dict[tuple[str, ...], list[PlannerRow]] = {}
-    for row in rows:
-        groups.setdefault(row.case.objective, []).append(row)
-    found = (_dots(objective, group) for objective, group in groups.items())
+    found = (_dots(objective, group) for objective, group in rows_by_objective(rows).items())
     return tuple(each for each in found if any(planner.ratios for planner in each.planners))
 
 

@@ -134,31 +134,26 @@ def _split_words(equal: Sequence[bool]) -> str:
 def exact_table(rows: Iterable[PlannerRow]) -> Table:
     """Return all answers with exact numbers, in bytes and nanoseconds."""
 
-    def number(value: float | None) -> str:
+    def exact(value: object) -> str:
+        if isinstance(value, tuple):
+            return " ".join(map(str, value))
         return "" if value is None else str(value)
 
-    def numbers(values: Sequence[int] | None) -> str:
-        return " ".join(map(str, values or ()))
+    def field(name: str) -> Callable[[PlannerRow], str]:
+        return lambda row: exact(getattr(row, name))
 
+    figures = ("transfer_bytes", "peak_memory_permille", "devices_used", "spilled_bytes")
     return tabulated(
         rows,
         {
             "model": lambda row: row.case.model,
             "devices": lambda row: row.case.device_set,
-            "minimised": lambda row: " ".join(row.case.objective),
+            "minimised": lambda row: exact(row.case.objective),
             "memory_model": lambda row: row.case.memory_model,
             "planner": lambda row: row.asked,
-            "answered_by": lambda row: row.answered_by,
-            "seed": lambda row: str(row.seed),
-            "status": lambda row: row.status,
-            "feasible": lambda row: str(row.feasible).lower(),
-            "objective": lambda row: numbers(row.objective),
-            "bound": lambda row: numbers(row.bound),
-            "gap": lambda row: number(row.gap),
-            "transfer_bytes": lambda row: number(row.transfer_bytes),
-            "peak_memory_permille": lambda row: number(row.peak_memory_permille),
-            "devices_used": lambda row: number(row.devices_used),
-            "spilled_bytes": lambda row: str(row.spilled_bytes),
+            **{name: field(name) for name in ("answered_by", "seed", "status")},
+            "feasible": lambda row: exact(row.feasible).lower(),
+            **{name: field(name) for name in ("objective", "bound", "gap", *figures)},
             "wall_time_s": lambda row: f"{row.wall_time_s:.6f}",
         },
         text=("model", "devices", "minimised", "memory_model", "planner", "answered_by", "status"),

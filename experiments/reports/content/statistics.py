@@ -160,16 +160,21 @@ def geometric_mean(ratios: Sequence[float]) -> float | None:
 
 def comparisons(rows: Iterable[PlannerRow]) -> tuple[Comparison, ...]:
     """Compare planners, once for each objective."""
-    groups: dict[tuple[str, ...], list[PlannerRow]] = {}
-    for row in rows:
-        groups.setdefault(row.case.objective, []).append(row)
     found: list[Comparison] = []
-    for objective, group in groups.items():
+    for objective, group in rows_by_objective(rows).items():
         reference = reference_planner(group)
         proofs = proofs_of(row for row in group if row.asked == reference)
         compared = () if reference is None else compare_planners(group, reference)
         found.append(Comparison(objective, reference, proofs, compared))
     return tuple(found)
+
+
+def rows_by_objective(rows: Iterable[PlannerRow]) -> Mapping[tuple[str, ...], list[PlannerRow]]:
+    """Group answers by objective."""
+    groups: dict[tuple[str, ...], list[PlannerRow]] = {}
+    for row in rows:
+        groups.setdefault(row.case.objective, []).append(row)
+    return groups
 
 
 def reference_planner(rows: Iterable[PlannerRow]) -> str | None:

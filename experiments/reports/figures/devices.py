@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
@@ -22,6 +22,7 @@ from experiments.reports.figures.drawing import (
     Picture,
     short_text,
     unit_of,
+    write_beside,
 )
 from fx_bridge.presentation.details import PlanDetails
 from solver.model.quantities import format_bytes, format_ns
@@ -90,7 +91,7 @@ def _draw_loads(axes: Axes, details: PlanDetails) -> None:
     axes.axvline(most_ns, color=VERMILLION, linewidth=1.2, linestyle=(0, (4, 2)))
     for row, each in enumerate(details.devices):
         words = format_ns(each.load_ns) if each.operators else "not used"
-        _write_beside(axes, row, words)
+        write_beside(axes, row, 1.03, words, fontsize=8)
 
 
 def _draw_memory(axes: Axes, details: PlanDetails) -> None:
@@ -116,12 +117,7 @@ def _draw_memory(axes: Axes, details: PlanDetails) -> None:
             axes.plot([capacity] * 2, [row - 0.42, row + 0.42], color=INK, linewidth=1.6)
             words += f" of {format_bytes(capacity)}"
         over = capacity is not None and each.memory_bytes > capacity
-        _write_beside(axes, row, words, color=VERMILLION if over else INK)
-
-
-def _write_beside(axes: Axes, row: int, text: str, **style: Any) -> None:
-    place = axes.get_yaxis_transform()
-    axes.text(1.03, row, text, transform=place, va="center", fontsize=8, **style)
+        write_beside(axes, row, 1.03, words, fontsize=8, color=VERMILLION if over else INK)
 
 
 def _draw_bars(

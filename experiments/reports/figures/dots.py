@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
@@ -18,6 +18,7 @@ from experiments.reports.figures.drawing import (
     WIDTH,
     Picture,
     short_text,
+    write_beside,
 )
 
 if TYPE_CHECKING:
@@ -74,14 +75,10 @@ def _paint(figure: Figure, dots: Dots, height: float) -> None:
     axes.axvline(1, color=INK, linewidth=1)
     _mark_answers(axes, planners)
     for row, each in enumerate(planners):
-        _write_beside(axes, row, 1.03, format_ratio(each.mean))
-        _write_beside(axes, row, 1.115, f"{len(each.ratios)} of {each.answers}")
-    _write_beside(axes, -0.85, 1.03, "mean", color=MUTED)
-    _write_beside(axes, -0.85, 1.115, "plans", color=MUTED)
-
-
-def _write_beside(axes: Axes, row: float, x: float, text: str, **style: Any) -> None:
-    axes.text(x, row, text, transform=axes.get_yaxis_transform(), va="center", **style)
+        write_beside(axes, row, 1.03, format_ratio(each.mean))
+        write_beside(axes, row, 1.115, f"{len(each.ratios)} of {each.answers}")
+    write_beside(axes, -0.85, 1.03, "mean", color=MUTED)
+    write_beside(axes, -0.85, 1.115, "plans", color=MUTED)
 
 
 def _mark_answers(axes: Axes, planners: tuple[PlannerDots, ...]) -> None:

@@ -21,6 +21,7 @@ from solver.model.text import printable
 logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
 from matplotlib import rc_context  # noqa: E402
+from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 
 WIDTH: Final = 760.0
@@ -160,6 +161,11 @@ def _with_variables(tag: re.Match[str]) -> str:
     for colour, variable in _VARIABLES.items():
         text = text.replace(colour, f"var({variable})")
     return text
+
+
+def write_beside(axes: Axes, row: float, x: float, text: str, **style: Any) -> None:
+    """Write at the height of a row, at `x` in widths of the axes."""
+    axes.text(x, row, text, transform=axes.get_yaxis_transform(), va="center", **style)
 
 
 def short_text(text: str, most: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
@@ -20,15 +19,6 @@ _LEFT_OUT: Final = ("vs greedy", "vs chain", "transfer", "devices used", "own me
 _UNKNOWN: Final = Device("any").device_class
 
 
-@dataclass(frozen=True, slots=True)
-class CaseFiles:
-    """Files of a case, relative to the report; None if missing."""
-
-    problem: str | None = None
-    plan: str | None = None
-    trace: str | None = None
-
-
 def make_case(
     case: Case,
     rows: Sequence[PlannerRow],
@@ -37,7 +27,9 @@ def make_case(
     anchor: str,
     outcome: str,
     shown: ShownPlan | None,
-    files: CaseFiles,
+    problem: str | None,
+    plan: str | None,
+    trace: str | None,
 ) -> Folded:
     """Return the fold of one case.
 
@@ -49,6 +41,8 @@ def make_case(
         Outcome in a few words.
     shown : ShownPlan or None
         The best plan.
+    problem, plan, trace : str or None
+        Files relative to the report, if they exist.
     """
     content: list[Block] = [Text(". ".join(_case_facts(case)) + ".")]
     if shown is not None:
@@ -56,9 +50,9 @@ def make_case(
     content += [answers_table(rows, names_case=False).without(_LEFT_OUT)] if rows else []
     if shown is not None:
         content.append(Folded("In numbers", (shown.stages, shown.devices)))
-    if there := tuple(file for file in (files.problem, files.plan, files.trace) if file):
+    if there := tuple(file for file in (problem, plan, trace) if file):
         content.append(Text("Files", there))
-        content.append(Code(tuple(_commands(rows, limits, files))))
+        content.append(Code(tuple(_commands(rows, limits, problem, plan))))
     return Folded(
         f"{case.key.device_set}: {outcome}",
         tuple(content),
@@ -113,14 +107,16 @@ def _device_words(devices: Sequence[Device]) -> str:
     return ", ".join(words)
 
 
-def _commands(rows: Sequence[PlannerRow], limits: SolveLimits, files: CaseFiles) -> Iterator[str]:
+def _commands(
+    rows: Sequence[PlannerRow], limits: SolveLimits, problem: str | None, plan: str | None
+) -> Iterator[str]:
     """Yield commands for the folder of the report, whose file names need no quotes."""
-    if files.plan is not None:
-        yield f"fxpartition score {files.plan} {files.problem}"
+    if plan is not None:
+        yield f"fxpartition score {plan} {problem}"
     for row in rows:
         if row.planner not in SOLVERS:
             continue
-        words = ["fxpartition", "solve", str(files.problem), "--solver", row.planner]
+        words = ["fxpartition", "solve", str(problem), "--solver", row.planner]
         if limits.time_limit_s is not None:
             words += ["--time-limit", f"{limits.time_limit_s:g}"]
         words += ["--workers", str(limits.worker_count), "--seed", str(row.seed)]

@@ -18,13 +18,8 @@ from experiments.reports.content.headline import headline
 from experiments.reports.content.names import ReportFiles
 from experiments.reports.content.rows import answers_table, overview_table
 from experiments.reports.content.statistics import comparisons
-from experiments.reports.figures.of_study import (
-    ShownPlan,
-    dots_block,
-    frontier_block,
-    shown_plan,
-)
-from experiments.reports.formats.case_section import CaseFiles, make_case
+from experiments.reports.figures.of_study import ShownPlan, dots_block, frontier_block, shown_plan
+from experiments.reports.formats.case_section import make_case
 from solver.model.quantities import counted, format_bytes, format_seconds
 
 TITLE: Final = "How plans compare"
@@ -80,7 +75,7 @@ def make_report(study: Study, files: ReportFiles) -> Report:
             *figures,
             Section("All cases", (replace(overview, anchors=anchored),), "All cases", "all"),
             Section("What they show", (findings,), "What they show", "shown"),
-            *_models(study, files, plans, anchors),
+            *_models(study, files, plans, anchors, overview),
             _explanations(study),
         ),
     )
@@ -97,20 +92,18 @@ def _models(
     files: ReportFiles,
     plans: Mapping[CaseKey, ShownPlan],
     anchors: Mapping[CaseKey, str],
+    overview: Table,
 ) -> list[Section]:
     """Return a section for each model, with its cases."""
-    answers: dict[CaseKey, list[int]] = {}
-    for index, row in enumerate(study.rows):
-        answers.setdefault(row.case, []).append(index)
+    indices = {id(row): index for index, row in enumerate(study.rows)}
     records = {record.model: record for record in study.models}
     cases: dict[str, list[Block]] = {name: [] for name in records}
-    overview = overview_table(study, with_splits=True)
     several = len({case.key.objective for case in study.cases}) > 1
     for case, line in zip(study.cases[:MOST_SHOWN], overview.rows, strict=False):
         key = case.key
         of = dict(zip(overview.header, line, strict=True))
         best = best_row(study.rows_of(key))
-        plan = next((i for i in answers.get(key, ()) if study.rows[i] is best), None)
+        plan = None if best is None else files.plans.get(indices[id(best)])
         outcome = of["status"]
         if best is not None:
             outcome = f"{of['objective']}, {outcome}, by {of['best plan by']}"
@@ -124,11 +117,9 @@ def _models(
                 anchor=anchors[key],
                 outcome=outcome,
                 shown=plans.get(key),
-                files=CaseFiles(
-                    files.problems.get(key),
-                    None if plan is None else files.plans.get(plan),
-                    files.traces.get(key) if key in plans else None,
-                ),
+                problem=files.problems.get(key),
+                plan=plan,
+                trace=files.traces.get(key) if key in plans else None,
             )
         )
     left = len(study.cases) - MOST_SHOWN

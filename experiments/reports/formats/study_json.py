@@ -16,20 +16,10 @@ from pathlib import Path
 from typing import Any, Final, get_type_hints
 
 from experiments.comparison.plain_data import plain, read_number
-from experiments.comparison.records import (
-    Case,
-    CaseKey,
-    PlannerRow,
-    Study,
-)
+from experiments.comparison.records import Case, CaseKey, PlannerRow, Study
 from experiments.reports.content.names import ReportFiles
 from experiments.reports.content.statistics import comparisons
-from solver import (
-    PartitionError,
-    PartitionPlan,
-    load_plan,
-    load_problem,
-)
+from solver import PartitionError, PartitionPlan, load_plan, load_problem
 from solver.io.files import load_json
 from solver.io.json_fields import Reader, check_schema, read_as
 from solver.io.json_files import plan_from_json, problem_digest

@@ -42,11 +42,7 @@ def _static() -> Made:
     # Otherwise the first call would make the tensors of the caller's cache.
     heads, width = config.num_key_value_heads, config.head_dim
     cache.early_initialization(2, heads, width, torch.float32, torch.device("cpu"))
-    given = {
-        "input_ids": _tokens(4),
-        "past_key_values": cache,
-        "cache_position": torch.arange(4),
-    }
+    given = {"input_ids": _tokens(4), "past_key_values": cache, "cache_position": torch.arange(4)}
     return model, (), given
 
 
