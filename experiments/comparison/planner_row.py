@@ -3,17 +3,73 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from experiments.comparison.records import CaseKey, PlannerRow
-from experiments.comparison.search_trace import SearchTrace
+from experiments.comparison.records import CaseKey, PlannerRow, SearchPoint
 from experiments.planners.registry import check_planner
 from experiments.planners.task import PlannerSpec, PlanningTask
 from experiments.processes.time_limit import call_within
 from experiments.zoo.building import describe_error
-from solver import SolveLimits, SolveResult, SolveStatus
+from solver import Progress, SolveLimits, SolveResult, SolveStatus
+
+
+class SearchTrace:
+    """Recorder of the progress of a search, for ``SolveLimits.on_progress``.
+
+    A method without progress leaves only the final point.
+
+    Parameters
+    ----------
+    then : callable, optional
+        Also called with every progress.
+    now_s : callable
+        The clock, since successive methods each count time from their own start.
+    """
+
+    def __init__(
+        self,
+        then: Callable[[Progress], None] | None = None,
+        now_s: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._then = then
+        self._now_s = now_s
+        self._start_s = now_s()
+        self._points: list[SearchPoint] = []
+
+    def __call__(self, progress: Progress) -> None:
+        """Record a moment; solvers call this from their own threads."""
+        self._add(progress.objective_name, progress.incumbent, progress.bound)
+        if self._then is not None:
+            self._then(progress)
+
+    def finish(self, result: SolveResult, objectives: tuple[str, ...]) -> tuple[SearchPoint, ...]:
+        """Return all points, the last of them the answer for the last objective reached."""
+        bounds = result.objective_bounds or ()
+        values = result.objective_values or ()
+        reached = max(len(bounds), 1) - 1
+        self._add(
+            objectives[reached],
+            values[reached] if values else None,
+            bounds[reached] if bounds else None,
+        )
+        return tuple(self._points)
+
+    def _add(self, objective: str, incumbent: int | None, bound: int | None) -> None:
+        last = self._points[-1] if self._points else None
+        if last is not None and last.objective_name == objective:
+            # Incumbent and bound of an objective are monotone.
+            incumbents = [value for value in (incumbent, last.incumbent) if value is not None]
+            incumbent = min(incumbents, default=None)
+            bounds = [value for value in (bound, last.bound) if value is not None]
+            bound = max(bounds, default=None)
+            if (incumbent, bound) == (last.incumbent, last.bound):
+                return
+        elapsed_s = self._now_s() - self._start_s
+        self._points.append(SearchPoint(elapsed_s, objective, incumbent, bound))
+
 
 _LISTED: Final = 3
 """Violations listed in a row; plans of peers may break a limit at every operator."""

@@ -25,7 +25,6 @@ from experiments.coverage.worker import CoverageRow, WorkerLimits, run_isolated
 from experiments.processes.environment import releases
 from experiments.zoo.builders import Configuration
 from experiments.zoo.configurations import CONFIGURATIONS
-from experiments.zoo.small.configurations import SMALL_CONFIGURATIONS
 from fx_bridge.presentation.tables import table_lines
 from solver import PartitionError
 from solver.io.files import write_text_atomically
@@ -37,7 +36,6 @@ SCHEMA_VERSION: Final = 1
 _LONGEST: Final = 400
 _INSTALLED: Final = re.compile(r"[^\s']*/(?:site|dist)-packages/")
 
-_ALL: Final = {**CONFIGURATIONS, **SMALL_CONFIGURATIONS}
 _PACKAGES: Final = (
     "fxpartition",
     "torch",
@@ -76,19 +74,23 @@ def select(patterns: Sequence[str]) -> list[Configuration]:
     PartitionError
         If a pattern matches nothing.
     """
+    # Loads torch.
+    from experiments.zoo.small.configurations import SMALL_CONFIGURATIONS
+
+    known = {**CONFIGURATIONS, **SMALL_CONFIGURATIONS}
     found: dict[str, Configuration] = {}
     for pattern in patterns or ("*",):
         fitting = {
             name: each
-            for name, each in _ALL.items()
+            for name, each in known.items()
             if fnmatch.fnmatch(name, pattern) or fnmatch.fnmatch(each.family, pattern)
         }
         if not fitting:
-            names = [*_ALL, *{each.family for each in _ALL.values()}]
+            names = [*known, *{each.family for each in known.values()}]
             hint = did_you_mean(pattern, names, "--list names all")
             raise PartitionError(f"no model has the name or family {pattern!r}; {hint}")
         found |= fitting
-    return [each for name, each in _ALL.items() if name in found]
+    return [each for name, each in known.items() if name in found]
 
 
 def coverage_table(rows: Iterable[CoverageRow]) -> list[str]:

@@ -36,9 +36,9 @@ def _solved(problem: PartitionProblem, limits: SolveLimits, searches: int) -> Pa
 
 
 def with_recomputed(problem: PartitionProblem, names: Collection[str]) -> PartitionProblem:
-    """Return a training problem whose plans recompute exactly the operators `names`.
+    """Return a training problem whose plans recompute the operators `names` and no others.
 
-    Operators that may not run again, or whose values no backward pass needs, stay as they are.
+    Of these, operators that may not run again, or whose values no backward pass needs, do not.
     """
     is_inner = problem.storage_graph.inner
     operators = []

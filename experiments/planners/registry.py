@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from experiments.planners.balancers import BALANCERS
+from experiments.planners.balancers import BALANCERS, UNIFORM_PLANNERS
 from experiments.planners.device_maps import DEVICE_MAP_PLANNERS
 from experiments.planners.own import is_own, own_planner
 from experiments.planners.random_plans import RANDOM_PLANNERS
@@ -14,7 +14,6 @@ from experiments.planners.solvers import SOLVER_PLANNERS
 from experiments.planners.steps import check_known
 from experiments.planners.task import PlannerSpec
 from experiments.planners.torch_partitioner import TORCH_PLANNERS
-from experiments.planners.uniform import UNIFORM_PLANNERS
 
 PLANNERS: Final[Mapping[str, PlannerSpec]] = {
     spec.name: spec

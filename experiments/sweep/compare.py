@@ -13,13 +13,19 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from experiments.comparison.plain_data import plain
 from experiments.comparison.planner_row import plan_row
-from experiments.comparison.records import CaseKey, ModelRecord, Study, best_row
+from experiments.comparison.records import (
+    CaseKey,
+    EquivalenceRow,
+    ModelRecord,
+    PlannerRow,
+    Study,
+    best_row,
+)
 from experiments.comparison.settings import CompareSettings, default_planners
-from experiments.comparison.split_check import check_split
 from experiments.console.progress import ProgressLine
 from experiments.console.usage import in_options
 from experiments.planners.own import is_own
@@ -39,10 +45,13 @@ from experiments.sweep.prepare import BuiltModel
 from experiments.sweep.settings import DERIVED
 from experiments.sweep.store import PreparedCase, SweepStore, memory_store
 from experiments.sweep.versions import versions
-from experiments.zoo.building import ModelSpec, describe_error, others_code
+from experiments.zoo.building import LoadedModel, ModelSpec, describe_error, others_code
 from experiments.zoo.models import is_ours
 from solver import PartitionProblem, SolveLimits
 from solver.io.json_files import problem_digest, problem_to_json
+
+if TYPE_CHECKING:
+    from fx_bridge.capture.graph import CapturedGraph
 
 
 def run_comparison(
@@ -317,3 +326,30 @@ def _saved_problems(path: Path, settings: CompareSettings) -> dict[str, Partitio
         name: read_saved_problem(path, replace(settings.request, devices=devices))
         for name, devices in sets.items()
     }
+
+
+def check_split(
+    loaded: LoadedModel, captured: CapturedGraph, problem: PartitionProblem, row: PlannerRow
+) -> EquivalenceRow:
+    """Compare a model with its split by the plan of an answer."""
+    from fx_bridge.equivalence.check import check_equivalence
+    from fx_bridge.split.by_plan import split_by_plan
+
+    assert row.plan is not None
+    started_s = time.perf_counter()
+    try:
+        with others_code(f"model {loaded.name!r}"):
+            split = split_by_plan(captured, row.plan, problem=problem)
+            split_s = time.perf_counter() - started_s
+            report = check_equivalence(loaded.module, split, loaded.args, loaded.kwargs)
+    except Exception as error:
+        return EquivalenceRow(row.case, row.planner, False, reason=describe_error(error))
+    return EquivalenceRow(
+        case=row.case,
+        planner=row.planner,
+        equal=report.equal,
+        max_abs_error=report.max_abs_error,
+        split_s=split_s,
+        check_s=time.perf_counter() - started_s - split_s,
+        reason="; ".join(str(difference) for difference in report.differences[:3]),
+    )

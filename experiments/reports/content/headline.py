@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from experiments.comparison.records import EXACT_PLANNERS, CaseKey, Study
-from experiments.reports.content.comparisons import format_ratio
+from experiments.reports.content.rows import format_ratio
 from experiments.reports.content.statistics import (
     BEST_OTHER,
     BOUNDING_PLANNERS,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
-from experiments.reports.content.comparisons import format_ratio
 from experiments.reports.content.dots import Dots, PlannerDots
+from experiments.reports.content.rows import format_ratio
 from experiments.reports.figures.drawing import (
     GRID,
     INK,

@@ -8,8 +8,7 @@ from typing import Final
 
 from experiments.comparison.records import Study
 from experiments.reports.content.blocks import Table
-from experiments.reports.content.comparisons import comparison_table
-from experiments.reports.content.rows import answers_table, overview_table
+from experiments.reports.content.rows import answers_table, comparison_table, overview_table
 from experiments.reports.content.statistics import comparisons
 from fx_bridge.presentation.tables import fits, table_lines
 

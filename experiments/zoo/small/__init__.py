@@ -1,1 +1,1 @@
-"""Small models with random weights that are hard to capture, a file for each kind."""
+"""Small models with random weights that are hard to capture; importing them loads torch."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
+import torch
+from torch import nn
+
 from experiments.zoo.builders import Configuration, Made, library, transformers_model
 from experiments.zoo.small.text import LLAMA, TOKENS, gpt2, llama, t5
 
 
-def _tokens(count: int) -> Any:
-    import torch
-
+def _tokens(count: int) -> torch.Tensor:
     return torch.randint(0, 8, (2, count))
 
 
@@ -23,8 +24,6 @@ def _prefill(make: Any) -> Made:
 
 def _decode(make: Any) -> Made:
     """Return a model that reads one token after eight in its cache."""
-    import torch
-
     model = make().eval()
     model.config.use_cache = True
     with torch.no_grad():
@@ -33,8 +32,6 @@ def _decode(make: Any) -> Made:
 
 
 def _static() -> Made:
-    import torch
-
     model = llama()
     model.config.use_cache = True
     config = model.config
@@ -63,38 +60,37 @@ def _sliding() -> Any:
     return transformers_model("MistralForCausalLM", "MistralConfig", settings)
 
 
+class _Attention(nn.Module):
+    """Attention that writes its keys and values into its own buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(32, 96)
+        self.out = nn.Linear(32, 32)
+        self.keys = nn.Buffer(torch.zeros(2, 16, 32))
+        self.values = nn.Buffer(torch.zeros(2, 16, 32))
+
+    def forward(self, x: torch.Tensor, position: torch.Tensor) -> Any:
+        query, key, value = self.project(x).chunk(3, -1)
+        self.keys.index_copy_(1, position, key)
+        self.values.index_copy_(1, position, value)
+        attend = nn.functional.scaled_dot_product_attention
+        return x + self.out(attend(query, self.keys, self.values))
+
+
+class _Decoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(_Attention() for _ in range(4))
+
+    def forward(self, x: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x, position)
+        return x
+
+
 def _written_in_place() -> Made:
-    """Return attention that writes its keys and values into its own buffers."""
-    import torch
-    from torch import nn
-
-    class Attention(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.project = nn.Linear(32, 96)
-            self.out = nn.Linear(32, 32)
-            self.keys = nn.Buffer(torch.zeros(2, 16, 32))
-            self.values = nn.Buffer(torch.zeros(2, 16, 32))
-
-        def forward(self, x: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-            query, key, value = self.project(x).chunk(3, -1)
-            self.keys.index_copy_(1, position, key)
-            self.values.index_copy_(1, position, value)
-            attend = nn.functional.scaled_dot_product_attention
-            result: torch.Tensor = self.out(attend(query, self.keys, self.values))
-            return x + result
-
-    class Decoder(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = nn.ModuleList(Attention() for _ in range(4))
-
-        def forward(self, x: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-            for layer in self.layers:
-                x = layer(x, position)
-            return x
-
-    return Decoder(), (torch.randn(2, 1, 32), torch.tensor([3])), {}
+    return _Decoder(), (torch.randn(2, 1, 32), torch.tensor([3])), {}
 
 
 def _named(name: str, factory: Any, package: str | None = "transformers") -> Configuration:

@@ -5,87 +5,82 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
+import torch
+from torch import distributions, nn
+
 from experiments.zoo.builders import Configuration, Made, tensors, transformers_model
 
 
+class _Autoencoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 16))
+        self.decode = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 32))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        mean, log_scale = self.encode(x).chunk(2, -1)
+        posterior = distributions.Normal(mean, log_scale.exp())
+        prior = distributions.Normal(torch.zeros_like(mean), torch.ones_like(mean))
+        decoded = self.decode(posterior.rsample())
+        return decoded, distributions.kl_divergence(posterior, prior).sum(-1)
+
+
 def _autoencoder() -> Made:
-    import torch
-    from torch import distributions, nn
+    return _Autoencoder(), (torch.randn(4, 32),), {}
 
-    class Autoencoder(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.encode = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 16))
-            self.decode = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 32))
 
-        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            mean, log_scale = self.encode(x).chunk(2, -1)
-            posterior = distributions.Normal(mean, log_scale.exp())
-            prior = distributions.Normal(torch.zeros_like(mean), torch.ones_like(mean))
-            decoded: torch.Tensor = self.decode(posterior.rsample())
-            return decoded, distributions.kl_divergence(posterior, prior).sum(-1)
+class _Coupling(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 16))
 
-    return Autoencoder(), (torch.randn(4, 32),), {}
+    def forward(self, x: torch.Tensor) -> Any:
+        kept, changed = x.chunk(2, -1)
+        scale, shift = self.net(kept).chunk(2, -1)
+        scale = scale.tanh()
+        return torch.cat((changed * scale.exp() + shift, kept), -1), scale.sum(-1)
+
+
+class _Flow(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(_Coupling() for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        density = x.new_zeros(x.shape[0])
+        for layer in self.layers:
+            x, scale = layer(x)
+            density = density + scale
+        normal = distributions.Normal(torch.zeros_like(x), torch.ones_like(x))
+        base: Any = distributions.Independent(normal, 1)
+        return density + base.log_prob(x)
 
 
 def _coupling() -> Made:
     """Return RealNVP (Dinh et al., 2017) with the density of its inputs."""
-    import torch
-    from torch import distributions, nn
+    return _Flow(), (torch.randn(4, 16),), {}
 
-    class Coupling(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 16))
 
-        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            kept, changed = x.chunk(2, -1)
-            scale, shift = self.net(kept).chunk(2, -1)
-            scale = scale.tanh()
-            return torch.cat((changed * scale.exp() + shift, kept), -1), scale.sum(-1)
+class _Mixture(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 12))
 
-    class Flow(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = nn.ModuleList(Coupling() for _ in range(4))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            density = x.new_zeros(x.shape[0])
-            for layer in self.layers:
-                x, scale = layer(x)
-                density = density + scale
-            base: Any = distributions.Independent(
-                distributions.Normal(torch.zeros_like(x), torch.ones_like(x)), 1
-            )
-            log_prob: torch.Tensor = density + base.log_prob(x)
-            return log_prob
-
-    return Flow(), (torch.randn(4, 16),), {}
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+        logits, mean, log_scale = self.net(x).chunk(3, -1)
+        mixture = distributions.MixtureSameFamily(
+            distributions.Categorical(logits=logits),
+            distributions.Normal(mean, log_scale.exp()),
+        )
+        flow: Any = distributions.TransformedDistribution(
+            mixture, [distributions.AffineTransform(0.0, 2.0), distributions.TanhTransform()]
+        )
+        return flow.log_prob(y.tanh())
 
 
 def _spline_like() -> Made:
     """Return a flow of torch's own transforms on a categorical mixture of normals."""
-    import torch
-    from torch import distributions, nn
-
-    class Mixture(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 12))
-
-        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            logits, mean, log_scale = self.net(x).chunk(3, -1)
-            mixture = distributions.MixtureSameFamily(
-                distributions.Categorical(logits=logits),
-                distributions.Normal(mean, log_scale.exp()),
-            )
-            flow: Any = distributions.TransformedDistribution(
-                mixture, [distributions.AffineTransform(0.0, 2.0), distributions.TanhTransform()]
-            )
-            log_prob: torch.Tensor = flow.log_prob(y.tanh())
-            return log_prob
-
-    return Mixture(), (torch.randn(4, 8), torch.randn(4)), {}
+    return _Mixture(), (torch.randn(4, 8), torch.randn(4)), {}
 
 
 _SERIES: Final = tensors(

@@ -2,94 +2,74 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
+
+import torch
+from torch import nn
 
 from experiments.zoo.builders import Configuration, Made
 
 
-def _potential() -> Any:
-    import torch
-    from torch import nn
+class _Potential(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.Linear(1, 32), nn.SiLU(), nn.Linear(32, 32), nn.SiLU(), nn.Linear(32, 1)
+        )
 
-    class Potential(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = nn.Sequential(
-                nn.Linear(1, 32), nn.SiLU(), nn.Linear(32, 32), nn.SiLU(), nn.Linear(32, 1)
-            )
-
-        def forward(self, positions: torch.Tensor) -> torch.Tensor:
-            apart = positions.unsqueeze(0) - positions.unsqueeze(1)
-            squared = apart.square().sum(-1, keepdim=True)
-            energy: torch.Tensor = self.net(torch.exp(-squared)).sum()
-            return energy
-
-    return Potential()
+    def forward(self, positions: torch.Tensor) -> Any:
+        distances = positions.unsqueeze(0) - positions.unsqueeze(1)
+        squared = distances.square().sum(-1, keepdim=True)
+        return self.net(torch.exp(-squared)).sum()
 
 
-def _autograd_forces() -> Made:
-    import torch
-    from torch import nn
+class _AutogradForces(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.potential = _Potential()
 
-    class Forces(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.potential = _potential()
-
-        def forward(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            with torch.enable_grad():
-                positions = positions.detach().requires_grad_()
-                energy = self.potential(positions)
-                (slope,) = torch.autograd.grad(energy, positions, create_graph=self.training)
-            return energy, -slope
-
-    return Forces(), (torch.randn(6, 3),), {}
+    def forward(self, positions: torch.Tensor) -> Any:
+        with torch.enable_grad():
+            positions = positions.detach().requires_grad_()
+            energy = self.potential(positions)
+            (slope,) = torch.autograd.grad(energy, positions, create_graph=self.training)
+        return energy, -slope
 
 
-def _functional_forces() -> Made:
-    import torch
-    from torch import nn
+class _FunctionalForces(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.potential = _Potential()
 
-    class Forces(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.potential = _potential()
-
-        def forward(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            slope, energy = torch.func.grad_and_value(self.potential)(positions)
-            return energy, -slope
-
-    return Forces(), (torch.randn(6, 3),), {}
+    def forward(self, positions: torch.Tensor) -> Any:
+        slope, energy = torch.func.grad_and_value(self.potential)(positions)
+        return energy, -slope
 
 
-def _hamiltonian() -> Made:
-    """Return the time derivative of a Hamiltonian network (Greydanus et al., 2019)."""
-    import torch
-    from torch import nn
+class _Hamiltonian(nn.Module):
+    """The time derivative of a Hamiltonian network (Greydanus et al., 2019)."""
 
-    class Hamiltonian(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.energy = nn.Sequential(nn.Linear(4, 32), nn.Tanh(), nn.Linear(32, 1))
+    def __init__(self) -> None:
+        super().__init__()
+        self.energy = nn.Sequential(nn.Linear(4, 32), nn.Tanh(), nn.Linear(32, 1))
 
-        def forward(self, state: torch.Tensor) -> torch.Tensor:
-            def total(one: torch.Tensor) -> torch.Tensor:
-                energy: torch.Tensor = self.energy(one).sum()
-                return energy
-
-            slope = torch.func.grad(total)(state)
-            position, momentum = slope.chunk(2, -1)
-            return torch.cat((momentum, -position), -1)
-
-    return Hamiltonian(), (torch.randn(8, 4),), {}
+    def forward(self, state: torch.Tensor) -> torch.Tensor:
+        slope = torch.func.grad(lambda one: self.energy(one).sum())(state)
+        position, momentum = slope.chunk(2, -1)
+        return torch.cat((momentum, -position), -1)
 
 
-def _named(name: str, factory: Any) -> Configuration:
-    return Configuration(name, "forces", factory, device="cpu")
+def _made(model: type[nn.Module], *shape: int) -> Made:
+    return model(), (torch.randn(*shape),), {}
+
+
+def _named(name: str, model: type[nn.Module], *shape: int) -> Configuration:
+    return Configuration(name, "forces", partial(_made, model, *shape), device="cpu")
 
 
 CONFIGURATIONS: Final = (
-    _named("forces-autograd", _autograd_forces),
-    _named("forces-functional", _functional_forces),
-    _named("hamiltonian", _hamiltonian),
+    _named("forces-autograd", _AutogradForces, 6, 3),
+    _named("forces-functional", _FunctionalForces, 6, 3),
+    _named("hamiltonian", _Hamiltonian, 8, 4),
 )

@@ -9,6 +9,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, Literal
 
+import torch
+from torch import nn
+
 from experiments.zoo.builders import Configuration, Inputs, Made, image, transformers_model
 from experiments.zoo.small.text import BERT, GPT2, LLAMA, T5, TOKENS
 
@@ -21,25 +24,23 @@ def _pair() -> dict[str, Any]:
     return {**TOKENS(), "decoder_input_ids": TOKENS()["input_ids"]}
 
 
-def _block() -> Made:
-    """Return a block that always computes its norm in float32."""
-    import torch
-    from torch import nn
+class _Block(nn.Module):
+    """A block that always computes its norm in float32."""
 
-    class Block(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.before, self.after = nn.Linear(32, 64), nn.Linear(64, 32)
-            self.weight = nn.Parameter(torch.ones(32))
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.after = nn.Linear(32, 64), nn.Linear(64, 32)
+        self.weight = nn.Parameter(torch.ones(32))
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            hidden = self.after(nn.functional.gelu(self.before(x)))
-            exact = hidden.to(torch.float32)
-            exact = exact * torch.rsqrt(exact.square().mean(-1, keepdim=True) + 1e-6)
-            result: torch.Tensor = x + self.weight * exact.to(hidden.dtype)
-            return result
+    def forward(self, x: torch.Tensor) -> Any:
+        hidden = self.after(nn.functional.gelu(self.before(x)))
+        exact = hidden.to(torch.float32)
+        exact = exact * torch.rsqrt(exact.square().mean(-1, keepdim=True) + 1e-6)
+        return x + self.weight * exact.to(hidden.dtype)
 
-    return nn.Sequential(*(Block() for _ in range(4))), (torch.randn(4, 32),), {}
+
+def _blocks() -> Made:
+    return nn.Sequential(*(_Block() for _ in range(4))), (torch.randn(4, 32),), {}
 
 
 def _named(
@@ -56,8 +57,8 @@ def _named(
 _T5: Final = partial(_model, "T5ForConditionalGeneration", "T5Config", _pair, T5)
 _VIT: Final = {**BERT, "image_size": 32, "patch_size": 8}
 CONFIGURATIONS: Final = (
-    _named("autocast-block", _block, None),
-    _named("autocast-block-inside", _block, None, "capture and call"),
+    _named("autocast-block", _blocks, None),
+    _named("autocast-block-inside", _blocks, None, "capture and call"),
     _named("autocast-gpt2", partial(_model, "GPT2LMHeadModel", "GPT2Config", TOKENS, GPT2)),
     _named("autocast-llama", partial(_model, "LlamaForCausalLM", "LlamaConfig", TOKENS, LLAMA)),
     _named("autocast-bert", partial(_model, "BertModel", "BertConfig", TOKENS, BERT)),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
+import torch
+
 from experiments.zoo.builders import Configuration, Made, transformers_model
 
 _TEXT: Final[dict[str, Any]] = {
@@ -21,8 +23,6 @@ _MARKS: Final = {"image_token_id": 120, "vision_start_token_id": 121, "vision_en
 
 def _qwen(stem: str, vision: dict[str, Any], patch_width: int) -> Made:
     """Return a Qwen-VL with a picture of 4 x 4 patches, which become four tokens."""
-    import torch
-
     settings = {
         "text_config": {**_TEXT, "rope_parameters": _ROPE, "rope_scaling": _ROPE},
         "vision_config": vision,
@@ -44,8 +44,6 @@ def _qwen(stem: str, vision: dict[str, Any], patch_width: int) -> Made:
 
 def _one_vision(stem: str, count: int) -> Made:
     """Return a LLaVA with tiled pictures and one picture of 28 x 28 pixels."""
-    import torch
-
     settings = {
         "text_config": ("LlamaConfig", _TEXT),
         "vision_config": (

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+import torch
+from torch import nn
+
 from experiments.zoo.builders import Configuration, Made, library
 from experiments.zoo.small.text import TOKENS, gpt2, llama
 
@@ -30,9 +33,6 @@ def _aware(step: str) -> Made:
 
 def _packed() -> Made:
     """Return a model with weights packed in C++ objects of torch."""
-    import torch
-    from torch import nn
-
     layers = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
     quantise: Any = torch.ao.quantization.quantize_dynamic
     model = quantise(layers, {nn.Linear}, dtype=torch.qint8)

@@ -1,7 +1,7 @@
 """Traces of searches: clock, order, and the point at the end."""
 
+from experiments.comparison.planner_row import SearchTrace
 from experiments.comparison.records import SearchPoint
-from experiments.comparison.search_trace import SearchTrace
 from solver import Device, Operator, PartitionProblem, Progress, SolveLimits, solve
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from experiments.planners.balancers import UNIFORM_PLANNERS, repeated_layers
 from experiments.planners.task import PlanningTask
-from experiments.planners.uniform import UNIFORM_PLANNERS, repeated_layers
 from experiments.zoo.building import LoadedModel
 from fx_bridge.capture.graph import capture
 from fx_bridge.capture.modules import operators_of

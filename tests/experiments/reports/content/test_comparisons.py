@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.reports.content.comparisons import comparison_table, format_ratio
+from experiments.reports.content.rows import comparison_table, format_ratio
 from experiments.reports.content.statistics import comparisons
 from tests.support.studies import key, row
 
