@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any
 
 from experiments.comparison.records import CaseKey
-from experiments.planners.own import is_own, own_planner
+from experiments.planners.registry import is_own, own_planner
 from experiments.planners.task import PlannerSpec
 from experiments.sweep.settings import DERIVED, OWN, DeviceChoice, SweepLimits, SweepSettings
 from experiments.sweep.sources import ModelSource

@@ -28,8 +28,7 @@ from experiments.comparison.records import (
 from experiments.comparison.settings import CompareSettings, default_planners
 from experiments.console.progress import ProgressLine
 from experiments.console.usage import in_options
-from experiments.planners.own import is_own
-from experiments.planners.registry import check_planner
+from experiments.planners.registry import check_planner, is_own
 from experiments.planners.task import PlanningTask
 from experiments.problems.devices import DeviceSet
 from experiments.problems.request import (

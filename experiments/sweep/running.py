@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 
 from experiments.comparison.plain_data import read_row
 from experiments.comparison.records import FAILURES, CaseKey, PlannerRow
-from experiments.planners.own import is_own
-from experiments.planners.registry import PLANNERS
+from experiments.planners.registry import PLANNERS, is_own
 from experiments.planners.task import PlannerSpec
 from experiments.processes.environment import environment
 from experiments.sweep.cases import (

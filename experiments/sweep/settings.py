@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
 from experiments.comparison.records import DEFAULT_TIME_LIMIT_S, OWN_PLANNERS
-from experiments.planners.own import is_own
-from experiments.planners.registry import check_planner
+from experiments.planners.registry import check_planner, is_own
 from experiments.planners.steps import check_known, read_steps
 from experiments.problems.devices import (
     DeviceSet,

@@ -14,8 +14,7 @@ from typing import Any
 from experiments.comparison.plain_data import plain
 from experiments.comparison.planner_row import plan_row
 from experiments.comparison.records import CaseKey, PlannerRow
-from experiments.planners.own import is_own, own_planner
-from experiments.planners.registry import PLANNERS
+from experiments.planners.registry import PLANNERS, is_own, own_planner
 from experiments.planners.task import PlanningTask
 from experiments.problems.devices import DeviceSet
 from experiments.processes.workers import serve

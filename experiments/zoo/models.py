@@ -22,9 +22,9 @@ from experiments.zoo.building import (
     ModelSpec,
     build_model,
     capture_model,
+    import_named,
 )
 from experiments.zoo.configurations import CONFIGURATIONS
-from experiments.zoo.imports import import_named
 from solver import PartitionError
 from solver.model.checks import did_you_mean
 from solver.model.text import shortened

@@ -22,7 +22,6 @@ from experiments.reports.content.blocks import (
     tabulated,
 )
 from experiments.reports.content.dots import dots
-from experiments.reports.content.explanations import HOW_TO_READ, LIMITS
 from experiments.reports.content.frontier import frontier_table, frontiers
 from experiments.reports.content.headline import headline
 from experiments.reports.content.names import ReportFiles
@@ -31,6 +30,49 @@ from experiments.reports.content.statistics import comparisons
 from experiments.reports.figures.of_study import ShownPlan, dots_block, frontier_block, shown_plan
 from solver import SOLVERS, Device, PartitionProblem, SolveLimits
 from solver.model.quantities import counted, format_bytes, format_ns, format_seconds
+
+HOW_TO_READ: Final = (
+    (
+        "One evaluator",
+        "it costs every plan, whichever planner found it; no planner is trusted about its own. "
+        "Less is better.",
+    ),
+    (
+        "Bound",
+        "proven: no plan of the problem is better. Optimal means that bound and objective are "
+        "equal; the gap limits the distance of a plan from the best. Only our solvers prove "
+        "bounds.",
+    ),
+    (
+        "Ratios",
+        "of first objectives; their means are geometric. Better, equal and worse "
+        "compare all objectives in their order, as exact integers, where both have plans.",
+    ),
+    ("Best of the others", "for every case, the best plan of all planners that prove nothing."),
+    (
+        "Figures of a case",
+        "its best plan: stages in the order of the pipeline, with the bytes sent between them, "
+        "blue where they skip a stage; and load and memory of the devices, with a dashed line at "
+        "the bottleneck and black marks at capacities. Traces open in Perfetto "
+        "(https://ui.perfetto.dev) and chrome://tracing.",
+    ),
+    (
+        "Same split",
+        "the model, split by the plan and called with its example inputs, returns the outputs of "
+        "the model.",
+    ),
+)
+
+LIMITS: Final = (
+    "Times of operators come from a roofline of published speeds, unless devices or profiles give "
+    "others: nothing here was measured on the devices of the plans.",
+    "A proof holds for the given problem: its operators, costs, memory model and limits on "
+    "stages. Memory counts tensors, without fragmentation.",
+    "Capacities of devices called equal, unequal and roomy follow from the model.",
+    "Wall times, and plans that are not proven, may differ in another run; proven objectives do "
+    "not.",
+)
+
 
 TITLE: Final = "How plans compare"
 MOST_SHOWN: Final = 30
