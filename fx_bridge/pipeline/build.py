@@ -1,8 +1,7 @@
-"""Run a split on several processes, as stages of ``torch.distributed.pipelining``.
+"""Splits that run on several processes, as stages of ``torch.distributed.pipelining``.
 
 Every process builds the stages of its rank by :func:`build_pipeline_stage` and calls
-:meth:`~fx_bridge.pipeline.rank.PipelineRank.step` with the whole batch; ``docs/pipelines.md`` says
-what that computes.
+:meth:`~fx_bridge.pipeline.rank.PipelineRank.step` with the whole batch; see ``docs/pipelines.md``.
 """
 
 from __future__ import annotations
@@ -28,10 +27,7 @@ from fx_bridge.pipeline.checks import (
     local_device,
 )
 from fx_bridge.pipeline.failures import Failures
-from fx_bridge.pipeline.interfaces import (
-    PipelinePosition,
-    SharedWeight,
-)
+from fx_bridge.pipeline.interfaces import PipelinePosition, SharedWeight
 from fx_bridge.pipeline.p2p import passed_values
 from fx_bridge.pipeline.rank import Loss, PipelineRank, PipelineSettings
 from fx_bridge.pipeline.stage_module import StageModule, StepData
@@ -57,9 +53,9 @@ def build_pipeline_stage(
     scale_grads: bool = True,
     group: dist.ProcessGroup | None = None,
 ) -> PipelineRank:
-    """Build the stages that one process of a pipeline runs.
+    """Build the stages of one process of a pipeline.
 
-    Every process of the group must call it, with the same arguments but for `rank` and `device`.
+    Every process of the group must call it, with the same arguments except `rank` and `device`.
 
     Parameters
     ----------
@@ -68,36 +64,35 @@ def build_pipeline_stage(
         :func:`~fx_bridge.split.by_plan.split_by_plan`. The example inputs of the model are one
         microbatch.
     rank : int
-        Of this process in `group`: it runs all stages of device number `rank` in the order of
-        the plan.
+        Of this process in `group`: it runs all stages of device number `rank` in plan order.
     microbatches : int
-        Into which each batch is split.
+        Microbatches of each batch.
     schedule : {"1f1b", "gpipe"}
-        ``Schedule1F1B`` or ``ScheduleGPipe``; where the plan has several chunks per device,
+        ``Schedule1F1B`` or ``ScheduleGPipe``; if the plan has several chunks per device,
         ``ScheduleInterleaved1F1B`` or ``ScheduleLoopedBFS``.
     device : str or torch.device, optional
-        Where this rank computes; when left out, the device that the plan names, and the CPU if
-        torch knows no device of such a name.
+        Device of this rank; by default the device that the plan names, or the CPU if torch knows no
+        device of that name.
     weights : path, optional
-        Folder of :func:`fx_bridge.checkpoint.stages.save_stages`, from which the tensors of this
-        rank alone are loaded. Without, the split's own are used, or copies on `device`.
+        Folder of :func:`fx_bridge.checkpoint.stages.save_stages`, from which only the tensors of
+        this rank are loaded. By default the split's own are used, or copies on `device`.
     loss_fn : callable, optional
-        Takes the outputs of the model and the target of a microbatch, on the last rank, and
-        returns a tensor of one element. Without, the pipeline runs forward only.
+        Called on the last rank with the outputs of the model and the target of a microbatch;
+        returns a tensor of one element. Without it, the pipeline runs forward only.
     tied_weights : {"colocate", "sum"}
-        What happens to parameters that stages of several ranks read: they are refused, or each
-        rank has a copy and the gradients are summed after every step.
+        Treatment of parameters that stages of several ranks read: they are refused, or each rank
+        has a copy and the gradients are summed after every step.
     scale_grads : bool
         Divide the loss of each microbatch by their number, so that gradients are those of the
         mean over the batch if `loss_fn` is a mean; for a sum, write False.
     group : torch.distributed.ProcessGroup, optional
-        Of exactly these processes; all of them when left out.
+        Of exactly these processes; by default all processes.
 
     Raises
     ------
     PartitionError
-        In one line: whatever :func:`~fx_bridge.pipeline.checks.check_pipeline` refuses, or there is
-        no process group.
+        In one line: :func:`~fx_bridge.pipeline.checks.check_pipeline` would refuse, or there is no
+        process group.
     """
     failures = Failures(group)
     with failures.telling():
@@ -134,7 +129,7 @@ def build_pipeline_stage(
             for at, stage in zip(own, stages, strict=True)
         ]
         for module in modules:
-            # What the graph returns and no stage holds.
+            # Weights that the graph returns and no stage holds.
             module.weights.to(here)
         shared = interfaces.shared_weights if training else ()
         held = _shared_parameters(captured, modules, shared, rank)
@@ -143,9 +138,6 @@ def build_pipeline_stage(
         return PipelineRank(
             interfaces, modules, captured, data, settings, gradient_sum, failures, calls
         )
-
-
-# -- weights -------------------------------------------------------------------------------
 
 
 def _stages_on(
@@ -168,7 +160,7 @@ def _stages_on(
         return stages
     placed = PlacedWeights(home)
     placed.add((t for s in stages if s is not None for t in tensors_within(s)), device)
-    # One for all stages: what several of them hold is one tensor, with one gradient.
+    # One memo for all stages: a tensor that several of them hold stays one, with one gradient.
     memo = placed.memo(device)
     return [s if s is None else copied_stage(s, memo, home, device) for s in stages]
 
@@ -189,7 +181,7 @@ def _shared_parameters(
     shared_weights: Iterable[SharedWeight],
     rank: int,
 ) -> list[tuple[nn.Parameter, tuple[int, ...]]]:
-    """Return the trained parameters of this rank that others hold too, with all that do."""
+    """Return the trained parameters that other ranks hold too, with the ranks of each."""
     found: dict[int, tuple[nn.Parameter, tuple[int, ...]]] = {}
     for shared in shared_weights:
         if (
@@ -204,6 +196,6 @@ def _shared_parameters(
             for name, parameter in module.stage.named_parameters(remove_duplicate=False)
             if name in shared.weight.names
         }
-        # Once, whatever parts of it are shared.
+        # Once, even if several parts of it are shared.
         found.update((key, (parameter, shared.ranks)) for key, parameter in held.items())
     return list(found.values())

@@ -1,4 +1,4 @@
-"""What a plan, a rank and its settings must be for a pipeline to run, before any process is."""
+"""Checks of a pipeline's plan, ranks and settings, before any process group exists."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check_pipeline(
     training: bool = True,
     tied_weights: TiedReaders = "colocate",
 ) -> StageInterfaces:
-    """Check what a process needs for its pipeline, before any process group is there.
+    """Check the arguments of a pipeline's process, before any process group exists.
 
     Parameters
     ----------
@@ -49,16 +49,16 @@ def check_pipeline(
     Returns
     -------
     StageInterfaces
-        What passes between the ranks.
+        Values sent between the ranks.
 
     Raises
     ------
     PartitionError
-        In one line: the plan has another number of devices than there are processes, the rank or
-        a setting is out of range, the schedule does not run `microbatches`, the device is
-        not there, a value that is not a tensor would have to travel, the graph has lost a backward
-        pass of the model's own, a trained parameter is held by several ranks and `tied_weights` is
-        not ``"sum"``, or the stage files were written for another graph or plan.
+        In one line: the numbers of devices and processes differ, the rank or a setting is out of
+        range, the schedule cannot run `microbatches`, the device is absent, a value that is not a
+        tensor would be sent, the graph has lost a custom backward pass of the model, a trained
+        parameter is held by several ranks and `tied_weights` is not ``"sum"``, or the stage files
+        were written for another graph or plan.
     """
     captured, split = captured_and_split(result)
     interfaces = checked_interfaces(
@@ -69,19 +69,19 @@ def check_pipeline(
 
 
 def local_device(name: str, given: str | torch.device | None = None) -> torch.device:
-    """Return the device of this machine on which a rank runs.
+    """Return the local device of a rank.
 
     Parameters
     ----------
     name : str
         Of the device in the plan.
     given : str or torch.device, optional
-        What the caller wants instead.
+        The caller's choice instead.
 
     Raises
     ------
     PartitionError
-        If the device is not there.
+        If this machine lacks the device.
 
     Examples
     --------
@@ -105,7 +105,7 @@ def local_device(name: str, given: str | torch.device | None = None) -> torch.de
             f"device {str(wanted)!r} is not there: this machine has {count} of type "
             f"{wanted.type}; give device=, such as 'cpu'"
         )
-    # As tensors name it that are there.
+    # With the index that its tensors have.
     return torch.device(wanted.type, wanted.index or 0)
 
 
@@ -120,7 +120,7 @@ def _device_count(kind: str) -> int:
 def captured_and_split(
     result: PartitionResult | fx.GraphModule,
 ) -> tuple[CapturedGraph, fx.GraphModule]:
-    """Return the graph that a plan or a split is of, and the split."""
+    """Return the captured graph and the split of `result`."""
     if isinstance(result, PartitionResult):
         return result.captured, result.split()
     if not isinstance(result, fx.GraphModule) or "plan" not in result.meta:
@@ -142,7 +142,7 @@ def checked_interfaces(
     training: bool,
     tied_weights: TiedReaders,
 ) -> StageInterfaces:
-    """Return what passes between the ranks; see :func:`check_pipeline`."""
+    """Return the values sent between the ranks; see :func:`check_pipeline`."""
     check_positive(microbatches, "microbatches")
     check_choice(schedule, SCHEDULES, "schedule")
     check_choice(tied_weights, get_args(TiedReaders), "tied_weights")
@@ -175,7 +175,7 @@ def check_weights(
     split: fx.GraphModule,
     weights: str | os.PathLike[str] | None,
 ) -> None:
-    """Refuse a folder of stage files that were written for another graph or plan."""
+    """Refuse a folder of stage files written for another graph or plan."""
     if weights is None:
         return
     manifest = load_manifest(weights)
@@ -185,7 +185,7 @@ def check_weights(
 
 
 def check_world(interfaces: StageInterfaces, world_size: int) -> None:
-    """Refuse another number of processes than the plan has devices."""
+    """Refuse a number of processes that differs from the number of devices."""
     count = len(interfaces.devices)
     if world_size != count:
         raise PartitionError(
@@ -196,7 +196,7 @@ def check_world(interfaces: StageInterfaces, world_size: int) -> None:
 
 
 def _check_schedule(schedule: Schedule, microbatches: int, ranks: int, rounds: int) -> None:
-    """Refuse what torch's schedules refuse."""
+    """Refuse microbatches that torch's schedules refuse."""
     if schedule == "gpipe":
         return
     if rounds == 1 and microbatches < ranks:

@@ -1,7 +1,7 @@
-"""Let every rank of a pipeline say why one of them failed.
+"""The error of a failed rank, raised by every rank of a pipeline.
 
-A rank that fails ends, and the others see no more of it than that a connection is closed. So it
-leaves its reason in the store of the process group before, where they look for it.
+A rank that fails ends, and the others only see a closed connection. So it first leaves its reason
+in the store of the process group, where they look for it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HEARD: Final = "heard"
 _STAY_S: Final = 2.0
 _POLL_S: Final = 0.02
 _BUILT: Final[Counter[str]] = Counter()
-"""Pipelines that this process has built, by the ranks of their group: all build the same."""
+"""Pipelines built by this process, by the ranks of their group: all ranks build the same."""
 
 
 class Failures:
@@ -32,7 +32,7 @@ class Failures:
     Parameters
     ----------
     group : torch.distributed.ProcessGroup, optional
-        Of the pipeline. Without process groups, and outside of it, nothing is told.
+        Of the pipeline. Without process groups, and outside of it, nothing is reported.
     """
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
@@ -42,14 +42,14 @@ class Failures:
             return
         self._rank, self._others = dist.get_rank(group), dist.get_world_size(group) - 1
         ranks = "-".join(map(str, dist.get_process_group_ranks(group)))
-        # MPI has none.
+        # MPI has no store.
         if (store := dist.distributed_c10d._get_default_store()) is not None:
             self._store = PrefixStore(f"fxpartition/{ranks}/{_BUILT[ranks]}", store)
         _BUILT[ranks] += 1
 
     @contextlib.contextmanager
     def telling(self) -> Iterator[None]:
-        """Tell the others what is raised within, where they take no part."""
+        """Report an error raised within to the other ranks, which take no part in that work."""
         try:
             yield
         except Exception as error:
@@ -57,7 +57,7 @@ class Failures:
             raise
 
     def begin(self) -> None:
-        """Take back what this rank told: whoever called it goes on."""
+        """Withdraw this rank's report, since its caller goes on."""
         if self._store is not None and self._at_exit is not None:
             self._at_exit.cancel()
             self._at_exit = None
@@ -65,13 +65,13 @@ class Failures:
                 self._store.delete_key(_REASON)
 
     def to_raise(self, error: Exception) -> Exception:
-        """Return what this rank is to raise for what it caught, and tell the others.
+        """Return the exception to raise for a caught `error`, and report it to the other ranks.
 
         Returns
         -------
         Exception
-            A refusal itself, without what torch says around it; the reason of another rank where
-            there is one; else `error`.
+            A refusal without the errors that torch wraps around it; else the reason of another
+            rank, if there is one; else `error`.
         """
         refusal = _refusal_in(error)
         if refusal is None:
@@ -84,7 +84,7 @@ class Failures:
 
     def _reason(self) -> str | None:
         if self._store is not None:
-            # It is gone with the process that kept it.
+            # The store ends with the process that hosts it.
             with contextlib.suppress(RuntimeError):
                 if self._store.check([_REASON]):
                     self._store.add(_HEARD, 1)
@@ -94,7 +94,7 @@ class Failures:
     def _tell(self, error: Exception) -> None:
         cause: BaseException = error
         while cause.__cause__ is not None and not isinstance(cause, PartitionError):
-            # torch's schedules list arguments instead.
+            # The messages of torch's schedules only list arguments.
             cause = cause.__cause__
         kind = "" if isinstance(cause, PartitionError) else f"{type(cause).__name__}: "
         if self._store is None or self._reason() is not None:
@@ -105,7 +105,7 @@ class Failures:
 
 
 def _stay(store: PrefixStore, others: int) -> None:
-    """Close all connections, so that the others notice, while this process may keep the store."""
+    """Close all connections, so that the others notice, but keep the store alive for a while."""
     with contextlib.suppress(RuntimeError):
         if dist.is_initialized() and dist.get_backend() == "gloo":
             dist.destroy_process_group()
@@ -115,12 +115,12 @@ def _stay(store: PrefixStore, others: int) -> None:
 
 
 def _refusal_in(error: BaseException | None) -> PartitionError | None:
-    """Return the refusal that torch's schedules have wrapped in errors of their own."""
+    """Return the refusal within the errors of torch's schedules, if any."""
     while error is not None and not isinstance(error, PartitionError):
         error = error.__cause__
     return error
 
 
 def _is_of_connection(error: Exception) -> bool:
-    """Return whether an error says no more than that another rank does not answer."""
+    """Return True if an error only says that another rank does not answer."""
     return isinstance(error, dist.DistError) or "/gloo/" in str(error)

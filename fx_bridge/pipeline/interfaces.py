@@ -1,11 +1,10 @@
-"""What every position of a pipeline takes from the one before it and passes to the next.
+"""The interfaces between neighbouring positions of a pipeline.
 
-``torch.distributed.pipelining`` runs chains: only neighbours talk. A plan of P devices and V
-rounds is a chain of V x P positions, where position p is round p // P of device p mod P, as
-``ScheduleInterleaved1F1B`` numbers its stages. A value that is made at one position and read at
-a later one, be it the next or one far from it, passes through all positions between them, like
-a register that is live there (a *liveness relay*). A position at which the plan puts no operator
-only passes values on.
+``torch.distributed.pipelining`` runs chains: only neighbours communicate. A plan of P devices and V
+chunks is a chain of V x P positions, where position p is chunk p // P of device p mod P, as
+``ScheduleInterleaved1F1B`` numbers its stages. A value made at one position and read at a later one
+passes through all positions between them, like a register that is live there (a *liveness relay*).
+A position without operators only relays values.
 """
 
 from __future__ import annotations
@@ -27,28 +26,27 @@ class PipelinePosition:
     Attributes
     ----------
     position : int
-        From 0 to rounds x devices - 1.
+        From 0 to chunks x devices - 1.
     rank : int
-        Of the process that runs it: the place of `device` in the order of the devices.
+        Of the process that runs it: the index of `device` in the order of the devices.
     device : str
         Of the plan.
     chunk : int
-        How often data passed through the devices before; 0 without interleaving.
+        Earlier passes of data through the devices; 0 without interleaving.
     stage : str or None
-        Name of the child of the split that runs here; None where values only pass through.
+        Name of the child of the split that runs here; None if values are only relayed.
     arguments, results : tuple of str
-        Names of the values that `stage` takes, and of those that it returns, in their orders.
+        Names of the arguments and results of `stage`, in order.
     inputs : tuple of str
-        Graph inputs that are needed here, which the caller gives to every rank: in the order of
-        the graph.
+        Graph inputs that are read here, in the order of the graph; the caller gives them to every
+        rank.
     weights : tuple of str
-        Weights that the graph returns unchanged, and that are read here for that: names of
-        ``get_attr`` nodes.
+        ``get_attr`` nodes of weights that the graph returns unchanged and that are read here.
     receives : tuple of str
-        Names of the values that the position before passes to this one, in their order.
+        Names of the values received from the previous position, in order.
     sends : tuple of str
-        Names of the values that this one passes to the next: what is alive between them. What is
-        not among `receives` is made here.
+        Names of the values sent to the next position: those alive between the two. Values that are
+        not in `receives` are made here.
     """
 
     position: int
@@ -66,7 +64,7 @@ class PipelinePosition:
 
     @property
     def relays(self) -> tuple[str, ...]:
-        """What comes from the position before and goes on to the next."""
+        """Values received from the previous position and sent to the next."""
         here = set(self.receives)
         return tuple(name for name in self.sends if name in here)
 
@@ -78,7 +76,7 @@ class SharedWeight:
     Attributes
     ----------
     weight : StageWeight
-        With all of its names, whatever stage they are in.
+        With its names in all stages.
     ranks : tuple of int
         In ascending order.
     """
@@ -89,7 +87,7 @@ class SharedWeight:
 
 @dataclass(frozen=True)
 class StageInterfaces:
-    """The chain of positions of a split; ``stage_interfaces`` makes it.
+    """The chain of positions of a split, made by :func:`stage_interfaces`.
 
     Attributes
     ----------
@@ -98,12 +96,12 @@ class StageInterfaces:
     devices : tuple of str
         By rank.
     values : mapping of str to StageValue
-        What passes between positions, by name; `StageValue.source` and `StageValue.targets` are
+        Values sent between positions, by name; `StageValue.source` and `StageValue.targets` are
         positions of the chain.
     outputs : tuple of str
-        What the graph returns, each once; all of it is there at the last position.
+        Distinct results of the graph; all of them are at the last position.
     shared_weights : tuple of SharedWeight
-        Weights of which several positions hold a copy.
+        Weights that several ranks hold.
     """
 
     positions: tuple[PipelinePosition, ...]
@@ -115,7 +113,7 @@ class StageInterfaces:
 
     @property
     def rounds(self) -> int:
-        """How often data passes through the devices."""
+        """Passes of data through the devices: the chunks of a device."""
         return len(self.positions) // len(self.devices)
 
     def of_rank(self, rank: int) -> tuple[PipelinePosition, ...]:
@@ -124,7 +122,7 @@ class StageInterfaces:
 
     @cached_property
     def hop_bytes(self) -> tuple[int, ...]:
-        """Bytes of one microbatch from each position to the next, gradients not counted."""
+        """Bytes of one microbatch from each position to the next, without gradients."""
         return tuple(
             sum(self.values[name].size_bytes for name in position.sends)
             for position in self.positions[:-1]
@@ -134,7 +132,7 @@ class StageInterfaces:
 def stage_interfaces(
     graph: StageGraph, plan: PartitionPlan, returned_weights: Mapping[str, str] | None = None
 ) -> StageInterfaces:
-    """Say what passes along the chain of positions of a split.
+    """Return the values sent along the chain of positions of a split.
 
     Parameters
     ----------
@@ -144,17 +142,17 @@ def stage_interfaces(
         Of the split, for the order of its devices.
     returned_weights : mapping of str to str, optional
         Path of each weight that the graph returns unchanged, by the name of its ``get_attr``
-        node. One that a stage holds travels from the last stage that does, so that what is
-        returned is what was trained; one that no stage holds is held at the last position.
+        node. It is sent from the last stage that holds it, so that the trained weight is returned;
+        a weight that no stage holds is held at the last position.
 
     Raises
     ------
     PartitionError
-        If a value that is not a tensor would have to travel, or the plan has no devices.
+        If a value that is not a tensor would be sent, or the plan has no devices.
 
     Notes
     -----
-    Graph inputs do not travel: the caller gives the batch to every rank.
+    Graph inputs are not sent: the caller gives the batch to every rank.
 
     Examples
     --------
@@ -227,7 +225,7 @@ def stage_interfaces(
 
 
 def _values(graph: StageGraph, place: Sequence[int]) -> dict[str, StageValue]:
-    """Return the values of `graph` with positions of the chain for those of stages."""
+    """Return the values of `graph`, with positions of the chain in place of stage numbers."""
     return {
         value.name: replace(
             value,
@@ -241,7 +239,7 @@ def _values(graph: StageGraph, place: Sequence[int]) -> dict[str, StageValue]:
 def _returned_weights(
     graph: StageGraph, place: Sequence[int], last: int, paths: Mapping[str, str]
 ) -> list[StageValue]:
-    """Return the weights that the graph returns, as values of the last position that holds them."""
+    """Return the weights in the graph's results, as values of the last position that holds them."""
     found = []
     for name, path in paths.items():
         holders = [
@@ -256,7 +254,7 @@ def _returned_weights(
 
 
 def _end(value: StageValue, last: int) -> int:
-    """Return the position up to which a value travels."""
+    """Return the last position to which a value is sent."""
     return last if value.is_output else max(value.targets, default=-1)
 
 

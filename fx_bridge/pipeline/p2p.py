@@ -1,8 +1,7 @@
-"""How values look on their way between the processes of a pipeline.
+"""The format of values sent between the processes of a pipeline.
 
-Receivers allocate before anything arrives, so that every rank works out alike, by running the
-graph on fake tensors, which shape each value has, how it lies in memory, and whether a gradient
-comes back for it.
+Receivers allocate before anything arrives. So every rank derives the shape, the memory layout and
+``requires_grad`` of each value in the same way, by running the graph on fake tensors.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from solver import PartitionError
 
 @dataclass(frozen=True, slots=True)
 class PassedValue:
-    """A tensor as it travels: contiguous, its dimensions in the order of their strides.
+    """The format of a sent tensor: contiguous, its dimensions in the order of their strides.
 
     Attributes
     ----------
@@ -30,14 +29,13 @@ class PassedValue:
     shape : tuple of int
         Of the value itself.
     order : tuple of int
-        Dimensions from the one of the largest stride to that of the smallest. A transposed
-        matrix or an image in channels-last order travels as it lies in memory, and lies so at
-        the receiver.
+        Dimensions by descending stride. A transposed matrix or a channels-last image is sent in its
+        memory layout and has the same layout at the receiver.
     requires_grad : bool
-        A gradient comes back for it.
+        The receiver sends its gradient back.
     is_shared : bool
-        It lives in a weight or graph input, and is copied before it is sent: what writes there
-        next must not change what is on its way.
+        It shares memory with a weight or graph input and is copied before it is sent, so that later
+        writes there do not change it.
     """
 
     name: str
@@ -48,19 +46,19 @@ class PassedValue:
     is_shared: bool
 
     def example(self) -> torch.Tensor:
-        """Return a tensor without memory that is like what travels."""
+        """Return a meta tensor in the sent format."""
         shape = [self.shape[dim] for dim in self.order]
         made = torch.empty(shape, dtype=self.dtype, device="meta")
         return made.requires_grad_(self.requires_grad)
 
     def packed(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return `tensor` as it is sent.
+        """Return `tensor` in the sent format.
 
         Raises
         ------
         PartitionError
-            If it is of another shape or dtype than expected, or needs a gradient that the
-            receiver will not send.
+            If its shape or dtype is not the expected one, or it needs a gradient that the receiver
+            will not send.
         """
         if tuple(tensor.shape) != self.shape or tensor.dtype != self.dtype:
             raise PartitionError(
@@ -68,37 +66,35 @@ class PassedValue:
                 f"{self.dtype} of shape {list(self.shape)} when the model was captured; pass "
                 "inputs like the example's"
             )
-        # A weight that the model returns is trained, whether the pipeline trains it or not.
+        # A returned weight requires a gradient even if the pipeline does not train.
         if tensor.requires_grad and not self.requires_grad and torch.is_grad_enabled():
             raise PartitionError(
                 f"{self.name!r} needs a gradient, and did not when the pipeline was built; build "
                 "it again after unfreezing weights"
             )
         sent = tensor.permute(self.order)
-        return (
-            sent.clone(memory_format=torch.contiguous_format)
-            if self.is_shared
-            else (sent.contiguous())
-        )
+        if self.is_shared:
+            return sent.clone(memory_format=torch.contiguous_format)
+        return sent.contiguous()
 
     def unpacked(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return what was sent as the value that it is, without a copy."""
+        """Return the value of a received tensor, without a copy."""
         inverse = sorted(range(len(self.order)), key=self.order.__getitem__)
-        # Not even a view, of which some operators that write in place want to know nothing.
-        return tensor if inverse == list(self.order) == sorted(inverse) else tensor.permute(inverse)
+        # Without a permutation not even a view: some in-place operators refuse views.
+        return tensor if inverse == sorted(inverse) else tensor.permute(inverse)
 
 
 def passed_values(
     captured: CapturedGraph, names: Iterable[str], *, training: bool
 ) -> Mapping[str, PassedValue]:
-    """Return how the values called `names` travel.
+    """Return the sent format of the values called `names`.
 
     Parameters
     ----------
     names : iterable of str
         As in :class:`~fx_bridge.split.graph.StageGraph`.
     training : bool
-        Without, no gradient comes back for anything.
+        If False, no gradient is sent back.
 
     Raises
     ------
@@ -132,13 +128,13 @@ def passed_values(
 def _by_stride(value: torch.Tensor) -> tuple[int, ...]:
     if value.is_contiguous():
         return tuple(range(value.dim()))
-    # An expanded dimension has stride 0, and is filled up where it is sent.
+    # An expanded dimension has stride 0 and is materialised when it is sent.
     strides = value.stride()
     return tuple(sorted(range(value.dim()), key=lambda dim: -strides[dim]))
 
 
 class _GradientReplay(Replay):
-    """A replay in which values require a gradient where those of the model do."""
+    """A replay whose values require a gradient where those of the model do."""
 
     differentiates = True
 

@@ -1,4 +1,4 @@
-"""The stages of one process, and how a batch goes through them."""
+"""The stages of one process, and the steps that they take part in."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from torch.distributed.pipelining import PipelineStage
 
 Loss = Callable[[Any, Any], torch.Tensor]
-"""Takes the outputs of the model and the target of one microbatch."""
+"""A loss of the model's outputs and the target of one microbatch."""
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineSettings:
-    """How a pipeline runs; see :func:`fx_bridge.pipeline.build.build_pipeline_stage`."""
+    """The settings of a pipeline; see :func:`fx_bridge.pipeline.build.build_pipeline_stage`."""
 
     microbatches: int
     schedule: Schedule
@@ -44,22 +44,22 @@ class PipelineSettings:
 
 
 class PipelineRank:
-    """The stages that one process runs; see :func:`~fx_bridge.pipeline.build.build_pipeline_stage`.
+    """The stages of one process; see :func:`~fx_bridge.pipeline.build.build_pipeline_stage`.
 
     Attributes
     ----------
     rank : int
-        Of this process in its group: the place of its device in the plan.
+        Of this process in its group: the index of its device in the plan.
     device : torch.device
-        Where the stages run.
+        Device of the stages.
     interfaces : StageInterfaces
         Of the whole pipeline.
     stages : tuple of torch.distributed.pipelining.PipelineStage
-        Of this rank, one for each round.
+        Of this rank, one for each chunk.
     schedule : torch schedule
-        That runs them.
+        Runs the stages.
     inputs : tuple of str
-        Graph inputs that this rank reads; one that reads none may call :meth:`step` without.
+        Graph inputs that this rank reads; if there are none, it may call :meth:`step` without any.
     losses : tuple of torch.Tensor
         Of the microbatches of the last step, on the last rank; else empty.
     """
@@ -104,7 +104,7 @@ class PipelineRank:
 
     @property
     def is_last(self) -> bool:
-        """Whether this rank returns the outputs."""
+        """True if this rank returns the outputs."""
         return self.rank == len(self.interfaces.devices) - 1
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
@@ -123,37 +123,37 @@ class PipelineRank:
             yield parameter
 
     def step(self, *args: Any, target: Any = None, **kwargs: Any) -> Any:
-        """Run one batch through the pipeline; with a loss, also backward.
+        """Run one batch forward through the pipeline, and backward if there is a loss.
 
         Every rank must call it.
 
         Parameters
         ----------
         *args, **kwargs
-            Inputs of the model, on any device: all microbatches, each of the size with which the
-            model was captured, one behind the other. A rank takes what its stages read.
+            Inputs of the model, on any device: all microbatches, concatenated, each of the size at
+            the capture. A rank only uses the inputs that its stages read.
         target : optional
             Tensor, or structure of tensors, with the samples of the batch along dimension 0, for
-            the loss; the last rank takes it.
+            the loss; used by the last rank.
 
         Returns
         -------
         Any
-            On the last rank what the model returns for the whole batch, else None.
+            On the last rank the model's results for the whole batch, else None.
 
         Raises
         ------
         PartitionError
-            If the inputs or the target are not such a batch, or autocast is not as at the capture.
-            Nothing was sent then; other ranks wait until this process ends, or until the time limit
-            of the process group, and raise the same with the number of this rank.
+            If the inputs or the target are not such a batch, or autocast differs from the capture.
+            Nothing has been sent; other ranks wait until this process ends, or until the timeout of
+            the process group, and raise the same error with the number of this rank.
         """
         self._failures.begin()
         try:
             return self._step(args, kwargs, target)
         except Exception as error:
             failure = self._failures.to_raise(error)
-        # Outside: what it was raised for, such as a closed connection, is no part of it.
+        # Outside the except block: its cause, such as a closed connection, is not shown.
         raise failure
 
     def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any], target: Any) -> Any:
@@ -183,7 +183,7 @@ class PipelineRank:
         return merge_chunks(outputs, self._specs.outputs)
 
     def _check_precision(self) -> None:
-        """Raise PartitionError where autocast would make values of other sizes than planned."""
+        """Raise PartitionError if autocast would change the sizes of values since the plan."""
         planned = self._planned_precision
         here = autocast_dtypes((self._settings.device.type,))
         if {*planned.values()} != {*here.values()}:
@@ -194,7 +194,7 @@ class PipelineRank:
             )
 
     def _loss(self, _: Any, number: torch.Tensor) -> torch.Tensor:
-        """Return the loss of a microbatch; what torch gives is no output but its number."""
+        """Return the loss of a microbatch, of which torch passes the number as the target."""
         loss_fn = self._settings.loss_fn
         assert loss_fn is not None
         data, index = self._data, int(number)
@@ -218,8 +218,8 @@ def _pipeline_stage(
     from torch.distributed.pipelining import PipelineStage
 
     position = module.position
-    # With both given on every rank, torch runs nothing to find them out: an extra forward pass
-    # would move the running statistics of BatchNorm.
+    # With both given on every rank, torch runs no extra forward pass to infer them, which would
+    # update the running statistics of BatchNorm.
     inputs, outputs = (
         tuple(module.passed[name].example() for name in names)
         for names in (position.receives, position.sends)
@@ -236,7 +236,7 @@ def _pipeline_stage(
 
 
 def _torch_schedule(stages: Sequence[PipelineStage], settings: PipelineSettings, loss: Loss) -> Any:
-    """Return the schedule that runs `stages`: one, or one for each of several rounds."""
+    """Return the schedule of `stages`, one for each chunk."""
     from torch.distributed.pipelining import (
         Schedule1F1B,
         ScheduleGPipe,

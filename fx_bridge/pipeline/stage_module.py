@@ -1,7 +1,8 @@
-"""One position of a pipeline as a module: run its stage, pass on what later ones need."""
+"""One position of a pipeline as a module, which runs its stage and relays values."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,16 +18,16 @@ from fx_bridge.split.reader import returned_values
 
 @dataclass(slots=True)
 class StepData:
-    """What one step of a rank takes from the caller, and gives back, by microbatch.
+    """Inputs and outputs of one step of a rank, by microbatch.
 
     Attributes
     ----------
     inputs : list of mapping of str to Any
         Values of the graph inputs, by name of the placeholder.
     targets : list
-        What the loss compares the outputs with; on the last rank.
+        Targets of the loss, on the last rank.
     outputs : list
-        What the model returns, on the last rank.
+        Results of the model, on the last rank.
     """
 
     inputs: list[Mapping[str, Any]] = field(default_factory=list)
@@ -35,36 +36,36 @@ class StepData:
 
 
 class StageModule(nn.Module):
-    """What a ``PipelineStage`` runs at one position.
+    """The module of a ``PipelineStage`` at one position.
 
-    ``forward`` takes what the position before sends and, as ``microbatch``, the number of the
-    microbatch in a tensor. torch's schedules would hand all ranks the same inputs, tensors only,
-    and cut the target along dimension 0; by the number each finds what it needs in `step`.
+    ``forward`` takes the values sent by the previous position and, as ``microbatch``, the number of
+    the microbatch in a tensor. torch's schedules would pass the same inputs, tensors only, to all
+    ranks and split the target along dimension 0; here the number selects them in `step`.
 
-    A value that is received and sent on is the received tensor itself: a leaf, in which autograd
-    adds the gradient that comes back from later positions to that of its readers here.
+    A relayed value is the received tensor itself: a leaf, in which autograd adds the gradient from
+    later positions to that of its readers here.
 
     Parameters
     ----------
     position : PipelinePosition
-        What this place in the pipeline receives, runs and sends.
+        Its place in the chain.
     stage : torch.fx.GraphModule or None
         The child of the split that runs there, or a copy of it.
     split : torch.fx.GraphModule
         Holds the weights that the graph returns unchanged.
     passed : mapping of str to PassedValue
-        How values travel.
+        Formats of the sent values.
     step : StepData
         Shared by the positions of a rank; filled anew for every step.
     is_last : bool
-        The graph ends here: outputs go to `step`, and nothing is returned.
+        The graph ends here: outputs are stored in `step`, and nothing is returned.
 
     Attributes
     ----------
     stage : torch.fx.GraphModule or None
-        None where values only pass through.
+        None if values are only relayed.
     weights : torch.nn.Module
-        What the graph returns unchanged and `stage` does not hold.
+        Weights that the graph returns unchanged and `stage` does not hold.
     """
 
     def __init__(
@@ -92,19 +93,16 @@ class StageModule(nn.Module):
         self._returned = returned_values(split) if is_last else {}
 
     def _owner_of(self, path: str, split: fx.GraphModule) -> tuple[nn.Module, str]:
-        """Return where the weight at `path` is held; where no stage does, here."""
+        """Return the module that holds the weight at `path`: the stage, else `weights`."""
         if self.stage is not None:
-            try:
+            with contextlib.suppress(AttributeError):
                 attribute_at(self.stage, path)
-            except AttributeError:
-                pass
-            else:
                 return self.stage, path
         adopt(self.weights, split, [path])
         return self.weights, path
 
     def forward(self, *received: torch.Tensor, microbatch: torch.Tensor) -> tuple[Any, ...]:
-        """Run one microbatch; return what is sent, in the order of ``position.sends``."""
+        """Run one microbatch; return the values to send, in the order of ``position.sends``."""
         number = int(microbatch)
         raw = dict(zip(self.position.receives, received, strict=True))
         values: dict[str, Any] = {name: self.passed[name].unpacked(t) for name, t in raw.items()}
@@ -132,7 +130,10 @@ class StageModule(nn.Module):
 
 
 def _filled(item: Any, values: Mapping[fx.Node, Any]) -> Any:
-    """Return the arguments of an output node with values for nodes, as generated code would."""
+    """Return the arguments of an output node with nodes replaced by values.
+
+    Containers keep their types, as in generated code; ``map_arg`` would make them immutable.
+    """
     if isinstance(item, fx.Node):
         return values[item]
     if isinstance(item, tuple):

@@ -1,4 +1,4 @@
-"""Split the batch of a step into what every microbatch of a rank takes."""
+"""The batch of a step, split into the inputs and targets of a rank's microbatches."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from solver import PartitionError
 
 
 class BatchSplitter:
-    """Splits inputs and targets.
+    """Split inputs and targets into microbatches.
 
     Parameters
     ----------
     captured : CapturedGraph
         At the size of one microbatch.
     names : iterable of str
-        Of the graph inputs that are wanted.
+        Graph inputs that are wanted.
     specs : ChunkSpecs or None
-        Of a batch; None for one microbatch, which is taken as it is.
+        Of a batch; None for one microbatch, which is not split.
     device : torch.device
-        To which everything goes.
+        Destination of all tensors.
     training : bool
-        Gradients are computed, but none of inputs.
+        Gradients are computed, except those of inputs.
     calls : CapturedCalls, optional
         Refuses numbers and flags for which the graph was not captured.
     """
@@ -62,8 +62,8 @@ class BatchSplitter:
         Raises
         ------
         PartitionError
-            If they are not shaped like the example, times the number of microbatches, or forward
-            would do something else with them.
+            If they are not shaped like the example, times the number of microbatches, or the
+            model would take another path than the captured one.
         """
         found: list[dict[str, Any]] = [{} for _ in range(self._microbatches)]
         if not args and not kwargs and not self._names:
@@ -73,7 +73,7 @@ class BatchSplitter:
         values = placeholder_values(self._captured, args, kwargs)
         if self._calls is not None:
             self._calls.check_step(values)
-        # What *args collects beyond its first value has no placeholder of its own.
+        # Values after the first one of *args have no placeholder of their own.
         for node, value, spec in zip(self._placeholders, values, self._specs, strict=False):
             if node.name in self._names:
                 for inputs, part in zip(found, self._parts(node, value, spec), strict=True):
@@ -86,7 +86,7 @@ class BatchSplitter:
         Raises
         ------
         PartitionError
-            If a tensor has no equal parts there.
+            If a tensor cannot be split into equal parts.
         """
         leaves, structure = pytree.tree_flatten(target)
         pieces = [self._target_pieces(leaf) for leaf in leaves]
@@ -146,5 +146,5 @@ class BatchSplitter:
 def _transposed(
     pieces: Sequence[Sequence[Any]], structure: pytree.TreeSpec, count: int
 ) -> list[Any]:
-    """Return `count` structures, of which number i has piece i of every leaf."""
+    """Return `count` structures; number i has piece i of every leaf."""
     return [pytree.tree_unflatten([piece[i] for piece in pieces], structure) for i in range(count)]

@@ -1,4 +1,4 @@
-"""Weights that several ranks hold: their gradients are summed, so that all copies stay equal."""
+"""Sums of gradients of weights that several ranks hold, which keep all copies equal."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import nn
 
 
 class GradientSum:
-    """Sums the gradients of shared parameters over the ranks that hold them.
+    """Sum the gradients of shared parameters over the ranks that hold them.
 
     Parameters
     ----------
     parameters : sequence of (torch.nn.Parameter, tuple of int)
-        Those of this rank, each with all the ranks of `group` that hold a copy, in ascending
-        order. All ranks name the parameters in one order.
+        Those of this rank, each with all ranks of `group` that hold a copy, in ascending order. All
+        ranks list the parameters in one order.
     rank : int
         Of this process.
     group : torch.distributed.ProcessGroup, optional
@@ -24,11 +24,10 @@ class GradientSum:
 
     Notes
     -----
-    The first rank that holds a parameter adds up, in the order of the ranks, and sends the sum
-    to the others: equal bits everywhere, so that equal copies are equal after equal steps of an
-    optimiser. A parameter to which no gradient came on any rank has none afterwards. Messages
-    between pairs of ranks need no process groups of their own, which all ranks would have to
-    make together.
+    The first rank that holds a parameter adds the gradients in rank order and sends the sum to the
+    others: bits are equal everywhere, so equal copies stay equal after equal optimiser steps. A
+    parameter without a gradient on any rank has none afterwards. Messages between pairs of ranks
+    need no process groups of their own, which all ranks would have to create together.
     """
 
     def __init__(
@@ -43,7 +42,7 @@ class GradientSum:
         self._before: list[torch.Tensor | None] = []
 
     def set_aside(self) -> None:
-        """Take away the gradients of earlier steps, which are sums already."""
+        """Remove the gradients of earlier steps, which are sums already."""
         self._before = [parameter.grad for parameter, _ in self._parameters]
         for parameter, _ in self._parameters:
             parameter.grad = None

@@ -1,4 +1,4 @@
-"""Put the stages of a split together again, for those who have the split alone."""
+"""The captured graph of a split, put together from its stages."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from solver import PartitionError
 
 
 def captured_of(split: fx.GraphModule) -> CapturedGraph:
-    """Return the captured graph of which `split` is a split, with its operators in stage order.
+    """Return the captured graph of `split`, with its operators in stage order.
 
     Parameters
     ----------
     split : torch.fx.GraphModule
-        What :func:`~fx_bridge.split.by_plan.split_by_plan` returned.
+        From :func:`~fx_bridge.split.by_plan.split_by_plan`.
 
     Returns
     -------
     CapturedGraph
-        Names, values and weights are those of the graph that was split. What no operator reads
-        is left out, names of tied weights too, and so are the example inputs.
+        Names, values and weights are those of the graph that was split. Weights, and names of tied
+        weights, that no operator reads are left out, and so are the example inputs.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def captured_of(split: fx.GraphModule) -> CapturedGraph:
         if node.op in ("get_attr", "call_module"):
             attributes[str(node.target)] = attribute_at(owner, str(node.target))
         if node.op == "get_attr" and node.name in weights:
-            # Several stages read it; the captured graph had one node for them.
+            # Several stages read it; the captured graph has one node.
             return weights[node.name]
         made_of = graph.create_node(
             node.op,

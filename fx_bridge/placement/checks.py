@@ -1,7 +1,4 @@
-"""What a split is asked to be placed on: whether this machine has it, and what lives where.
-
-Everything is checked before a tensor is moved.
-"""
+"""Checks of the arguments of a placement, before any tensor is moved."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from solver.model.checks import check_positive
 from solver.model.text import shown
 
 _NOT_HERE: Final = (RuntimeError, AssertionError, ImportError, NotImplementedError)
-"""What torch raises for devices that it was not built for, or that are not there."""
+"""Errors of torch for devices that are absent or that it was not built for."""
 
 
 def checked_stages(split: object) -> dict[str, fx.GraphModule]:
@@ -80,7 +77,7 @@ def device_here(wanted: object, planned: str) -> torch.device:
     except RuntimeError:
         raise PartitionError(f"{which} is no device of torch; {remedy}") from None
     try:
-        # With the index of what is meant by "cuda".
+        # Resolves the index of "cuda".
         found = torch.empty(0, device=device).device
     except _NOT_HERE:
         raise PartitionError(
@@ -90,7 +87,6 @@ def device_here(wanted: object, planned: str) -> torch.device:
 
 
 def _machine() -> list[str]:
-    """Return the names of the devices that this machine has."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     count = torch.accelerator.device_count() if accelerator is not None else 0
     return ["cpu", *(f"{accelerator}:{index}" for index in range(count))]
@@ -119,7 +115,7 @@ def check_values(
     device_of: Mapping[str, torch.device],
     weights: str | os.PathLike[str] | None,
 ) -> None:
-    """Raise PartitionError where a value would have to leave the meta device."""
+    """Raise PartitionError if a value would have to leave the meta device."""
     real = [device for device in device_of.values() if device.type != "meta"]
     if real and len(real) < len(device_of):
         raise PartitionError(
@@ -154,7 +150,7 @@ def check_files(split: fx.GraphModule, weights: str | os.PathLike[str]) -> None:
 def check_streamed(
     streamed: object, slots: object, placed: Sequence[Mapping[str, torch.device]]
 ) -> None:
-    """Raise PartitionError unless stages of these names can be streamed.
+    """Raise PartitionError unless the stages named in `streamed` can be streamed.
 
     Parameters
     ----------
@@ -188,7 +184,7 @@ def check_streamed(
 def checked_output_device(
     wanted: str | torch.device | None, device_of: Mapping[str, torch.device], home: torch.device
 ) -> torch.device | None:
-    """Return where results go; None where they stay where they are made."""
+    """Return the device of the results, or None if they stay where they are made."""
     on_meta = any(device.type == "meta" for device in device_of.values())
     if wanted is None:
         return None if on_meta or home.type == "meta" else home

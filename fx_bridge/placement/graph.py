@@ -1,7 +1,6 @@
-"""The graph of a placed model: the calls of the stages, with the transfers between them.
+"""The graph of a placed model: that of the split, with transfers between the stage calls.
 
-It is the graph of the split with nodes added, so that what travels, where to and when can be
-read in ``placed.code``.
+``placed.code`` shows every transfer, its destination and its place in the order of issue.
 """
 
 from __future__ import annotations
@@ -32,23 +31,23 @@ from fx_bridge.placement.transfers import (
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where everything of a split runs and lives.
+    """The devices of a split's stages, weights and results.
 
     Attributes
     ----------
     devices : mapping of str to torch.device
         Of each stage by name, in stage order.
     home : torch.device
-        Where the model was captured. Values that it has elsewhere are not moved.
+        Device on which the model was captured. Values that it has elsewhere are not moved.
     output_device : torch.device or None
-        Where results go; None leaves them where they are made.
+        Device of the results; None leaves them where they are made.
     borrowed : mapping of str to mapping
-        For stages that read parameters of other devices: from the path of each in the stage to
-        its name in the placed model where it lives, ``"submod_0.wte.weight"``.
+        By stage, parameters that it reads from other devices: the path of each in the stage, with
+        its name in the placed model, ``"submod_0.wte.weight"``.
     copied : mapping of str to collection of str
-        For stages that have copies of parameters of other devices: the paths of these.
+        By stage, the paths of its copies of parameters of other devices.
     weights : mapping of str to torch.device
-        Where the root's own tensors are, by path.
+        Devices of the root's own tensors, by path.
     streamed : collection of str
         Stages that run on copies of weights in host memory.
     """
@@ -63,16 +62,16 @@ class Places:
 
 
 def placed_graph(split: fx.GraphModule, places: Places) -> fx.Graph:
-    """Return the graph of a placed model, whose stages bear the names that they have in `split`.
+    """Return the graph of a placed model, with the stage names of `split`.
 
     Notes
     -----
-    A value leaves for every other device that reads it when the stage that makes it has been
-    called, each device once; a graph input leaves when a stage first reads it. Calls are issued
-    in stage order, but for one thing: a stage on the host blocks whoever calls it, and stages
-    on accelerators do not. So accelerators are given all the work that is ready before the host
-    starts on its own. Each device runs its stages in stage order, and so do all accelerators
-    together: random numbers are drawn in the same order from each generator.
+    A value is sent once to every other device that reads it, right after the call of its stage; a
+    graph input is sent when a stage first reads it. Calls are issued in stage order with one
+    exception: a stage on the host blocks its caller and stages on accelerators do not, so
+    accelerators get all ready work before the host starts its own. Each device runs its stages in
+    stage order, and so do all accelerators together: random numbers are drawn in the same order
+    from each generator.
     """
     return _Writer(split, places).write()
 
@@ -83,12 +82,12 @@ class _Writer:
     places: Places
     graph: fx.Graph = field(default_factory=fx.Graph)
     made: dict[fx.Node, fx.Node] = field(default_factory=dict)
-    """Node of the split's graph to the node of this graph with the same value."""
+    """Node of this graph with the value of each node of the split's graph."""
     device_of: dict[fx.Node, torch.device | None] = field(default_factory=dict)
-    """Where the value of a node of the split's graph is made; None: the caller knows."""
+    """Device on which the value of a node of the split's graph is made; None: the caller's."""
     arrivals: dict[tuple[fx.Node, torch.device], fx.Node] = field(default_factory=dict)
     sent: dict[tuple[fx.Node, torch.device], fx.Node] = field(default_factory=dict)
-    """What is on its way to the host."""
+    """Pending copies to the host."""
     lent: dict[tuple[str, torch.device], fx.Node] = field(default_factory=dict)
 
     def write(self) -> fx.Graph:
@@ -108,7 +107,6 @@ class _Writer:
         return self.graph
 
     def _copy(self, node: fx.Node, device: torch.device | None) -> fx.Node:
-        # Everything that is read stands before, so that arguments can be mapped.
         made = self.graph.node_copy(node, self.made.__getitem__)
         self.made[node], self.device_of[node] = made, device
         return made
@@ -139,7 +137,7 @@ class _Writer:
             self._depart(node, device)
 
     def _lent(self, name: str, device: torch.device) -> fx.Node:
-        """Return a parameter of another device on `device`; gradients go the same way back."""
+        """Return a parameter of another device on `device`; gradients are sent back."""
         key = name, device
         if key not in self.lent:
             weight = self.graph.get_attr(name)
@@ -156,7 +154,7 @@ class _Writer:
     # -- values ----------------------------------------------------------------------------
 
     def _at(self, node: fx.Node, device: torch.device) -> fx.Node:
-        """Return the value of `node` as a stage on `device` reads it."""
+        """Return the value of `node` on `device`."""
         if self.device_of[node] == device or self._stays(node):
             return self.made[node]
         key = node, device
@@ -174,7 +172,7 @@ class _Writer:
         return self.graph.create_node("call_function", function, arguments, name=name)
 
     def _depart(self, node: fx.Node, source: torch.device) -> None:
-        """Send what a stage has made to all devices that read it."""
+        """Send the value of `node` to all devices that read it."""
         readers = [user for user in node.users if user.op in ("call_module", "output")]
         for user in readers:
             if user.op == "output":
@@ -191,14 +189,14 @@ class _Writer:
                 )
 
     def _stays(self, node: fx.Node) -> bool:
-        """Return whether the model itself has the value elsewhere: lengths on the host, say."""
+        """Return True if the model itself has the value off its home: lengths on the host, say."""
         tensors = [v for v in tree_leaves(node.meta.get("val")) if isinstance(v, torch.Tensor)]
         return bool(tensors) and all(tensor.device != self.places.home for tensor in tensors)
 
     # -- the end ---------------------------------------------------------------------------
 
     def _write_back(self) -> None:
-        """Write inputs that a stage has written in place to the caller's tensors."""
+        """Copy inputs that a stage has written in place to the caller's tensors."""
         names = self.split.meta.get("written_inputs", ())
         written = [
             (self.made[node], arrived)
@@ -214,7 +212,6 @@ class _Writer:
 
     def _output(self) -> None:
         output = self.split.graph.output_node()
-
         lost = lost_backward(self.split)
 
         def result(read: fx.Node) -> fx.Node:
@@ -235,23 +232,22 @@ def _suffix(device: torch.device) -> str:
 def _issue_order(
     calls: Sequence[fx.Node], devices: Mapping[str, torch.device]
 ) -> Sequence[fx.Node]:
-    """Return calls of stages, given in stage order, in the order in which to issue them."""
+    """Return stage calls, given in stage order, in the order of issue."""
     host = [call for call in calls if devices[str(call.target)].type == "cpu"]
     others = [call for call in calls if call not in host]
     order: list[fx.Node] = []
     while host or others:
-        # An accelerator's next stage waits only for stages that come before it, and if all of
-        # these on accelerators have been issued, then for one on the host.
+        # An accelerator's next stage waits only for earlier stages. Once all earlier ones on
+        # accelerators have been issued, it waits for one on the host.
         ready = others and all(parent in order for parent in _parents(others[0]))
         order.append(others.pop(0) if ready else host.pop(0))
     return order
 
 
 def _parents(call: fx.Node) -> list[fx.Node]:
-    """Return the calls of the stages that a stage reads from."""
     parents = []
     for read in call.all_input_nodes:
-        # A stage's only result is the value of its call; else it is an element of it.
+        # A single result is the value of the call itself, several are its elements.
         source = read.args[0] if read.op == "call_function" else read
         if isinstance(source, fx.Node) and source.op == "call_module":
             parents.append(source)

@@ -1,7 +1,6 @@
-"""Ways from host memory to a device, on which copies run beside the work of the device.
+"""Links from host memory to a device, whose copies overlap with the device's work.
 
-A link copies in the order in which it is asked to, so that a load into a slot comes after an
-earlier one into the same slot.
+A link copies in the order of the requests, so loads into one slot never overtake each other.
 """
 
 from __future__ import annotations
@@ -17,47 +16,44 @@ Copies = Sequence[tuple[torch.Tensor, torch.Tensor]]
 
 
 class Link(Protocol):
-    """What loads slots of a device."""
+    """Loader of a device's slots."""
 
     def load(self, slot: int, copies: Copies) -> Any:
-        """Begin to copy into a slot once its last reader is done; return what to wait for."""
+        """Start to copy into a slot once its last reader is done; return a handle to wait for."""
         ...
 
     def arrive(self, load: Any) -> None:
-        """Let what the device is given from now on find a load there."""
+        """Order work issued to the device from now on after a load."""
         ...
 
     def leave(self, slot: int) -> None:
-        """Say that what the device was given so far is the last reader of a slot."""
+        """Mark the work issued to the device so far as the last reader of a slot."""
         ...
 
     def wait(self) -> None:
-        """Wait until all loads are there."""
+        """Wait until all loads are done."""
         ...
 
 
 def link_to(device: torch.device, slots: Sequence[torch.Tensor]) -> Link:
-    """Return a link to a device with these slots."""
+    """Return a link to the slots of a device."""
     return CudaLink(device, slots) if reads_pinned(device) else ThreadLink()
 
 
 def reads_pinned(device: torch.device) -> bool:
-    """Return whether copies to a device run beside its kernels if they come from pinned memory."""
-    # Fake tensors of a device that is not there have no streams.
+    """Return True if copies from pinned memory to a device overlap with its kernels."""
+    # Fake tensors of an absent device have no streams.
     return device.type == "cuda" and torch.cuda.is_available()
 
 
 class ThreadLink:
-    """A thread that copies within host memory, in the place of a link.
-
-    It ends when nothing refers to the link any longer, or with the interpreter.
-    """
+    """A thread that copies within host memory; it ends with the last reference to the link."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="fx_bridge-link")
 
     def load(self, slot: int, copies: Copies) -> Future[None]:
-        """Begin to copy. Whoever reads a slot in host memory is done when it returns."""
+        """Start to copy. Readers of a slot in host memory are synchronous, thus done already."""
         return self._thread.submit(_copy, copies)
 
     def arrive(self, load: Future[None]) -> None:
@@ -68,7 +64,7 @@ class ThreadLink:
         """Do nothing."""
 
     def wait(self) -> None:
-        """Wait for all that was begun."""
+        """Wait for all loads."""
         self._thread.submit(_copy, ()).result()
 
 
@@ -83,12 +79,12 @@ class CudaLink:
         for events in (self._arrived, self._left):
             events.extend(torch.cuda.Event() for _ in slots)  # type: ignore[no-untyped-call]
         for slot, memory in enumerate(slots):
-            # What had this memory before may still be at work, and a load when the slots are freed.
+            # Earlier users of this memory may still be running, and a load when slots are freed.
             self.leave(slot)
             memory.record_stream(self._stream)
 
     def load(self, slot: int, copies: Copies) -> torch.cuda.Event:
-        """Begin to copy on the stream."""
+        """Start to copy on the stream."""
         with torch.cuda.stream(self._stream):
             self._stream.wait_event(self._left[slot])
             _copy(copies)
@@ -96,7 +92,7 @@ class CudaLink:
         return self._arrived[slot]
 
     def arrive(self, load: torch.cuda.Event) -> None:
-        """Let the current stream wait; the host does not."""
+        """Let the current stream wait for a load; the host does not."""
         torch.cuda.current_stream(self._device).wait_event(load)
 
     def leave(self, slot: int) -> None:

@@ -1,4 +1,4 @@
-"""One process, several devices: a split whose stages run where the plan says."""
+"""A split whose stages run on several devices of one process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from fx_bridge.placement.checks import (
 )
 from fx_bridge.placement.graph import Places, placed_graph
 from fx_bridge.placement.placing import (
-    NOTHING_STREAMED,
     Placing,
     Streamed,
     TiedWeights,
@@ -39,20 +38,20 @@ from solver.model.text import shown
 
 
 class PlacedModel(CheckedModel):
-    """A split whose stages are on their devices; called like the model.
+    """A split with its stages on their devices; called like the model.
 
-    Made by :func:`place`. Its children are the stages, under the names and with the parameter
-    names that they have in the split, so that ``parameters()``, ``state_dict()`` and
-    ``load_state_dict()`` are those of the split; :meth:`model_state_dict` has the model's own
-    names. ``code`` shows the calls of the stages and every transfer between them. ``meta`` is
-    that of the split, ``meta["devices"]`` maps the name of each stage to its torch.device, and
-    ``meta["streamed"]`` names the stages that run on copies of weights in host memory, which are
-    what ``parameters()`` and ``state_dict()`` give.
+    Made by :func:`place`. Its children are the stages, with the names and parameter names of the
+    split, so that ``parameters()``, ``state_dict()`` and ``load_state_dict()`` are those of the
+    split; :meth:`model_state_dict` has the model's own names. ``code`` shows the calls of the
+    stages and every transfer between them. ``meta`` is that of the split, with the torch.device of
+    each stage by name in ``meta["devices"]`` and the names of streamed stages in
+    ``meta["streamed"]``. ``parameters()`` and ``state_dict()`` give streamed weights in host
+    memory.
     """
 
     @property
     def devices(self) -> Mapping[str, torch.device]:
-        """The device of each stage by the stage's name, in stage order."""
+        """The device of each stage by name, in stage order."""
         devices: Mapping[str, torch.device] = self.meta["devices"]
         return devices
 
@@ -62,9 +61,9 @@ class PlacedModel(CheckedModel):
         Returns
         -------
         dict of str to torch.Tensor
-            Detached, each on its device, tied ones under each of their names;
-            ``model.load_state_dict(…)`` takes it. Weights that no operator reads are in no stage,
-            and not in here: where there are such, pass ``strict=False``.
+            Detached, each on its device, tied ones under each of their names, for
+            ``model.load_state_dict(…)``. Weights that no operator reads are in no stage and are
+            left out: pass ``strict=False`` if the model has any.
         """
         state = self.state_dict()
         names: NameMap = self.meta["name_map"]
@@ -75,7 +74,7 @@ class PlacedModel(CheckedModel):
         }
 
     def load_model_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Copy parameters and buffers in, given under their names in the model.
+        """Copy in parameters and buffers, given under their names in the model.
 
         Parameters
         ----------
@@ -85,8 +84,8 @@ class PlacedModel(CheckedModel):
         Raises
         ------
         PartitionError
-            In one line, before anything is written: a name is missing or not one of the
-            model's, or a shape is another one.
+            In one line, before anything is written: a name is missing or unknown to the model, or
+            a shape differs.
         """
         own = self.state_dict()
         names: NameMap = self.meta["name_map"]
@@ -115,12 +114,12 @@ class PlacedModel(CheckedModel):
                         own[place].copy_(tensor)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Load a state as any module does, when no weight is on its way to a device."""
+        """Load a state as any module does, once pending loads of streamed weights are done."""
         wait_for_loads(self.children())
         return super().load_state_dict(*args, **kwargs)
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
-        # Module.to, cuda, cpu, to_empty and half all come here; dtypes may change.
+        # Called by Module.to, cuda, cpu, to_empty and half; dtypes may change.
         if self.meta["streamed"]:
             raise PartitionError(
                 "the weights of a placed model with streamed stages keep their dtypes and places; "
@@ -152,76 +151,74 @@ def place(
     Parameters
     ----------
     split : torch.fx.GraphModule
-        What :func:`~fx_bridge.split.by_plan.split_by_plan` or ``result.split()`` returned. Not
-        changed.
+        From :func:`~fx_bridge.split.by_plan.split_by_plan` or ``result.split()``. Not changed.
     devices : str, torch.device or mapping of str to these, optional
-        One for all stages, such as ``"cpu"`` to rehearse a plan; or, from names of the plan's
-        devices to devices of torch, ``{"gpu0": "cuda:0"}``. Names that torch knows (``"cpu"``,
-        ``"cuda:1"``, ``"meta"``) stand for themselves unless they are mapped. Several may be
-        mapped to one device. ``"cpu:0"``, ``"cpu:1"``, … are places in host memory between which
-        values are copied as between devices.
+        One for all stages, such as ``"cpu"`` to rehearse a plan; or devices of torch by the plan's
+        device names, ``{"gpu0": "cuda:0"}``. Names that torch knows (``"cpu"``, ``"cuda:1"``,
+        ``"meta"``) stand for themselves unless mapped. Several names may share a device.
+        ``"cpu:0"``, ``"cpu:1"``, … are places in host memory; values are copied between them as
+        between devices.
     output_device : str or torch.device, optional
-        Where results are returned; by default where the model would have them. On the meta
-        device, and for a model that was captured there, results stay where they are made.
+        Device of the results, by default that of the model's results. On the meta device, and for
+        a model captured there, results stay where they are made.
     tied_weights : {"sum", "copy"}
-        Of a parameter that stages on several devices read. ``"sum"``: it stays one parameter, on
-        the device of its first reader; in every call it travels to the others, and gradients
-        come back the same way and add up. ``"copy"``: every device has a copy of its own, and
-        nothing travels; a call that would train a copy is refused.
+        Treatment of a parameter that stages on several devices read. ``"sum"``: it stays one
+        parameter on the device of its first reader; every call sends it to the others, and their
+        gradients are sent back and summed. ``"copy"``: every device has its own copy and nothing
+        is sent; a call that would train a copy is refused.
     copy : bool
         Also copy weights that are on their device already. By default these are shared with
         the split and the model, as the split shares its weights with the model.
     weights : path, optional
-        A folder that :func:`fx_bridge.checkpoint.stages.save_stages` wrote: each stage gets the
-        values of its file, read straight to its device. The model may be on the meta device then.
+        A folder written by :func:`fx_bridge.checkpoint.stages.save_stages`: the values of each
+        stage are read from its file straight to its device. The model may then be on the meta
+        device.
     streamed : collection of str
         Names of stages whose weights stay in host memory and are copied to their device in every
-        call, such as ``{"submod_1"}``; for inference alone.
+        call, such as ``{"submod_1"}``; for inference only.
     slots : int
-        How many streamed stages a device has room for at once: the one that runs, and those after
-        it, which are loaded meanwhile. Each slot is as large as the largest of them.
+        Streamed stages that a device holds at once: the one that runs, and the next ones, which
+        are loaded meanwhile. Each slot is as large as the largest of them.
 
     Returns
     -------
     PlacedModel
-        Takes and returns what the model does. Inputs may be on any device: each goes where it is
-        read, once per device. Make optimisers from its own parameters, after placing.
+        Called like the model. Inputs may be on any device: each is sent where it is read, once per
+        device. Make optimisers from its own parameters, after placing.
 
     Raises
     ------
     PartitionError
-        In one line, before anything is moved: a device is not on this machine or not known by
-        torch, stages on the meta device are mixed with others, weights have no values, the files
-        are of another plan, a weight cannot be streamed, or an argument is invalid.
+        In one line, before anything is moved: a device is not on this machine or unknown to torch,
+        stages on the meta device are mixed with others, weights have no values, the files are of
+        another plan, a weight cannot be streamed, or an argument is invalid.
 
     Notes
     -----
-    *Where weights go.* The model was captured on one device, its *home*: that of its
-    parameters. What the model has at home, the stages have on their devices, weights and
-    values alike; where the graph names that device (``torch.arange(8, device="cpu")``), the
-    stage names its own. What the model has elsewhere, such as lengths that a kernel wants on the
-    host, stays there. Buffers that several devices read are copied: one that is written has all
-    of its readers in one stage.
+    *Weights.* The model was captured on one device, its *home*: that of its parameters. Weights
+    and values that the model has at home are on the stage's device; where the graph names the home
+    (``torch.arange(8, device="cpu")``), the stage names its own device. Tensors that the model has
+    elsewhere, such as lengths that a kernel wants on the host, stay there. Buffers that several
+    devices read are copied: a written one has all of its readers in one stage.
 
-    *What waits.* One thread issues all work. Kernels on accelerators and copies to them are
-    asynchronous, so that stages that do not depend on each other run at the same time on different
-    accelerators, and stages on the host beside them; a copy waits for what was launched before
-    on the current streams of both devices. The host waits for values that it reads itself:
-    inputs of stages on ``"cpu"``, and results returned there. A copy from the host to an
-    accelerator is asynchronous only from pinned memory; such an input must not be overwritten
-    before the accelerator has read it. Plan devices mapped to one device run one after the other.
+    *Synchronisation.* One thread issues all work. Kernels on accelerators and copies to them are
+    asynchronous, so independent stages run at the same time on different accelerators, and stages
+    on the host beside them; a copy waits for earlier work on the current streams of both devices.
+    The host waits for values that it reads itself: inputs of stages on ``"cpu"``, and results
+    returned there. A copy from the host to an accelerator is asynchronous only from pinned memory;
+    do not overwrite such an input before the accelerator has read it. Plan devices mapped to one
+    device run one after the other.
 
-    *What is streamed.* Parameters, buffers and constants that streamed stages alone read on a
-    device, unless a stage writes them or the model returns them as they are: a cache stays on its
-    device, and so does a tied weight that another stage has there. The host has the truth: a slot
-    is loaded again if a weight was written after it was loaded. A call that would record gradients
-    is refused, and so are ``.half()`` and copies of the placed model.
+    *Streaming.* Streamed tensors are the parameters, buffers and constants that only streamed
+    stages read on a device, unless a stage writes them or the model returns them unchanged: a cache
+    stays on its device, and so does a tied weight that another stage has there. Host memory is
+    authoritative: a slot is loaded again if a weight was written after it was loaded. A call that
+    would record gradients is refused, and so are ``.half()`` and copies of the placed model.
 
-    *What the caller sees.* An input that a stage writes in place (a cache) is written back to
-    the caller's tensor at the end of the call, except on the meta device. Results are copies
-    where they travel: only in one place do they share memory with inputs and weights. Random
-    numbers come from the generator of each stage's device: on one device they are those of
-    the model.
+    *Results.* An input that a stage writes in place (a cache) is written back to the caller's
+    tensor at the end of the call, except on the meta device. Results sent to another device are
+    copies; others may share memory with inputs and weights. Random numbers come from the generator
+    of each stage's device: on a single device they are those of the model.
 
     Examples
     --------
@@ -265,16 +262,16 @@ def place_all(
 ) -> tuple[PlacedModel, ...]:
     """Put the stages of several splits of one model on their devices.
 
-    Parameters and buffers that two of them read on one device are there once: what one call writes
-    into a buffer, the next one reads, whichever split it calls, and what one writes no other may
-    read on another device. They share slots too: `streamed` names stages of any of the splits. With
-    ``tied_weights="sum"`` a parameter is one: the splits must first read it on the same device. All
-    arguments but `splits` are those of :func:`place`, and so are the errors.
+    Parameters and buffers that two splits read on one device are there once: a value that one call
+    writes into a buffer is read by the next call, of any split. A buffer that one split writes must
+    not be read by another on another device. The splits share slots too: `streamed` names stages of
+    any of them. With ``tied_weights="sum"`` the splits must first read a parameter on the same
+    device. All other arguments, and the errors, are those of :func:`place`.
 
     Parameters
     ----------
     splits : sequence of torch.fx.GraphModule
-        Of graphs that were captured from one model on one device.
+        Of graphs captured from one model on one device.
 
     Returns
     -------
@@ -308,7 +305,7 @@ def place_all(
     check_owners(placings)
     join_written(placings)
     check_streamed(streamed, slots, [placing.device_of for placing in placings])
-    travels = streamed_tensors(placings) if streamed else NOTHING_STREAMED
+    travels = streamed_tensors(placings) if streamed else {}
     for placing in placings:
         for name, paths in placing.streamed_paths(travels).items():
             check_streamable(name, placing.stages[name], paths)
@@ -321,14 +318,11 @@ def place_all(
     return found
 
 
-# -- the module ----------------------------------------------------------------------------
-
-
 def _placed(
     placing: Placing, output_device: torch.device | None, streamed: Streamed
 ) -> PlacedModel:
     split, home = placing.split, placing.placed.home
-    devices = {*placing.device_of.values(), *placing.lodged.values(), home}
+    devices = {*placing.device_of.values(), *placing.device_of_unread.values(), home}
     memos = {device: placing.placed.memo(device) for device in devices}
     result = PlacedModel(nn.Module(), fx.Graph(), "PlacedModel")
     for name, stage in placing.stages.items():
@@ -364,7 +358,7 @@ def _placed(
 def _stream(
     models: Sequence[PlacedModel], placings: Sequence[Placing], streamed: Streamed, slots: int
 ) -> None:
-    """Give every device its slots, and begin to load them."""
+    """Make the slots of every device, and start the first loads."""
     for device in streamed:
         cycles: list[dict[nn.Module, Sequence[str]]] = [
             {

@@ -1,11 +1,11 @@
-"""Which device has which tensor of a split, and which tensors travel to it in every call."""
+"""Placement of a split's tensors: on a device, or in host memory and streamed to it."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Literal
 
 import torch
 from torch import fx, nn
@@ -25,17 +25,15 @@ from fx_bridge.storages.mutations import memory_of
 from solver import PartitionError
 
 TiedWeights = Literal["sum", "copy"]
-"""What becomes of a parameter that stages on several devices read."""
+"""Treatment of a parameter that stages on several devices read."""
 
 Streamed = Mapping[torch.device, Collection[int]]
-"""Identities of the tensors of a split that travel to a device in every call."""
-
-NOTHING_STREAMED: Final[Streamed] = {}
+"""Identities of the tensors that every call copies to a device, by device."""
 
 
 @dataclass(slots=True)
 class Placing:
-    """A split whose tensors go to devices.
+    """The assignment of a split's tensors to devices.
 
     Attributes
     ----------
@@ -46,15 +44,15 @@ class Placing:
     device_of : mapping of str to torch.device
         Of each stage.
     placed : PlacedWeights
-        Where tensors are put; splits of one model share it.
+        The placed tensors, shared by the splits of one model.
     tied_weights : {"sum", "copy"}
         See :func:`fx_bridge.placement.model.place`.
     streams : collection of str
-        The stages whose weights are to travel.
+        Stages whose weights are to be streamed.
     owner : dict
-        The stage that first reads a tensor, by the tensor's identity.
-    lodged : dict
-        Where a tensor goes that no stage reads and another split has there, by its identity.
+        First stage that reads a tensor, by the tensor's identity.
+    device_of_unread : dict
+        Device of a tensor that no stage here reads and another split writes, by its identity.
     """
 
     split: fx.GraphModule
@@ -64,14 +62,14 @@ class Placing:
     tied_weights: TiedWeights
     streams: Collection[str] = ()
     owner: dict[int, str] = field(default_factory=dict)
-    lodged: dict[int, torch.device] = field(default_factory=dict)
+    device_of_unread: dict[int, torch.device] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, stage in self.stages.items():
             for tensor in tensors_within(stage):
                 self.owner.setdefault(id(tensor), name)
 
-    def load(self, folder: str | os.PathLike[str], streamed: Streamed = NOTHING_STREAMED) -> None:
+    def load(self, folder: str | os.PathLike[str], streamed: Streamed) -> None:
         """Read the tensors of all stages from their files."""
         plan = self.split.meta["plan"]
         for index, (name, stage) in enumerate(self.stages.items()):
@@ -81,21 +79,30 @@ class Placing:
             self.placed.load(stage, folder, position, device, ids, pin=reads_pinned(device))
 
     def held(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the tensors of each stage that its own device holds, or that travel to it."""
+        """Yield the tensors of each stage that its own device holds or streams."""
+        yield from self._tensors(borrowed=False)
+
+    def borrowed(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the tensors of each stage that every call sends from another device."""
+        yield from self._tensors(borrowed=True)
+
+    def _tensors(self, *, borrowed: bool) -> Iterator[tuple[str, torch.Tensor]]:
         for name, stage in self.stages.items():
             for tensor in tensors_within(stage):
-                if not self._is_lent(name, tensor):
+                is_shared = self.tied_weights == "sum" and isinstance(tensor, nn.Parameter)
+                owner = self.owner[id(tensor)] if is_shared else name
+                if borrowed == (self.device_of[owner] != self.device_of[name]):
                     yield name, tensor
 
     @property
     def returned(self) -> dict[str, torch.Tensor]:
-        """The tensors that the graph itself returns as they are, by path."""
+        """The tensors that the graph returns unchanged, by path."""
         paths = (str(node.target) for node in self.split.graph.find_nodes(op="get_attr"))
         return {path: attribute_at(self.split, path) for path in dict.fromkeys(paths)}
 
     @property
-    def alone(self) -> list[torch.Tensor]:
-        """The tensors that the graph returns as they are, and no stage reads."""
+    def unread(self) -> list[torch.Tensor]:
+        """The tensors that the graph returns unchanged and no stage reads."""
         return [tensor for tensor in self.returned.values() if id(tensor) not in self.owner]
 
     @property
@@ -104,20 +111,15 @@ class Placing:
         paths = self.split.meta.get("written_weights", ())
         return {path: attribute_at(self.split, path) for path in paths}
 
-    @property
-    def kept(self) -> set[int]:
-        """Identities of the tensors that cannot travel: written ones, and returned ones."""
-        return {id(tensor) for tensor in (*self.returned.values(), *self.written.values())}
-
     def device_at(self, tensor: torch.Tensor) -> torch.device:
-        """Return where a tensor of the split is owned."""
+        """Return the device that owns a tensor of the split."""
         owner = self.owner.get(id(tensor))
         if owner is None:
-            return self.lodged.get(id(tensor), self.placed.home)
+            return self.device_of_unread.get(id(tensor), self.placed.home)
         return self.device_of[owner]
 
     def elsewhere(self) -> dict[str, dict[str, str]]:
-        """Return, by stage, its parameters that another device owns, with their names there."""
+        """Return, by stage, its parameters that another device owns, with the owner's names."""
         found: dict[str, dict[str, str]] = {}
         for name, stage in self.stages.items():
             for path, parameter in stage.named_parameters(remove_duplicate=False):
@@ -129,7 +131,7 @@ class Placing:
         return found
 
     def streamed_paths(self, streamed: Streamed) -> dict[str, tuple[str, ...]]:
-        """Return the paths of the tensors that travel, by stage; stages without are left out."""
+        """Return the paths of streamed tensors by stage; stages without any are left out."""
         found = {}
         for name in self.stages:
             ids = streamed.get(self.device_of[name], ()) if name in self.streams else ()
@@ -139,21 +141,9 @@ class Placing:
                 found[name] = paths
         return found
 
-    def lent(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the tensors of each stage that come from another device in every call."""
-        for name, stage in self.stages.items():
-            for tensor in tensors_within(stage):
-                if self._is_lent(name, tensor):
-                    yield name, tensor
-
-    def _is_lent(self, name: str, tensor: torch.Tensor) -> bool:
-        if self.tied_weights == "copy" or not isinstance(tensor, nn.Parameter):
-            return False
-        return self.device_of[self.owner[id(tensor)]] != self.device_of[name]
-
 
 def check_owners(placings: Sequence[Placing]) -> None:
-    """Refuse parameters that stay one where splits first read them on different devices."""
+    """Refuse shared parameters that two splits first read on different devices."""
     device_of: dict[int, torch.device] = {}
     for placing in placings:
         if placing.tied_weights == "copy":
@@ -171,14 +161,14 @@ def check_owners(placings: Sequence[Placing]) -> None:
 
 
 def join_written(placings: Sequence[Placing]) -> None:
-    """Let what one split writes be one tensor for all of them.
+    """Let all splits share the tensors that one of them writes.
 
-    What another one returns as it is, and does not read, goes to where the writer has it.
+    A split that returns such a tensor without reading it gets the writer's.
 
     Raises
     ------
     PartitionError
-        If another one reads it on another device, where it would be a copy that stays as it was.
+        If a split reads one on another device, where it would be a stale copy.
     """
     written = {
         id(piece): (path, piece)
@@ -189,16 +179,16 @@ def join_written(placings: Sequence[Placing]) -> None:
     memories = {memory_of(piece) for _, piece in written.values()}
     pieces: dict[int, torch.Tensor] = {}
     devices: dict[int, set[torch.device]] = {}
-    lodgers: dict[int, list[tuple[Placing, torch.Tensor]]] = {}
+    unread: dict[int, list[tuple[Placing, torch.Tensor]]] = {}
     for placing in placings:
         held = [(tensor, placing.device_of[name]) for name, tensor in placing.held()]
-        for tensor, device in (*held, *((tensor, None) for tensor in placing.alone)):
+        for tensor, device in (*held, *((tensor, None) for tensor in placing.unread)):
             for piece in pieces_of(tensor).values():
                 if memory_of(piece) not in memories:
                     continue
                 pieces[id(piece)] = piece
                 if device is None:
-                    lodgers.setdefault(id(piece), []).append((placing, tensor))
+                    unread.setdefault(id(piece), []).append((placing, tensor))
                 elif piece.device == placing.placed.home or placing.placed.copy:
                     devices.setdefault(id(piece), set()).add(device)
     for group in overlapping(list(pieces.values())):
@@ -210,12 +200,12 @@ def join_written(placings: Sequence[Placing]) -> None:
                 f"weight {paths[0]!r} is written in one split and read on {one} and {other}, where "
                 "copies would differ; plan the splits alike, or give both devices one place"
             )
-        for placing, tensor in (each for piece in group for each in lodgers.get(id(piece), ())):
-            placing.lodged.update((id(tensor), device) for device in found)
+        for placing, tensor in (each for piece in group for each in unread.get(id(piece), ())):
+            placing.device_of_unread.update((id(tensor), device) for device in found)
 
 
 def place_tensors(placings: Sequence[Placing], streamed: Streamed) -> None:
-    """Put all tensors on their devices, and those that travel into host memory."""
+    """Put all tensors on their devices, and streamed ones into host memory."""
     placed = placings[0].placed
     held: dict[torch.device, list[torch.Tensor]] = {}
     at_host: list[tuple[torch.Tensor, torch.device]] = []
@@ -226,9 +216,9 @@ def place_tensors(placings: Sequence[Placing], streamed: Streamed) -> None:
                 at_host.append((tensor, device))
             else:
                 held.setdefault(device, []).append(tensor)
-        for tensor in placing.alone:
+        for tensor in placing.unread:
             held.setdefault(placing.device_at(tensor), []).append(tensor)
-    # One copy serves all devices; if one of them needs it pinned, it is.
+    # One copy serves all devices; it is pinned if one of them needs that.
     pin = any(reads_pinned(device) for _, device in at_host)
     placed.add([tensor for tensor, _ in at_host], HOST, pin=pin)
     for tensor, device in at_host:
@@ -236,20 +226,20 @@ def place_tensors(placings: Sequence[Placing], streamed: Streamed) -> None:
     for device, tensors in held.items():
         placed.add(tensors, device)
     for placing in placings:
-        for name, tensor in placing.lent():
+        for name, tensor in placing.borrowed():
             placed.share(tensor, placing.device_at(tensor), placing.device_of[name])
 
 
 def streamed_tensors(placings: Sequence[Placing]) -> Streamed:
-    """Return what travels: the tensors that streamed stages alone read on a device.
+    """Return the streamed tensors: those that only streamed stages read on a device.
 
-    What a stage writes does not, nor what the model returns, what is not where the model has its
-    parameters, and what overlaps with any of that.
+    Exceptions are tensors that a stage writes or the model returns unchanged, tensors off the
+    model's home, and those that overlap with any of these.
     """
     read: dict[torch.device, list[torch.Tensor]] = {}
     kept: dict[torch.device, set[int]] = {}
     for placing in placings:
-        never = placing.kept
+        never = {id(t) for t in (*placing.returned.values(), *placing.written.values())}
         for name, tensor in placing.held():
             device = placing.device_of[name]
             read.setdefault(device, []).append(tensor)
@@ -258,7 +248,7 @@ def streamed_tensors(placings: Sequence[Placing]) -> Streamed:
                 kept.setdefault(device, set()).add(id(tensor))
     found: dict[torch.device, set[int]] = {}
     for device, tensors in read.items():
-        # Every capture wraps a buffer in a tensor of its own: memory says what is the same.
+        # Every capture wraps a buffer in a tensor of its own: compare by memory.
         pieces = {id(p): p for tensor in tensors for p in pieces_of(tensor).values()}
         stays = {
             id(p) for t in tensors if id(t) in kept.get(device, ()) for p in pieces_of(t).values()

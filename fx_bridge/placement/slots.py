@@ -1,4 +1,4 @@
-"""Memory of a device that weights from the host take in turn."""
+"""Device memory that is reused by streamed weights of the host."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from solver.offload.model import aligned_bytes
 
 
 class HostWeights:
-    """Weights in host memory that travel together, and where in a slot each of them goes.
+    """Weights in host memory that are loaded together, with their layout in a slot.
 
     Parameters
     ----------
     tensors : sequence of torch.Tensor
-        Each once. Those that overlap do so in a slot.
+        Distinct. Overlapping ones overlap in a slot too.
 
     Attributes
     ----------
     spans : sequence of tuple
-        Bytes to copy, and where in a slot they begin.
+        Bytes to copy, each with its offset in a slot.
     size_bytes : int
-        Of a slot that holds them.
+        Least size of a slot.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -53,11 +53,11 @@ class HostWeights:
 
     @property
     def versions(self) -> tuple[int, ...]:
-        """What changes when one of the tensors is written."""
+        """Version counters of the tensors; 0 for inference tensors, which have none."""
         return tuple(0 if p.is_inference() else p._version for p in self._pieces)
 
     def in_slot(self, memory: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return the tensors as they are in a slot, views of its memory."""
+        """Return the tensors as views of a slot's memory."""
         made = {id(p): within(memory, p, self._moved_by[id(p)]) for p in self._pieces}
         tensors = (
             with_pieces(tensor, {path: made[id(p)] for path, p in pieces_of(tensor).items()})
@@ -67,7 +67,7 @@ class HostWeights:
 
 
 def padding_bytes(weight: WeightStorage) -> int:
-    """Return what a weight takes in a slot beside its bytes."""
+    """Return the padding of a weight in a slot."""
     pieces = {
         id(piece): piece
         for tensor in weight.tensors
@@ -80,21 +80,21 @@ def padding_bytes(weight: WeightStorage) -> int:
 
 
 class Slots:
-    """Memory of a device, of the size of the largest weights that take it in turn.
+    """Equal slots of device memory, each large enough for any of `weights`.
 
     Parameters
     ----------
     device : torch.device
-        Which holds it for good.
+        Owner of the memory.
     count : int
-        How many slots.
+        Number of slots.
     weights : sequence of HostWeights
-        Whatever may be in a slot.
+        All weights that may be loaded.
     """
 
     def __init__(self, device: torch.device, count: int, weights: Sequence[HostWeights]) -> None:
         size_bytes = max(each.size_bytes for each in weights)
-        # Memory for good also where a caller is in inference mode.
+        # The memory outlives an inference mode of the caller.
         with torch.inference_mode(False), torch.no_grad():
             self.memory = tuple(
                 torch.empty(size_bytes, dtype=torch.uint8, device=device) for _ in range(count)
@@ -114,18 +114,18 @@ class Slots:
         self._memories = {memory_of(memory) for memory in self.memory}
 
     def views(self, weights: HostWeights, slot: int) -> tuple[torch.Tensor, ...]:
-        """Return `weights` as they are in a slot, in their order."""
+        """Return the views of `weights` in a slot."""
         views = self._views[weights, slot]
         for view, tensor in zip(views, weights.tensors, strict=True):
-            # Some kernels are chosen by it, also where no gradients are recorded.
+            # It selects some kernels even where no gradients are recorded.
             if view.requires_grad != tensor.requires_grad:
                 view.requires_grad_(tensor.requires_grad)
         return views
 
     def copies(self, weights: HostWeights, slot: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return what is to be copied to load `weights` into a slot: destinations and sources."""
+        """Return the copies that load `weights` into a slot: destinations and sources."""
         return self._copies[weights, slot]
 
     def has(self, tensor: torch.Tensor) -> bool:
-        """Return whether the memory of a slot holds values of `tensor`."""
+        """Return True if a slot holds values of `tensor`."""
         return any(memory_of(part) in self._memories for part in parts_of(tensor).values())

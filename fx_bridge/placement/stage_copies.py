@@ -1,8 +1,7 @@
-"""Copies of stages for devices of their own: the same graph, other tensors.
+"""Copies of stages for other devices, which differ from them in tensors and devices alone.
 
-``copy.deepcopy`` of a ``GraphModule`` makes persistent buffers of all that its graph reads and
-forgets which of its parts are in training mode; here a copy differs from its stage in tensors
-and devices alone.
+``copy.deepcopy`` of a ``GraphModule`` registers all attributes that its graph reads as persistent
+buffers and forgets the training modes of its submodules.
 """
 
 from __future__ import annotations
@@ -25,28 +24,28 @@ _KINDS: Final = (RecomputingStage, GraphOfOneMode)
 def copied_stage(
     stage: fx.GraphModule, memo: dict[int, Any], home: torch.device, device: torch.device
 ) -> fx.GraphModule:
-    """Return `stage` as it runs on `device`.
+    """Return a copy of `stage` that runs on `device`.
 
     Parameters
     ----------
     stage : torch.fx.GraphModule
         Not changed.
     memo : dict
-        What takes the place of each tensor, by the identity of the tensor. Modules that are
-        called as a whole are added to it, so that stages which share one do so afterwards.
+        Replacement of each tensor, by the tensor's identity. Modules that are called as a whole
+        are added to it, so that the copies of stages share those that the stages share.
     home : torch.device
-        On which the graph was captured: where the graph names it, as in ``torch.arange(8,
-        device="cpu")``, the copy names `device`.
+        Device of the capture: where the graph names it, as in ``torch.arange(8, device="cpu")``,
+        the copy names `device`.
     device : torch.device
-        Where the copy runs.
+        Device of the copy.
     """
     made = _copied(stage, memo)
     if device.type == "cpu":
-        # Places in host memory are one device to whoever makes a tensor or asks for its device.
+        # Tensors in any place of host memory are on the device "cpu".
         device = torch.device("cpu")
     if device != home:
         for part in made.modules():
-            # Also the bodies of regions, which are attributes of the stage.
+            # Includes the bodies of regions, which are attributes of the stage.
             if isinstance(part, fx.GraphModule):
                 _retarget(part, home, device)
     return made
@@ -55,7 +54,7 @@ def copied_stage(
 def adopt_copies(
     destination: nn.Module, source: nn.Module, paths: Iterable[str], memo: dict[int, Any]
 ) -> None:
-    """Register what takes the place of the tensors of `source` at `paths` in `destination`."""
+    """Register in `destination` the replacements of the tensors of `source` at `paths`."""
     paths = tuple(paths)
     adopt(destination, source, paths)
     for path in paths:
@@ -68,10 +67,10 @@ def adopt_copies(
 
 
 def _copied(module: fx.GraphModule, memo: dict[int, Any]) -> fx.GraphModule:
-    # A constructor that is given the graph copies attributes in its own way.
+    # The constructor would copy attributes in its own way if it were given the graph.
     kind = next(k for k in (*_KINDS, fx.GraphModule) if isinstance(module, k))
     made = kind(nn.Module(), fx.Graph(), type(module).__name__)
-    # Bodies of regions, and stages of a split that was split again; the innermost first.
+    # Bodies of regions, and stages of a split that was split again; innermost first.
     inner = [part for part in module.modules() if isinstance(part, fx.GraphModule)][1:]
     for part in reversed(inner):
         if id(part) not in memo:
@@ -94,7 +93,7 @@ def _copied(module: fx.GraphModule, memo: dict[int, Any]) -> fx.GraphModule:
 
 
 def _retarget(module: fx.GraphModule, home: torch.device, device: torch.device) -> None:
-    """Write `device` wherever the graph of `module` names `home`."""
+    """Replace `home` by `device` in the graph of `module`."""
     for node in module.graph.nodes:
         if node.op not in ("call_function", "call_method"):
             continue
@@ -111,12 +110,12 @@ def _retarget(module: fx.GraphModule, home: torch.device, device: torch.device) 
 
 
 def _names(home: torch.device, device: torch.device, *, type_only: bool) -> dict[Any, Any]:
-    """Return what each way to write `home` becomes; autocast takes types of devices."""
+    """Return the replacement of each spelling of `home`; autocast takes device types."""
     if type_only and device.type == "meta":
-        # Not known to autocast, which leaves the dtypes of meta tensors alone.
+        # Autocast does not know it and leaves the dtypes of meta tensors alone.
         return {}
     written = device.type if type_only else str(device)
     names: dict[Any, Any] = {home: device, str(home): written, home.type: written}
-    # Without an index, the device that was current when the model was captured.
+    # Without an index: the current device at the time of the capture.
     names[torch.device(home.type)] = device
     return names

@@ -1,8 +1,8 @@
 """Stages whose weights stay in host memory and are copied to their device in every call.
 
 Each device has slots of equal size and one link from the host. While a stage runs on the weights
-in one slot, those of the stages after it are loaded into the others; after the last stage come
-the first ones of the next call. Nothing is allocated in a call.
+in one slot, those of the next stages are loaded into the others; the last stage is followed by the
+first ones of the next call. A call allocates no memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from solver import PartitionError
 _KEY: Final = "streamed"
 
 Cycle = Mapping[nn.Module, Sequence[str]]
-"""Streamed stages of a placed model on one device in their order, with paths of what travels."""
+"""Streamed stages of a placed model on one device in order, with the paths of streamed weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +39,16 @@ class _Load:
 
 
 class WeightStream:
-    """Loads of one device: those that are on their way or wait for their reader.
+    """The loads of one device, pending or waiting for their reader.
 
     Parameters
     ----------
     device : torch.device
-        Where the slots are.
+        Owner of the slots.
     count : int
-        How many slots.
+        Number of slots.
     weights : sequence of HostWeights
-        All that may be loaded.
+        All weights that may be loaded.
     """
 
     def __init__(self, device: torch.device, count: int, weights: Sequence[HostWeights]) -> None:
@@ -58,10 +58,10 @@ class WeightStream:
         self._ahead: deque[_Load] = deque()
 
     def load(self, upcoming: Sequence[HostWeights]) -> None:
-        """Begin to load what comes next, as many as there are slots.
+        """Start to load the next weights, one for each slot at most.
 
-        What was loaded ahead and does not come next, or was written since, is dropped: after an
-        error, say, or where another model of the same weights was called.
+        Earlier loads are dropped if they do not come next or their weights were written since:
+        after an error, say, or a call of another model of the same weights.
         """
         for index, weights in enumerate(upcoming):
             versions = weights.versions
@@ -83,7 +83,7 @@ class WeightStream:
         arguments: Sequence[Any],
         upcoming: Sequence[HostWeights],
     ) -> Any:
-        """Call a stage on the weights that come first, and go on with those after them."""
+        """Call a stage on the first of `upcoming`, and load the others meanwhile."""
         self.load(upcoming[:-1])
         load = self._ahead.popleft()
         try:
@@ -92,7 +92,7 @@ class WeightStream:
             own = {path: views[index] for path, index in places.items()}
             with _casts_forgotten():
                 result = call_with_weights(stage, {**weights, **own}, arguments)
-            # A result that is a part of a weight, such as a token that is expanded.
+            # A result may be a view of a weight, such as an expanded token.
             return tree_map_only(torch.Tensor, self._apart, result)
         finally:
             self._link.leave(load.slot)
@@ -108,7 +108,7 @@ class WeightStream:
             return tensor
         if pieces_of(tensor).keys() != {""} or tensor.is_conj() or tensor.is_neg():
             return tensor.clone()
-        # With its strides: kernels round by them.
+        # Keep its strides: the rounding of kernels depends on them.
         return moved_together([tensor], tensor.device)[0]
 
     def __reduce__(self) -> NoReturn:
@@ -121,22 +121,22 @@ class WeightStream:
 class _StreamedStage:
     stream: WeightStream
     places: Mapping[str, int]
-    """Of what travels, by path: the index among the weights that come first."""
+    """Index of each streamed weight in the first of `upcoming`, by path."""
     own: Sequence[tuple[Slot, torch.Tensor]]
-    """Where the stage has what travels, in host memory."""
+    """The stage's streamed weights in host memory, with their attributes."""
     upcoming: tuple[HostWeights, ...]
-    """What a call loads, and what it begins to load for calls after it; one more than slots."""
+    """The stage's weights and those of the next stages; one more than slots."""
 
 
 def call_streamed(
     stage: fx.GraphModule, weights: Mapping[str, torch.Tensor], arguments: Sequence[Any]
 ) -> Any:
-    """Call a stage on copies of its weights, and with `weights` in place of others.
+    """Call a stage on streamed copies of its weights, with `weights` in place of others.
 
     Raises
     ------
     PartitionError
-        If gradients are to be recorded, or the stage has another tensor in place of a weight.
+        If gradients would be recorded, or a streamed weight was replaced by another tensor.
     """
     streamed: _StreamedStage = stage.meta[_KEY]
     if torch.is_grad_enabled():
@@ -159,7 +159,7 @@ def call_streamed(
 
 @contextmanager
 def _casts_forgotten() -> Iterator[None]:
-    """Let autocast keep no copy of a weight, which would outlive the values in the slot."""
+    """Disable the autocast cache, whose casts would outlive the values in a slot."""
     was_enabled = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
     try:
@@ -169,7 +169,7 @@ def _casts_forgotten() -> Iterator[None]:
 
 
 def check_streamable(name: str, stage: fx.GraphModule, paths: Sequence[str]) -> None:
-    """Raise PartitionError unless the weights of a stage at some paths are copied as bytes."""
+    """Raise PartitionError unless the stage's weights at `paths` can be copied as bytes."""
     remedy = f"leave {name!r} out of streamed"
     for module in stage.modules():
         if isinstance(module, nn.RNNBase):
@@ -189,16 +189,16 @@ def check_streamable(name: str, stage: fx.GraphModule, paths: Sequence[str]) -> 
 
 
 def stream_stages(device: torch.device, cycles: Sequence[Cycle], count: int) -> None:
-    """Let stages on one device run on copies of their weights, and begin with the first loads.
+    """Stream the weights of stages on one device, and start the first loads.
 
     Parameters
     ----------
     device : torch.device
-        Of all of them.
+        Device of all stages.
     cycles : sequence of mapping
         The stages of each placed model; models of the same weights share loads.
     count : int
-        Of slots; not more are made than a model has streamed stages.
+        Number of slots, capped at the streamed stages of a model.
     """
     known: dict[tuple[int, ...], HostWeights] = {}
     loads: list[list[HostWeights]] = []
@@ -220,7 +220,7 @@ def stream_stages(device: torch.device, cycles: Sequence[Cycle], count: int) -> 
 
 
 def wait_for_loads(stages: Iterable[nn.Module]) -> None:
-    """Wait until no load reads the weights of some stages in host memory."""
+    """Wait until no load reads the stages' weights in host memory."""
     for stage in stages:
         streamed = stage.meta.get(_KEY) if isinstance(stage, fx.GraphModule) else None
         if streamed is not None:
@@ -237,7 +237,7 @@ def _streamed_stage(
     places: dict[str, int] = {}
     own: dict[tuple[int, str], tuple[Slot, torch.Tensor]] = {}
     for path, slot in slots_of(stage).items():
-        # A module that a stage has under several names is given its weights once.
+        # A module with several names in a stage is given its weights once.
         if path in paths and (id(slot.table), slot.name) not in own:
             own[id(slot.table), slot.name] = slot, slot.tensor
             places[path] = index_of[id(slot.tensor)]

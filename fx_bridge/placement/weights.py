@@ -1,8 +1,8 @@
-"""Where the weights of a split go: each tensor once per device.
+"""The weights of a split on their devices: each tensor once per device.
 
-``Module.to`` moves a tied parameter for all of its owners, and parts tensors that overlap in
-one storage. Here every stage's tensors are given by a map from the identity of the split's tensor
-to the one that takes its place, which is what ``copy.deepcopy`` takes as its memo.
+``Module.to`` moves a tied parameter for all of its owners, and separates tensors that overlap in
+one storage. Here a map from the identity of each tensor of the split to its replacement serves as
+the memo of ``copy.deepcopy``.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class PlacedWeights:
     Attributes
     ----------
     home : torch.device
-        Where the model has its weights; tensors that it has elsewhere stay there.
+        Device of the model's weights; tensors that it has elsewhere stay there.
     copy : bool
-        Also copy what is on its device already.
+        Also copy tensors that are on their device already.
     """
 
     home: torch.device
@@ -49,11 +49,11 @@ class PlacedWeights:
     def add(
         self, tensors: Iterable[torch.Tensor], device: torch.device, *, pin: bool = False
     ) -> None:
-        """Put all tensors that a device holds there, but for those that were loaded.
+        """Put all tensors of a device there, except those that were loaded.
 
-        Those that overlap stay one piece of memory, and so do the parts of wrappers, such as a
-        table that several quantised weights share. Call it once for each device. With `pin`, what
-        is put into host memory is pinned.
+        Overlapping tensors stay one piece of memory, and so do overlapping parts of wrappers, such
+        as a table that several quantised weights share. Call it once per device. With `pin`,
+        tensors put into host memory are pinned.
         """
         distinct: dict[int, torch.Tensor] = {}
         for tensor in tensors:
@@ -87,7 +87,7 @@ class PlacedWeights:
             self._made[id(tensor), device] = placed
 
     def share(self, tensor: torch.Tensor, owner: torch.device, device: torch.device) -> None:
-        """Let the stages on `device` have the very tensor that the ones on `owner` have."""
+        """Give the stages on `device` the tensor object of those on `owner`."""
         self._originals[id(tensor)] = tensor
         self._made[id(tensor), device] = self._made[id(tensor), owner]
 
@@ -108,17 +108,17 @@ class PlacedWeights:
         stage : torch.fx.GraphModule
             Of the split; not changed.
         folder : path
-            That :func:`fx_bridge.checkpoint.stages.save_stages` wrote.
+            Written by :func:`fx_bridge.checkpoint.stages.save_stages`.
         position : int
             Of the stage in the pipeline.
         device : torch.device
-            Where the tensors are put.
+            Device of the tensors.
         streamed : collection of int
             Identities of the tensors that are put into host memory instead.
         pin : bool
-            Pin these.
+            Pin the streamed tensors.
         """
-        # To whoever reads a file, places in host memory are one device.
+        # Files are read into host memory as a whole, without its places.
         where = HOST if streamed or device.type == "cpu" else device
         own = {id(tensor): tensor for tensor in tensors_within(stage)}
         shell = copied_stage(stage, own, where, where)
@@ -136,21 +136,21 @@ class PlacedWeights:
             loaded = {p: parted._made[id(loaded[p]), on] for p, on in target_of.items()}
         for path, slot in places.items():
             self._originals[id(slot.tensor)] = slot.tensor
-            # One that another stage of the device has loaded already is one tensor again.
+            # Keep the tensor of another stage of the device that has loaded it already.
             self._made.setdefault((id(slot.tensor), target_of[path]), loaded[path])
 
     def memo(self, device: torch.device) -> dict[int, Any]:
-        """Return what takes the place of each tensor on `device`, by the identity of the tensor."""
+        """Return the replacement of each tensor on `device`, by the tensor's identity."""
         return {key: made for (key, where), made in self._made.items() if where == device}
 
 
 def tensors_within(module: nn.Module) -> list[torch.Tensor]:
-    """Return every tensor that a module or a part of it has, tied ones in each of their places."""
+    """Return every tensor of a module and its submodules, tied ones in each of their places."""
     return [slot.tensor for slot in slots_of(module).values()]
 
 
 def _view_of(tensor: torch.Tensor) -> tuple[object, ...]:
-    """Return what two tensors have in common that are one buffer; a parameter is itself alone."""
+    """Return a key that two wrappers of one buffer share; a parameter has its own."""
     if is_wrapper(tensor) or tensor.requires_grad:
         return (id(tensor),)
     form = tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype
@@ -158,24 +158,24 @@ def _view_of(tensor: torch.Tensor) -> tuple[object, ...]:
 
 
 def pieces_of(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return the tensors that hold the values of `tensor`: itself, or those within a wrapper."""
+    """Return the tensors with the values of `tensor`: itself, or the parts of a wrapper."""
     return parts_of(tensor) if is_wrapper(tensor) else {"": tensor}
 
 
 def with_pieces(tensor: torch.Tensor, pieces: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Return a tensor like `tensor` of pieces that may be on another device."""
+    """Return a tensor like `tensor` of the given pieces, which may be on another device."""
     if not is_wrapper(tensor):
         return pieces[""]
     made = with_parts(tensor, pieces)
     where = next(iter(pieces.values())).device
-    # Some say the device among their settings, which their own conversion knows how to change.
+    # Some wrappers store the device in their settings; their own conversion changes it.
     return made if made.device == where else with_parts(tensor.detach().to(where), pieces)
 
 
 def overlapping(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
     """Group tensors whose bytes overlap.
 
-    Those that merely share a storage do not: all weights of a model may be slices of one file.
+    To share a storage is not enough: all weights of a model may be slices of one file.
     """
     by_memory: dict[object, list[torch.Tensor]] = {}
     for tensor in tensors:
@@ -194,27 +194,22 @@ def overlapping(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]
 
 
 def extent_of(tensor: torch.Tensor) -> tuple[int, int]:
-    """Return the first byte of a tensor in its storage, and the one after its last."""
+    """Return the byte range of a tensor in its storage, its end excluded."""
     first = int(tensor.storage_offset())
-    span = (
-        sum((int(n) - 1) * int(step) for n, step in zip(tensor.shape, tensor.stride(), strict=True))
-        + 1
-    )
+    lengths = zip(tensor.shape, tensor.stride(), strict=True)
+    span = 1 + sum((int(length) - 1) * int(step) for length, step in lengths)
     return first * tensor.itemsize, (first + span * bool(tensor.numel())) * tensor.itemsize
 
 
 def cover_of(tensors: Sequence[torch.Tensor]) -> tuple[int, int]:
-    """Return where in their storage the bytes of tensors begin and end.
-
-    They begin at a multiple of every item size.
-    """
+    """Return the byte range of tensors in one storage, from a multiple of every item size."""
     extents = [extent_of(tensor) for tensor in tensors]
     begin = min(first for first, _ in extents) // _ALIGNMENT * _ALIGNMENT
     return begin, max(end for _, end in extents)
 
 
 def span_of(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, int]:
-    """Return the bytes that tensors of one storage cover, and where in it they begin."""
+    """Return the bytes that tensors of one storage cover, and their offset in it."""
     first, end = cover_of(tensors)
     source = tensors[0].detach()
     raw = torch.empty(0, dtype=torch.uint8, device=source.device)
@@ -222,9 +217,9 @@ def span_of(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, int]:
 
 
 def within(memory: torch.Tensor, like: torch.Tensor, offset: int) -> torch.Tensor:
-    """Return a tensor like `like` whose storage would begin `offset` bytes after that of `memory`.
+    """Return a view of `memory` like `like`, `offset` bytes after its own offset in its storage.
 
-    Both are multiples of the item size; the storage of `like` may begin before that of `memory`.
+    `offset` is a multiple of the item size and may be negative.
     """
     return torch.empty(0, dtype=like.dtype, device=memory.device).set_(
         memory.untyped_storage(),
