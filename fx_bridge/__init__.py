@@ -1,4 +1,4 @@
-"""From a PyTorch model to an operator graph, and from a plan back to submodules that run."""
+"""PyTorch models as operator graphs, and plans as submodules that run."""
 
 import sys
 from typing import TYPE_CHECKING

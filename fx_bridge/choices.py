@@ -1,4 +1,4 @@
-"""What options of the library can say, by name; torch is not needed to check them."""
+"""The named choices of the library's options, checked without torch."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ DEVICE_TYPES: Final = ("cpu", "cuda")
 
 MATH: Final = "math"
 CUDA_KERNELS: Final = ("flash", "efficient")
-"""What a CUDA device of compute capability 8.0 or more has."""
+"""Those of CUDA devices of compute capability 8.0 or more."""
 CPU_KERNELS: Final = ("cpu",)
 FUSED_KERNELS: Final = (*CUDA_KERNELS, "efficient_sm70", "cudnn", *CPU_KERNELS)
-"""Of attention; ``"efficient_sm70"`` is that of CUDA devices before compute capability 8.0."""
+"""Of attention; ``"efficient_sm70"`` is for CUDA devices below compute capability 8.0."""
 
 Optimizer = Literal["sgd", "momentum", "adam", "adamw"]
 TiedReaders = Literal["colocate", "sum"]
-"""What training does with a parameter that several operators read: all of them run on one device,
+"""Treatment in training of a parameter that several operators read: all of them run on one device,
 or every device with a reader holds a copy, and the gradients of the copies are summed."""
 ExpertsRead = Literal["average", "most", "all"]
-"""Of a mixture of experts, those that a product reads: as many as rows choose on average if all
-experts are chosen alike, as many as rows can choose at most, or every one."""
+"""Number of experts that a product reads: the mean if rows choose experts uniformly, the largest
+number that rows can choose, or every one."""
 
 _FLOATS: Final = (
     "bfloat16 float16 float32 float64 float4_e2m1fn_x2 float8_e4m3fn float8_e4m3fnuz float8_e5m2 "
@@ -35,22 +35,22 @@ _BITS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64)
 DTYPES: Final = tuple(
     sorted(f"{_FLOATS} {_OTHERS}".split() + [f"{s}int{n}" for s in ("", "u") for n in _BITS])
 )
-"""Those of torch, as operators name what they compute in."""
+"""Dtypes of torch, by the names in operators."""
 
 
 def checked_kernels(kernels: str | Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return names of fused kernels in the order in which they are asked; None as it is.
+    """Return the names of fused kernels by priority, or None if `kernels` is None.
 
     Parameters
     ----------
     kernels : str or sequence of str, optional
         Of ``"flash"``, ``"efficient"``, ``"efficient_sm70"``, ``"cudnn"``, ``"cpu"``, and
-        ``"math"``, which is there in any case; in a string with commas between them.
+        ``"math"``, which is always available; a string separates them by commas.
 
     Raises
     ------
     PartitionError
-        If a name is unknown, or there is none.
+        If a name is unknown, or `kernels` is of another type.
 
     Examples
     --------
@@ -70,7 +70,7 @@ def checked_kernels(kernels: str | Sequence[str] | None) -> tuple[str, ...] | No
 
 
 def check_optimizer(optimizer: str) -> None:
-    """Raise PartitionError unless `optimizer` is a known one."""
+    """Raise PartitionError unless `optimizer` is known."""
     if optimizer not in get_args(Optimizer):
         raise PartitionError(
             f"optimizer is {shown(optimizer)}; write one of {', '.join(get_args(Optimizer))}"
@@ -78,10 +78,7 @@ def check_optimizer(optimizer: str) -> None:
 
 
 def check_dtypes(names: Iterable[object], where: str) -> None:
-    """Raise PartitionError, which begins with `where`, unless all `names` are of dtypes of torch.
-
-    A rate of another name would be that of no operator.
-    """
+    """Raise PartitionError, beginning with `where`, unless all `names` are dtypes of torch."""
     for name in names:
         if name not in DTYPES:
             hint = did_you_mean(name, DTYPES, "write names such as float32 and bfloat16", most=1)

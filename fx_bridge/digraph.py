@@ -1,7 +1,7 @@
-"""From a captured graph to the operator graph that solvers read.
+"""The operator graph of a captured graph, for solvers.
 
-The attributes of the result are those of :mod:`solver.io.digraph`; what they mean is said in
-``docs/definition.md``. Every operator has the name of its FX node.
+Its attributes are those of :mod:`solver.io.digraph`, defined in ``docs/definition.md``. Every
+operator has the name of its FX node.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ def to_digraph(
     Parameters
     ----------
     captured : CapturedGraph
-        Needs values on its nodes, as every capture has them.
+        With values on its nodes, as in every capture.
     costs : Costs
-        Of its fields those about operators: speeds or times, workspaces, and attention.
+        Speeds or times, workspaces and attention; other fields are ignored.
     training : Training, optional
-        Add what the memory model ``training`` needs: gradients, optimiser state, the backward
-        pass of every operator (:mod:`fx_bridge.costs.backward`), and what may run again in it
-        (:mod:`fx_bridge.costs.recomputation`).
+        Add the data of the memory model ``training``: gradients, optimiser state, the backward
+        pass of every operator (:mod:`fx_bridge.costs.backward`), and the operators that may be
+        recomputed in it (:mod:`fx_bridge.costs.recomputation`).
     keep_whole : sequence of str
-        As :class:`fx_bridge.Placement` has it; pins and cuts are put on a problem instead
+        As in :class:`fx_bridge.Placement`; pins and cuts are added to a problem instead
         (:func:`fx_bridge.split.pins.with_hand_made`).
     colocation : bool
         Add the groups of :func:`fx_bridge.split.colocation.colocation_groups`.
@@ -80,16 +80,15 @@ def to_digraph(
     Raises
     ------
     PartitionError
-        If latencies leave an operator out or name an unknown one, no parameter requires a
-        gradient in training, or `keep_whole` names an unknown module or is given without
-        `colocation`.
+        If latencies omit an operator or name an unknown one, no parameter requires a gradient in
+        training, or `keep_whole` names an unknown module or is given without `colocation`.
 
     Notes
     -----
     A view of a weight is the weight: an operator whose value lives in a weight's storage reads
-    that weight, allocates nothing, and is an alias of nothing. An operator that returns both
-    storages of its own and storages of others counts all of them as its own; so does one that
-    returns storages of several others. That is an upper bound, and rare.
+    that weight, allocates nothing, and is an alias of nothing. An operator that returns both new
+    storages and storages of others counts all of them as its own; so does one that returns
+    storages of several others. That is an upper bound, and rare.
 
     Examples
     --------
@@ -104,14 +103,13 @@ def to_digraph(
         check_group(training, Training, "training")
     if keep_whole and not colocation:
         raise PartitionError("keep_whole needs the groups that colocation=False leaves out")
-    _check_operators(costs, captured)
+    _check_latencies(costs.latency_ns, captured, "latency_ns")
+    _check_latencies(costs.backward_latency_ns, captured, "backward_latency_ns")
     captured = costs.with_kernels(captured)
     captured = captured if training is None else captured.trained
     found = classes_by_kernels(captured, costs.specs, training=training is not None)
     table = found[0].captured.storage_table
-
     backward = [{} if training is None else backward_costs(each.captured) for each in found]
-
     graph = nx.DiGraph()
     _add_nodes(graph, captured, found, backward, costs, training)
     buffers = gradient_buffers(found[0].captured, backward[0])
@@ -144,7 +142,7 @@ def _add_nodes(
     costs: Costs,
     training: Training | None,
 ) -> None:
-    """Add inputs and operators, with what they cost on every class of devices, and reads."""
+    """Add inputs, operators with their costs on every device class, and reads."""
     table = found[0].captured.storage_table
     flops = node_flops(captured, table.kinds)
     by_kernels = [
@@ -184,7 +182,7 @@ def _weights(
     training: Training,
     buffers: Mapping[str, int],
 ) -> dict[str, dict[str, int | None]]:
-    """Return the bytes of every weight, alone and in training."""
+    """Return the bytes of every weight, in inference and in training."""
     shared = _read_several_times(captured, table)
     counted: set[int] = set()
     found: dict[str, dict[str, int | None]] = {}
@@ -194,13 +192,6 @@ def _weights(
             training_bytes += sum(buffers.get(name, 0) for name in weight.names)
         found[key] = {"size_bytes": weight.size_bytes, "training_bytes": training_bytes}
     return found
-
-
-def _check_operators(costs: Costs, captured: CapturedGraph) -> None:
-    if costs.latency_ns is not None:
-        _check_latencies(costs.latency_ns, captured, "latency_ns")
-    if costs.backward_latency_ns is not None:
-        _check_latencies(costs.backward_latency_ns, captured, "backward_latency_ns")
 
 
 def _operator_costs(
@@ -254,7 +245,9 @@ def _operator_costs(
     return costs
 
 
-def _check_latencies(latencies: Latencies, captured: CapturedGraph, what: str) -> None:
+def _check_latencies(latencies: Latencies | None, captured: CapturedGraph, what: str) -> None:
+    if latencies is None:
+        return
     names = {node.name for node in captured.operators}
     missing, unknown = names - set(latencies), set(latencies) - names
     if missing or unknown:
@@ -264,7 +257,7 @@ def _check_latencies(latencies: Latencies, captured: CapturedGraph, what: str) -
 
 
 def _plain(backward: Backward) -> dict[str, Any]:
-    """Return the fields that say something, as plain data."""
+    """Return the nonzero fields as plain data."""
     fields = {e.name: getattr(backward, e.name) for e in dataclasses.fields(backward)}
     if isinstance(backward.latency_ns, Mapping):
         fields["latency_ns"] = dict(backward.latency_ns)
@@ -273,7 +266,7 @@ def _plain(backward: Backward) -> dict[str, Any]:
 
 
 def _placement(node: fx.Node, table: StorageTable) -> dict[str, Any]:
-    """Return ``storage_bytes`` and ``alias_of``: whose memory the value of `node` takes."""
+    """Return ``storage_bytes`` and ``alias_of`` of `node`."""
     alias_of = table.alias_of(node)
     own = [s for s in table.storages[node.name] if s.kind != "weight" and alias_of is None]
     return {"storage_bytes": sum(s.size_bytes for s in own), "alias_of": alias_of}
@@ -298,9 +291,9 @@ def _training_bytes(
 ) -> int | None:
     """Return the bytes of weight, gradient, moments and master copy; None without gradients.
 
-    Autograd adds up what the operators that share a weight give to its gradient, before all that
-    is added to the gradient of earlier microbatches. What several weights are parts of, such as a
-    wrapper with a part that others share, counts with the first: `counted` holds its identity.
+    Autograd sums the contributions of the operators that share a weight before it adds the sum to
+    the gradient of earlier microbatches. A parameter with several weights as parts, such as a
+    wrapper that shares one, counts with the first: `counted` holds its identity.
     """
     if not weight.trainable:
         return None
@@ -328,7 +321,7 @@ def _value_info(node: fx.Node) -> dict[str, Any]:
 
 
 def _info(node: fx.Node, flops: int, attention: object) -> dict[str, Any]:
-    """Return what reports show of an operator: plain data."""
+    """Return plain data about an operator for reports."""
     info = {"op": node.op, "target": operation_name(node), "flops": flops, **_value_info(node)}
     if attention:
         info["attention"] = attention

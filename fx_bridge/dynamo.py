@@ -1,4 +1,4 @@
-"""A backend of torch.compile that plans and splits each graph as it is compiled."""
+"""A backend of torch.compile that plans and splits each compiled graph."""
 
 from __future__ import annotations
 
@@ -53,11 +53,10 @@ def compile_backend(
     Parameters
     ----------
     devices : sequence of Device, or str
-        Of every graph, as if it were alone on them; as :func:`fx_bridge.partition_module` takes
-        them.
+        Of every graph, as if it were alone on them; as of :func:`fx_bridge.partition_module`.
     objective, training, pipeline, placement, costs, search
-        As :func:`fx_bridge.partition_module` takes them. A graph without gradients is planned for
-        inference, whatever `training` is.
+        As of :func:`fx_bridge.partition_module`. A graph without gradients is always planned for
+        inference.
     strict : bool
         Refuse calls of a model of which dynamo leaves a part out of its graphs, instead of
         warning once.
@@ -65,34 +64,33 @@ def compile_backend(
     Returns
     -------
     CompileBackend
-        Callable as torch.compile wants it; ``results`` lists a
-        :class:`~fx_bridge.partition.PartitionResult` for each graph.
+        For ``torch.compile``; ``results`` lists a :class:`~fx_bridge.partition.PartitionResult` for
+        each graph.
 
     Raises
     ------
     PartitionError
-        If the devices or options are invalid. If no plan exists for a graph, its call raises
-        the reason; no graph ever runs unplanned. With `strict`, calls raise what dynamo leaves
-        out, and why.
+        If the devices or options are invalid. If no plan exists for a graph, its call raises the
+        reason; no graph ever runs unplanned. With `strict`, calls raise the part that dynamo leaves
+        out, and its reason.
 
     Warns
     -----
     UserWarning
         Once for each backend, in the call in which dynamo leaves a part of the model out of its
-        graphs, with the reason that dynamo gives: at a graph break, what is between two graphs;
-        where it skips a function (recurrent layers, loops with a break inside, too many
-        recompilations), all that the function does itself. That runs as Python, unplanned.
+        graphs, with dynamo's reason. At a graph break, the code between two graphs is left out; if
+        dynamo skips a function (recurrent layers, loops with a break inside, too many
+        recompilations), all code of the function itself. That code runs as Python, unplanned.
 
     Notes
     -----
-    Dynamo makes a graph for each part of the model between graph breaks, and new ones when
-    sizes change; each is planned on all `devices`, as if it were alone there, one that has no
-    gradients for inference. A backend is not called where there is no graph, so this one listens
-    to dynamo's attempts at compiling for it, through methods of torch 2.13 that are no public
-    interface. What a person switches off (``torch.compiler.set_stance("force_eager")``) is no
-    attempt. The split runs
-    where the model is: placing its stages on devices is the caller's. Autograd goes through
-    it, and what an optimiser writes to the parameters is seen, for they are shared.
+    Dynamo makes a graph for each part of the model between graph breaks, and new ones when sizes
+    change; each is planned on all `devices`, as if it were alone there. A backend is not called
+    without a graph, so this one listens to dynamo's attempts to compile for it, through methods of
+    torch 2.13 that are no public interface. Compilation that the user switches off
+    (``torch.compiler.set_stance("force_eager")``) is no attempt. The split runs on the model's
+    device: the caller places its stages. Autograd works through it, and parameters are shared, so
+    it sees an optimiser's updates.
 
     Examples
     --------
@@ -110,12 +108,12 @@ def compile_backend(
 
 
 class CompileBackend:
-    """What ``compile_backend`` returns.
+    """A backend of torch.compile; :func:`compile_backend` makes it.
 
     Attributes
     ----------
     results : list of PartitionResult
-        In the order of compilation, those without a plan included.
+        In the order of compilation, including those without a plan.
     """
 
     def __init__(self, request: Request, *, strict: bool = False) -> None:
@@ -128,7 +126,7 @@ class CompileBackend:
         _listen()
 
     def __call__(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
-        """Plan and split `module`; return what runs it."""
+        """Plan and split `module`; return a function that runs the split."""
         if not isinstance(module, fx.GraphModule):
             raise PartitionError(
                 f"the backend got a {type(module).__name__}; write "
@@ -142,11 +140,11 @@ class CompileBackend:
             self.results.append(result)
             return _SplitCall(result.split(), weights, example_inputs)
         except PartitionError as error:
-            # Raised here, dynamo would wrap it, or suppress it and run the model unplanned.
+            # If it were raised here, dynamo would wrap it, or run the model unplanned.
             return _failing(str(error))
 
     def leave_out(self, reason: str) -> None:
-        """Hear that dynamo leaves a part of the model out of its graphs; warn, or refuse it."""
+        """Warn that dynamo leaves a part of the model out of its graphs, or refuse it."""
         message = f"torch.compile leaves a part of the model out of its graphs ({reason})"
         if self._strict:
             raise PartitionError(
@@ -160,20 +158,17 @@ class CompileBackend:
 
     def _request_for(self, captured: CapturedGraph) -> Request:
         if self._request.training is not None and not needs_gradients(captured):
-            # A part of a model between graph breaks that computes masks, say.
+            # Such as a part between graph breaks that computes masks.
             return replace(self._request, training=None)
         return self._request
 
 
-# -- what dynamo leaves out ----------------------------------------------------------------
-
-
 @functools.cache
 def _listen() -> None:
-    """Let backends hear of what dynamo leaves out when it compiles for them; done once.
+    """Patch dynamo, once, to report the code that it leaves out to the backend.
 
-    ``ConvertFrameAssert`` compiles a function or raises why not, and ``ConvertFrame`` around it
-    suppresses that.
+    ``ConvertFrameAssert`` compiles a function or raises its reason; ``ConvertFrame`` around it
+    suppresses the reason.
     """
     compile_or_raise: Any = ConvertFrameAssert.__call__
     compile_or_skip: Any = ConvertFrame.__call__
@@ -189,7 +184,7 @@ def _listen() -> None:
             raise
 
     @functools.wraps(compile_or_skip)
-    def telling(self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+    def reporting(self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
         backend = _backend_of(self)
         known = len(graph_break_reasons)
         attempts.append([])
@@ -208,29 +203,25 @@ def _listen() -> None:
     replaced: Any = ConvertFrameAssert
     replaced.__call__ = noting
     replaced = ConvertFrame
-    replaced.__call__ = telling
+    replaced.__call__ = reporting
 
 
 def _backend_of(converter: Any) -> CompileBackend | None:
-    """Return the backend of this kind for which dynamo compiles, if it is one."""
-    inner = converter
-    while inner is not None and not isinstance(inner, CompileBackend):
-        # Dynamo's wrapper, and that of torch.compile.
-        outer = inner
-        inner = getattr(outer, "_torchdynamo_orig_backend", None)
-        inner = inner or getattr(outer, "compiler_fn", None)
-    return inner
+    """Return the :class:`CompileBackend` for which dynamo compiles, if any."""
+    found = converter
+    while found is not None and not isinstance(found, CompileBackend):
+        # Unwrap dynamo's wrapper, then that of torch.compile.
+        inner = getattr(found, "_torchdynamo_orig_backend", None)
+        found = inner or getattr(found, "compiler_fn", None)
+    return found
 
 
 def _where(reason: str, stack: Sequence[Any], code: Any) -> str:
-    """Return the first line of a reason, and the line of the model that is meant."""
+    """Return the first line of a reason, with its line of the model."""
     place = f"{code.co_filename}:{code.co_firstlineno}"
     if stack:
         place = f"{stack[-1].filename}:{stack[-1].lineno}"
     return f"{reason.strip().splitlines()[0]} at {place}"
-
-
-# -- graphs --------------------------------------------------------------------------------
 
 
 def _failing(message: str) -> Compiled:
@@ -243,21 +234,18 @@ def _failing(message: str) -> Compiled:
 def _capture(
     module: fx.GraphModule, example_inputs: Sequence[Any]
 ) -> tuple[CapturedGraph, dict[int, str]]:
-    """Return a graph of dynamo's with its weights as attributes.
-
-    The second value has the path of each weight, by its position among the inputs.
-    """
+    """Return dynamo's graph with its weights as attributes, and their paths by input position."""
     own, _, _ = complete(module, (), {})
     found: dict[fx.Node, tuple[str, torch.Tensor]] = {}
     position_of: dict[str, int] = {}
-    # The copy's nodes do not know where dynamo found their values.
+    # The nodes of the copy lack dynamo's sources.
     placeholders = zip(
         module.graph.find_nodes(op="placeholder"),
         own.graph.find_nodes(op="placeholder"),
         strict=True,
     )
     for position, (original, node) in enumerate(placeholders):
-        # It refers to the inputs of this call.
+        # It keeps the inputs of this call alive.
         node.meta.pop("grapharg", None)
         value = example_inputs[position]
         source = getattr(original, "_dynamo_source", None)
@@ -271,15 +259,13 @@ def _capture(
 
 
 def _path(source: Any) -> str:
-    """Return the dotted path of a weight within its model, from dynamo's name for it."""
-    atoms = (
-        re.findall(r"\._(?:modules|parameters|buffers)\['([^']+)'\]", source.name) if source else ()
-    )
-    return ".".join(atoms)
+    """Return the dotted path of a weight in its model from dynamo's source, "" if unknown."""
+    name = source.name if source else ""
+    return ".".join(re.findall(r"\._(?:modules|parameters|buffers)\['([^']+)'\]", name))
 
 
 class _SplitCall:
-    """Calls a split with the inputs that are no weights."""
+    """A call of a split with the inputs that are no weights."""
 
     def __init__(
         self, split: fx.GraphModule, weights: dict[int, str], example_inputs: Sequence[Any]
@@ -291,8 +277,7 @@ class _SplitCall:
     def __call__(self, *inputs: Any) -> Any:
         for position, tensor in self.held.items():
             if inputs[position] is not tensor:
-                # Another tensor of the same kind: dynamo compiles once for all instances of a
-                # model, and lets parameters be replaced.
+                # Dynamo compiles once for all instances of a model, and parameters may be replaced.
                 self.held[position] = inputs[position]
                 for table, name in self.slots[position]:
                     table[name] = inputs[position]
@@ -300,7 +285,7 @@ class _SplitCall:
 
 
 def _slots(split: fx.GraphModule, path: str) -> list[tuple[dict[str, Any], str]]:
-    """Return the tables of parameters and buffers in which `split` holds the weight at `path`."""
+    """Return the tables of parameters and buffers with the weight at `path` of `split`."""
     slots: list[tuple[dict[str, Any], str]] = []
     prefix, _, name = path.rpartition(".")
     for holder in (split, *(split.get_submodule(stage) for stage in split.meta["stages"])):

@@ -1,6 +1,6 @@
-"""The groups of options of :func:`fx_bridge.partition_module`, each checked where it is made.
+"""The groups of options of :func:`fx_bridge.partition_module`, checked at construction.
 
-:class:`solver.Pipeline` is the fifth: it knows no model.
+A further group, :class:`solver.Pipeline`, does not depend on the model.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ class Training:
     master_weights : bool
         Parameters in 16 bits have a float32 copy and float32 moments.
     tied_weights : {"colocate", "sum"}
-        What happens to a parameter that several operators read: all of them run on one device,
-        or every device with a reader holds a copy, and the gradients of the copies are summed.
+        Treatment of a parameter that several operators read: all of them run on one device, or
+        every device with a reader holds a copy, and the gradients of the copies are summed.
     recompute : {"none", "auto", "layers", "all"}, sequence of str, or Recompute
-        What may run again in the backward pass instead of keeping what it made: nothing; the
-        operators for which that pays, or whole layers, decided with the plan; all of every layer;
-        or modules. :class:`Recompute` can say of modules too that they must, or must not.
+        Operators that may be recomputed in the backward pass instead of keeping their values: none;
+        those for which it pays, or whole layers, decided with the plan; all of every layer; or
+        modules. :class:`Recompute` can also force or forbid modules.
     regions : sequence of str
-        The modules by which operators run again, names or patterns; without any the outermost ones
-        that the model repeats, its layers.
+        Modules whose operators are recomputed together, names or patterns; by default the outermost
+        ones that the model repeats, its layers.
 
     Raises
     ------
     PartitionError
-        If a field has a value that is none of these.
+        If a field has another value.
 
     Examples
     --------
@@ -102,13 +102,13 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where named modules and operators run, and where stages end; the solver decides the rest.
+    """Pins, cuts and undivided modules; the solver decides the rest.
 
     Parameters
     ----------
     pins : mapping of str to str, sequence of str, or int, optional
-        Module, at any depth, or operator to the device that runs it, the devices that may, or the
-        number of its stage, from 0.
+        By module, at any depth, or operator: its device, its permitted devices, or the number of
+        its stage, from 0.
     cut_after : sequence of str
         Modules or operators after which a stage ends (:mod:`fx_bridge.split.pins`).
     keep_whole : sequence of str
@@ -118,8 +118,8 @@ class Placement:
     Raises
     ------
     PartitionError
-        If a field has not this form. Whether the model has such modules, and whether pins and
-        cuts contradict each other, is checked when it is planned.
+        If a field has another form. Unknown modules, and pins and cuts that contradict each other,
+        are refused at planning.
 
     Examples
     --------
@@ -149,42 +149,40 @@ such as ['h.3']
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What operators and transfers take, and what a device has to hold.
+    """The costs of operators and transfers, and the memory model.
 
     Parameters
     ----------
     interconnect : Interconnect
-        The links between devices, and who pays for a transfer.
+        The links between devices, and the charging of transfers.
     memory_model : {"inference", "weights"}
-        What counts against the memory of a device: weights and the values that are alive, or
-        weights alone. With a :class:`Training` gradients, optimiser state and microbatches in
-        flight count too, whose memory model has no other name.
+        Contents of a device's memory that count: weights and live values, or only weights. With a
+        :class:`Training`, gradients, optimiser state and microbatches in flight always count.
     specs : mapping of str to DeviceSpec
         Speeds by device class, for roofline latencies. With the default, ``Device.device_class``
         can be any preset.
     latency_ns : mapping of str to int, or to mapping of str to int, optional
         Nanoseconds of every operator by name, or by name and device class, instead of the
-        roofline; in training without `backward_latency_ns`, with those of its backward pass, as
-        ``measured_latency_ns(training=True)`` gives them.
+        roofline; in training without `backward_latency_ns`, including its backward pass, as from
+        ``measured_latency_ns(training=True)``.
     backward_latency_ns : mapping of str to int, or to mapping of str to int, optional
-        Nanoseconds of the backward pass of every operator apart, as
-        :func:`fx_bridge.costs.timing.measure_operators` gives them; of no account without
-        training.
+        Nanoseconds of the backward pass of every operator, as from
+        :func:`fx_bridge.costs.timing.measure_operators`; ignored without training.
     workspace_bytes, backward_workspace_bytes : mapping of str to int, optional
-        Measured workspaces by operator (:func:`fx_bridge.costs.workspaces.measure_workspaces`),
-        which count where they are larger than those that fake tensors show.
+        Measured workspaces by operator (:func:`fx_bridge.costs.workspaces.measure_workspaces`);
+        the larger of these and those of fake tensors counts.
     attention : str or sequence of str, optional
-        Kernels that attention runs with on all devices, such as ``"math"``, instead of those of
-        their device classes; see :meth:`fx_bridge.CapturedGraph.with_kernels`.
+        Kernels of attention on all devices, such as ``"math"``, instead of those of their device
+        classes; see :meth:`fx_bridge.CapturedGraph.with_kernels`.
     experts_read : {"average", "most", "all"}
-        How many experts of a mixture its tokens read, which takes time: as many as they choose on
-        average if all are chosen alike, as many as they can choose at most, or every one
+        Number of experts of a mixture that its tokens read, which takes time: the mean if tokens
+        choose uniformly, the largest possible number, or every one
         (:func:`fx_bridge.costs.operators.node_moved_bytes`). Every expert takes memory.
 
     Raises
     ------
     PartitionError
-        If a field has a value of the wrong kind, or backward passes are timed without forward
+        If a field has a value of the wrong type, or backward passes are timed without forward
         passes.
 
     Examples
@@ -238,17 +236,17 @@ and nanoseconds are integers)
     __repr__ = only_given
 
     def with_kernels(self, captured: CapturedGraph) -> CapturedGraph:
-        """Return `captured`, to be costed with the kernels of `attention` if there are any."""
+        """Return `captured` with the kernels of `attention`, if given."""
         kernels = checked_kernels(self.attention)
         if kernels is None or kernels == captured.attention:
-            # The same object: what was derived from it need not be derived again.
+            # The same object keeps its cached properties.
             return captured
         return captured.with_kernels(captured.device_type, self.attention)
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """How a plan is searched for.
+    """The limits and the solver of a search.
 
     Parameters
     ----------
@@ -263,7 +261,7 @@ class Search:
     Raises
     ------
     PartitionError
-        If there is no such solver or step, or `limits` is something else.
+        If the solver or a step is unknown, or `limits` is of another type.
 
     Examples
     --------
@@ -294,11 +292,11 @@ def check_group(value: object, group: type, name: str) -> None:
     if isinstance(value, group):
         return
     given = "..."
-    # None and True say too little to guess from.
+    # None and True fit too many fields to guess from.
     for entry in () if value is None or isinstance(value, bool) else fields(group):
         try:
             group(**{entry.name: value})
-        except Exception:  # of any class, since the value is anything
+        except Exception:  # of any class, since the value is arbitrary
             continue
         given = f"{entry.name}={shown(value)}"
         break
@@ -308,7 +306,7 @@ def check_group(value: object, group: type, name: str) -> None:
 def _by_operator(
     values: Mapping[str, Any] | None, name: str, unit: str
 ) -> Mapping[str, Any] | None:
-    """Return a copy of numbers by operator; raise PartitionError if they are something else."""
+    """Return a copy of numbers by operator; raise PartitionError if they are of another form."""
     if values is None:
         return None
     if not isinstance(values, Mapping):

@@ -107,7 +107,7 @@ def write_plan(
             call,
             form,
             title=f"{model}: a call of {call.solver}",
-            told="\n".join(_lines(found, engine)),
+            answer="\n".join(_lines(found, engine)),
             command=command_text(),
             hand_overs=lambda: hand_overs(whole, plan),
         )

@@ -1,4 +1,4 @@
-"""Inputs of a model as named tensors with a structure in plain data."""
+"""Inputs of a model as named tensors and a structure of plain data."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def flat_tensors(inputs: Any) -> tuple[Any, dict[str, torch.Tensor]]:
     Returns
     -------
     structure : Any
-        Fit for JSON: an object with one key for everything but None, numbers and texts:
+        For JSON: None, numbers and texts, and objects with one key for all else:
         ``{"tensor": name}``, ``{"tuple": [...]}``, ``{"list": [...]}``, ``{"dict": {...}}``,
-        ``{"dtype": "float32"}`` or ``{"float": "nan"}`` for what JSON has no number for.
+        ``{"dtype": "float32"}``, and ``{"float": "nan"}`` for floats that JSON lacks.
     tensors : dict of str to torch.Tensor
-        Contiguous copies on the CPU. What was one tensor has one name.
+        Contiguous copies on the CPU. Each tensor has one name.
 
     Raises
     ------
@@ -69,12 +69,12 @@ def flat_tensors(inputs: Any) -> tuple[Any, dict[str, torch.Tensor]]:
 
 
 def with_tensors(structure: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """Return the inputs that :func:`flat_tensors` took apart.
+    """Return the inputs from the results of :func:`flat_tensors`.
 
     Raises
     ------
     PartitionError
-        Naming what is not valid.
+        Naming the invalid part.
     """
     if not isinstance(structure, dict):
         if isinstance(structure, list):

@@ -1,4 +1,4 @@
-"""What a folder of stage files says of itself: the plan, the graph, and a checksum of each file."""
+"""The manifest of a folder of stage files: the plan, the graph, and a checksum of each file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from solver.model.text import shown
 MANIFEST: Final = "manifest.json"
 SCHEMA: Final = "fxpartition.stages"
 _VERSION: Final = 1
-_READ_BYTES: Final = 1 << 20
 
 
 def _file_name(value: object, where: str) -> str:
@@ -45,12 +44,12 @@ Sha256: TypeAlias = Annotated[str, _sha256]
 
 @dataclass(frozen=True, slots=True)
 class TensorView:
-    """A tensor that is a part of another in the file, or has other strides.
+    """A tensor that views another tensor of the file.
 
     Attributes
     ----------
     of : str
-        Name in the file of the memory that it views: a tensor of one dimension.
+        Name in the file of the viewed tensor, which has one dimension.
     offset : int
         Of its first element, in elements.
     size, stride : tuple of int
@@ -76,7 +75,7 @@ class StageFile:
     device : str
         Of the plan.
     chunk : int
-        How often data passed through the devices before; 0 without interleaving.
+        Earlier passes of data through the devices; 0 without interleaving.
     file : str
         In the same folder.
     size_bytes : int
@@ -84,7 +83,7 @@ class StageFile:
     sha256 : str
         Of the whole file, in hexadecimal digits.
     aliases : mapping of str to str
-        Path of a tied tensor in the stage to the path of the same tensor that is in the file.
+        Path in the file of each tied tensor, by its other paths in the stage.
     views : mapping of str to TensorView
         By path: tensors that share memory with others, or are not contiguous.
     """
@@ -124,26 +123,26 @@ class InputsFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a folder of stage files holds.
+    """The manifest of a folder of stage files.
 
     Attributes
     ----------
     torch_version : str
-        Of who wrote it, for information.
+        Of the writer, for information.
     model_name : str or None
-        As it was asked for, for information.
+        As given by the user, for information.
     plan : PartitionPlan
-        The plan that the split follows.
+        The plan of the split.
     graph_sha256 : str
         Of `nodes`.
     nodes : mapping of str to str
         The captured graph; see :func:`fx_bridge.capture.digest.graph_lines`.
     stages : tuple of StageFile
-        Those with operators, in the order in which they run.
+        Those with operators, in execution order.
     inputs : InputsFile or None
-        None where no example inputs were written.
+        None without example inputs.
     constants, check
-        With which the model was captured; see :func:`fx_bridge.capture.graph.capture`.
+        Arguments of the capture; see :func:`fx_bridge.capture.graph.capture`.
     """
 
     torch_version: str
@@ -157,7 +156,7 @@ class Manifest:
     check: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data; :meth:`from_dict` inverts it."""
+        """Return it as plain data, the inverse of :meth:`from_dict`."""
         return {
             "schema": SCHEMA,
             "version": _VERSION,
@@ -174,12 +173,12 @@ class Manifest:
 
     @classmethod
     def from_dict(cls, data: object) -> Manifest:
-        """Build one from plain data, as JSON holds it.
+        """Build a manifest from plain data of JSON.
 
         Raises
         ------
         PartitionError
-            Naming the field that is missing, unknown, of the wrong kind or at odds with another.
+            Naming a field that is missing, unknown, of the wrong type or inconsistent with another.
         """
         fields = check_schema(data, "", SCHEMA, _VERSION)
         manifest: Manifest = read_as(cls, fields, "", {PartitionPlan: plan_from_json})
@@ -204,21 +203,21 @@ class Manifest:
 
 
 def position_of(plan: PartitionPlan, stage: int) -> int:
-    """Return the position in the pipeline of a stage of `plan` that has operators."""
+    """Return the pipeline position of a stage of `plan`."""
     ranks = {device: rank for rank, device in enumerate(plan.device_order)}
     there = plan.stages[stage]
     return there.chunk * len(ranks) + ranks[there.device]
 
 
 def load_manifest(folder: str | os.PathLike[str]) -> Manifest:
-    """Read the manifest of a folder that ``save_stages`` wrote.
+    """Read the manifest of a folder written by ``save_stages``.
 
-    The stage files themselves are not touched; ``load_stage_weights`` checks each it reads.
+    The stage files themselves are not read; ``load_stage_weights`` checks each that it reads.
 
     Raises
     ------
     PartitionError
-        If there is none, or it is not valid: the file and the field are named.
+        If there is none, or it is invalid: the file and the field are named.
     """
     path = Path(folder) / MANIFEST
     if not path.exists():
@@ -232,7 +231,7 @@ def load_manifest(folder: str | os.PathLike[str]) -> Manifest:
 def check_manifest(manifest: Manifest, captured: CapturedGraph) -> None:
     """Raise PartitionError unless the stage files are of the graph of `captured`.
 
-    The message names the first difference: a node, what it calls and reads, its shape and dtype.
+    The message names the first difference: a node, its target and arguments, its shape and dtype.
     """
     check_captured(captured, "compare", "check_manifest(manifest, capture(model, args))")
     difference = first_difference(manifest.nodes, graph_lines(captured))
@@ -244,10 +243,7 @@ def check_manifest(manifest: Manifest, captured: CapturedGraph) -> None:
 
 
 def check_plan(manifest: Manifest, plan: PartitionPlan) -> None:
-    """Raise PartitionError unless the stage files were written by `plan`.
-
-    The message names the first operator that is elsewhere.
-    """
+    """Raise PartitionError, naming the first difference, unless the files are of `plan`."""
     if plan.device_order != manifest.plan.device_order:
         there, here = (", ".join(each.device_order) for each in (manifest.plan, plan))
         raise PartitionError(
@@ -269,7 +265,7 @@ def check_plan(manifest: Manifest, plan: PartitionPlan) -> None:
 
 
 def check_file(folder: Path, file: str, size_bytes: int, sha256: str) -> Path:
-    """Return the path of a file that is as the manifest says; raise PartitionError otherwise."""
+    """Return the path of a file; raise PartitionError if it differs from the manifest."""
     path = folder / file
     try:
         found_bytes = path.stat().st_size
@@ -298,15 +294,12 @@ def check_file(folder: Path, file: str, size_bytes: int, sha256: str) -> Path:
 
 def file_sha256(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal digits."""
-    digest = hashlib.sha256()
     with path.open("rb") as stream:
-        while block := stream.read(_READ_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _check_agreement(manifest: Manifest) -> None:
-    """Raise unless the fields of a manifest agree with one another."""
+    """Raise PartitionError unless the fields of a manifest are consistent."""
     if lines_digest(manifest.nodes) != manifest.graph_sha256:
         raise PartitionError("graph_sha256 is not that of nodes; one of them was altered")
     plan = manifest.plan

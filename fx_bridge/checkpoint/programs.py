@@ -1,7 +1,7 @@
 """The stages of a split as programs of ``torch.export``, one ``.pt2`` file each.
 
-Who loads them needs torch alone: neither the model's code nor this project. ``programs.json``
-beside them says which value goes from where to where.
+To load them takes only torch, neither the model's code nor this project. ``programs.json`` beside
+them names the arguments and results of each.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import io
 import json
 import os
 import re
-import shutil
-import tempfile
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,6 +25,7 @@ from torch.utils import _pytree as pytree
 
 from fx_bridge.capture.model.attributes import is_of_torch, paths_read_by, stage_results
 from fx_bridge.capture.model.messages import quiet
+from fx_bridge.checkpoint.folders import made_folder, replaced_together
 from fx_bridge.checkpoint.manifest import check_file, file_sha256
 from fx_bridge.equivalence.calls import first_line
 from fx_bridge.storages.replay import hint
@@ -34,19 +33,17 @@ from solver import PartitionError
 from solver.io.files import load_json, write_text_atomically
 from solver.io.json_fields import check_schema, read_as
 from solver.model.checks import only_given
-from solver.model.text import shown
 
 _SIZED: Final = (torch.Tensor, torch.SymInt)
 INDEX: Final = "programs.json"
 _SCHEMA: Final = "fxpartition.programs"
 _VERSION: Final = 1
-_STAGING: Final = ".fxpartition."
-_OURS: Final = re.compile(r"stage_\d+\.pt2")
+_OWNED: Final = re.compile(r"stage_\d+\.pt2")
 
 
 @dataclass(frozen=True, slots=True)
 class StageProgram:
-    """One stage: its file, what it reads, and what it returns.
+    """One stage: its file, its arguments and its results.
 
     Attributes
     ----------
@@ -55,7 +52,7 @@ class StageProgram:
     device : str
         Of the plan.
     chunk : int
-        How often data passed through the devices before; 0 without interleaving.
+        Earlier passes of data through the devices; 0 without interleaving.
     file : str
         In the same folder.
     size_bytes : int
@@ -63,12 +60,11 @@ class StageProgram:
     sha256 : str
         Of the whole file, in hexadecimal digits.
     reads : tuple of str
-        Names of the values that it is called with, in order: inputs of the model or results of
-        earlier stages.
+        Names of its arguments, in order: inputs of the model or results of earlier stages.
     returns : tuple of str
         Names of its results.
     returns_tuple : bool
-        It returns them as a tuple; otherwise the only one as it is.
+        It returns a tuple; otherwise its only result.
     """
 
     name: str
@@ -90,11 +86,11 @@ class StagePrograms:
     Attributes
     ----------
     torch_version : str
-        Of who wrote them, for information.
+        Of the writer, for information.
     inputs, outputs : tuple of str
-        Names of the values that the model takes and returns, without the containers around them.
+        Names of the model's arguments and results, without their containers.
     stages : tuple of StageProgram
-        In the order in which they run.
+        In execution order.
     """
 
     torch_version: str
@@ -110,8 +106,8 @@ def save_stage_programs(split: fx.GraphModule, folder: str | os.PathLike[str]) -
     Parameters
     ----------
     split : torch.fx.GraphModule
-        What :func:`~fx_bridge.split.by_plan.split_by_plan` or ``result.split()`` returned. Its
-        weights may be on the meta device; the programs have none then.
+        From :func:`~fx_bridge.split.by_plan.split_by_plan` or ``result.split()``. Its weights may
+        be on the meta device; the programs then have none.
     folder : path
         Made if missing. Programs of earlier calls are replaced.
 
@@ -123,13 +119,13 @@ def save_stage_programs(split: fx.GraphModule, folder: str | os.PathLike[str]) -
     Raises
     ------
     PartitionError
-        In one line: a stage cannot be exported or has operators that run again, the model returns a
-        parameter as it is, or the folder cannot be written.
+        In one line: a stage cannot be exported or recomputes operators, the model returns a
+        parameter unchanged, or the folder cannot be written.
 
     Notes
     -----
     Nothing is run: stages are exported with zeros of the shapes of their values, which are then
-    fixed. All files are complete before the first takes its place, and the index comes last.
+    fixed. All files are complete before the first is replaced, and the index is written last.
 
     Examples
     --------
@@ -152,39 +148,22 @@ def save_stage_programs(split: fx.GraphModule, folder: str | os.PathLike[str]) -
             "say; use save_stages, or leave recomputed out of the plan"
         )
     values, outputs = _named_values(split)
-    target = _made(folder)
-    try:
-        staging = Path(tempfile.mkdtemp(dir=target, prefix=_STAGING))
-        try:
-            stages = tuple(_save(split, node, values, staging) for node in _calls(split))
-            programs = StagePrograms(
-                torch_version=torch.__version__,
-                inputs=tuple(node.name for node in split.graph.find_nodes(op="placeholder")),
-                outputs=outputs,
-                stages=stages,
-            )
-            (target / INDEX).unlink(missing_ok=True)
-            for old in list(target.iterdir()):
-                if _OURS.fullmatch(old.name):
-                    old.unlink()
-                elif old.name.startswith(_STAGING) and old != staging:
-                    shutil.rmtree(old, ignore_errors=True)  # of a run that was killed
-            for stage in stages:
-                (staging / stage.file).replace(target / stage.file)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
-    except OSError as error:
-        raise PartitionError(
-            f"cannot write to the folder {folder}: {error.strerror}; free its disk or write "
-            "another path"
-        ) from None
+    target, _ = made_folder(folder)
+    with replaced_together(target, INDEX, _OWNED) as staging:
+        stages = tuple(_save(split, node, values, staging) for node in _calls(split))
+    programs = StagePrograms(
+        torch_version=torch.__version__,
+        inputs=tuple(node.name for node in split.graph.find_nodes(op="placeholder")),
+        outputs=outputs,
+        stages=stages,
+    )
     fields = {"schema": _SCHEMA, "version": _VERSION, **dataclasses.asdict(programs)}
     write_text_atomically(target / INDEX, json.dumps(fields, indent=1) + "\n")
     return programs
 
 
 def load_stage_programs(folder: str | os.PathLike[str]) -> StagePrograms:
-    """Read what a folder of programs says of itself; no program is loaded.
+    """Read the index of a folder of programs; no program is loaded.
 
     Raises
     ------
@@ -202,9 +181,9 @@ def load_stage_programs(folder: str | os.PathLike[str]) -> StagePrograms:
 
 
 def load_stage_program(folder: str | os.PathLike[str], stage: StageProgram) -> ExportedProgram:
-    """Load the program of one stage, after its checksum.
+    """Load the program of one stage after a check of its SHA-256.
 
-    ``torch.export.load`` unpickles parts of a file: load only those of people you trust.
+    ``torch.export.load`` unpickles parts of a file: load only files of people you trust.
 
     Raises
     ------
@@ -225,14 +204,14 @@ def run_stage_programs(
     Parameters
     ----------
     folder : path
-        That :func:`save_stage_programs` wrote.
+        Written by :func:`save_stage_programs`.
     inputs : mapping of str
         The value of every input, by the names of ``StagePrograms.inputs``.
 
     Returns
     -------
     tuple
-        What the model returns, in order, without the containers around it.
+        The model's results, in order, without their containers.
 
     Raises
     ------
@@ -255,27 +234,12 @@ def run_stage_programs(
     return tuple(values[name] for name in programs.outputs)
 
 
-def _made(folder: str | os.PathLike[str]) -> Path:
-    if not isinstance(folder, (str, os.PathLike)):
-        raise PartitionError(
-            f"folder is {shown(folder)}; write the name of a folder, such as 'stages'"
-        )
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise PartitionError(
-            f"cannot make the folder {folder}: {reason}; write another path"
-        ) from None
-    return Path(folder)
-
-
 def _calls(split: fx.GraphModule) -> list[fx.Node]:
     return list(split.graph.find_nodes(op="call_module"))
 
 
 def _named_values(split: fx.GraphModule) -> tuple[dict[fx.Node, str], tuple[str, ...]]:
-    """Return the name of every value at the root of a split, and those that it returns."""
+    """Return the name of every value at the root of a split, and the names of its results."""
     values = {node: node.name for node in split.graph.find_nodes(op="placeholder")}
     for call in _calls(split):
         results = stage_results(_stage(split, call))
@@ -316,7 +280,7 @@ def _save(
                 "save_stages"
             )
     path = staging / f"stage_{position}.pt2"
-    # Torch's own writer ends the process where a disk is full.
+    # torch's own writer ends the process if the disk is full.
     archive = io.BytesIO()
     try:
         with quiet():
@@ -359,7 +323,7 @@ def _example(node: fx.Node) -> Any:
         if isinstance(value, torch.Tensor):
             size = [hint(length) for length in value.shape]
             stride = [hint(length) for length in value.stride()]
-            # Elements may share memory, as those of an expanded tensor do.
+            # Elements may share memory, as in an expanded tensor.
             last = sum((length - 1) * step for length, step in zip(size, stride, strict=True))
             count = last + 1 if all(size) else 0
             memory = torch.zeros(count, dtype=value.dtype, device=value.device)

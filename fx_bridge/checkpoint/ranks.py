@@ -1,4 +1,4 @@
-"""Load the stage files of one rank of a pipeline, or of all: tied tensors stay tied."""
+"""Loading of the stage files of one rank of a pipeline, or of all; tied tensors stay tied."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def load_rank_weights(
     rank: int,
     device: str | torch.device = "cpu",
 ) -> int:
-    """Give the stages that one rank runs the tensors of their files, on a device.
+    """Load the tensors of a rank's stages from their files to a device.
 
     No other file is read.
 
@@ -28,16 +28,16 @@ def load_rank_weights(
     split : torch.fx.GraphModule
         Of the same graph by the same plan as the files; its weights may be on the meta device.
     folder : path
-        That :func:`fx_bridge.checkpoint.stages.save_stages` wrote.
+        Written by :func:`fx_bridge.checkpoint.stages.save_stages`.
     rank : int
-        Of the device in the order of the plan; it runs a stage in every chunk that uses it.
+        Of the device in plan order; it runs a stage in every chunk that uses it.
     device : str or torch.device
-        Where the tensors are put.
+        Device of the new tensors.
 
     Returns
     -------
     int
-        Bytes of the tensors that were loaded.
+        Bytes of the loaded tensors.
 
     Raises
     ------
@@ -46,8 +46,8 @@ def load_rank_weights(
 
     Notes
     -----
-    A tensor that was one object in several stages of the rank is one again, so that it trains as
-    one. Stages of other ranks have copies of their own.
+    A tensor that several stages of the rank share is one object again, and trains as one. Stages
+    of other ranks have their own copies.
     """
     manifest = load_manifest(folder)
     ranks = len(manifest.plan.device_order)
@@ -71,17 +71,17 @@ def load_rank_weights(
 def load_model_weights(
     module: fx.GraphModule, folder: str | os.PathLike[str], device: str | torch.device = "cpu"
 ) -> None:
-    """Give the whole of a captured module the tensors of all stage files, on a device.
+    """Load the tensors of a captured module from all stage files to a device.
 
     Parameters
     ----------
     module : torch.fx.GraphModule
-        Of a capture of the model that was split. Tied tensors stay tied; those that no operator
-        reads are in no file, and stay as they are.
+        Of a capture of the model that was split. Tied tensors stay tied; tensors that no operator
+        reads are in no file and stay unchanged.
     folder : path
-        That :func:`~fx_bridge.checkpoint.stages.save_stages` wrote.
+        Written by :func:`~fx_bridge.checkpoint.stages.save_stages`.
     device : str or torch.device
-        Where the tensors are put.
+        Device of the new tensors.
 
     Raises
     ------
@@ -99,7 +99,7 @@ def load_model_weights(
     for name, tensor in found.items():
         check_fits(name, tensor, parts)
     made: dict[int, torch.Tensor] = {}
-    # Under all of its names, of which stages may know but one.
+    # Stages may know only one of a tensor's names.
     kept = [slot.tensor for slot in slots.values()]
     for name, slot in slots.items():
         if found.keys() >= parts_in({name: slot}).keys():

@@ -1,7 +1,7 @@
-"""A folder with one safetensors file for every stage of a split, from which ranks load theirs.
+"""A folder with one safetensors file for every stage of a split, loaded by its rank.
 
-Beside them are the example inputs and ``manifest.json`` (:mod:`fx_bridge.checkpoint.manifest`),
-which says what belongs together. Nothing is pickled.
+It also holds the example inputs and the ``manifest.json`` of :mod:`fx_bridge.checkpoint.manifest`.
+Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +20,7 @@ from torch import fx, nn
 
 from fx_bridge.capture.digest import graph_lines, lines_digest
 from fx_bridge.capture.graph import CapturedGraph
+from fx_bridge.checkpoint.folders import STAGING, made_folder, replaced_together
 from fx_bridge.checkpoint.inputs import flat_tensors, with_tensors
 from fx_bridge.checkpoint.manifest import (
     MANIFEST,
@@ -45,10 +44,8 @@ from fx_bridge.checkpoint.tensors import (
 )
 from solver import PartitionError
 from solver.io.files import read_json, write_text_atomically
-from solver.model.text import shown
 
-_STAGING: Final = ".fxpartition."
-_OURS: Final = re.compile(r"stage_\d+\.safetensors|inputs\.safetensors")
+_OWNED: Final = re.compile(r"stage_\d+\.safetensors|inputs\.safetensors")
 _INPUTS: Final = "inputs.safetensors"
 
 
@@ -65,12 +62,11 @@ def save_stages(
     Parameters
     ----------
     split : torch.fx.GraphModule
-        What :func:`~fx_bridge.split.by_plan.split_by_plan` returned for `captured`.
+        Of `captured`, from :func:`~fx_bridge.split.by_plan.split_by_plan`.
     captured : CapturedGraph
         The graph that was split; it holds the example inputs.
     folder : path
-        Made if missing. One that ``save_stages`` wrote before is replaced; any other must be
-        empty.
+        Made if missing. Files of an earlier call are replaced; otherwise it must be empty.
     with_inputs : bool
         Also save the example inputs of `captured`, so that ranks need not make them.
     model_name : str, optional
@@ -84,17 +80,17 @@ def save_stages(
     Raises
     ------
     PartitionError
-        In one line: a tensor has no values or is of a kind that safetensors cannot hold, the
-        inputs are no plain data, or the folder cannot be written or holds something else.
+        In one line: a tensor has no values or safetensors cannot hold it, the inputs are no plain
+        data, or the folder cannot be written or holds other files.
 
     Notes
     -----
     ``stage_<position>.safetensors`` holds every parameter, buffer and constant of the stage under
-    its path in the stage, and of one that holds others, such as a quantised weight, those within:
-    ``0.weight.qdata``. Tied tensors are written once in each stage that has them. All files
-    are written to a temporary folder within `folder` and renamed when each is complete, the
-    manifest last: a run that is interrupted leaves what was there, or a folder without
-    manifest, which no reader takes for complete.
+    its path in the stage. Wrappers, such as quantised weights, are stored as their parts:
+    ``0.weight.qdata``. Tied tensors are written once in each stage that has them. All files are
+    written to a temporary folder within `folder` and renamed once all are complete, the manifest
+    last: an interrupted run leaves the old files, or a folder without manifest, which no reader
+    accepts.
 
     Examples
     --------
@@ -125,18 +121,9 @@ def save_stages(
             "return a copy of it, such as weight.clone()"
         )
     target = check_folder(folder)
-    try:
-        staging = Path(tempfile.mkdtemp(dir=target, prefix=_STAGING))
-        try:
-            manifest = _write(split, captured, lines, staging, with_inputs, model_name)
-            _publish(manifest, staging, target)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise PartitionError(
-            f"cannot write to the folder {folder}: {reason}; free its disk or write another path"
-        ) from None
+    with replaced_together(target, MANIFEST, _OWNED) as staging:
+        manifest = _write(split, captured, lines, staging, with_inputs, model_name)
+    write_text_atomically(target / MANIFEST, json.dumps(manifest.to_dict(), indent=1) + "\n")
     return manifest
 
 
@@ -146,34 +133,33 @@ def load_stage_weights(
     position: int,
     device: str | torch.device = "cpu",
 ) -> int:
-    """Give a stage the tensors of its file, on a device.
+    """Load the tensors of a stage from its file to a device.
 
-    Only that file is read. The stage may be on the meta device, or anywhere.
+    No other file is read. The stage may be on any device, including the meta device.
 
     Parameters
     ----------
     stage : torch.nn.Module
         The child of a split of the same graph by the same plan. Every parameter, buffer and
-        constant is replaced by a new one, with the ``requires_grad`` that it had; tied ones are
-        one object again. A submodule that the graph calls as a whole is the model's own, and is
-        filled itself.
+        constant is replaced by a new one with the same ``requires_grad``; tied ones are one object
+        again. A submodule that the graph calls as a whole is the model's own, and is filled itself.
     folder : path
-        That :func:`save_stages` wrote.
+        Written by :func:`save_stages`.
     position : int
         Of the stage in the pipeline: chunk x number of devices + rank of the device.
     device : str or torch.device
-        Where the tensors are put.
+        Device of the new tensors.
 
     Returns
     -------
     int
-        Bytes of the tensors that were loaded.
+        Bytes of the loaded tensors.
 
     Raises
     ------
     PartitionError
-        In one line: the file is missing or altered, the device is not there, or a tensor has
-        another shape or dtype than that in the file. The stage is then as it was.
+        In one line: the file is missing or altered, the device is absent, or a tensor differs in
+        shape or dtype from that of the file. The stage is then unchanged.
     """
     manifest = load_manifest(folder)
     entry = manifest.stage_at(position)
@@ -197,7 +183,7 @@ def load_stage_weights(
 
 
 def load_inputs(folder: str | os.PathLike[str]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Return the example inputs that a folder of stage files holds, None if it holds none.
+    """Return the example inputs in a folder of stage files, or None if there are none.
 
     Returns
     -------
@@ -229,21 +215,9 @@ def check_folder(folder: str | os.PathLike[str]) -> Path:
     Raises
     ------
     PartitionError
-        If it cannot be made, or holds anything but stage files.
+        If it cannot be made or read, or holds anything but stage files.
     """
-    if not isinstance(folder, (str, os.PathLike)):
-        raise PartitionError(
-            f"folder is {shown(folder)}; write the name of a folder, such as 'stages'"
-        )
-    target = Path(folder)
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-        names = sorted(path.name for path in target.iterdir())
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise PartitionError(
-            f"cannot make the folder {folder}: {reason}; write another path"
-        ) from None
+    target, names = made_folder(folder)
     if MANIFEST in names:
         content = read_json(target / MANIFEST)
         if not isinstance(content, dict) or content.get("schema") != SCHEMA:
@@ -251,16 +225,13 @@ def check_folder(folder: str | os.PathLike[str]) -> Path:
                 f"{folder} has a {MANIFEST} of something else; write another folder"
             )
         return target
-    # What an interrupted run left may be written over.
-    strange = [n for n in names if not _OURS.fullmatch(n) and not n.startswith(_STAGING)]
+    # Leftovers of an interrupted run are overwritten.
+    strange = [n for n in names if not _OWNED.fullmatch(n) and not n.startswith(STAGING)]
     if strange:
         raise PartitionError(
             f"{folder} holds other files, such as {strange[0]}; write a new or an empty folder"
         )
     return target
-
-
-# -- writing -------------------------------------------------------------------------------
 
 
 def _write(
@@ -312,7 +283,7 @@ def _write(
 def _write_file(path: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[int, str]:
     """Write a file to the disk; return its size and SHA-256."""
     save_file(dict(tensors), path)
-    # It makes private files; other ranks may be other users.
+    # save_file makes private files; other ranks may be other users.
     umask = os.umask(0)
     os.umask(umask)
     path.chmod(0o666 & ~umask)
@@ -321,35 +292,17 @@ def _write_file(path: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[int, s
     return path.stat().st_size, file_sha256(path)
 
 
-def _publish(manifest: Manifest, staging: Path, target: Path) -> None:
-    """Put complete files in the place of what `target` held, the manifest last."""
-    (target / MANIFEST).unlink(missing_ok=True)
-    for path in list(target.iterdir()):
-        # Folders and files of a run that was killed have a temporary name.
-        is_left = path.name.startswith(_STAGING) and path != staging
-        if is_left and path.is_dir():
-            shutil.rmtree(path)
-        elif is_left or _OURS.fullmatch(path.name):
-            path.unlink()
-    for path in list(staging.iterdir()):
-        path.replace(target / path.name)
-    write_text_atomically(target / MANIFEST, json.dumps(manifest.to_dict(), indent=1) + "\n")
-
-
-# -- reading -------------------------------------------------------------------------------
-
-
 def read_tensors(path: Path, device: str | torch.device) -> dict[str, torch.Tensor]:
-    """Return the tensors of a file on a device, each in memory of its own.
+    """Return the tensors of a file on a device, each in its own memory.
 
     Raises
     ------
     PartitionError
-        If it is no safetensors file, or the device is not there.
+        If it is no safetensors file, or the device is absent.
     """
     try:
         where = torch.device(device)
-        # Read, not mapped: a mapping would be copied, and be held beside the copies.
+        # Read, not mapped: a mapping would be copied and held beside the copies.
         with safe_open(path, framework="pt", device="cpu", backend="pread") as file:
             return {name: file.get_tensor(name).to(where) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:

@@ -1,9 +1,9 @@
-"""The tensors of a stage as safetensors can hold them: dense, contiguous, none in another."""
+"""The tensors of a stage in the form that safetensors holds: dense, contiguous, disjoint."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from solver import PartitionError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slot:
-    """Where a module holds a tensor.
+    """A place in which a module holds a tensor.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class Slot:
 
     @property
     def tensor(self) -> torch.Tensor:
-        """What it holds."""
+        """The tensor that it holds."""
         tensor = self.table[self.name]
         assert isinstance(tensor, torch.Tensor)
         return tensor
@@ -51,7 +51,7 @@ class Stored:
     Attributes
     ----------
     tensors : mapping of str to torch.Tensor
-        What the file holds, by name.
+        Content of the file, by name.
     aliases, views : mapping
         As in :class:`fx_bridge.checkpoint.manifest.StageFile`.
     """
@@ -62,10 +62,10 @@ class Stored:
 
 
 def slots_of(module: nn.Module) -> dict[str, Slot]:
-    """Return every place where `module` or a module within holds a tensor, by its path.
+    """Return every place in which `module` or a submodule holds a tensor, by its path.
 
-    Parameters and buffers, persistent or not, and tensors that are plain attributes, such as the
-    constants that torch.export lifts out of the code. Tied tensors have several places.
+    Includes parameters, all buffers, and tensors that are plain attributes, such as the constants
+    that torch.export lifts out of the code. Tied tensors have several places.
     """
     slots: dict[str, Slot] = {}
     for prefix, part in module.named_modules(remove_duplicate=False):
@@ -77,40 +77,41 @@ def slots_of(module: nn.Module) -> dict[str, Slot]:
 
 
 def parts_in(slots: Mapping[str, Slot]) -> dict[str, torch.Tensor]:
-    """Return the tensors of places by path as a file holds them.
+    """Return the tensors of places by path, in the form that a file holds.
 
-    Of a wrapper, such as a quantised weight, those within: ``"0.weight.qdata"``.
+    A wrapper, such as a quantised weight, is replaced by its parts: ``"0.weight.qdata"``.
     """
     return {
         path + suffix: part
         for path, slot in slots.items()
-        for suffix, part in _parts(slot.tensor).items()
+        for suffix, part in pieces_of(slot.tensor).items()
     }
 
 
+def pieces_of(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return the tensors with the values of `tensor`: itself, or the parts of a wrapper."""
+    return parts_of(tensor) if is_wrapper(tensor) else {"": tensor}
+
+
 def made_of(slot: Slot, path: str, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Return what takes the place of a slot's tensor, of the `tensors` of a file by path.
+    """Return the replacement of a slot's tensor, from the `tensors` of a file by path.
 
     A wrapper keeps its class and its settings, which files do not hold and digests compare.
     """
     old = slot.tensor
-    parts = {suffix: tensors[path + suffix] for suffix in _parts(old)}
+    parts = {suffix: tensors[path + suffix] for suffix in pieces_of(old)}
     return in_place_of(old, with_parts(old, parts) if is_wrapper(old) else parts[""])
 
 
-def _parts(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
-    return parts_of(tensor) if is_wrapper(tensor) else {"": tensor}
-
-
 def stored(module: nn.Module, where: str) -> Stored:
-    """Return the tensors of `module` as a file holds them.
+    """Return the tensors of `module` in the form that a file holds.
 
     Parameters
     ----------
     module : torch.nn.Module
         A stage, or a whole split.
     where : str
-        What messages call it, such as ``"stage 0"``.
+        Name of the module in messages, such as ``"stage 0"``.
 
     Raises
     ------
@@ -119,7 +120,7 @@ def stored(module: nn.Module, where: str) -> Stored:
     """
     aliases: dict[str, str] = {}
     paths: dict[int, str] = {}
-    memories: dict[object, list[tuple[str, torch.Tensor]]] = {}
+    plain: dict[int, torch.Tensor] = {}
     # Kept until the end: an address may be given again once a tensor is gone.
     found: list[torch.Tensor] = []
     for path, tensor in parts_in(slots_of(module)).items():
@@ -127,22 +128,24 @@ def stored(module: nn.Module, where: str) -> Stored:
         if id(tensor) in paths:
             aliases[path] = paths[id(tensor)]
             continue
-        paths[id(tensor)] = path
         check_storable(tensor, f"{where}: {path!r}")
-        # What is only marked as conjugate has other values than its memory.
-        plain = tensor.detach().resolve_conj().resolve_neg()
-        memories.setdefault(memory_of(plain), []).append((path, plain))
+        # The memory of a tensor marked as conjugate has other values.
+        values = tensor.detach().resolve_conj().resolve_neg()
+        plain[id(values)] = values
+        paths[id(tensor)] = paths[id(values)] = path
     tensors: dict[str, torch.Tensor] = {}
     views: dict[str, TensorView] = {}
-    for members in memories.values():
-        for group in _overlapping(members):
-            path, tensor = group[0]
-            if len(group) == 1 and (tensor.is_contiguous() or _span(tensor) > tensor.numel()):
-                # Gaps between elements are left out.
-                tensors[path] = tensor.contiguous()
-            else:
-                tensors[path], found_views = _shared(group, where)
-                views.update(found_views)
+    for group in overlapping(list(plain.values())):
+        first, *others = group
+        begin, end = extent_of(first)
+        has_gaps = end - begin > first.numel() * first.itemsize
+        if not others and (first.is_contiguous() or has_gaps):
+            # Gaps between elements are left out.
+            tensors[paths[id(first)]] = first.contiguous()
+        else:
+            named = {paths[id(tensor)]: tensor for tensor in group}
+            tensors[paths[id(first)]], found_views = _shared(named, where)
+            views.update(found_views)
     return Stored(tensors, aliases, views)
 
 
@@ -151,12 +154,12 @@ def restored(
     aliases: Mapping[str, str],
     views: Mapping[str, TensorView],
 ) -> dict[str, torch.Tensor]:
-    """Return tensors by path from what :func:`stored` made; tied ones are one object.
+    """Return the tensors of a :class:`Stored` by path; tied ones are one object.
 
     Raises
     ------
     PartitionError
-        If an alias or view names a tensor that is not there, or lies outside it.
+        If an alias or view names a missing tensor, or lies outside it.
     """
     made = {path: tensor for path, tensor in tensors.items() if path not in views}
     for path, view in views.items():
@@ -177,7 +180,7 @@ def restored(
 
 
 def in_place_of(old: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """Return `tensor` as a parameter if `old` is one, trained if that is."""
+    """Return `tensor` as a parameter if `old` is one, with its ``requires_grad``."""
     if isinstance(old, nn.Parameter):
         return nn.Parameter(tensor, old.requires_grad)
     return tensor.requires_grad_(old.requires_grad)
@@ -199,7 +202,7 @@ def _shape(tensor: torch.Tensor) -> str:
 
 
 def check_storable(tensor: torch.Tensor, what: str) -> None:
-    """Raise PartitionError, saying `what` it is, unless safetensors can hold `tensor`."""
+    """Raise PartitionError, with the name `what`, unless safetensors can hold `tensor`."""
     if type(tensor) not in (torch.Tensor, nn.Parameter, nn.Buffer):
         raise PartitionError(
             f"{what} is a {type(tensor).__name__}, a class that no file holds; give plain tensors"
@@ -222,57 +225,61 @@ def check_storable(tensor: torch.Tensor, what: str) -> None:
 
 @functools.cache
 def is_storable(dtype: torch.dtype) -> bool:
-    """Return whether safetensors, of the installed release, writes and reads `dtype`."""
+    """Return True if the installed safetensors writes and reads `dtype`."""
     try:
         return load(save({"x": torch.zeros(1, dtype=dtype)}))["x"].dtype is dtype
     except (KeyError, ValueError, RuntimeError, AttributeError):
         return False
 
 
-def _span(tensor: torch.Tensor) -> int:
-    """Return how many elements lie between the first and the last one of `tensor`, both counted."""
-    if not tensor.numel():
-        return 0
-    steps = zip(tensor.size(), tensor.stride(), strict=True)
-    return 1 + sum(int((size - 1) * stride) for size, stride in steps)
+def overlapping(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """Group tensors whose bytes overlap, by their first bytes and in the given order.
 
-
-def _overlapping(
-    members: list[tuple[str, torch.Tensor]],
-) -> Iterator[list[tuple[str, torch.Tensor]]]:
-    """Yield the tensors of one memory in groups that have no byte in common.
-
-    Many tensors may lie side by side in one memory, as when all were read from one file.
+    To share a storage is not enough: all weights of a model may be slices of one file.
     """
-    end_bytes = 0
-    group: list[tuple[str, torch.Tensor]] = []
-    # Stable: what begins at the same byte stays in order.
-    for path, tensor in sorted(members, key=lambda member: _start_bytes(member[1])):
-        if group and _start_bytes(tensor) >= end_bytes:
-            yield group
-            group = []
-        group.append((path, tensor))
-        end_bytes = max(end_bytes, _start_bytes(tensor) + _span(tensor) * tensor.element_size())
-    yield group
+    by_memory: dict[object, list[torch.Tensor]] = {}
+    for tensor in tensors:
+        by_memory.setdefault(memory_of(tensor), []).append(tensor)
+    for sharing in by_memory.values():
+        end = -1
+        group: list[torch.Tensor] = []
+        # An empty tensor overlaps with none that begins at its place.
+        in_order = sorted(sharing, key=_begin) if len(sharing) > 1 else sharing
+        for tensor in in_order:
+            first, last = extent_of(tensor) if len(sharing) > 1 else (0, 0)
+            if group and first >= end:
+                yield group
+                group = []
+            group.append(tensor)
+            end = max(end, last)
+        yield group
 
 
-def _start_bytes(tensor: torch.Tensor) -> int:
-    return int(tensor.storage_offset()) * tensor.element_size()
+def _begin(tensor: torch.Tensor) -> tuple[int, bool]:
+    return extent_of(tensor)[0], bool(tensor.numel())
+
+
+def extent_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the byte range of a tensor in its storage, its end excluded."""
+    first = int(tensor.storage_offset())
+    lengths = zip(tensor.shape, tensor.stride(), strict=True)
+    span = 1 + sum((int(length) - 1) * int(step) for length, step in lengths)
+    return first * tensor.itemsize, (first + span * bool(tensor.numel())) * tensor.itemsize
 
 
 def _shared(
-    group: list[tuple[str, torch.Tensor]], where: str
+    group: Mapping[str, torch.Tensor], where: str
 ) -> tuple[torch.Tensor, dict[str, TensorView]]:
     """Return the memory that a group of tensors covers, and each as a view of it."""
-    first, lead = group[0]
-    for path, tensor in group:
+    first, lead = next(iter(group.items()))
+    for path, tensor in group.items():
         if tensor.dtype is not lead.dtype:
             raise PartitionError(
                 f"{where}: {first!r} ({lead.dtype}) and {path!r} ({tensor.dtype}) share memory, "
                 "which a file cannot hold; make one of them a copy"
             )
     start = lead.storage_offset()
-    count = max(tensor.storage_offset() + _span(tensor) for _, tensor in group) - start
+    count = max(extent_of(tensor)[1] for tensor in group.values()) // lead.itemsize - start
     views = {
         path: TensorView(
             of=first,
@@ -280,6 +287,6 @@ def _shared(
             size=tuple(tensor.size()),
             stride=tuple(tensor.stride()),
         )
-        for path, tensor in group
+        for path, tensor in group.items()
     }
     return lead.as_strided((count,), (1,), start), views

@@ -12,15 +12,9 @@ from torch import fx, nn
 
 from fx_bridge.capture.model.attributes import attribute_at
 from fx_bridge.checkpoint.manifest import position_of
-from fx_bridge.checkpoint.tensors import slots_of
+from fx_bridge.checkpoint.tensors import overlapping, pieces_of, slots_of
 from fx_bridge.placement.links import reads_pinned
-from fx_bridge.placement.weights import (
-    HOST,
-    PlacedWeights,
-    overlapping,
-    pieces_of,
-    tensors_within,
-)
+from fx_bridge.placement.weights import HOST, PlacedWeights, tensors_within
 from fx_bridge.storages.mutations import memory_of
 from solver import PartitionError
 

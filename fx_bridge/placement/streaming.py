@@ -17,11 +17,11 @@ import torch
 from torch import fx, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from fx_bridge.checkpoint.tensors import Slot, slots_of
+from fx_bridge.checkpoint.tensors import Slot, pieces_of, slots_of
 from fx_bridge.placement.links import link_to
 from fx_bridge.placement.slots import HostWeights, Slots
 from fx_bridge.placement.transfers import call_with_weights
-from fx_bridge.placement.weights import moved_together, pieces_of
+from fx_bridge.placement.weights import moved_together
 from solver import PartitionError
 
 _KEY: Final = "streamed"

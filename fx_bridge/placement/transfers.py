@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from fx_bridge.placement.weights import extent_of
+from fx_bridge.checkpoint.tensors import extent_of
 from fx_bridge.storages.mutations import memory_of
 from solver import PartitionError
 

@@ -8,7 +8,7 @@ the memo of ``copy.deepcopy``.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,10 +16,10 @@ import torch
 from torch import fx, nn
 
 from fx_bridge.checkpoint.stages import load_stage_weights
-from fx_bridge.checkpoint.tensors import in_place_of, slots_of
+from fx_bridge.checkpoint.tensors import extent_of, in_place_of, overlapping, pieces_of, slots_of
 from fx_bridge.placement.stage_copies import copied_stage
 from fx_bridge.storages.mutations import memory_of
-from fx_bridge.storages.tensor_subclasses import is_wrapper, parts_of, with_parts
+from fx_bridge.storages.tensor_subclasses import is_wrapper, with_parts
 
 HOST: Final = torch.device("cpu")
 _ALIGNMENT: Final = 16
@@ -157,11 +157,6 @@ def _view_of(tensor: torch.Tensor) -> tuple[object, ...]:
     return (memory_of(tensor), type(tensor), *form)
 
 
-def pieces_of(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return the tensors with the values of `tensor`: itself, or the parts of a wrapper."""
-    return parts_of(tensor) if is_wrapper(tensor) else {"": tensor}
-
-
 def with_pieces(tensor: torch.Tensor, pieces: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """Return a tensor like `tensor` of the given pieces, which may be on another device."""
     if not is_wrapper(tensor):
@@ -170,35 +165,6 @@ def with_pieces(tensor: torch.Tensor, pieces: Mapping[str, torch.Tensor]) -> tor
     where = next(iter(pieces.values())).device
     # Some wrappers store the device in their settings; their own conversion changes it.
     return made if made.device == where else with_parts(tensor.detach().to(where), pieces)
-
-
-def overlapping(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Group tensors whose bytes overlap.
-
-    To share a storage is not enough: all weights of a model may be slices of one file.
-    """
-    by_memory: dict[object, list[torch.Tensor]] = {}
-    for tensor in tensors:
-        by_memory.setdefault(memory_of(tensor), []).append(tensor)
-    for sharing in by_memory.values():
-        end = -1
-        group: list[torch.Tensor] = []
-        for tensor in sorted(sharing, key=extent_of) if len(sharing) > 1 else sharing:
-            first, last = extent_of(tensor) if len(sharing) > 1 else (0, 0)
-            if group and first >= end:
-                yield group
-                group = []
-            group.append(tensor)
-            end = max(end, last)
-        yield group
-
-
-def extent_of(tensor: torch.Tensor) -> tuple[int, int]:
-    """Return the byte range of a tensor in its storage, its end excluded."""
-    first = int(tensor.storage_offset())
-    lengths = zip(tensor.shape, tensor.stride(), strict=True)
-    span = 1 + sum((int(length) - 1) * int(step) for length, step in lengths)
-    return first * tensor.itemsize, (first + span * bool(tensor.numel())) * tensor.itemsize
 
 
 def cover_of(tensors: Sequence[torch.Tensor]) -> tuple[int, int]:

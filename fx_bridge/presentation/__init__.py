@@ -1,4 +1,4 @@
-"""Plans as people read them: words of the module tree, tables, answers, pictures and pages.
+"""Plans for readers: names by module, tables, answers, pictures and pages.
 
-Whoever prints a table takes ``tables.py``, and whoever shows a stage ``modules.py``.
+All tables are laid out by ``tables.py``, and all stages are named by ``modules.py``.
 """

@@ -1,4 +1,4 @@
-"""What a device holds at its peak, by name: the evaluator's number, taken apart."""
+"""The peak memory of a device, itemised by name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AliveKind = Literal[
 
 
 class Alive(NamedTuple):
-    """Something that a device holds at its peak.
+    """A holding of a device at its peak.
 
     Attributes
     ----------
@@ -29,10 +29,10 @@ class Alive(NamedTuple):
     kind : str
         ``weight``, with its gradient and optimiser state in training; ``received``, from another
         stage or the caller, of all microbatches; ``value``, a storage that its operators made;
-        ``saved``, kept for the backward pass of the microbatch at hand; ``earlier``, kept for
-        those of earlier microbatches; ``gradient``, of a value, and buffers for those that
-        come back; ``sent``, what other stages read or the graph returns, of earlier microbatches,
-        in training of all; ``workspace``, of the operator that runs.
+        ``saved``, kept for the backward pass of the current microbatch; ``earlier``, kept for
+        those of earlier microbatches; ``gradient``, of a value, and buffers for returned ones;
+        ``sent``, values that other stages read or the graph returns, of earlier microbatches, in
+        training of all; ``workspace``, of the running operator.
     size_bytes : int
         Of the whole storage.
     """
@@ -43,7 +43,7 @@ class Alive(NamedTuple):
 
 
 def alive_at_peak(problem: PartitionProblem, plan: PartitionPlan) -> tuple[tuple[Alive, ...], ...]:
-    """Return what each device holds when it holds most.
+    """Return the holdings of each device at its peak.
 
     Parameters
     ----------
@@ -54,8 +54,8 @@ def alive_at_peak(problem: PartitionProblem, plan: PartitionPlan) -> tuple[tuple
     -------
     tuple of tuple of Alive
         By device, in the problem's order; each largest first, equal ones by kind and name, none
-        empty, and no name twice with one kind. The sizes of a device add up to the
-        `memory_bytes` that :func:`~solver.evaluation.evaluate.evaluate` gives it.
+        empty, and no name twice with one kind. The sizes of a device add up to its `memory_bytes`
+        in :func:`~solver.evaluation.evaluate.evaluate`.
 
     Raises
     ------
@@ -64,9 +64,8 @@ def alive_at_peak(problem: PartitionProblem, plan: PartitionPlan) -> tuple[tuple
 
     Notes
     -----
-    Every stage of a device is taken at the first of its operators at which it holds most, for the
-    chunks of a device work on different microbatches at the same time
-    (``docs/definition.md``, section 3).
+    Every stage of a device is taken at the first operator of its own peak, since the chunks of a
+    device work on different microbatches at the same time (``docs/definition.md``, section 3).
     """
     layout = Layout(problem, plan)
     memory = StageMemory.of(problem, layout, recomputation_of(problem, plan))
@@ -91,7 +90,7 @@ class _Found:
         self._bytes: list[dict[tuple[AliveKind, str], int]] = [{} for _ in problem.devices]
 
     def by_device(self) -> tuple[tuple[Alive, ...], ...]:
-        """Return what was found."""
+        """Return the holdings of each device, sorted."""
         return tuple(
             tuple(
                 Alive(name, kind, size_bytes)
@@ -113,7 +112,7 @@ class _Found:
         self._add(holder, names, "weight", arrays.weight_bytes[key])
 
     def add_received(self, memory: StageMemory) -> None:
-        """Add what each place receives and, where values hop, what it holds to send them."""
+        """Add the values that each place receives and, with hops, the gradients returned to it."""
         arrays, layout = self._problem.arrays, self._layout
         device = layout.device_of_place
         received = memory.received
@@ -127,7 +126,7 @@ class _Found:
             self._add_values(source, value, "gradient", arrays.returned_bytes[value])
 
     def add_held(self, memory: StageMemory) -> None:
-        """Add the holdings of each stage at the first of its operators with the largest sum."""
+        """Add the holdings of each stage at its first peak."""
         holdings, layout = self._problem.arrays.holdings, self._layout
         stage = layout.stage[holdings.operator[memory.held]]
         first_peaks = _first_peaks(memory, layout)
@@ -151,7 +150,7 @@ class _Found:
                 self._add_values(device_number, value, entry.kind, size)
 
     def add_earlier(self, memory: StageMemory, earlier: Ints) -> None:
-        """Add, by stage, what backward passes of earlier microbatches keep."""
+        """Add the values saved for backward passes of `earlier` microbatches, by stage."""
         layout = self._layout
         stage = layout.stage[layout.order]
         saved_bytes = self._problem.arrays.saved_bytes[layout.order].copy()
@@ -173,7 +172,7 @@ class _Found:
 
 
 def _first_peaks(memory: StageMemory, layout: Layout) -> Ints:
-    """Return for each stage the index in `layout.order` at which it first holds most."""
+    """Return the index in `layout.order` of the first peak of each stage."""
     stage = layout.stage[layout.order]
     at_peak = np.flatnonzero(memory.live_bytes == memory.peak_bytes[stage])
     stages, first = np.unique(stage[at_peak], return_index=True)

@@ -1,4 +1,4 @@
-"""What is shown of one plan, as plain data: pages, figures and tables are made from it alone."""
+"""Plain data about one plan, from which its pages, figures and tables are made."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from fx_bridge.presentation.alive import Alive, alive_at_peak
-from fx_bridge.presentation.quotient import QuotientArc, Travel, stage_arcs, travels
+from fx_bridge.presentation.quotient import (
+    PositionTransfer,
+    QuotientArc,
+    position_transfers,
+    stage_arcs,
+)
 from fx_bridge.presentation.spans import Span, spans
 from solver import DeviceUsage, Evaluation, PartitionPlan, PartitionProblem, evaluate
 from solver.evaluation.step import PipelineStep
 from solver.evaluation.usage import StageUsage
 
 MIN_SHOWN_MICROBATCHES: Final = 16
-"""At least this number of microbatches of a step is shown, or all of them."""
+"""Least number of microbatches that are shown, if a step has more."""
 _MOST_ACTIONS: Final = 100_000
-"""Passes of all stages and microbatches that are shown."""
+"""Largest number of passes, of all stages and microbatches, that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +31,13 @@ class StageDetails:
     Attributes
     ----------
     number : int
-        Its place in the plan's order of stages.
+        Its index in the plan's order of stages.
     device : str
-        That runs the stage.
+        Device of the stage.
     chunk : int
-        How often data passed through the devices before; 0 without interleaving.
+        Earlier passes of data through the devices; 0 without interleaving.
     operators : int
-        How many run in the stage.
-    first_operator, last_operator : str
-        In execution order.
+        Number of operators.
     weights_bytes : int
         Of the distinct weights that its operators read; chunks of a device share theirs.
     compute_ns, send_ns, receive_ns, time_ns : int
@@ -45,8 +48,6 @@ class StageDetails:
     device: str
     chunk: int
     operators: int
-    first_operator: str
-    last_operator: str
     weights_bytes: int
     compute_ns: int
     send_ns: int
@@ -62,37 +63,37 @@ class PipelineDetails:
     ----------
     devices : tuple of str
         By rank, in the order in which data passes through them.
-    in_turn : bool
-        The plan is no pipeline, since something would travel to an earlier stage: `spans` are
-        those of a single rank that does the work of all devices, one after another.
+    sequential : bool
+        The plan is no pipeline, since a value would be sent to an earlier stage: `spans` are those
+        of a single rank that does the work of all devices, one after another.
     stage_of_position : tuple of int or None
-        Number of the stage at each position of the chain; None where a device only passes on,
-        or where everything happens in turn.
+        Number of the stage at each position of the chain; None for a position that only relays
+        values, and if `sequential`.
     schedule : {"gpipe", "1f1b"}
-        The order of forward and backward passes, as torch has it.
+        Order of forward and backward passes, as in torch.
     microbatches : int
         Of the step.
     shown_microbatches : int
-        Of the step that `spans` show, at most `microbatches`: enough to see how the pipeline
-        fills, works and empties, and fewer of hundreds of stages; 0 if too much happens to show.
+        Microbatches in `spans`, at most `microbatches`: enough to see the pipeline fill, work and
+        empty, fewer for hundreds of stages, and 0 if there are too many passes to show.
     assumed : bool
-        The problem asks for no pipeline: schedule and microbatches are there to show one.
+        The problem asks for no pipeline: schedule and microbatches are chosen to show one.
     backward : bool
-        Whether there are backward passes.
+        There are backward passes.
     step_ns : int
-        Of the step of all microbatches.
+        Duration of the step of all microbatches.
     shown_ns : int
-        Of the one that is shown; the last of `spans` ends there.
+        Duration of the shown microbatches: the end of the last of `spans`.
     idle_shares : tuple of float
-        By rank, the share of `step_ns` in which it does nothing: its bubble.
+        Bubble of each rank, a share of `step_ns`.
     spans : tuple of Span
         In order of their start.
-    travels : tuple of Travel
-        Bytes that transfers between positions move for each microbatch.
+    transfers : tuple of PositionTransfer
+        Bytes sent between positions for each microbatch.
     """
 
     devices: tuple[str, ...]
-    in_turn: bool
+    sequential: bool
     stage_of_position: tuple[int | None, ...]
     schedule: str
     microbatches: int
@@ -103,25 +104,24 @@ class PipelineDetails:
     shown_ns: int
     idle_shares: tuple[float, ...]
     spans: tuple[Span, ...]
-    travels: tuple[Travel, ...]
+    transfers: tuple[PositionTransfer, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PlanDetails:
-    """What is shown of one plan.
+    """The details of one plan.
 
     Attributes
     ----------
     evaluation : Evaluation
-        What the plan costs and breaks, with what every device does and holds.
+        Costs and violations of the plan, with the usage of every device.
     alive : tuple of tuple of Alive
-        What each device of the problem holds at its peak, largest first.
+        Holdings of each device of the problem at its peak, largest first.
     stages : tuple of StageDetails
         In the plan's order.
     arcs : tuple of QuotientArc
-        By source and target. Only values of backward operators, and those of plans that are not
-        feasible, go to an earlier stage; under relayed charging values pass through all
-        positions in between.
+        By source and target. Only values of backward operators, and those of infeasible plans, go
+        to an earlier stage; under relayed charging values pass through all positions in between.
     pipeline : PipelineDetails
         The plan in time.
     overlap : bool
@@ -137,12 +137,12 @@ class PlanDetails:
 
     @property
     def devices(self) -> tuple[DeviceUsage, ...]:
-        """What all devices of the problem do and hold, in its order."""
+        """Usage of all devices of the problem, in its order."""
         return self.evaluation.usage
 
 
 def plan_details(problem: PartitionProblem, plan: PartitionPlan) -> PlanDetails:
-    """Return what is shown of `plan`.
+    """Return the details of `plan`.
 
     Parameters
     ----------
@@ -182,8 +182,6 @@ def _stages(
                 device=entry.stage.device,
                 chunk=entry.stage.chunk,
                 operators=len(operators),
-                first_operator=operators[0].name,
-                last_operator=operators[-1].name,
                 weights_bytes=sum(held_bytes),
                 compute_ns=entry.compute_ns,
                 send_ns=entry.send_ns,
@@ -211,7 +209,7 @@ def _pipeline(
     problem: PartitionProblem, plan: PartitionPlan, evaluation: Evaluation
 ) -> PipelineDetails:
     ranks, step = len(plan.device_order), evaluation.step
-    in_turn = len(step.times.forward_ns) < ranks * (1 + plan.stages[-1].chunk)
+    sequential = len(step.times.forward_ns) < ranks * (1 + plan.stages[-1].chunk)
     planned = "step" in problem.objective or problem.interconnect.charging == "relayed"
     assumed = problem.microbatches == 1 and not planned
     if assumed:
@@ -220,7 +218,7 @@ def _pipeline(
     step_ns = step.step_ns
     found = spans(shown) if shown.microbatches else ()
     stages: dict[int, int] = {}
-    if not in_turn:
+    if not sequential:
         rank = {device: number for number, device in enumerate(plan.device_order)}
         stages = {
             stage.chunk * ranks + rank[stage.device]: number
@@ -228,7 +226,7 @@ def _pipeline(
         }
     return PipelineDetails(
         devices=plan.device_order,
-        in_turn=in_turn,
+        sequential=sequential,
         stage_of_position=tuple(map(stages.get, range(len(step.times.forward_ns)))),
         schedule=step.schedule,
         microbatches=step.microbatches,
@@ -239,7 +237,7 @@ def _pipeline(
         shown_ns=max((span.end_ns for span in found), default=0),
         idle_shares=tuple((step_ns - busy_ns) / max(step_ns, 1) for busy_ns in step.busy_ns),
         spans=found,
-        travels=() if in_turn else travels(problem, plan),
+        transfers=() if sequential else position_transfers(problem, plan),
     )
 
 
@@ -247,5 +245,5 @@ def _shown_microbatches(step: PipelineStep) -> int:
     ranks, positions = step.devices, len(step.times.forward_ns)
     most = ranks * max(2, -(-MIN_SHOWN_MICROBATCHES // ranks))
     most = min(most, _MOST_ACTIONS // (2 * positions))
-    # Interleaved schedules want a multiple of the ranks.
+    # Interleaved schedules need a multiple of the ranks.
     return min(step.microbatches, most - most % ranks if positions > ranks else most)

@@ -1,4 +1,4 @@
-"""HTML of pages about plans: text in which no name is markup, colours of devices, tables."""
+"""HTML of pages about plans: escaped text, device colours, tables."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from solver.model.text import printable
 _COLOURS: Final = (
     *("#5aa9e6", "#f2a541", "#4fbf8b", "#e98bb5", "#c9b52e", "#a48be0", "#ef7b62", "#9aa5b1"),
 )
-"""Light enough for dark letters, dark enough for white paper; later devices have turned hues."""
+"""Light enough for dark letters, dark enough for white paper; later devices get rotated hues."""
 _GOLDEN_ANGLE: Final = 137.508
 _MOST_ROWS: Final = 200
-"""Of a table; more are counted."""
+"""Of a table; further rows are counted."""
 
 
 def escaped(text: object) -> str:
-    """Return a text that someone wrote as it stands in a page."""
+    """Return HTML that shows a text, in which no character is markup."""
     return html.escape(printable(str(text)))
 
 
 def escaped_lines(text: str) -> str:
-    """Return a text of several lines that someone wrote as it stands in a page."""
+    """Return HTML that shows a text of several lines."""
     return "\n".join(map(escaped, text.split("\n")))
 
 
 def device_colours(count: int) -> str:
-    """Return the rules by which what has class ``d3`` has the colour of the fourth device."""
+    """Return the CSS rules that give class ``d3`` the colour of the fourth device."""
     return "".join(f".d{number}{{--c:{colour_of(number)}}}" for number in range(count))
 
 
 def colour_of(device: int) -> str:
-    """Return the colour of a device, by its number."""
+    """Return the CSS colour of a device, by its number."""
     if device < len(_COLOURS):
         return _COLOURS[device]
     return f"hsl({device * _GOLDEN_ANGLE % 360:.0f} 60% 68%)"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], text: Collection[str] = ()) -> str:
-    """Return a table of HTML cells; `text` columns stand to the left, later rows are counted."""
+    """Return a table of HTML cells; columns in `text` are left-aligned, excess rows counted."""
     kinds = [' class="text"' if name in text else "" for name in header]
     head = "".join(f"<th{kind}>{name}" for kind, name in zip(kinds, header, strict=True))
     body = "".join(
@@ -53,5 +53,5 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], text: Collection
 
 
 def folded(summary: str, content: str) -> str:
-    """Return content that is shown when a person opens it."""
+    """Return content that the reader can unfold."""
     return f"<details><summary>{summary}</summary>{content}</details>"

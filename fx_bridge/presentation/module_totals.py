@@ -1,4 +1,4 @@
-"""What each module of a model holds, takes and sends under a plan."""
+"""The weights, time and transfers of each module of a model under a plan."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from solver.model.recomputation import recomputation_of
 
 @dataclass(slots=True)
 class Totals:
-    """What some operators hold, take and send.
+    """The totals of some operators.
 
     Attributes
     ----------
     weights : dict of (str, str) to int
-        Bytes that a device holds for a weight that they read.
+        Bytes of the weights that they read, by device and weight.
     time_ns : int
         Of their passes, forward and backward, on their devices.
     sent_bytes : int
-        Of their values and gradients that travel between devices.
+        Of their values and gradients that are sent between devices.
     stages : dict of int to int
-        The number of them in each stage.
+        Number of operators in each stage.
     """
 
     weights: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -37,11 +37,11 @@ class Totals:
 
     @property
     def weights_bytes(self) -> int:
-        """The bytes of the distinct weights, of all devices that hold them."""
+        """Bytes of the distinct weights, of all devices that hold them."""
         return sum(self.weights.values())
 
     def add(self, other: Totals) -> None:
-        """Add what other operators hold, take and send."""
+        """Add the totals of other operators."""
         self.weights.update(other.weights)
         self.time_ns += other.time_ns
         self.sent_bytes += other.sent_bytes
@@ -52,8 +52,8 @@ class Totals:
 class ModuleTotals:
     """The totals of every module and operator under a plan.
 
-    Those of the model itself are the evaluator's: the weights of all devices, what they compute,
-    and `transfer_bytes`.
+    Those of the model itself are the evaluator's: weights and times of all devices, and
+    `transfer_bytes`.
 
     Attributes
     ----------

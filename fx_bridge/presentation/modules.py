@@ -1,4 +1,4 @@
-"""Sets of operators in the words of the module tree: ``transformer.h.0-5, part of h.6 (attn)``."""
+"""Names for sets of operators, by module: ``transformer.h.0-5, part of h.6 (attn)``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 
 _MOST_LETTERS: Final = 100
-"""In the words of operators without modules, if the caller sets no width."""
+"""Of names of operators without modules, if the caller sets no width."""
 _MOST_NESTED: Final = 2
-"""Levels of brackets within the words of a part."""
+"""Levels of brackets within the name of a part."""
 _MOST_LEVELS: Final = 100
-"""Of modules within modules; what is deeper counts to the one at that level."""
+"""Of nested modules; deeper operators count to the module at that level."""
 
 
 @dataclass
@@ -26,13 +26,13 @@ class Module:
     Attributes
     ----------
     path : str
-        Dotted, from the model on, such as ``"layers.0.attn"``; empty for the model itself.
+        Dotted, such as ``"layers.0.attn"``; empty for the model itself.
     children : dict of str to Module
         By name, in the order of their first operators.
     operators : list of str
         Those of its own ``forward``, outside its children.
     count : int
-        Of all operators within it, at any depth.
+        Number of operators within it, at any depth.
     """
 
     path: str = ""
@@ -47,17 +47,17 @@ class Module:
 
     @property
     def has_list(self) -> bool:
-        """Whether it contains numbered modules, at any depth."""
+        """True if it contains numbered modules, at any depth."""
         return any(child.name.isdecimal() or child.has_list for child in self.children.values())
 
 
 class ModuleTree:
-    """The modules that the operators of a problem belong to.
+    """The modules of a problem's operators.
 
     Parameters
     ----------
     module_of : mapping of str to str
-        The path of the module of each operator, in execution order; empty where none is known.
+        The module path of each operator, in execution order; empty if unknown.
 
     Examples
     --------
@@ -83,11 +83,11 @@ class ModuleTree:
 
     @classmethod
     def of(cls, problem: PartitionProblem) -> ModuleTree:
-        """Return the tree of a problem, from what its operators say of their modules."""
+        """Return the tree of a problem."""
         return cls({op.name: op.module for op in problem.operators})
 
     def words(self, operators: Iterable[str], width: int | None = None) -> str:
-        """Return the modules that some operators make up, folded.
+        """Return the names of the modules that some operators make up, folded.
 
         Parameters
         ----------
@@ -100,9 +100,9 @@ class ModuleTree:
         Returns
         -------
         str
-            Paths in execution order, each without the words that it shares with the one before.
-            Operators of a module's own ``forward`` are not said where a part of it is. Where no
-            modules are known: operators, those in a row as the first and the last.
+            Paths in execution order, each without the prefix that it shares with the previous one.
+            Operators of a module's own ``forward`` are omitted if a part of the module is named.
+            Without known modules: operators, consecutive ones as the first and the last.
         """
         names = list(operators)
         if not names:
@@ -121,7 +121,7 @@ class ModuleTree:
             start = "part of " * bool(parts and parts[0].startswith("part of "))
             first = parts[0].removeprefix(start) if parts else ""
             if first[:1].isdecimal():
-                # Numbers alone, as those of a Sequential, say nothing.
+                # Numbers alone, as those of a Sequential, need a noun.
                 are_many = not start and (len(parts) > 1 or "-" in first)
                 parts[0] = f"{start}module{'s' * are_many} {first}"
             if width is None or len(", ".join(parts)) <= width:
@@ -129,20 +129,20 @@ class ModuleTree:
         return _cut(parts or ["part of the model's forward"], width)
 
     def stages(self, plan: PartitionPlan, width: int | None = None) -> tuple[str, ...]:
-        """Return the modules of each stage of a plan, in its order, as :meth:`words` does."""
+        """Return the :meth:`words` of each stage of a plan, in its order."""
         members: list[list[str]] = [[] for _ in plan.stages]
         for name in self._module_of:
             members[plan.stage_index[name]].append(name)
         return tuple(self.words(names, width) for names in members)
 
     def stage_lines(self, plan: PartitionPlan) -> list[str]:
-        """Return each stage of a plan with its modules, in a line of the terminal."""
+        """Return a line of the terminal for each stage of a plan, with its modules."""
         labels = [f"{stage}: " for stage in plan.stages]
         words = self.stages(plan, names_width() - max(map(len, labels)))
         return [label + names for label, names in zip(labels, words, strict=True)]
 
     def _rows(self, names: Iterable[str]) -> list[list[str]]:
-        """Return operators in execution order, those that follow each other together."""
+        """Return runs of consecutive operators, in execution order."""
         chosen, rows = set(names), list[list[str]]()
         for is_chosen, row in groupby(self._module_of, chosen.__contains__):
             rows += [list(row)] * is_chosen
@@ -160,7 +160,7 @@ class ModuleTree:
 
 @dataclass
 class _Part:
-    """Some of a module, or all of some modules in a row."""
+    """A part of a module, or a run of whole modules."""
 
     path: str
     last: str = ""
@@ -168,7 +168,7 @@ class _Part:
 
 
 def _parts(module: Module, held: Mapping[str, int], nested: int) -> Iterator[_Part]:
-    """Yield the children that are held with their inner parts, equal ones in a row as one."""
+    """Yield the held children with their inner parts, a run of equal ones as one."""
     row: _Part | None = None
     for child in module.children.values():
         count = held.get(child.path, 0)
@@ -200,7 +200,7 @@ def _follows(row: _Part, child: Module) -> bool:
 
 
 def _without_shared_words(parts: Iterable[_Part], within: Module | None = None) -> list[str]:
-    """Return the words of each part, without the words of its path that stand before it."""
+    """Return the name of each part, without the prefix that it shares with the previous one."""
     said: list[str] = [] if within is None or not within.path else within.path.split(".")
     start = len(said)
     found = []
@@ -209,7 +209,7 @@ def _without_shared_words(parts: Iterable[_Part], within: Module | None = None) 
         shared = start
         while shared < min(len(said), len(words) - 1) and said[shared] == words[shared]:
             shared += 1
-        # A number says nothing without the name of its list.
+        # A number needs the name of its list.
         while shared > start and words[shared].isdecimal():
             shared -= 1
         text = ".".join(words[shared:])
@@ -223,7 +223,7 @@ def _without_shared_words(parts: Iterable[_Part], within: Module | None = None) 
 
 
 def _cut(parts: list[str], width: int | None, counts: Sequence[int] = ()) -> str:
-    """Return parts in one line of at most `width` letters; a part counts as one, or as `counts`."""
+    """Return parts in `width` letters at most; omitted ones count as 1, or as their `counts`."""
     text = ", ".join(parts)
     if width is None or len(text) <= width:
         return text

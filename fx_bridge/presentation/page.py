@@ -1,7 +1,7 @@
-"""One page for a plan: where each module runs, what devices hold and do, and what is proven.
+"""The page of a plan: its modules, devices, memory, pipeline, transfers and proof.
 
-A page is one file that loads nothing: no script, no font, no picture. It has the colours of the
-reader's system, dark or light, and fits narrow screens.
+A page is one file that loads no script, font or image. It follows the dark or light scheme of the
+reader's system and fits narrow screens.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from solver.model.quantities import counted, format_bytes, format_gap, format_ns
 
 _BARS: Final = ("compute", "send", "receive")
 _FACTS: Final[tuple[ObjectiveName, ...]] = ("bottleneck", "latency", "transfer", "devices")
-"""Shown of every plan, behind its objectives."""
-_MOST_WORDS: Final = 300
-"""Letters that say the modules of a stage."""
+"""Shown of every plan, after its objectives."""
+_MOST_LETTERS: Final = 300
+"""Of the modules of a stage."""
 
 
 class HandOver(NamedTuple):
-    """A plan in the words of a program.
+    """A plan as the settings of another program.
 
     Attributes
     ----------
     program : str
-        Who takes them.
+        Name of the program.
     text : str
-        The words; or why the program has none for the plan.
+        The settings, or the reason for which the program cannot run the plan.
     fits : bool
-        Whether there are words.
+        The program can run the plan.
     """
 
     program: str
@@ -54,7 +54,7 @@ def plan_page(
     result: SolveResult,
     *,
     title: str = "Plan",
-    told: str = "",
+    answer: str = "",
     command: str = "",
     hand_overs: Sequence[HandOver] = (),
 ) -> str:
@@ -66,12 +66,12 @@ def plan_page(
         Has a plan, feasible or not.
     title : str
         The name of the model.
-    told : str
-        Lines on the purpose of the plan and its proof, in the place of the answer's own.
+    answer : str
+        Lines on the purpose of the plan and its proof, in place of those of `result`.
     command : str
         The command line that made the plan.
     hand_overs : sequence of HandOver
-        The plan in the words of programs.
+        The plan as the settings of other programs.
     """
     assert result.plan is not None
     assert result.evaluation is not None
@@ -95,13 +95,13 @@ def plan_page(
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        # Nothing is loaded, whatever a name says.
+        # Nothing is loaded, even if a name contains markup.
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
         "style-src 'unsafe-inline'; img-src data:\">"
         '<link rel="icon" href="data:,">'
         f"<title>{escaped(title)}: plan</title>"
         f"<style>{_style()}{device_colours(len(result.evaluation.usage))}</style></head>"
-        f"<body><main><h1>{escaped(title)}</h1>{page.answer(told)}<nav>{links}</nav>{body}"
+        f"<body><main><h1>{escaped(title)}</h1>{page.answer(answer)}<nav>{links}</nav>{body}"
         "</main></body></html>\n"
     )
 
@@ -112,7 +112,7 @@ def _style() -> str:
 
 
 class _Page:
-    """The sections of a page, each as HTML; empty where there is nothing to show."""
+    """The sections of a page, each as HTML; a section without content is empty."""
 
     def __init__(self, result: SolveResult, evaluation: Evaluation, plan: PartitionPlan) -> None:
         self._result = result
@@ -126,7 +126,7 @@ class _Page:
         self._view = ModuleView(self._totals, plan.stages, self._numbers)
 
     def answer(self, lines: str) -> str:
-        """Return what is proven, or the lines that say it, and the plan in numbers."""
+        """Return the proof, or the given lines in its place, and the plan in numbers."""
         evaluation, result = self._evaluation, self._result
         names = dict.fromkeys((*evaluation.objective_names, *_FACTS))
         values = [(name, evaluation.value(name)) for name in names]
@@ -136,14 +136,12 @@ class _Page:
         if self._plan.recomputed:
             facts.append(("operators run again", f"{len(self._plan.recomputed):,}"))
         cells = "".join(f"<div><b>{value}</b>{name}</div>" for name, value in facts)
-        told = f"<p>{self._proven()}</p>"
-        if lines:
-            told = f"<pre>{escaped_lines(lines)}</pre>"
+        shown = f"<pre>{escaped_lines(lines)}</pre>" if lines else f"<p>{self._proven()}</p>"
         if evaluation.violations:
             rows = [(escaped(text),) for text in evaluation.violations]
-            told = table(("This plan breaks limits",), rows, text=("This plan breaks limits",))
-            told = f'<div class="bad">{told}</div>'
-        return f'{told}<div class="facts">{cells}</div>'
+            header = ("This plan breaks limits",)
+            shown = f'<div class="bad">{table(header, rows, text=header)}</div>'
+        return f'{shown}<div class="facts">{cells}</div>'
 
     def _proven(self) -> str:
         result, evaluation = self._result, self._evaluation
@@ -172,7 +170,7 @@ class _Page:
         )
 
     def devices(self) -> str:
-        """Return a card for each device: its modules, memory and time."""
+        """Return a card for each device, with its modules, memory and time."""
         rank = {device: at for at, device in enumerate(self._plan.device_order)}
         usage = sorted(self._evaluation.usage, key=lambda entry: rank.get(entry.device, len(rank)))
         return f'<div class="cards">{"".join(map(self._card, usage))}</div>'
@@ -186,7 +184,7 @@ class _Page:
         if not own:
             return "".join((*parts, '<p class="muted">not used</p></div>'))
         for at in own:
-            words = escaped(self._tree.words(self._members[at], _MOST_WORDS))
+            words = escaped(self._tree.words(self._members[at], _MOST_LETTERS))
             label = f'<span class="muted">stage {at}:</span> ' if len(own) > 1 else ""
             parts.append(f"<p>{label}{words}</p>")
         over = usage.capacity_bytes is not None and usage.memory_bytes > usage.capacity_bytes
@@ -195,14 +193,14 @@ class _Page:
         most_bytes = usage.capacity_bytes or max(e.memory_bytes for e in self._evaluation.usage)
         filled = min(100.0, 100 * usage.memory_bytes / max(most_bytes, 1))
         times_ns = (usage.compute_ns, usage.send_ns, usage.receive_ns)
-        # Where transfers overlap, the parts of a load are longer than it.
+        # With overlapping transfers the parts of a load add up to more than it.
         longest_ns = (e.compute_ns + e.send_ns + e.receive_ns for e in self._evaluation.usage)
         most_ns = max(*longest_ns, 1)
         bars = "".join(
             f'<i class="{name}" style="width:{100 * time_ns / most_ns:.1f}%"></i>'
             for name, time_ns in zip(_BARS, times_ns, strict=True)
         )
-        told = ", ".join(
+        times = ", ".join(
             f"{name} {format_ns(time_ns)}"
             for name, time_ns in zip(_BARS, times_ns, strict=True)
             if time_ns
@@ -211,7 +209,7 @@ class _Page:
             f"<dl><dt>memory<dd>{format_bytes(usage.memory_bytes)}{of}{share}"
             f'<div class="bar{" over" if over else ""}"><i style="width:{filled:.1f}%"></i></div>'
             f"<dt>load<dd>{format_ns(usage.load_ns)}"
-            f'<div class="bar" title="{told}">{bars}</div><small>{told}</small>'
+            f'<div class="bar" title="{times}">{bars}</div><small>{times}</small>'
             f"<dt>operators<dd>{len(usage.operators):,}</dl></div>"
         )
         return "".join(parts)
@@ -227,20 +225,20 @@ class _Page:
         )
 
     def memory(self) -> str:
-        """Return charts of the memory of devices."""
+        """Return the memory charts."""
         return (
             "<p>While each operator runs, in execution order; the darker part is weights, the "
             f"dashed line the capacity.</p>{memory_charts(self._details, self._numbers)}"
         )
 
     def pipeline(self) -> str:
-        """Return the plan in time, if several devices work."""
+        """Return the pipeline chart of several devices."""
         if len(self._plan.device_order) == 1 or not self._details.pipeline.spans:
             return ""
         return pipeline_chart(self._details.pipeline, self._numbers)
 
     def transfers(self) -> str:
-        """Return what stages read from each other."""
+        """Return a table of the arcs between stages."""
         if not self._details.arcs:
             return ""
         stages, is_training = self._plan.stages, self._evaluation.problem.is_training
@@ -258,7 +256,7 @@ class _Page:
         return table(header, rows, text=header[:2])
 
     def proof(self) -> str:
-        """Return value and bound of each objective and the steps, if there was a search."""
+        """Return the value and bound of each objective, and the steps of the search, if any."""
         result, evaluation = self._result, self._evaluation
         if result.objective_bounds is None and not result.log:
             return ""
@@ -279,7 +277,7 @@ class _Page:
 
 
 def _hand_over(hand_overs: Sequence[HandOver], command: str) -> str:
-    """Return the plan in the words of programs, and the command that made it."""
+    """Return the plan as the settings of other programs, and the command that made it."""
     shown = f"<p>This plan was made by:</p><pre>{escaped(command)}</pre>" if command else ""
     shown += "".join(
         folded(escaped(entry.program), f"<pre>{escaped(entry.text)}</pre>")

@@ -1,4 +1,4 @@
-"""What devices hold and do over time, for a page: areas of SVG, and boxes of HTML and CSS."""
+"""Charts of memory and of the pipeline for a page: areas of SVG, and boxes of HTML and CSS."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from solver.evaluation.usage import DeviceUsage
 from solver.model.quantities import counted, exact_bytes, format_bytes, format_ns
 
 _MOST_POINTS: Final = 6400
-"""Of the memory of all devices; each has at most 400."""
+"""Of the memory charts of all devices; each has at most 400."""
 _MOST_TIPS: Final = 1600
 _MOST_CHARTS: Final = 64
 _MOST_SPANS: Final = 2000
 _MOST_ALIVE: Final = 8
 _HEIGHT: Final = 100
 _NUMBERED: Final = 0.02
-"""Part of the step that a box takes that has room for a number."""
+"""Least share of the shown time of a box that shows its number."""
 
 
 def memory_charts(details: PlanDetails, device_numbers: Mapping[str, int]) -> str:
-    """Return a chart for each device that is used: what it holds while each operator runs."""
+    """Return a memory chart of each used device, by operator in execution order."""
     used = [entry for entry in details.devices if entry.operators]
     fullest = sorted(used, key=lambda entry: -entry.peak_memory_permille)[:_MOST_CHARTS]
     alive = dict(zip((entry.device for entry in details.devices), details.alive, strict=True))
@@ -85,7 +85,7 @@ def _memory_chart(
 
 
 def _tips(entry: DeviceUsage, width: int, most: int) -> Iterator[str]:
-    """Yield invisible boxes that say, when a person points there, what is held and where."""
+    """Yield invisible boxes whose tooltips give the largest memory of a range of operators."""
     count = min(len(entry.operators), most)
     for tip in range(count):
         start, end = (at * len(entry.operators) // count for at in (tip, tip + 1))
@@ -101,25 +101,27 @@ def pipeline_chart(pipeline: PipelineDetails, device_numbers: Mapping[str, int])
     """Return a lane for each device with a box for each pass, and thin ones for transfers."""
     shown = pipeline.spans[:_MOST_SPANS]
     until_ns = max(span.end_ns for span in shown) or 1
-    names = ("all in turn",) if pipeline.in_turn else pipeline.devices
+    names = ("all in turn",) if pipeline.sequential else pipeline.devices
     lanes: list[list[str]] = [[] for _ in names]
     for span in shown:
         lanes[span.rank].append(_box(span, pipeline, until_ns))
     rows: list[str] = []
     for rank, (name, boxes) in enumerate(zip(names, lanes, strict=True)):
-        colour = "" if pipeline.in_turn else f" d{device_numbers[name]}"
-        idle = "" if pipeline.in_turn else f" <small>{pipeline.idle_shares[rank]:.0%} idle</small>"
+        colour = idle = ""
+        if not pipeline.sequential:
+            colour = f" d{device_numbers[name]}"
+            idle = f" <small>{pipeline.idle_shares[rank]:.0%} idle</small>"
         rows.append(
             f'<div class="lane{colour}"><span><i class="dot"></i>{escaped(name)}{idle}</span>'
             f"<div>{''.join(boxes)}</div></div>"
         )
     ticks = "".join(f"<span>{format_ns(until_ns * part // 4)}</span>" for part in range(5))
-    return f'<p>{_told(pipeline, until_ns)}</p>{"".join(rows)}<div class="axis">{ticks}</div>'
+    return f'<p>{_caption(pipeline, until_ns)}</p>{"".join(rows)}<div class="axis">{ticks}</div>'
 
 
 def _box(span: Span, pipeline: PipelineDetails, until_ns: int) -> str:
     left, width = span.start_ns / until_ns, (span.end_ns - span.start_ns) / until_ns
-    stage = pipeline.stage_of_position[span.position] if not pipeline.in_turn else None
+    stage = pipeline.stage_of_position[span.position]
     where = "" if stage is None else f" of stage {stage}"
     kind = span.step if span.kind == "compute" else span.kind
     tip = f"{kind} {span.microbatch}{where}: {format_ns(span.end_ns - span.start_ns)}"
@@ -130,23 +132,19 @@ def _box(span: Span, pipeline: PipelineDetails, until_ns: int) -> str:
     )
 
 
-def _told(pipeline: PipelineDetails, until_ns: int) -> str:
-    """Return what the lanes show."""
+def _caption(pipeline: PipelineDetails, until_ns: int) -> str:
     count = counted(pipeline.shown_microbatches, "microbatch", "microbatches")
     if pipeline.assumed:
-        told = (
+        text = (
             f"No pipeline is asked for; as one, {count} would pass like this ({pipeline.schedule})."
         )
     else:
-        of = (
-            ""
-            if pipeline.shown_microbatches == pipeline.microbatches
-            else (f", the first of {pipeline.microbatches:,}")
-        )
-        told = f"{count}{of} ({pipeline.schedule}); a step takes {format_ns(pipeline.step_ns)}."
+        if pipeline.shown_microbatches < pipeline.microbatches:
+            count += f", the first of {pipeline.microbatches:,}"
+        text = f"{count} ({pipeline.schedule}); a step takes {format_ns(pipeline.step_ns)}."
     if until_ns < pipeline.shown_ns:
-        told += f" Shown are the first {format_ns(until_ns)}."
-    if pipeline.in_turn:
-        told += " Something goes back to an earlier stage, so that all devices work in turn."
+        text += f" Shown are the first {format_ns(until_ns)}."
+    if pipeline.sequential:
+        text += " Something goes back to an earlier stage, so that all devices work in turn."
     hatched = " Hatched: backward." if pipeline.backward else ""
-    return f"{told}{hatched} Thin lines: sends, and receives below them."
+    return f"{text}{hatched} Thin lines: sends, and receives below them."

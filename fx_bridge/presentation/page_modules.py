@@ -1,4 +1,4 @@
-"""Where the modules of a model run, for a page: a tile for each, and a tree that folds."""
+"""The modules of a model and their devices, for a page: tiles, and a tree that folds."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from solver.model.quantities import counted, format_bytes, format_ns
 
 _MOST_TILES: Final = 200
 _MOST_OPENED: Final = 60
-"""Rows that are shown before a person opens any; the model's own children always are."""
+"""Rows that are opened at first; those of the model's own children always are."""
 _MOST_LETTERS: Final = 1_250_000
-"""Of the rows of modules; of models with more the deepest modules are left out."""
+"""Of the rows of modules; the deepest modules of larger models are left out."""
 _ROW_LETTERS: Final = 160
 """Of a row, about, besides its path."""
 _MOST_OPERATOR_LETTERS: Final = 500_000
-"""Of the names of operators; more operators are counted, not listed."""
+"""Of the names of operators; beyond it operators are counted instead of listed."""
 _OPERATOR_LETTERS: Final = 50
 
 _HEAD: Final = ("module", "device", "weights", "time", "sends", "operators")
 
 
 class ModuleView:
-    """The modules of a plan as a person looks for them.
+    """The tiles and the tree of the modules of a plan.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class ModuleView:
     stages : sequence of Stage
         Those of the plan.
     device_numbers : mapping of str to int
-        By which devices have their colours.
+        Numbers that select the colours of devices.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ModuleView:
         self._lists_operators = letters <= _MOST_OPERATOR_LETTERS
 
     def tiles(self) -> str:
-        """Return a line of tiles for each list of modules; without modules nothing."""
+        """Return a line of tiles for each list of modules, if there are modules."""
         lines: list[str] = []
         for parent, modules in groupby(self._tiles, lambda module: module.path.rpartition(".")[0]):
             lines.append('<ul class="tiles">')
@@ -75,14 +75,14 @@ class ModuleView:
                 total = self._totals.of_module[module.path]
                 lines.append(
                     f'<li><a href="#{self._anchors[module.path]}" {self._colour(total)} title="'
-                    f'{escaped(module.path)}: {escaped(self._told(total))}">{escaped(module.name)}'
+                    f'{escaped(module.path)}: {escaped(self._words(total))}">{escaped(module.name)}'
                     "</a>"
                 )
             lines.append("</ul>")
         return "".join(lines)
 
     def tree(self) -> str:
-        """Return a row for each module, within that of the module that contains it."""
+        """Return nested rows, one for each module."""
         head = "".join(f"<span>{name}</span>" for name in _HEAD)
         return (
             f'<div class="tree"><div class="head">{head}</div>'
@@ -90,7 +90,7 @@ class ModuleView:
         )
 
     def _chosen_tiles(self, root: Module) -> list[Module]:
-        """Return modules for tiles: lists are taken apart, and divided modules that have some."""
+        """Return modules for tiles: lists, and divided modules that contain some, are opened."""
         chosen = list(root.children.values())
         while any(map(self._comes_apart, chosen)):
             wider: list[Module] = []
@@ -145,7 +145,7 @@ class ModuleView:
         return f"<summary><b>{label}</b>{self._where(total)}{numbers}</summary>"
 
     def _operators(self, names: Iterable[str]) -> Iterator[str]:
-        """Yield the operators of a module's own forward, those of each stage in turn."""
+        """Yield the operators of a module's own forward, by stage."""
         members: dict[int, list[str]] = {}
         for name in names:
             (stage,) = self._totals.of_operator[name].stages
@@ -161,7 +161,7 @@ class ModuleView:
             yield "</ul>"
 
     def _where(self, total: Totals) -> str:
-        """Return the stage that runs all of it, or how many operators each stage runs."""
+        """Return the only stage, or the shares of several stages."""
         if len(total.stages) == 1:
             (stage,) = total.stages
             return f"<em class=d{self._device[stage]}>{escaped(self._stages[stage])}</em>"
@@ -169,9 +169,9 @@ class ModuleView:
             f"<i class=d{self._device[stage]} style=flex:{count}></i>"
             for stage, count in sorted(total.stages.items())
         )
-        return f'<em class="mix" title="{escaped(self._told(total))}">{parts}</em>'
+        return f'<em class="mix" title="{escaped(self._words(total))}">{parts}</em>'
 
-    def _told(self, total: Totals) -> str:
+    def _words(self, total: Totals) -> str:
         if len(total.stages) == 1:
             return ", ".join(str(self._stages[stage]) for stage in total.stages)
         return ", ".join(
@@ -180,7 +180,7 @@ class ModuleView:
         )
 
     def _colour(self, total: Totals) -> str:
-        """Return the attribute that colours a tile by the shares of its stages."""
+        """Return the HTML attribute with the colour of a tile, or the shares of several stages."""
         if len(total.stages) == 1:
             (stage,) = total.stages
             return f'class="d{self._device[stage]}"'
@@ -193,7 +193,7 @@ class ModuleView:
 
 
 def _by_level(root: Module) -> Iterator[Module]:
-    """Yield a module and those within it, the outermost first."""
+    """Yield a module and those within it, outermost first."""
     level = [root]
     while level:
         yield from level

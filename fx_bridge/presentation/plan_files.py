@@ -1,4 +1,4 @@
-"""The files that a plan is written as, each known by its ending."""
+"""The files of a plan, in a form given by the ending of the name."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _FORMS: Final[Mapping[str, Form]] = {
 def form_of(path: str | os.PathLike[str]) -> Form:
     """Return the form of a file, by the ending of its name.
 
-    Without an ending, or if it is no regular file, such as ``/dev/stdout``, that is the plan.
+    It is the plan for names without an ending, and for special files such as ``/dev/stdout``.
 
     Raises
     ------
     PartitionError
-        If the ending is none of those that are known.
+        If the ending is unknown.
 
     Examples
     --------
@@ -68,7 +68,7 @@ def plan_text(
     form: Form,
     *,
     title: str = "Plan",
-    told: str = "",
+    answer: str = "",
     command: str = "",
     hand_overs: Callable[[], Sequence[HandOver]] = tuple,
 ) -> str:
@@ -77,13 +77,13 @@ def plan_text(
     Parameters
     ----------
     result : SolveResult
-        With a plan. One that breaks limits is no plan to save, but can be shown.
+        With a plan. An infeasible one can be shown, but not saved as a plan.
     form : str
         The form of the file.
-    title, told, command
-        For a page, as :func:`fx_bridge.presentation.page.plan_page` takes them.
+    title, answer, command
+        For a page, as of :func:`fx_bridge.presentation.page.plan_page`.
     hand_overs : callable
-        Returns the plan in the words of programs, for a page.
+        Returns the plan as the settings of other programs, for a page.
 
     Raises
     ------
@@ -98,7 +98,9 @@ def plan_text(
     if form == "page":
         from fx_bridge.presentation.page import plan_page
 
-        return plan_page(result, title=title, told=told, command=command, hand_overs=hand_overs())
+        return plan_page(
+            result, title=title, answer=answer, command=command, hand_overs=hand_overs()
+        )
     if form in ("dot", "mermaid"):
         from fx_bridge.presentation.stage_graph import dot_text, mermaid_text
 
@@ -123,7 +125,7 @@ def save_plan_as(
     title: str = "Plan",
     hand_overs: Callable[[], Sequence[HandOver]] = tuple,
 ) -> None:
-    """Write the plan of an answer to a file, as the ending of its name says.
+    """Write the plan of an answer to a file, in the form of its ending.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What crosses between the stages of a plan, and what travels between positions because of it."""
+"""Arcs between the stages of a plan, and transfers between its pipeline positions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from solver.model.problem import PartitionProblem
 
 
 class QuotientArc(NamedTuple):
-    """What one stage reads from another.
+    """The values that one stage reads from another.
 
     Attributes
     ----------
@@ -34,8 +34,8 @@ class QuotientArc(NamedTuple):
     gradient_bytes: int
 
 
-class Travel(NamedTuple):
-    """What travels from one position to another for each microbatch.
+class PositionTransfer(NamedTuple):
+    """The bytes sent from one position to another for each microbatch.
 
     Attributes
     ----------
@@ -52,10 +52,10 @@ class Travel(NamedTuple):
 
 
 def stage_arcs(problem: PartitionProblem, plan: PartitionPlan) -> tuple[QuotientArc, ...]:
-    """Return the arcs of the quotient graph with what crosses them, by source and target.
+    """Return the arcs of the quotient graph, by source and target.
 
-    Whatever the charging, an arc goes from the stage that makes a value to each that reads it;
-    those of backward operators count too.
+    Under any charging, an arc goes from the stage that makes a value to each that reads it;
+    values of backward operators count too.
 
     Raises
     ------
@@ -79,12 +79,14 @@ def stage_arcs(problem: PartitionProblem, plan: PartitionPlan) -> tuple[Quotient
     )
 
 
-def travels(problem: PartitionProblem, plan: PartitionPlan) -> tuple[Travel, ...]:
+def position_transfers(
+    problem: PartitionProblem, plan: PartitionPlan
+) -> tuple[PositionTransfer, ...]:
     """Return the transfers that a device pays for, by source and target.
 
-    What several stages of a device read is received by the first of them, and what is relayed
-    travels from each position to the next. Unless they are staged through the host, the bytes
-    add up to ``Evaluation.transfer_bytes``.
+    A value that several stages of a device read is received by the first of them; a relayed value
+    is sent from each position to the next. Unless they are staged through the host, the bytes add
+    up to ``Evaluation.transfer_bytes``.
 
     Raises
     ------
@@ -104,6 +106,6 @@ def travels(problem: PartitionProblem, plan: PartitionPlan) -> tuple[Travel, ...
     back = sums(number, arrays.gradient_bytes[moves.value], len(pairs)).tolist()
     ends = (divmod(key, count) for key in pairs.tolist())
     return tuple(
-        Travel(source - 1 if source else None, target - 1 if target else None, *sizes)
+        PositionTransfer(source - 1 if source else None, target - 1 if target else None, *sizes)
         for (source, target), *sizes in zip(ends, there, back, strict=True)
     )

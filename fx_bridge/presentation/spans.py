@@ -1,8 +1,8 @@
-"""What every rank of a pipeline does when: computing, sending and receiving apart.
+"""The spans of computing, sending and receiving of every rank of a pipeline.
 
-:mod:`solver.evaluation.timeline` has the times of whole actions. Without overlap an action is what
-its rank receives, then computes, then sends (``docs/definition.md``, "The step of a pipeline");
-with overlap transfers are jobs of their own.
+:mod:`solver.evaluation.timeline` has the times of whole actions. Without overlap an action is its
+receives, then its computation, then its sends (``docs/definition.md``, "The step of a pipeline");
+with overlap transfers are separate jobs.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ SpanKind = Literal["compute", "send", "receive"]
 
 
 class Span(NamedTuple):
-    """What a rank does for some time.
+    """A period of one activity of a rank.
 
     Attributes
     ----------
     rank : int
-        The process that does it.
+        The process.
     kind : {"compute", "send", "receive"}
-        What it does.
+        The activity.
     step : {"forward", "backward"}
         The pass that it belongs to.
     position : int
-        Where it happens, chunk * ranks + rank.
+        Of the chain: chunk * ranks + rank.
     other : int or None
         Position at the other end of a transfer; None for the staging memory of the host, and
-        for what computes.
+        for computation.
     microbatch : int
         Numbered from 0.
     start_ns, end_ns : int
@@ -49,11 +49,10 @@ class Span(NamedTuple):
 
 
 def spans(step: PipelineStep) -> tuple[Span, ...]:
-    """Return what the ranks do in one step, in the order in which it starts.
+    """Return the spans of one step, by start.
 
-    A transfer that takes no time is left out; one that takes time is there twice, where it is
-    sent and where it is received. Without overlap the two do not coincide: each rank spends the
-    time in its own turn.
+    Transfers without duration are left out; others appear twice, at the sender and at the
+    receiver. Without overlap the two do not coincide: each rank spends the time in its own action.
 
     Examples
     --------
@@ -76,7 +75,7 @@ def spans(step: PipelineStep) -> tuple[Span, ...]:
 
 
 def _parts(times: PipelineTimes, job: Job, start_ns: int, ranks: int) -> list[Span]:
-    """Return what an action consists of, in turn."""
+    """Return the spans of an action, one after the other."""
     (_, step, position, _), microbatch, _ = job
     backward = step == "backward"
     parts: list[tuple[SpanKind, int | None, int]] = []
@@ -106,26 +105,23 @@ def _parts(times: PipelineTimes, job: Job, start_ns: int, ranks: int) -> list[Sp
 
 
 def _transfer(job: Job, start_ns: int, end_ns: int, ranks: int) -> list[Span]:
-    """Return both ends of a transfer that is a job of its own."""
+    """Return the spans of a transfer that is a job of its own: of both ends, or of the host's."""
     (kind, step, source, target), microbatch, _ = job
-    at_source = Span(
-        source % ranks,
-        "send",
-        step,
-        source,
-        target if kind == "link" else None,
-        microbatch,
-        start_ns,
-        end_ns,
-    )
-    at_target = Span(
-        target % ranks,
-        "receive",
-        step,
-        target,
-        source if kind == "link" else None,
-        microbatch,
-        start_ns,
-        end_ns,
-    )
-    return {"link": [at_source, at_target], "write": [at_source], "read": [at_target]}[kind]
+    ends: list[tuple[SpanKind, int, int]] = []
+    if kind != "read":
+        ends.append(("send", source, target))
+    if kind != "write":
+        ends.append(("receive", target, source))
+    return [
+        Span(
+            at % ranks,
+            activity,
+            step,
+            at,
+            other if kind == "link" else None,
+            microbatch,
+            start_ns,
+            end_ns,
+        )
+        for activity, at, other in ends
+    ]

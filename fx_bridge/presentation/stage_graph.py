@@ -1,4 +1,4 @@
-"""The stages of a plan and what passes between them, as a graph of Graphviz or Mermaid."""
+"""The quotient graph of a plan, for Graphviz or Mermaid."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from solver.model.quantities import counted, format_bytes, format_ns
 from solver.model.text import printable
 
 _MOST_LETTERS: Final = 60
-"""Of the words for the modules of a stage."""
+"""Of the modules of a stage."""
 
 
 def dot_text(evaluation: Evaluation, plan: PartitionPlan) -> str:
-    """Return the graph in the language of Graphviz, whose ``dot -Tsvg`` draws it.
+    """Return the graph in the DOT language of Graphviz, drawn by ``dot -Tsvg``.
 
-    A node for each stage has its device, modules and time; an arc the values that its target reads.
+    Nodes are stages, labelled by device, modules and time; arcs are labelled by bytes.
     """
     lines = ["digraph plan {", "  rankdir=LR;", '  node [shape=box, fontname="sans-serif"];']
     for number, label in enumerate(_labels(evaluation, plan)):
@@ -33,7 +33,7 @@ def dot_text(evaluation: Evaluation, plan: PartitionPlan) -> str:
 
 
 def mermaid_text(evaluation: Evaluation, plan: PartitionPlan) -> str:
-    """Return the graph in the language of Mermaid, which Markdown takes in blocks of that name."""
+    """Return the graph in the language of Mermaid, for ``mermaid`` blocks of Markdown."""
     lines = ["flowchart LR"]
     for number, label in enumerate(_labels(evaluation, plan)):
         text = "<br>".join(map(_escaped_for_mermaid, label))
@@ -53,7 +53,7 @@ def stage_operators(problem: PartitionProblem, plan: PartitionPlan) -> list[list
 
 
 def _labels(evaluation: Evaluation, plan: PartitionPlan) -> list[tuple[str, ...]]:
-    """Return the lines of text in each stage."""
+    """Return the lines of each stage's label."""
     tree = ModuleTree.of(evaluation.problem)
     members = stage_operators(evaluation.problem, plan)
     return [
@@ -79,7 +79,7 @@ def _escaped_for_dot(text: str) -> str:
 
 
 def _escaped_for_mermaid(text: str) -> str:
-    """Return text in which nothing is markup: entities stand for what Mermaid or HTML reads."""
+    """Return text with entities for the characters that Mermaid or HTML interprets."""
     return "".join(
         char if char.isalnum() or char in " .,:()-_" else f"#{ord(char)};"
         for char in printable(text)

@@ -1,4 +1,4 @@
-"""The stages of a plan as a picture for notebooks."""
+"""The stages of a plan as an SVG for notebooks."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ _ROW: Final = 22
 _COLUMN: Final = _BAR + 130
 _MOST_LETTERS: Final = 24
 _MOST_WORDS: Final = 120
-"""Letters of modules, below the bars."""
+"""Letters of the modules of a stage."""
 
 
 def stage_picture(evaluation: Evaluation, plan: PartitionPlan) -> str:
-    """Return an SVG with two rows for each stage: its time and its device's memory, its modules.
+    """Return an SVG with two rows for each stage: bars of time and memory, and its modules.
 
-    Bars of times are parts of the longest stage. Bars of memory are parts of the capacity of the
-    device or, where none is limited, of what the fullest holds; they are red where the plan needs
-    more than there is.
+    Time is relative to the longest stage. Memory is relative to the capacity of the device or, if
+    it has no limit, to the memory of the fullest device; bars above the capacity are red.
     """
     usage = {entry.device: entry for entry in evaluation.usage}
     most_ns = max(entry.time_ns for entry in evaluation.stages)

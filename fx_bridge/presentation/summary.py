@@ -22,16 +22,16 @@ from solver.model.recomputation import recomputation_of
 from solver.model.text import printable
 
 STEP_HEADER: Final = ("step", "round", "from", "seconds", "incumbent", "bound")
-"""What :func:`step_cells` returns of a step."""
+"""Column names of :func:`step_cells`."""
 
 
 def summary(results: Sequence[SolveResult]) -> str:
-    """Return the last of some answers to a problem, and what the others come to beside it.
+    """Return the last of some answers to a problem, and the others in comparison.
 
     Parameters
     ----------
     results : sequence of SolveResult
-        The plan of the last one stands there device by device, with the modules of each.
+        The plan of the last one is shown device by device, with the modules of each.
 
     Returns
     -------
@@ -46,20 +46,19 @@ def summary(results: Sequence[SolveResult]) -> str:
 
 
 def result_text(result: SolveResult) -> str:
-    """Return one answer as :func:`summary` does, with what to do where it has no plan."""
+    """Return the :func:`summary` of one answer, or the remedy if it has no plan."""
     if result.evaluation is None:
         return printable(f"{_sentence(result)}; {result.remedy}")
     return summary([result])
 
 
 def steps_text(log: Sequence[StepRecord]) -> str:
-    """Return a table of what each step of a search took and gained, and their total.
+    """Return a table of the times and gains of the steps of a search, with their total.
 
     Parameters
     ----------
     log : sequence of StepRecord
-        The log of a result. The steps of each objective stand under its name if there are
-        several.
+        The log of a result. With several objectives, the steps of each follow its name.
 
     Returns
     -------
@@ -98,7 +97,7 @@ def steps_text(log: Sequence[StepRecord]) -> str:
 
 
 def step_cells(record: StepRecord) -> tuple[str, ...]:
-    """Return a step as the cells of a table under `STEP_HEADER`; the objective is not in it."""
+    """Return the cells of a step under `STEP_HEADER`."""
     name = record.objective_name
     return (
         record.step,
@@ -111,7 +110,7 @@ def step_cells(record: StepRecord) -> tuple[str, ...]:
 
 
 def _change(objective: str, before: int | None, after: int | None) -> str:
-    """Return a value before and after, once where it did not change."""
+    """Return a value before and after, or once if it did not change."""
     if before == after:
         return format_value(objective, after)
     return f"{format_value(objective, before)} -> {format_value(objective, after)}"
@@ -126,7 +125,7 @@ def result_html(text: str, result: SolveResult) -> str:
 
 
 def _plan_lines(result: SolveResult) -> list[str]:
-    """Return a plan device by device, below each the modules of its stages."""
+    """Return a plan device by device, each followed by the modules of its stages."""
     if result.evaluation is None or result.plan is None:
         return []
     stages = result.plan.stages
@@ -150,7 +149,7 @@ def _plan_lines(result: SolveResult) -> list[str]:
 
 
 def _sentence(result: SolveResult, asked: SolveResult | None = None) -> str:
-    """Return what an answer comes to, beside the one that was asked for."""
+    """Return an answer in one line, in comparison with `asked`."""
     evaluation = result.evaluation
     if evaluation is None:
         status = result.status.value
@@ -160,26 +159,26 @@ def _sentence(result: SolveResult, asked: SolveResult | None = None) -> str:
         more = f"; and {len(others)} more" if others else ""
         return f"{result.solver}: its plan breaks limits: {first}{more}"
     pairs = zip(evaluation.objective_names, evaluation.objective, strict=True)
-    told = [f"{name.replace('_', ' ')} {format_value(name, value)}" for name, value in pairs]
+    parts = [f"{name.replace('_', ' ')} {format_value(name, value)}" for name, value in pairs]
     best = None if asked is None else asked.objective_values
     if best == evaluation.objective:
-        told[-1] += " (the same)"
+        parts[-1] += " (the same)"
     elif best is not None:
         differ = [a != b for a, b in zip(evaluation.objective, best, strict=True)].index(True)
         value, least = evaluation.objective[differ], best[differ]
         if least:
             excess = format_gap(abs(value / least - 1))
-            told[differ] += f" ({excess} {'more' if value > least else 'less'})"
+            parts[differ] += f" ({excess} {'more' if value > least else 'less'})"
     time = f" in {result.wall_time_s:.2f} s" if result.wall_time_s else ""
-    told.append(result.status.value + time)
+    parts.append(result.status.value + time)
     if result.objective_bound is not None:
         bound = format_value(evaluation.objective_names[0], result.objective_bound)
-        told += [f"bound {bound}", f"gap {format_gap(result.gap)}"]
-    return f"{result.solver}: {', '.join(told)}"
+        parts += [f"bound {bound}", f"gap {format_gap(result.gap)}"]
+    return f"{result.solver}: {', '.join(parts)}"
 
 
 def _again(result: SolveResult) -> list[str]:
-    """Return what runs again under a plan, what that takes, and what it saves."""
+    """Return a line on the recomputation of a plan, its time and the memory it saves, if any."""
     if result.evaluation is None or result.plan is None:
         return []
     problem = result.evaluation.problem

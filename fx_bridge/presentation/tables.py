@@ -1,4 +1,4 @@
-"""Tables and sentences of plain text that fit a terminal: all that is printed is laid out here."""
+"""The layout of all printed tables and sentences, which fit the terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 from solver.model.text import printable
 
 _LEAST_WIDTH: Final = 12
-"""Of a terminal, and of a column that is folded."""
+"""Of a terminal, and of a folded column."""
 _MOST_NAMES: Final = 100
 """Letters in a line of names; longer ones are hard to read."""
 _GAP: Final = "  "
@@ -29,18 +29,18 @@ def terminal_width() -> int | None:
 
 
 def fits(header: Sequence[str], rows: Iterable[Sequence[str | Sequence[str]]]) -> bool:
-    """Return whether the terminal has room for a table if only names of columns are folded."""
+    """Return True if a table fits the terminal when only its header is folded."""
     table = [[_lines_of(cell) for cell in row] for row in [header, *rows]]
     return _missing(_widths(_with_folded_names(table))) <= 0
 
 
 def names_width() -> int:
-    """Return how many letters of names stand in a line below a row of a table."""
+    """Return the letters in a line of names below a row of a table."""
     return min(terminal_width() or _MOST_NAMES, _MOST_NAMES) - len(_GAP)
 
 
 def wrapped(lines: Iterable[str], indent: str = "") -> list[str]:
-    """Return lines broken between words where the terminal is narrower, the rest after `indent`."""
+    """Return lines wrapped to the terminal, continuation lines after `indent`."""
     width = terminal_width()
     if width is None:
         return [*lines]
@@ -58,21 +58,21 @@ def table_lines(
     rules: Collection[int] = (),
     below: Sequence[Sequence[str]] = (),
 ) -> list[str]:
-    r"""Return the lines of a table, or of a block for each row where the terminal is too narrow.
+    r"""Return the lines of a table, or a block for each row if the terminal is too narrow.
 
     Parameters
     ----------
     header : sequence of str
-        Names of the columns. The first and those of `text` stand to the left, and are folded where
-        the table fits then; others hold numbers.
+        Names of the columns. The first and those in `text` are left-aligned, and folded if the
+        table needs it; others hold numbers.
     rows : sequence of sequence of str
-        Cells, whoever wrote them; one of several lines is a sequence of them.
+        Cells, from any source; a cell of several lines is a sequence of them.
     text : collection of str
         Names of columns of words.
     rules : collection of int
-        Numbers of rows with a rule above them; their count for one at the end.
+        Numbers of rows with a rule above them; the number of rows stands for the end.
     below : sequence of sequence of str
-        For each row the line below it, over the whole width.
+        Names below each row, over the whole width.
 
     Examples
     --------
@@ -107,7 +107,7 @@ def table_lines(
 
 
 def _missing(widths: Sequence[int]) -> int:
-    """Return by how much columns of these widths are wider than the terminal."""
+    """Return the excess width of columns over the terminal."""
     width = terminal_width()
     return 0 if width is None else sum(widths) + len(_GAP) * (len(widths) - 1) - width
 
@@ -121,7 +121,7 @@ def _printable(lines: Iterable[str]) -> list[str]:
 
 
 def _with_folded_names(table: Sequence[list[list[str]]]) -> list[list[list[str]]]:
-    """Return a table with names of columns on several lines where they are wider than cells."""
+    """Return a table with column names folded to the width of their cells."""
     widths = _widths([[name.split() or [""] for (name,) in table[0]], *table[1:]])
     names = zip(table[0], widths, strict=True)
     return [[_folded(name, width) for name, width in names], *table[1:]]
@@ -132,7 +132,7 @@ def _widths(table: Sequence[Sequence[Sequence[str]]]) -> list[int]:
 
 
 def _folded(lines: Iterable[str], width: int) -> list[str]:
-    """Return lines of at most `width` letters; names are broken behind a separator if they can."""
+    """Return lines of at most `width` letters; names are broken after a separator if possible."""
     wrap = [[line] if len(line) <= width else _Folds(width).wrap(line) for line in lines]
     return [part for parts in wrap for part in parts]
 
@@ -149,7 +149,7 @@ def _row(cells: Sequence[Sequence[str]], widths: Sequence[int], left: Collection
 
 
 def _blocks(table: Sequence[Sequence[list[str]]], under: Sequence[list[str]]) -> list[str]:
-    """Return a line for each cell with its name before it; empty cells are left out."""
+    """Return a line for each cell, after its column name; empty cells are left out."""
     names = [" ".join(parts) for parts in table[0]]
     start = max(map(len, names)) + len(_GAP)
     lines: list[str] = []

@@ -1,7 +1,7 @@
-"""The pipeline of a plan as a trace that Perfetto and chrome://tracing open.
+"""The pipeline of a plan as a trace for Perfetto and chrome://tracing.
 
 The format is that of "Trace Event Format" (Google, 2016): a process for each device, threads for
-what it computes, sends and receives, and a counter of its memory.
+its computation, sends and receives, and a counter of its memory.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from typing import Any, Final
 
 from fx_bridge.presentation.details import PlanDetails, thinned
 from fx_bridge.presentation.spans import Span, SpanKind
-from solver import DeviceUsage
 
 _SAMPLES: Final = 500
-"""About how many numbers of memory a trace has for each device."""
+"""Approximate samples of memory for each device."""
 
 _KINDS: Final[tuple[SpanKind, ...]] = ("compute", "send", "receive")
 
@@ -30,14 +29,13 @@ def pipeline_trace(details: PlanDetails) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``traceEvents`` and what holds for all. Times are in microseconds, as the format has them;
-        names are as the model has them.
+        ``traceEvents`` and settings. Times are in microseconds, as the format requires.
 
     Notes
     -----
-    The counter says what the evaluator charges while a device works on each microbatch: it goes
-    through the operators at equal distances, in backward passes in reverse order. Between passes
-    it keeps its last value.
+    The counter is the memory that the evaluator charges while a device works on each microbatch:
+    operators are equally spaced in a pass, in reverse order in backward passes. Between passes the
+    counter keeps its last value.
     """
     pipeline = details.pipeline
     lanes = _Lanes(details)
@@ -61,8 +59,8 @@ class _Lanes:
 
     def __init__(self, details: PlanDetails) -> None:
         pipeline = details.pipeline
-        self._devices = ("all in turn",) if pipeline.in_turn else pipeline.devices
-        # Links work at once, each at its own pace: then every one is a thread.
+        self._devices = ("all in turn",) if pipeline.sequential else pipeline.devices
+        # Overlapping links work at the same time, so each gets a thread.
         self._by_link = details.overlap
         lanes = {self._lane(span) for span in pipeline.spans}
         self._ids: dict[_Lane, int] = {}
@@ -100,7 +98,7 @@ def _metadata(name: str, rank: int, thread: int, args: Mapping[str, Any]) -> Eve
 
 def _complete_events(details: PlanDetails, lanes: _Lanes) -> Iterable[Event]:
     pipeline = details.pipeline
-    sizes = {(entry.source, entry.target): entry for entry in pipeline.travels}
+    sizes = {(entry.source, entry.target): entry for entry in pipeline.transfers}
     for span in pipeline.spans:
         stage = pipeline.stage_of_position[span.position]
         args: dict[str, Any] = {"stage": stage, "microbatch": span.microbatch, "pass": span.step}
@@ -108,13 +106,10 @@ def _complete_events(details: PlanDetails, lanes: _Lanes) -> Iterable[Event]:
             name = f"{'F' if span.step == 'forward' else 'B'}{span.microbatch}"
         else:
             name = f"{span.kind} {span.microbatch}"
-            ends = (span.position, span.other)
-            # The way of the value; a gradient travels the other way.
-            travel = sizes[
-                ends if (span.kind == "send") == (span.step == "forward") else ends[::-1]
-            ]
-            size_bytes = travel.value_bytes if span.step == "forward" else travel.gradient_bytes
-            args["bytes"] = size_bytes
+            ends, forward = (span.position, span.other), span.step == "forward"
+            # The direction of the value; its gradient is sent in the opposite one.
+            sent = sizes[ends if (span.kind == "send") == forward else ends[::-1]]
+            args["bytes"] = sent.value_bytes if forward else sent.gradient_bytes
         yield {
             "name": name,
             "cat": f"{span.kind},{span.step}",
@@ -130,7 +125,7 @@ def _complete_events(details: PlanDetails, lanes: _Lanes) -> Iterable[Event]:
 def _counters(details: PlanDetails) -> Iterable[Event]:
     """Yield the memory of each device while it computes."""
     pipeline = details.pipeline
-    if pipeline.in_turn:
+    if pipeline.sequential:
         return
     devices = {entry.device: entry for entry in details.devices}
     computed = [span for span in pipeline.spans if span.kind == "compute"]
@@ -140,8 +135,9 @@ def _counters(details: PlanDetails) -> Iterable[Event]:
         entry, first = devices[device], 0
         for stage in details.stages:
             if stage.device == device:
-                samples[stage.number] = _samples(entry, first, first + stage.operators, most)
-                first += stage.operators
+                end = first + stage.operators
+                samples[stage.number] = thinned(entry.timeline_bytes[first:end], most)
+                first = end
     for span in computed:
         number = pipeline.stage_of_position[span.position]
         if number is None:
@@ -161,8 +157,3 @@ def _counters(details: PlanDetails) -> Iterable[Event]:
                     "all else": held_bytes - entry.weights_bytes,
                 },
             }
-
-
-def _samples(entry: DeviceUsage, first: int, end: int, most: int) -> tuple[int, ...]:
-    """Return the memory while operators `first` to `end` of a device run, at most so often."""
-    return thinned(entry.timeline_bytes[first:end], most)

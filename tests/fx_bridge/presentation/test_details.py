@@ -52,7 +52,7 @@ def test_stages_and_arcs():
     problem = chain()
     details = plan_details(problem, halves(problem))
     first, second = details.stages
-    assert (first.device, first.operators, first.first_operator) == ("a", 2, "op0")
+    assert (first.device, first.operators) == ("a", 2)
     assert (first.weights_bytes, second.weights_bytes) == (7 + 0 + 1, 7 + 2 + 3)
     assert (second.receive_ns, second.compute_ns, second.time_ns) == (3, 20, 23)
     assert [tuple(arc) for arc in details.arcs] == [(0, 1, 1, 3, 0)]
@@ -98,7 +98,7 @@ def test_stages_in_a_cycle_run_in_turn():
     plan = PartitionPlan.from_assignment(problem, {"op0": "a", "op1": "b", "op2": "a", "op3": "b"})
     details = plan_details(problem, plan)
     assert "cycle" in details.evaluation.violations[0]
-    assert details.pipeline.in_turn
+    assert details.pipeline.sequential
     assert details.pipeline.stage_of_position == (None,)
     assert {span.rank for span in details.pipeline.spans} == {0}
 
@@ -121,7 +121,7 @@ def test_details_are_what_the_evaluator_says(seed, draw_chunks, relayed):
         assert sum(item.size_bytes for item in alive) == usage.memory_bytes
     assert sum(stage.operators for stage in details.stages) == len(problem.operators)
     pipeline = details.pipeline
-    if pipeline.in_turn:
+    if pipeline.sequential:
         assert details.evaluation.violations or any(op.is_backward for op in problem.operators)
     else:
         numbers = [number for number in pipeline.stage_of_position if number is not None]

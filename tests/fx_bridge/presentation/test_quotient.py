@@ -5,7 +5,12 @@ from collections import defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fx_bridge.presentation.quotient import QuotientArc, Travel, stage_arcs, travels
+from fx_bridge.presentation.quotient import (
+    PositionTransfer,
+    QuotientArc,
+    position_transfers,
+    stage_arcs,
+)
 from solver import (
     Device,
     GraphInput,
@@ -63,29 +68,29 @@ def test_a_value_counts_once_for_each_stage_that_reads_it():
 
 def test_a_device_receives_a_value_once():
     # d reads a too, but q has it since b.
-    assert travels(skipping(), plan("pqpq", (0, 0, 1, 1))) == (
-        Travel(0, 1, 1, 0),
-        Travel(1, 2, 10, 0),
-        Travel(2, 3, 100, 0),
+    assert position_transfers(skipping(), plan("pqpq", (0, 0, 1, 1))) == (
+        PositionTransfer(0, 1, 1, 0),
+        PositionTransfer(1, 2, 10, 0),
+        PositionTransfer(2, 3, 100, 0),
     )
 
 
 def test_relayed_values_travel_from_each_position_to_the_next():
     relayed = Interconnect(Link(10**9), charging="relayed")
     problem = skipping(memory_model="training", interconnect=relayed)
-    assert travels(problem, plan("pqpq", (0, 0, 1, 1))) == (
-        Travel(0, 1, 1, 2),
-        Travel(1, 2, 11, 4),
-        Travel(2, 3, 101, 4),
+    assert position_transfers(problem, plan("pqpq", (0, 0, 1, 1))) == (
+        PositionTransfer(0, 1, 1, 2),
+        PositionTransfer(1, 2, 11, 4),
+        PositionTransfer(2, 3, 101, 4),
     )
-    assert travels(problem, plan("pppp", (0, 0, 1, 1))) == ()
+    assert position_transfers(problem, plan("pppp", (0, 0, 1, 1))) == ()
 
 
 def test_through_the_host_every_value_is_written_once():
     staged = Interconnect(Link(10**9), charging="host_staged")
-    assert travels(skipping(interconnect=staged), plan("ppqq")) == (
-        Travel(None, 1, 11, 0),
-        Travel(0, None, 11, 0),
+    assert position_transfers(skipping(interconnect=staged), plan("ppqq")) == (
+        PositionTransfer(None, 1, 11, 0),
+        PositionTransfer(0, None, 11, 0),
     )
 
 
@@ -120,7 +125,7 @@ def test_what_travels_adds_up_to_the_transfers_of_the_plan(seed, relayed):
     if problem.interconnect.charging == "host_staged":
         problem = problem.replace(interconnect=Interconnect(Link(10**9)))
     drawn = random_plan(problem, seed, draw_chunks=True)
-    found = travels(problem, drawn)
+    found = position_transfers(problem, drawn)
     total = sum(entry.value_bytes + entry.gradient_bytes for entry in found)
     assert total == evaluate(problem, drawn).transfer_bytes
     ranks = len(drawn.device_order)

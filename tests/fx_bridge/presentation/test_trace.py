@@ -122,7 +122,7 @@ def test_devices_are_processes_with_a_thread_for_each_thing_they_do():
 
 def test_transfers_say_how_many_bytes_they_move():
     shown = details("training")
-    by_ends = {(entry.source, entry.target): entry for entry in shown.pipeline.travels}
+    by_ends = {(entry.source, entry.target): entry for entry in shown.pipeline.transfers}
     moved = [event for event in of_kind(pipeline_trace(shown), "X") if "bytes" in event["args"]]
     for event in moved:
         rank, backward = event["pid"], event["args"]["pass"] == "backward"
