@@ -245,7 +245,7 @@ def _operator_costs(
     return costs
 
 
-def _check_latencies(latencies: Latencies | None, captured: CapturedGraph, what: str) -> None:
+def _check_latencies(latencies: Latencies | None, captured: CapturedGraph, name: str) -> None:
     if latencies is None:
         return
     names = {node.name for node in captured.operators}
@@ -253,7 +253,7 @@ def _check_latencies(latencies: Latencies | None, captured: CapturedGraph, what:
     if missing or unknown:
         why = f"has no entry for operator {min(missing)!r}" if missing else ""
         why = why or f"names {min(unknown)!r}, which is no operator"
-        raise PartitionError(f"{what} {why}; give one entry for every operator of the graph")
+        raise PartitionError(f"{name} {why}; give one entry for every operator of the graph")
 
 
 def _plain(backward: Backward) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""Pipelines of real processes: jobs, runs, and what was measured beside what was predicted."""
+"""Pipelines of real processes: jobs, runs, and predictions compared with measurements."""

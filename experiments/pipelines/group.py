@@ -1,4 +1,4 @@
-"""Processes of this machine that run pipelines: the side of the one that starts them."""
+"""The parent's side of the processes that run pipelines on this machine."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from solver.model.checks import check_positive
 from solver.model.quantities import counted, format_bytes
 
 _PROCESS_BYTES: Final = 200 * MiB
-"""Less than each process holds alone once torch is loaded, before there is any model."""
+"""Lower bound on the memory of a process with torch and without a model."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPlan:
-    """What a plan's steps took and held.
+    """The measured time and memory of a plan's steps.
 
     Attributes
     ----------
     steps_ns : tuple of int
         From the start of the first rank to the end of the last, by step.
     processor_ns : tuple of tuple of int
-        Processor time of each rank, by step: what it did, and not what it waited for.
+        Processor time of each rank, without waits, by step.
     peak_bytes, weights_bytes : tuple of int
-        By rank, the most that it held in a step, and its weights; empty if not measured.
+        Peak memory in a step, and weights, by rank; empty if not measured.
     """
 
     steps_ns: tuple[int, ...]
@@ -41,21 +41,10 @@ class MeasuredPlan:
 
 
 class PipelineGroup(WorkerGroup):
-    """Processes of one gloo group on this machine; a context manager that leaves none behind.
+    """Processes of one gloo group on this machine, at least two; a context manager that ends them.
 
-    Parameters
-    ----------
-    count : int
-        At least 2.
-    time_limit_s : float
-        Of the clock, for everything that the group does.
-    capture : CaptureRequest
-        How all of them capture models.
-
-    Raises
-    ------
-    PartitionError
-        When it is entered, if the memory of this machine cannot hold all processes.
+    The time limit is the wall-clock time of all jobs together. Raises PartitionError on entry if
+    the memory of this machine cannot hold all processes.
     """
 
     def __init__(
@@ -97,14 +86,14 @@ class PipelineGroup(WorkerGroup):
         return self
 
     def measure_link(self) -> list[tuple[int, int]]:
-        """Return bytes of messages between two processes, and the nanoseconds of their way."""
+        """Return bytes and nanoseconds of messages between two processes."""
         answers = self.ask([{"task": "link"}] * self.count)
         return [(size_bytes, time_ns) for size_bytes, time_ns in answers[0]["samples"]]
 
     def measure_operators(
         self, model: str, *, training: bool, repeats: int, processes: int
     ) -> list[dict[str, Any]]:
-        """Return what each of the first `processes` finds; see ``pipeline_worker``."""
+        """Return the answers of the first `processes`; see :mod:`experiments.pipelines.worker`."""
         job = {
             "task": "measure",
             "model": model,
@@ -125,14 +114,9 @@ class PipelineGroup(WorkerGroup):
         steps: int,
         memory: bool = True,
     ) -> list[MeasuredPlan]:
-        """Run plans as pipelines, step by step in turn, so that whatever else runs meets all.
+        """Run plans as pipelines, alternating after each step, so that other load affects all.
 
-        Parameters
-        ----------
-        plans : sequence of PartitionPlan
-            With no more devices than there are processes.
-        memory : bool
-            Measure memory too, in steps that are not timed.
+        No plan has more devices than there are processes. With `memory`, untimed steps measure it.
         """
         job = {
             "task": "run",
@@ -148,7 +132,7 @@ class PipelineGroup(WorkerGroup):
         found: list[MeasuredPlan] = []
         for index, plan in enumerate(plans):
             ranks = [answer["plans"][index] for answer in answers[: len(plan.device_order)]]
-            # The clock is that of the machine, the same in all processes.
+            # The clock is the same in all processes of the machine.
             starts = zip(*(rank["start_ns"] for rank in ranks), strict=True)
             ends = zip(*(rank["end_ns"] for rank in ranks), strict=True)
             found.append(
@@ -165,14 +149,13 @@ class PipelineGroup(WorkerGroup):
 
 
 def _check_memory(count: int) -> None:
-    """Refuse processes that cannot fit, before the first is started."""
-    room_bytes = available_memory_bytes()
-    if count * _PROCESS_BYTES <= room_bytes:
+    free_bytes = available_memory_bytes()
+    if count * _PROCESS_BYTES <= free_bytes:
         return
-    most = room_bytes // _PROCESS_BYTES
+    most = free_bytes // _PROCESS_BYTES
     raise PartitionError(
         f"{counted(count, 'process', 'processes')} need at least "
         f"{format_bytes(count * _PROCESS_BYTES)} of memory, without any model, but only "
-        f"{format_bytes(room_bytes)} is available here; "
+        f"{format_bytes(free_bytes)} is available here; "
         + (f"start at most {most}" if most > 1 else "free some, since 2 are the least")
     )

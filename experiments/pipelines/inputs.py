@@ -1,4 +1,4 @@
-"""Inputs of the microbatches of a pipeline, made of the example inputs of a model."""
+"""Inputs of the microbatches of a pipeline, made from the example inputs of a model."""
 
 from __future__ import annotations
 
@@ -16,19 +16,13 @@ Inputs = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 
 def microbatch_inputs(
-    captured: CapturedGraph, specs: ChunkSpecs | None, microbatches: int, *, alike: bool = False
+    captured: CapturedGraph, specs: ChunkSpecs | None, microbatches: int, *, identical: bool = False
 ) -> tuple[tuple[Inputs, ...], Inputs]:
-    """Return the inputs of each microbatch, and of the batch that they make.
+    """Return the inputs of each microbatch, and of the whole batch.
 
-    Parameters
-    ----------
-    captured : CapturedGraph
-        Its example inputs are one microbatch.
-    specs : ChunkSpecs or None
-        How a batch is cut into microbatches; None for one alone.
-    alike : bool
-        Each has the numbers of the example. Otherwise they are moved on by one element each, so
-        that no two microbatches are the same and every number is one that the model takes.
+    The example inputs of `captured` are one microbatch; `specs` is None for a single one. Unless
+    the microbatches are `identical`, their values are rolled by one more element each, so that they
+    differ and are valid for the model.
     """
     example = (tuple(captured.args), dict(captured.kwargs))
     if specs is None:
@@ -41,7 +35,7 @@ def microbatch_inputs(
 
         return pytree.tree_map(part, example, chunks)
 
-    inputs = tuple(example if alike else moved(index) for index in range(microbatches))
+    inputs = tuple(example if identical else moved(index) for index in range(microbatches))
 
     def joined(chunk: Any, *parts: Any) -> Any:
         return torch.cat(parts, chunk.split_dim) if _is_split(parts[0], chunk) else parts[0]

@@ -1,4 +1,4 @@
-"""How long a value travels between two processes: latency and bandwidth of gloo's link."""
+"""The latency and bandwidth of gloo's link between two processes."""
 
 from __future__ import annotations
 
@@ -21,23 +21,18 @@ _MOST_REPEATS: Final = 40
 
 
 def ping_pong(rank: int) -> list[tuple[int, int]]:
-    """Send messages to and fro between ranks 0 and 1 of the process group.
+    """Time messages sent back and forth between ranks 0 and 1 of the process group.
 
-    Returns
-    -------
-    list of (int, int)
-        Bytes and median nanoseconds of one way, by size; empty at rank 1.
+    Returns bytes and median nanoseconds of one direction, by size; nothing at rank 1.
 
-    Notes
-    -----
-    The calls are those of ``torch.distributed.pipelining``, whose schedules move values by
-    batches of such operations, so what the calls take is part of the latency.
+    The calls are those of ``torch.distributed.pipelining``, whose schedules send values by batches
+    of such operations, so the time of the calls is part of the latency.
     """
     import torch
 
     found: list[tuple[int, int]] = []
     for size_bytes in SIZES:
-        # Received in fresh memory once, and then in the same: pipelines keep their buffers.
+        # Received in fresh memory only once, as pipelines keep their buffers.
         buffer = torch.zeros(size_bytes, dtype=torch.uint8)
         repeats = max(6, min(_MOST_REPEATS, _BYTES_OF_A_SIZE // size_bytes))
         times_ns: list[int] = []
@@ -61,19 +56,11 @@ def _move(buffer: torch.Tensor, peer: int, *, sends: bool) -> None:
 
 
 def fit_link(samples: Sequence[tuple[int, int]]) -> Link:
-    """Return the link that explains measured times best.
+    """Return the link that fits measured times best, by least squares of the relative errors.
 
-    Returns
-    -------
-    Link
-        Of least squares of the relative errors, so that small messages say what the latency is
-        and large ones what the bandwidth is. Where time does not grow with size, the
-        bandwidth is unlimited; the latency is never negative.
-
-    Raises
-    ------
-    PartitionError
-        If there are fewer than two sizes, or a time is not positive.
+    So small messages determine the latency and large ones the bandwidth. If time does not grow with
+    size, the bandwidth is unlimited; the latency is never negative. Raises PartitionError if there
+    are fewer than two sizes, or a time is not positive.
 
     Examples
     --------
@@ -91,7 +78,7 @@ def fit_link(samples: Sequence[tuple[int, int]]) -> Link:
     (latency_ns, ns_per_byte), *_ = np.linalg.lstsq(rows, np.ones(len(samples)), rcond=None)
     if latency_ns < 0:
         latency_ns, ns_per_byte = 0.0, rows[:, 1].sum() / (rows[:, 1] ** 2).sum()
-    # Less than what the largest message tells from none: such a slope is that of rounding.
+    # A slope below the resolution of the largest message is due to rounding.
     if ns_per_byte * sizes.max() < 1e-6 * times.max():
         return Link(None, round(rows[:, 0].sum() / (rows[:, 0] ** 2).sum()))
     return Link(max(1, round(1e9 / ns_per_byte)), round(latency_ns))

@@ -1,4 +1,4 @@
-"""Sockets of processes that all run on this machine, which no other machine can reach."""
+"""Sockets for processes of this machine, which no other machine can reach."""
 
 from __future__ import annotations
 
@@ -15,16 +15,10 @@ HOST: Final = "127.0.0.1"
 def loopback_store(
     port: int = 0, timeout: datetime.timedelta = datetime.timedelta(minutes=5)
 ) -> TCPStore:
-    """Return the store of a group of processes of this machine, which this process keeps.
+    """Return a store hosted by this process for a group of processes of this machine.
 
-    By itself torch listens on every interface, whatever the host that it is told.
-
-    Parameters
-    ----------
-    port : int
-        Where it listens; 0 takes a free one.
-    timeout : datetime.timedelta
-        Longest wait for what another process writes.
+    torch itself would listen on every interface, even with a given host. Port 0 takes a free one;
+    `timeout` is the longest wait for a key.
     """
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -42,7 +36,7 @@ def loopback_store(
 
 
 def keep_gloo_on_loopback() -> None:
-    """Let gloo listen on the loopback interface, not on that of the name of this machine."""
+    """Let gloo listen on the loopback interface instead of that of the host name."""
     names = [name for _, name in socket.if_nameindex()]
     loopback = next((name for name in names if name in ("lo", "lo0")), None)
     if loopback is not None:

@@ -1,4 +1,4 @@
-"""Solve a measured model by several solvers, run their plans as pipelines, compare."""
+"""Plans of a measured model by several solvers, run as pipelines and compared."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class NoPlanError(PartitionError):
-    """No solver has a plan to run; `proven` says whether there is none."""
+    """No solver has a plan to run; `proven` is True if none exists."""
 
     def __init__(self, proven: bool, message: str) -> None:
         super().__init__(message)
@@ -40,21 +40,20 @@ class NoPlanError(PartitionError):
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """What is run, and how.
+    """The settings of a comparison of plans.
 
     Parameters
     ----------
     request : ProblemRequest
-        Has a schedule and a number of microbatches. Its devices are one process each; without any
-        there are as many as `shares` has numbers, with memory in their proportions and
-        `slack_permille` thousandths of what the model needs on one device. It trains by AdamW,
-        which is what the processes run.
+        With a schedule and a number of microbatches. Each of its devices is a process; by default
+        there is one for each of `shares`, with memory by `shares` and `slack_permille`. Training
+        is by AdamW, the optimiser of the processes.
     shares : tuple of int
         Memory of the devices in proportion to one another.
     slack_permille : int
-        Total memory of the devices, per thousand of what the model needs on one.
+        Total memory of the devices, in thousandths of the model's need on one device.
     steps : int
-        How many are timed, after two that are not.
+        Timed steps, after two that are not.
     solvers : tuple of str
         Each makes one plan; equal plans run once.
     """
@@ -83,23 +82,19 @@ class RunSettings:
 
     @property
     def training(self) -> bool:
-        """Whether there are backward passes."""
+        """True if there are backward passes."""
         return self.request.memory_model == "training"
 
 
 def measured_problem(
     captured: CapturedGraph, profile: Profile | None, settings: RunSettings
 ) -> PartitionProblem:
-    """Return the problem of a model with what was measured of it.
+    """Return the problem of a model with its measured profile.
 
-    Without a profile it says before anything is measured what modules, pins and cuts this model
-    cannot have.
+    Without a profile, the call checks modules, pins and cuts before any measurement.
 
-    Raises
-    ------
-    PartitionError
-        If the profile is one of another graph, or has no backward passes and is to train; if
-        nothing has the name of a module, a pin or a cut, or they contradict each other.
+    Raises PartitionError if the profile is of another graph or lacks the backward passes for
+    training; if a module, a pin or a cut is unknown, or they contradict each other.
     """
     request = replace(settings.request, profile=profile)
     devices = request.devices
@@ -121,9 +116,9 @@ def _plans(
     step: Callable[[str], None],
     done: Callable[[str], None],
 ) -> dict[str, PartitionPlan]:
-    """Return the plan of every solver that has one; raise NoPlanError if none has.
+    """Return the plan of every solver that has one, within one time limit for all.
 
-    The time limit is that of all of them together.
+    Raises NoPlanError if no solver has a plan.
     """
     limits = settings.limits
     plans: dict[str, PartitionPlan] = {}
@@ -155,30 +150,23 @@ def run_plans(
     done: Callable[[str], None] = lambda _: None,
     label: str | None = None,
 ) -> list[PlanRow]:
-    """Make plans, run them, and return one row for each.
+    """Make plans, run them, and return one row for each solver with a feasible plan.
 
     Parameters
     ----------
     model : str
         As the processes of `group` name it.
-    group : PipelineGroup
-        Of at least as many processes as there are devices.
     step, done : callable
-        Hear what is being done, and what came of a solver without a plan.
+        Called with a line at each step, and for each solver without a plan.
     label : str, optional
-        Of the rows; `model` if left out.
-
-    Returns
-    -------
-    list of PlanRow
-        In the order of the solvers; those without a feasible plan are left out.
+        Name of the model in the rows, by default `model`.
 
     Raises
     ------
     NoPlanError
         If no solver has a plan.
     PartitionError
-        If a process fails.
+        If a process fails, or there are fewer processes than devices.
     """
     label = label or model
     step(f"{label}: operator graph")
@@ -188,25 +176,21 @@ def run_plans(
             f"there are {len(problem.devices)} devices, but {group.count} processes; start as many"
         )
     plans = _plans(problem, settings, label, step, done)
-    first_with: dict[str, str] = {}
-    for name, plan in plans.items():
-        first_with[name] = next(other for other in plans if is_same(plans[other], plan))
+    first_with = {
+        name: next(other for other in plans if is_same(plans[other], plan))
+        for name, plan in plans.items()
+    }
     distinct = [name for name, first in first_with.items() if first == name]
     step(f"{label}: running {', '.join(distinct)}")
-    measured = dict(
-        zip(
-            distinct,
-            group.run(
-                model,
-                [plans[name] for name in distinct],
-                training=settings.training,
-                schedule=problem.schedule,
-                microbatches=problem.microbatches,
-                steps=settings.steps,
-            ),
-            strict=True,
-        )
+    runs = group.run(
+        model,
+        [plans[name] for name in distinct],
+        training=settings.training,
+        schedule=problem.schedule,
+        microbatches=problem.microbatches,
+        steps=settings.steps,
     )
+    measured = dict(zip(distinct, runs, strict=True))
     return [
         PlanRow(
             model=label,
@@ -223,7 +207,7 @@ def run_plans(
 
 
 def is_same(plan: PartitionPlan, other: PartitionPlan) -> bool:
-    """Return whether two plans run the same stages in the same order, on whatever devices."""
+    """Return True if two plans run the same stages in the same order, regardless of devices."""
 
     def stages(each: PartitionPlan) -> Sequence[frozenset[str]]:
         found: dict[object, set[str]] = {stage: set() for stage in each.stages}

@@ -1,10 +1,11 @@
-"""Steps of plans in one process of a pipeline: what they take, and what they hold."""
+"""The time and memory of plans' steps in one process of a pipeline."""
 
 from __future__ import annotations
 
 import gc
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -23,12 +24,12 @@ from solver import PartitionPlan
 from solver.model.training import Schedule
 
 Groups = Mapping[int, distributed.ProcessGroup]
-"""By number of processes, the group of the first ones."""
+"""Groups of the first processes, by their number."""
 
 _WARM_UP: Final = 2
 
 
-def run_in_turn(
+def run_alternately(
     captured: CapturedGraph,
     plans: Sequence[PartitionPlan],
     rank: int,
@@ -40,20 +41,10 @@ def run_in_turn(
     steps: int,
     memory: bool,
 ) -> list[dict[str, Any]]:
-    """Run steps of all plans in turn; every process calls it with the same plans.
+    """Run steps of all plans alternately; every process calls it with the same plans.
 
-    Parameters
-    ----------
-    plans : sequence of PartitionPlan
-        With no more devices than there are processes.
-    groups : mapping of int to ProcessGroup
-        By number of processes, the group of the first ones.
-    training, schedule, microbatches
-        Of every plan.
-    steps : int
-        That are timed.
-    memory : bool
-        Measure memory too, in steps that are not timed.
+    No plan has more devices than there are processes. Memory is measured in steps that are not
+    timed.
 
     Returns
     -------
@@ -64,11 +55,11 @@ def run_in_turn(
     own = [
         PlanSteps(captured, plan, rank, groups, training, schedule, microbatches) for plan in plans
     ]
-    # Whatever the analysis of the graph keeps for later calls is no part of any plan.
+    # Fill the caches of the graph's analysis, which belong to no plan.
     _batch(captured, microbatches)
     found: list[dict[str, Any]] = []
     for each in own:
-        # The others wait, so that no two plans run at once.
+        # Others wait, so that no two plans run at the same time.
         held = each.peak() if memory else {}
         found.append({**held, "start_ns": [], "end_ns": [], "processor_ns": []})
         distributed.barrier()
@@ -90,61 +81,49 @@ def run_in_turn(
     return found
 
 
+@dataclass(slots=True)
 class PlanSteps:
-    """The steps of one plan, as far as this process does them.
+    """The part of this process in the steps of a plan, empty if the plan has no device for it."""
 
-    A process for which the plan has no device does nothing.
-    """
-
-    def __init__(
-        self,
-        captured: CapturedGraph,
-        plan: PartitionPlan,
-        rank: int,
-        groups: Groups,
-        training: bool,
-        schedule: Schedule,
-        microbatches: int,
-    ) -> None:
-        self._captured = captured
-        self._plan = plan
-        self._rank = rank
-        self._group = groups[len(plan.device_order)]
-        self._training = training
-        self._schedule = schedule
-        self._microbatches = microbatches
-        self._pipeline: PipelineRank | None = None
-        self._inputs: Inputs = ((), {})
+    captured: CapturedGraph
+    plan: PartitionPlan
+    rank: int
+    groups: Groups
+    training: bool
+    schedule: Schedule
+    microbatches: int
+    _pipeline: PipelineRank | None = None
+    _inputs: Inputs = ((), {})
 
     def build(self) -> PipelineRank | None:
         """Build the stages of this rank, and the batch if it reads one."""
-        if self._rank >= len(self._plan.device_order):
+        processes = len(self.plan.device_order)
+        if self.rank >= processes:
             return None
-        problem = problem_of_plan(self._captured, self._plan)
-        # The planner was told where readers of a tied weight may be; a run takes what it decided.
+        problem = problem_of_plan(self.captured, self.plan)
+        # The plan has decided on the readers of tied weights; a run accepts any.
         trained: dict[str, Any] = {"loss_fn": _any_loss, "tied_weights": "sum"}
-        settings = trained if self._training else {}
         self._pipeline = build_pipeline_stage(
-            split_by_plan(self._captured, self._plan, problem=problem),
-            self._rank,
-            microbatches=self._microbatches,
-            schedule=self._schedule,
-            group=self._group,
-            **settings,
+            split_by_plan(self.captured, self.plan, problem=problem),
+            self.rank,
+            microbatches=self.microbatches,
+            schedule=self.schedule,
+            group=self.groups[processes],
+            **(trained if self.training else {}),
         )
         if self._pipeline.inputs:
-            self._inputs = _batch(self._captured, self._microbatches)
+            self._inputs = _batch(self.captured, self.microbatches)
         return self._pipeline
 
     def step(self) -> None:
         """Run one step."""
         if self._pipeline is not None:
             args, kwargs = self._inputs
-            target = torch.zeros(self._microbatches) if self._training else None
+            target = torch.zeros(self.microbatches) if self.training else None
             self._pipeline.step(*args, target=target, **kwargs)
 
     def timed_step(self) -> dict[str, int]:
-        """Run one step; say when it began and ended, and what processor time it took."""
+        """Run one step; return its start, its end and its processor time."""
         processor_ns = time.process_time_ns()
         start_ns = time.perf_counter_ns()
         self.step()
@@ -154,15 +133,14 @@ class PlanSteps:
         return {"start_ns": start_ns, "end_ns": end_ns, "processor_ns": processor_ns}
 
     def _forget_gradients(self) -> None:
-        """Let every step begin without gradients of weights."""
         for parameter in () if self._pipeline is None else self._pipeline.parameters():
             parameter.grad = None
 
     def peak(self) -> dict[str, int]:
-        """Return the most bytes that this rank holds in a step, and those of its weights.
+        """Return the peak memory of this rank in a step, and the bytes of its weights.
 
-        The step is the second one, after a step of the optimiser: all that is allocated once is
-        there, and buffers are seen because the stages are built in the recording.
+        The step is the second one, after a step of the optimiser, so that one-time allocations are
+        done. The stages are built within the recording, so that it includes their buffers.
         """
         gc.collect()
         with record_allocations() as record:
@@ -170,11 +148,10 @@ class PlanSteps:
             if pipeline is None:
                 return {"weights_bytes": 0, "peak_bytes": 0}
             parameters = list(pipeline.parameters())
-            before = [(p, p.detach().clone()) for p in parameters if self._training]
+            before = [(p, p.detach().clone()) for p in parameters if self.training]
             self.step()
             if before:
-                optimizer = torch.optim.AdamW(parameters, foreach=False)
-                optimizer.step()
+                torch.optim.AdamW(parameters, foreach=False).step()
             self._forget_gradients()
             gc.collect()
             record.begin("step")
@@ -188,7 +165,7 @@ class PlanSteps:
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}
         step = record.spans[-1]
         earlier = sum(size for address, size in storages.items() if address not in step.held)
-        # The copies are those of this measurement, not of the rank.
+        # The copies belong to the measurement, not to the rank.
         copied = sum(value.untyped_storage().nbytes() for _, value in before)
         return {
             "weights_bytes": sum(storages.values()),
@@ -198,7 +175,7 @@ class PlanSteps:
 
 def _batch(captured: CapturedGraph, microbatches: int) -> Inputs:
     specs = pipeline_specs(captured, microbatches) if microbatches > 1 else None
-    return microbatch_inputs(captured, specs, microbatches, alike=True)[1]
+    return microbatch_inputs(captured, specs, microbatches, identical=True)[1]
 
 
 def _any_loss(outputs: Any, _: Any) -> torch.Tensor:
@@ -208,11 +185,11 @@ def _any_loss(outputs: Any, _: Any) -> torch.Tensor:
 
 
 class _AnyLoss(torch.autograd.Function):
-    """Stands for any loss: it takes no time, and gives every output a gradient of ones."""
+    """A stand-in for any loss, without cost, whose gradients are ones."""
 
     @staticmethod
     def forward(ctx: Any, *outputs: torch.Tensor) -> torch.Tensor:
-        """Return a number."""
+        """Return zero."""
         ctx.like = [(tensor.shape, tensor.dtype) for tensor in outputs]
         return torch.zeros(())
 

@@ -1,4 +1,4 @@
-"""Predictions beside measurements: what plans were to take and hold, and what they did."""
+"""Predicted times and memory of plans, and their errors against measurements."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _EQUAL: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class PlanPrediction:
-    """What a plan is to take and to hold.
+    """The predicted time and memory of a plan.
 
     Attributes
     ----------
     step_ns : int
         One step of all microbatches.
     microbatch_ns : int
-        The time between two microbatches once the pipeline is full: the most that a rank
-        computes and receives for one.
+        The time between two microbatches once the pipeline is full: the largest time of a rank to
+        receive and compute one.
     peak_bytes : tuple of int
         By rank.
     """
@@ -40,19 +40,13 @@ class PlanPrediction:
 
 
 def predict(problem: PartitionProblem, plan: PartitionPlan) -> PlanPrediction:
-    """Return what the problem's times and sizes say of a plan that runs as a pipeline.
+    """Return the predicted time and memory of a plan that runs as a pipeline.
 
-    Parameters
-    ----------
-    problem : PartitionProblem
-        With the measured times, the measured link, and the schedule.
-
-    Notes
-    -----
-    Processes on one machine receive when they need a value, and gloo moves it only then, while the
-    sender goes on: the time of a hop is that of the receiver. At the end of a step of several
-    microbatches the last rank puts their outputs together, and holds them twice for a moment;
-    in training what was kept for backward passes is gone by then.
+    The problem has the measured times, the measured link, and the schedule. Processes on one
+    machine receive a value when they need it, and gloo copies it only then, while the sender
+    continues: the receiver spends the time of a hop. At the end of a step of several microbatches
+    the last rank concatenates their outputs and briefly holds them twice; in training, tensors
+    saved for backward passes have been freed by then.
     """
     hops = relay_hops(problem, plan)
     position = positions_of(problem, plan)
@@ -65,7 +59,7 @@ def predict(problem: PartitionProblem, plan: PartitionPlan) -> PlanPrediction:
             backward[position[index]] += op.backward.latency_on(device_class)
     np.add.at(forward, hops.target, hops.forward_ns)
     np.add.at(backward, hops.source, hops.gradient_ns)
-    # A position waits for the one that sends to it; no position spends the time of a link.
+    # A position waits for its sender; no position spends the time of a link.
     arcs = {(p - 1, p): (0, 0) for p in range(1, hops.position_count)}
     step = PipelineStep(
         PipelineTimes(tuple(forward.tolist()), tuple(backward.tolist()), arcs),
@@ -92,24 +86,16 @@ def predict(problem: PartitionProblem, plan: PartitionPlan) -> PlanPrediction:
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """One plan of one model.
+    """One plan of one model, predicted and measured.
 
     Attributes
     ----------
-    model : str
-        As a person named it.
-    name : str
-        Of the solver that made it.
+    model, name : str
+        As given by the user, and the solver of the plan.
     same_as : str or None
-        Name of an earlier row with the very same plan.
-    microbatches : int
-        Of a step.
+        Name of an earlier row with the same plan.
     devices : tuple of str
         By rank.
-    predicted : PlanPrediction
-        What the solver's times and sizes say.
-    measured : MeasuredPlan
-        What the processes found.
     modules : tuple of str
         A line for each stage, with its device.
     """
@@ -130,7 +116,7 @@ class PlanRow:
 
     @property
     def spread(self) -> float:
-        """How far apart measured steps are: the middle half of them, as a share of the median."""
+        """Interquartile range of the measured steps, relative to the median."""
         if len(self.measured.steps_ns) < 2:
             return 0.0
         low, _, high = statistics.quantiles(self.measured.steps_ns, n=4, method="inclusive")
@@ -138,12 +124,12 @@ class PlanRow:
 
     @property
     def time_error(self) -> float:
-        """By how much the prediction of a step is too high, as a share of what was measured."""
+        """Relative error of the predicted step, positive if it is too high."""
         return self.predicted.step_ns / self.step_ns - 1
 
     @property
     def memory_errors(self) -> tuple[float, ...]:
-        """The same of the peaks, by rank; empty if memory was not measured."""
+        """Relative errors of the peaks, by rank; empty if memory was not measured."""
         return tuple(
             predicted / max(measured, 1) - 1
             for predicted, measured in zip(
@@ -153,7 +139,7 @@ class PlanRow:
 
 
 def accuracy(rows: Sequence[PlanRow]) -> list[str]:
-    """Return how good the predictions of `rows` were, in lines.
+    """Return lines on the accuracy of the predictions of `rows`.
 
     Errors are medians of absolute ones, over plans and over ranks of plans. Two plans are in order
     if the one that is predicted to be faster is measured to be faster, or they are measured to be
@@ -163,13 +149,13 @@ def accuracy(rows: Sequence[PlanRow]) -> list[str]:
     distinct = [row for row in rows if row.same_as is None]
     errors = [abs(row.time_error) for row in distinct]
     memory = [abs(error) for row in distinct for error in row.memory_errors]
-    unordered = [name for name, found in models.items() if not in_order(found)]
-    slower = [name for name, found in models.items() if _is_slower(found[-1], found[0])]
+    unordered = [name for name, own in models.items() if not in_order(own)]
+    slower = [name for name, own in models.items() if _is_slower(own[-1], own[0])]
     ordered, count = len(models) - len(unordered), counted(len(models), "model")
     lines = [f"plans measured in the predicted order: {ordered} of {count}"]
-    for what, found in (("time of a step", errors), ("peak memory of a rank", memory)):
+    for name, found in (("time of a step", errors), ("peak memory of a rank", memory)):
         if found:
-            lines.append(f"median absolute error of the {what}: {statistics.median(found):.1%}")
+            lines.append(f"median absolute error of the {name}: {statistics.median(found):.1%}")
     if unordered:
         lines.append(f"not in order: {', '.join(unordered)}")
     if slower:
@@ -178,9 +164,9 @@ def accuracy(rows: Sequence[PlanRow]) -> list[str]:
 
 
 def in_order(rows: Iterable[PlanRow]) -> bool:
-    """Return whether every two different plans of a model are measured in the predicted order.
+    """Return True if every two different plans of a model are measured in the predicted order.
 
-    Plans that are predicted to be equal, to one part in a hundred, have none.
+    Plans whose predictions differ by at most 1 % have no order.
     """
     distinct = [row for row in rows if row.same_as is None]
     return not any(

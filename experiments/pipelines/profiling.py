@@ -1,4 +1,4 @@
-"""What the operators of a model take on this machine, measured once and kept in a JSON file."""
+"""Measured times and workspaces of a model's operators on this machine."""
 
 from __future__ import annotations
 
@@ -18,25 +18,18 @@ def measure_profile(
     processes: int = 1,
     repeats: int = 7,
 ) -> Profile:
-    """Measure a model in the processes of `group`.
+    """Measure a model in the processes of `group`, and return the means of their times.
 
     Parameters
     ----------
     model : str
-        A zoo name, an import string or a ``.pt2`` file, as
-        :func:`experiments.zoo.models.resolve_model` takes it.
-    group : PipelineGroup
-        Of at least two processes, for the link between them, and of `processes`.
+        A zoo name, an import string or a ``.pt2`` file, as of
+        :func:`experiments.zoo.models.resolve_model`.
     processes : int
-        How many measure at the same time, as the stages of a pipeline run at the same time and
-        share caches and the way to memory.
+        Processes that measure at the same time, since the stages of a pipeline share caches and
+        memory bandwidth.
     repeats : int
-        Runs of which medians are taken.
-
-    Returns
-    -------
-    Profile
-        Of the times that the processes found, the means.
+        Runs of each median.
 
     Raises
     ------
@@ -52,10 +45,10 @@ def measure_profile(
     forward_permille = round(fmean(answer["forward_permille"] for answer in found))
     backward_permille = round(fmean(answer["backward_permille"] for answer in found))
 
-    def calibrated(what: str, permille: int) -> dict[str, int]:
+    def calibrated(key: str, permille: int) -> dict[str, int]:
         return {
-            name: -(-round(fmean(answer[what][name] for answer in found)) * permille // 1000)
-            for name in found[0][what]
+            name: -(-round(fmean(answer[key][name] for answer in found)) * permille // 1000)
+            for name in found[0][key]
         }
 
     return Profile(

@@ -28,7 +28,7 @@ _COLUMNS = (
 
 
 def plan_lines(rows: Sequence[PlanRow]) -> list[str]:
-    """Return a table with a row for each plan; memory is by rank, one below the other."""
+    """Return a table with a row for each plan, and a line in it for the memory of each rank."""
     starts = [at for at, row in enumerate(rows) if not at or rows[at - 1].model != row.model]
     below = [row.modules if row.same_as is None else () for row in rows]
     cells = [_cells(row, at in starts) for at, row in enumerate(rows)]
@@ -54,7 +54,7 @@ def _cells(row: PlanRow, with_model: bool) -> tuple[str | list[str], ...]:
 
 
 def row_json(row: PlanRow) -> dict[str, Any]:
-    """Return a row as plain data, every measured step included."""
+    """Return a row as plain data, including every measured step."""
     errors = {
         "step_ns": row.step_ns,
         "spread": row.spread,

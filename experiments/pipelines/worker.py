@@ -1,7 +1,7 @@
-"""One process of a pipeline on this machine: measures operators, runs stages, times them.
+"""A process of a pipeline on this machine, which measures operators and times stages.
 
-Started by :mod:`experiments.pipelines.group`, which says what the jobs are; one process
-answers many, and keeps the models that it has captured.
+It is started by :mod:`experiments.pipelines.group`, answers its jobs, and keeps the last captured
+model.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Worker:
         return jobs[job.pop("task")](**job)
 
     def open(self) -> dict[str, Any]:
-        """Keep the store by which the processes find each other: no file outlives them."""
+        """Host the store of the process group, which leaves no file behind."""
         self._store = loopback_store()
         return {"port": self._store.port}
 
@@ -64,7 +64,7 @@ class Worker:
         keep_gloo_on_loopback()
         store = self._store or TCPStore(HOST, port, is_master=False)
         distributed.init_process_group("gloo", store=store, rank=rank, world_size=world)
-        # Every process takes part in the making of every group.
+        # Every process takes part in the creation of every group.
         for count in range(1, world + 1):
             self._groups[count] = distributed.new_group(list(range(count)))
         return {
@@ -83,7 +83,7 @@ class Worker:
     def measure(
         self, *, model: str, training: bool, repeats: int, processes: int
     ) -> dict[str, Any]:
-        """Measure the operators of a model, at the same time as the other first `processes`."""
+        """Measure the operators of a model, if this is one of the first `processes`."""
         if self._rank >= processes:
             return {}
         captured = self._model(model)
@@ -106,10 +106,10 @@ class Worker:
         }
 
     def run(self, *, model: str, plans: list[dict[str, Any]], **settings: Any) -> dict[str, Any]:
-        """Run plans of a model in turn, as :mod:`experiments.pipelines.plan_steps` says."""
-        from experiments.pipelines.plan_steps import run_in_turn
+        """Run plans of a model by :func:`experiments.pipelines.plan_steps.run_alternately`."""
+        from experiments.pipelines.plan_steps import run_alternately
 
-        found = run_in_turn(
+        found = run_alternately(
             self._model(model),
             list(map(plan_from_json, plans)),
             self._rank,

@@ -1,1 +1,1 @@
-"""Pipelines of processes that torchrun starts."""
+"""Pipelines of processes started by torchrun."""

@@ -1,8 +1,8 @@
-"""Let all processes of a run know what is wrong in any of them, before they start to work.
+"""Exchange of problems between the processes of a run, before they start to work.
 
-A process that finds something wrong and ends leaves the others waiting, and its launcher stops
-them before they can say anything. So each tells the others through the store of the launcher,
-and all end at once, one of them with the message.
+A process that ends by itself leaves the others waiting, and its launcher stops them before they can
+report. So each process sends its problem to the others through the store of the launcher, and all
+end together, one of them with the message.
 """
 
 from __future__ import annotations
@@ -21,28 +21,17 @@ from solver import PartitionError
 
 
 class RefusedError(Exception):
-    """Some process found something wrong, and it was said.
+    """Raised in all processes for a problem of one; `message` is None if another prints it."""
 
-    Attributes
-    ----------
-    said : tuple of str
-        What this process is to print: empty where another one prints it.
-    """
-
-    def __init__(self, said: tuple[str, ...]) -> None:
-        super().__init__(*said)
-        self.said = said
+    def __init__(self, message: str | None) -> None:
+        super().__init__(message)
+        self.message = message
 
 
 class Agreement:
-    """Processes that tell each other plain data through a key-value store.
+    """An exchange of plain data between processes through a key-value store.
 
-    Parameters
-    ----------
-    launch : Launch
-        Rank, number of processes, and where their store is.
-    timeout : datetime.timedelta
-        Longest wait for the others.
+    `timeout` is the longest wait for another process.
     """
 
     def __init__(self, launch: Launch, timeout: datetime.timedelta) -> None:
@@ -56,66 +45,48 @@ class Agreement:
                 "--rdzv_endpoint"
             ) from None
 
-    def exchange(self, what: str, mine: Any) -> list[Any]:
-        """Return what every process gives under the name `what`, by rank.
+    def exchange(self, key: str, value: Any) -> list[Any]:
+        """Return the values of all processes, by rank, under a key that is used only once.
 
-        Parameters
-        ----------
-        what : str
-            A name that is used once.
-
-        Raises
-        ------
-        PartitionError
-            If one of the others does not answer in time.
+        Raises PartitionError if another process does not answer in time.
         """
-        self.store.set(f"{what}/{self.launch.rank}", json.dumps(mine))
-        return [self._read(what, rank) for rank in range(self.launch.world_size)]
+        self.store.set(f"{key}/{self.launch.rank}", json.dumps(value))
+        return [self._read(key, rank) for rank in range(self.launch.world_size)]
 
-    def gather(self, what: str, mine: Any) -> list[Any]:
-        """Return what :meth:`exchange` does in the first process; in others nothing, at once."""
+    def gather(self, key: str, value: Any) -> list[Any]:
+        """Return :meth:`exchange` in the first process; in others nothing, without a wait."""
         if self.launch.rank == 0:
-            return self.exchange(what, mine)
-        self.store.set(f"{what}/{self.launch.rank}", json.dumps(mine))
+            return self.exchange(key, value)
+        self.store.set(f"{key}/{self.launch.rank}", json.dumps(value))
         return []
 
     def agree(self, problem: str | None) -> None:
-        """Return if no process has a problem.
+        """Raise RefusedError in all processes if one has a problem, given in one line.
 
-        Parameters
-        ----------
-        problem : str or None
-            What is wrong here, in one line.
-
-        Raises
-        ------
-        RefusedError
-            Otherwise, in all processes. What several of them say is printed by the first.
+        The first of several with the same problem prints it.
         """
         problems = self.exchange("problem", problem)
         if not any(problems):
             return
-        mine = problem is not None and problems.index(problem) == self.launch.rank
-        said: tuple[str, ...] = ()
-        if mine:
+        message = None
+        if problem is not None and problems.index(problem) == self.launch.rank:
             everywhere = all(other == problem for other in problems)
-            where = "" if everywhere else f"rank {self.launch.rank}: "
-            said = (f"{where}{problem}",)
-        raise RefusedError(said)
+            message = problem if everywhere else f"rank {self.launch.rank}: {problem}"
+        raise RefusedError(message)
 
-    def is_first_to_say(self) -> bool:
-        """Return whether no other process has asked this before.
+    def is_first_to_report(self) -> bool:
+        """Return True for the first call of all processes.
 
-        On a connection of its own: another thread may wait on that of the store.
+        It uses its own connection, since another thread may wait on that of the store.
         """
         with contextlib.suppress(RuntimeError):
             return bool(self.store.clone().add("said", 1) == 1)
-        # The launcher has ended, and with it the store.
+        # The store has ended with the launcher.
         return True
 
-    def _read(self, what: str, rank: int) -> Any:
+    def _read(self, key: str, rank: int) -> Any:
         try:
-            return json.loads(self.store.get(f"{what}/{rank}"))
+            return json.loads(self.store.get(f"{key}/{rank}"))
         except RuntimeError as error:
             raise PartitionError(
                 f"rank {rank} does not answer ({first_line(error)}); see what it said"
@@ -123,7 +94,7 @@ class Agreement:
 
 
 def _store(launch: Launch, timeout: datetime.timedelta) -> Any:
-    """Return the store of torchrun, or of the first process where another launcher is."""
+    """Return the store of torchrun or, under another launcher, of the first process."""
     is_here = launch.is_on_one_host and os.environ["MASTER_ADDR"] in ("localhost", HOST)
     if is_here and launch.rank == 0 and not launch.has_agent_store:
         return loopback_store(int(os.environ["MASTER_PORT"]), timeout)
@@ -133,7 +104,7 @@ def _store(launch: Launch, timeout: datetime.timedelta) -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first sentence of an error of torch, without the line of its source."""
+    """Return the first sentence of an error of torch, without its source location."""
     line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     line = line.rpartition("] ")[2] if line.startswith("[") else line
     return line.partition(". ")[0].rstrip(".")

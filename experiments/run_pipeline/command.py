@@ -1,12 +1,12 @@
-"""Run a plan as a pipeline, one process for each of its devices; torchrun starts them.
+"""The command that runs a plan as a pipeline, in one process of torchrun for each device.
 
     torchrun --nproc_per_node=2 -m experiments.run_pipeline plan.json MODEL --weights DIR
 
-Each process makes the model without weights in memory, splits it by the plan, loads the files of
-its own stages alone, and runs steps. Exit codes of the processes: 0 done; 1 the run broke off; 2
-bad input, before any process group starts; 4 the pipeline computes something else than a single
-process; 130 interrupted; 143 terminated. torchrun itself ends with 1 for all of these, and adds
-a report of its own to what they say.
+Each process builds the model without weights in memory, splits it by the plan, loads the files of
+only its own stages, and runs steps. Exit codes of the processes: 0 done; 1 the run broke off; 2 bad
+input, before any process group starts; 4 the results differ from those of a single process; 130
+interrupted; 143 terminated. torchrun itself ends with 1 for all nonzero codes, and adds its own
+report to their messages.
 """
 
 from __future__ import annotations
@@ -51,13 +51,7 @@ def read_options(options: JobOptions) -> JobOptions:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one process of a pipeline.
-
-    Returns
-    -------
-    int
-        The exit code.
-    """
+    """Run one process of a pipeline; return its exit code."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     warnings.simplefilter("ignore")
     options, problem = _parsed(argv)
@@ -68,11 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         launch = Launch.from_environment()
     except PartitionError as error:
         return _fail(problem or str(error))
-    # Before torch loads, and before the others can be asked: one on each host speaks until then.
+    # Before torch loads and the processes can communicate: until then one on each host reports.
     watch = RankWatch(launch.rank, lambda: launch.local_rank == 0)
     watch.start()
     try:
-        # It may have ended before the watch could know it.
+        # It may have ended before the watch began.
         launch.check_launcher()
     except PartitionError as error:
         watch.end(f"ends in its start: {error}")
@@ -85,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         agreement = Agreement(launch, timeout)
     except PartitionError as error:
         return _fail(problem or str(error))
-    watch.is_first = agreement.is_first_to_say
+    watch.is_first = agreement.is_first_to_report
     watch.doing = "the checks"
     job = None
     try:
@@ -98,9 +92,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if job is not None:
             agreement.agree(_mixed_kinds(agreement.exchange("kind", job.device.type)))
     except RefusedError as refused:
-        for line in refused.said:
-            _fail(line)
-        # torchrun stops all others as soon as one has ended.
+        if refused.message is not None:
+            _fail(refused.message)
+        # torchrun stops all others as soon as one ends.
         agreement.exchange("said", True)
         return EXIT_BAD_INPUT
     except PartitionError as error:
@@ -110,11 +104,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parsed(argv: Sequence[str] | None) -> tuple[JobOptions | None, str | None]:
-    """Return the options, or what is wrong with them; neither where help was asked for."""
+    """Return the options, or the error in them; neither after --help."""
     try:
         made = app(args=None if argv is None else list(argv), standalone_mode=False)
     except Exception as error:
-        # Whichever release of typer or click defines the class.
+        # The class of the error depends on the releases of typer and click.
         message = getattr(error, "format_message", None)
         if message is None:
             raise
@@ -138,7 +132,7 @@ def _run(
     watch: RankWatch,
     timeout: datetime.timedelta,
 ) -> int:
-    """Run all steps in a process group; the first process prints what all of them found."""
+    """Run all steps in a process group; the first process prints the reports of all."""
     import torch
     import torch.distributed as dist
 
@@ -168,7 +162,7 @@ def _run(
         found = agreement.gather("report", dataclasses.asdict(report))
         if rank == 0:
             _print([RankReport.from_dict(each) for each in found], options, job.microbatches)
-        # The first process has what they all need, so it ends last.
+        # The first process hosts the store of all, so it ends last.
         agreement.gather("end", True)
         dist.destroy_process_group()
     except PartitionError as error:
@@ -192,18 +186,17 @@ def _print(reports: Sequence[RankReport], options: JobOptions, microbatches: int
         }
         print(json.dumps(document, indent=1))
         return
-    rows = []
-    for report in reports:
-        rows.append(
-            [
-                str(report.rank),
-                report.device,
-                report.runs_on,
-                ", ".join(report.stages),
-                format_bytes(report.weights_bytes),
-                format_ns(report.median_step_ns),
-            ]
-        )
+    rows = [
+        [
+            str(report.rank),
+            report.device,
+            report.runs_on,
+            ", ".join(report.stages),
+            format_bytes(report.weights_bytes),
+            format_ns(report.median_step_ns),
+        ]
+        for report in reports
+    ]
     header = ("rank", "device", "runs on", "stages", "weights", "median step")
     print("\n".join(table_lines(header, rows, text=("device", "runs on", "stages"))))
     last = reports[-1]

@@ -1,4 +1,4 @@
-"""What one process of a pipeline runs: made and checked before any process group starts."""
+"""The job of one process of a pipeline, made and checked before any process group starts."""
 
 from __future__ import annotations
 
@@ -30,34 +30,25 @@ from fx_bridge.checkpoint.manifest import (
     load_manifest,
 )
 from fx_bridge.checkpoint.stages import load_inputs
-from fx_bridge.pipeline.checks import check_pipeline, local_device
+from fx_bridge.pipeline.checks import check_pipeline, check_world, local_device
 from fx_bridge.split.by_plan import split_by_plan
 from solver import PartitionError, PartitionPlan, load_plan
-from solver.model.quantities import counted
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is ready when nothing is wrong.
+    """The checked job of one process.
 
     Attributes
     ----------
-    device : torch.device
-        Where this process runs its stages.
-    microbatches : int
-        Of a step.
-    inputs : tuple of (args, kwargs)
-        Of each microbatch.
-    batch : (args, kwargs)
-        All of these.
+    inputs, batch
+        Inputs (args, kwargs) of each microbatch, and of all of them, concatenated.
     specs : ChunkSpecs or None
-        How microbatches become a batch; None for one alone.
-    weights_bytes : int
-        Of the parameters and buffers of this rank's stages.
-    stages : tuple of str
-        Of this rank, by name.
+        The split of a batch into microbatches; None for a single one.
+    weights_bytes, stages
+        Bytes of parameters and buffers, and names, of this rank's stages.
     note : str
-        Why the model was made with weights though there are files; else empty.
+        Reason for which the model was built with weights despite stage files; else empty.
     """
 
     captured: CapturedGraph
@@ -74,16 +65,15 @@ class Job:
 
 
 def prepare(options: JobOptions, launch: Launch) -> Job:
-    """Make and check all that a process needs.
+    """Make and check the job of a process.
 
-    Raises
-    ------
-    PartitionError
-        In one line: whatever is wrong, from the plan to the device.
+    Raises PartitionError in one line: the plan, the model, the files, the device or another option
+    is invalid.
     """
     spec = resolve_built(options.model)
     plan = load_plan(options.plan_file)
-    _check_world(plan, launch)
+    # Before the model is built, which may take long.
+    check_world(plan.device_order, launch.world_size)
     device = local_device(plan.device_order[launch.rank], _wanted(plan, options, launch))
     manifest = None
     if options.weights is not None:
@@ -125,32 +115,20 @@ def prepare(options: JobOptions, launch: Launch) -> Job:
     )
 
 
-def _check_world(plan: PartitionPlan, launch: Launch) -> None:
-    """Refuse another number of processes before the model is built."""
-    count = len(plan.device_order)
-    if launch.world_size != count:
-        raise PartitionError(
-            f"the job has {counted(launch.world_size, 'process', 'processes')}, but the plan "
-            f"has {counted(count, 'device')} "
-            f"({', '.join(plan.device_order)}); start {count}, such as by torchrun "
-            f"--nproc_per_node={count}"
-        )
-
-
 def _wanted(plan: PartitionPlan, options: JobOptions, launch: Launch) -> str | None:
-    """Return the device that this process is to use instead of the plan's, None to use that."""
+    """Return the device of this process if it is not the plan's, else None."""
     if options.device is not None:
         has_number = ":" in options.device or options.device == "cpu"
         return options.device if has_number else f"{options.device}:{launch.local_rank}"
     kind, colon, _ = plan.device_order[launch.rank].partition(":")
     if colon and kind != "cpu" and launch.local_world_size < launch.world_size:
-        # A plan numbers the devices of all hosts, and each host its own from 0.
+        # A plan numbers the devices of all hosts together; each host numbers its own from 0.
         return f"{kind}:{launch.local_rank}"
     return None
 
 
 def _check_files(manifest: Manifest, folder: str, rank: int) -> None:
-    """Check this rank's files, which no other rank may have."""
+    """Check only this rank's files; hosts may lack those of other ranks."""
     ranks = len(manifest.plan.device_order)
     for entry in manifest.stages:
         if entry.position % ranks == rank:
@@ -166,7 +144,7 @@ def _held_bytes(split: fx.GraphModule, own: list[str]) -> int:
 def _captured(
     spec: ModelSpec, manifest: Manifest | None, folder: str | None
 ) -> tuple[CapturedGraph, str]:
-    """Capture the model, without weights in memory if it can be; say why where it cannot."""
+    """Capture the model, if possible without weights in memory; else add a note of the reason."""
     note, asked = "", DEFAULT_CAPTURE
     if manifest is not None:
         asked = CaptureRequest(manifest.constants, manifest.check)
@@ -182,7 +160,7 @@ def _captured(
             check_manifest(manifest, captured)
             return captured, ""
         except PartitionError as error:
-            # Made once more; what is really wrong is wrong there too.
+            # Build it again with weights; a real error occurs again.
             note = f"the model was built with all of its weights, for without: {error}"
     loaded = build_model(spec)
     args, kwargs = inputs or (loaded.args, loaded.kwargs)

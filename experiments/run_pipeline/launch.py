@@ -1,4 +1,4 @@
-"""What a process of a run is told, by the command line and by torchrun; loads no torch."""
+"""The options of a run and its launch by torchrun, read without torch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _AGAIN_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """What the command line says."""
+    """The options of the command line."""
 
     plan_file: Annotated[str, typer.Argument(**PLAN_FILE)]
     model: BuiltModelArgument
@@ -85,15 +85,7 @@ class JobOptions:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What torchrun tells a process.
-
-    Attributes
-    ----------
-    rank, world_size : int
-        Of all processes.
-    local_rank, local_world_size : int
-        Of those on this host.
-    """
+    """The ranks that torchrun gives a process, among all and among those on this host."""
 
     rank: int
     world_size: int
@@ -102,12 +94,9 @@ class Launch:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Launch:
-        """Read what torchrun wrote.
+        """Read the environment variables of torchrun.
 
-        Raises
-        ------
-        PartitionError
-            If it did not start this process.
+        Raises PartitionError if it did not start this process.
         """
         missing = [name for name in _WANTED if not environment.get(name)]
         if missing:
@@ -125,21 +114,21 @@ class Launch:
 
     @property
     def is_on_one_host(self) -> bool:
-        """Return whether all processes are on this host."""
+        """True if all processes are on this host."""
         return self.local_world_size == self.world_size
 
     @property
     def has_agent_store(self) -> bool:
-        """Return whether torchrun keeps the store of the run."""
+        """True if torchrun hosts the store of the run."""
         return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
     def check_launcher(self) -> None:
-        """Raise PartitionError if torchrun, which keeps the store of the run, is gone.
+        """Raise PartitionError if torchrun, which hosts the store of the run, has ended.
 
-        Torch would try to reach it for as long as it waits for other processes.
+        torch would try to reach it until its timeout.
         """
         if not self.has_agent_store:
-            return  # a process of the run keeps it, and may still have to start
+            return  # a process of the run hosts it, and may still have to start
         host, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
         deadline_s = time.monotonic() + _LAUNCHER_S
         while True:

@@ -1,4 +1,4 @@
-"""Run the steps of a pipeline in one process of it, and compare them with a single process."""
+"""The steps of a pipeline in one of its processes, compared with a single process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,38 +19,29 @@ from experiments.run_pipeline.launch import JobOptions
 from experiments.run_pipeline.rank_watch import RankWatch
 from fx_bridge.checkpoint.ranks import load_model_weights
 from fx_bridge.pipeline.build import build_pipeline_stage
-from fx_bridge.pipeline.rank import PipelineRank
 from solver import PartitionError
 from solver.model.quantities import counted
 
 _RTOL: Final = 1e-4
-"""Of what other kernels computed, or steps of an optimizer, which divides by small numbers."""
+"""Tolerance for other kernels, and for optimisers, which divide by small numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    """What one process says at the end; plain data by ``dataclasses.asdict``.
+    """The final report of one process.
 
     Attributes
     ----------
-    rank : int
-        Of the process.
-    device : str
-        Of the plan.
-    runs_on : str
-        The device of this machine.
-    stages : tuple of str
-        Names of the children of the split that ran here.
-    weights_bytes : int
-        Of the weights that the process holds.
+    device, runs_on : str
+        Devices of the plan and of this machine.
     step_ns : tuple of int
-        Of every step, from the call to its end here.
+        Durations of the steps in this process.
     median_step_ns : int
         Without the first step, in which torch warms up, if there are others.
     losses : tuple of float
-        Mean over the microbatches of each step, on the last rank when it trains.
+        Mean over the microbatches of each step, on the last rank in training.
     max_abs_error, tolerance : float or None
-        Of all outputs and losses against a single process, on the last rank if asked for.
+        Of all outputs and losses against a single process, on the last rank with ``--check``.
     """
 
     rank: int
@@ -66,25 +57,25 @@ class RankReport:
 
     @property
     def differs(self) -> bool:
-        """Whether the check found something else than a single process computes."""
+        """True if the results differ from those of a single process."""
         if self.max_abs_error is None or self.tolerance is None:
             return False
         return self.max_abs_error > self.tolerance
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> RankReport:
-        """Build one from what ``dataclasses.asdict`` made of it, by way of JSON."""
+        """Build a report from the JSON of its ``dataclasses.asdict``."""
         lists = ("stages", "step_ns", "losses")
         return cls(**{**data, **{name: tuple(data[name]) for name in lists}})
 
 
 def run_steps(job: Job, options: JobOptions, rank: int, watch: RankWatch) -> RankReport:
-    """Build the stages of this rank, run all steps; check what they give where it is asked for.
+    """Build the stages of this rank, run all steps, and check the results if asked to.
 
     Every process of the group calls it.
     """
     watch.doing = "building its stages"
-    # Before the stages are: they may share modules with it.
+    # Before the stages are built, which may share modules with it.
     is_last = rank == len(job.plan.device_order) - 1
     reference = copy.deepcopy(job.captured.module) if options.check and is_last else None
     pipeline = build_pipeline_stage(
@@ -108,8 +99,10 @@ def run_steps(job: Job, options: JobOptions, rank: int, watch: RankWatch) -> Ran
     for step in range(options.steps):
         watch.doing = f"step {step + 1}"
         start_ns = time.perf_counter_ns()
-        output = _step(pipeline, optimizer, args, kwargs)
-        _wait(job.device)
+        output = pipeline.step(*args, **kwargs)
+        _optimize(optimizer)
+        if job.device.type != "cpu":
+            torch.get_device_module(job.device.type).synchronize(job.device)
         step_ns.append(time.perf_counter_ns() - start_ns)
         if pipeline.losses:
             losses.append(float(torch.stack(list(pipeline.losses)).mean()))
@@ -136,14 +129,11 @@ def run_steps(job: Job, options: JobOptions, rank: int, watch: RankWatch) -> Ran
 def model_loss(outputs: Any, target: Any = None) -> torch.Tensor:
     """Return the loss that a model returns itself, or else a generic one.
 
-    A model's own loss is an output called ``loss``, or its only output if that is a single
-    number. The generic one is the mean of squares of every floating output, added up: it has
-    gradients for everything, and means nothing.
+    A model's own loss is an output called ``loss``, or its only output if that is a single number.
+    The generic one, without a meaning, is the sum of the mean squares of all floating outputs, so
+    that all of them have gradients.
 
-    Raises
-    ------
-    PartitionError
-        If no output has a gradient.
+    Raises PartitionError if no output has a gradient.
     """
     own = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
     if isinstance(own, torch.Tensor) and own.numel() == 1:
@@ -166,33 +156,15 @@ def _optimizer(
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     if not options.train or not trained:
         return None
-    kinds: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
-        "adamw": torch.optim.AdamW,
-        "sgd": torch.optim.SGD,
-    }
-    return kinds[options.optimizer](trained, lr=options.learning_rate)
+    if options.optimizer == "sgd":
+        return torch.optim.SGD(trained, lr=options.learning_rate)
+    return torch.optim.AdamW(trained, lr=options.learning_rate)
 
 
-def _step(
-    pipeline: PipelineRank,
-    optimizer: torch.optim.Optimizer | None,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-) -> Any:
-    output = pipeline.step(*args, **kwargs)
+def _optimize(optimizer: torch.optim.Optimizer | None) -> None:
     if optimizer is not None:
         optimizer.step()
         optimizer.zero_grad()
-    return output
-
-
-def _wait(device: torch.device) -> None:
-    """Wait until the device has done what it was given."""
-    if device.type != "cpu":
-        torch.get_device_module(device.type).synchronize(device)
-
-
-# -- the check -----------------------------------------------------------------------------
 
 
 def _compare(
@@ -202,7 +174,7 @@ def _compare(
     results: list[Any],
     losses: list[float],
 ) -> tuple[float, float]:
-    """Return the largest error of `results` and `losses`, and the largest that is allowed."""
+    """Return the largest error of `results` and `losses`, and its tolerance."""
     if options.weights is not None:
         load_model_weights(reference, options.weights)
     optimizer = _optimizer(reference.parameters(), options)
@@ -228,7 +200,7 @@ def _single_step(
     optimizer: torch.optim.Optimizer | None,
     train: bool,
 ) -> tuple[Any, float]:
-    """Return the outputs of a batch and its loss, microbatch after microbatch."""
+    """Return the outputs and the loss of a batch, computed by microbatch."""
     from torch.distributed.pipelining.microbatch import merge_chunks
 
     outputs: list[Any] = []
@@ -241,21 +213,19 @@ def _single_step(
                 torch.autograd.backward(loss / job.microbatches)
                 total += float(loss.detach())
             outputs.append(pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, output))
-    if optimizer is not None:
-        optimizer.step()
-        optimizer.zero_grad()
+    _optimize(optimizer)
     merged = outputs[0] if job.specs is None else merge_chunks(outputs, job.specs.outputs)
     return merged, total / job.microbatches
 
 
 def _relative_tolerance(outputs: list[torch.Tensor]) -> float:
-    """Return what is allowed of the largest number: more for coarse dtypes."""
+    """Return the tolerance relative to the largest number, by the coarsest dtype."""
     dtypes = {output.dtype for output in outputs if output.is_floating_point()}
     return max([_RTOL, *(8 * torch.finfo(dtype).eps for dtype in dtypes)])
 
 
 def _distance(here: torch.Tensor, there: torch.Tensor) -> float:
-    """Return the largest difference of two elements; NaN and infinity are equal to themselves."""
+    """Return the largest difference of two elements; NaN and infinities equal themselves."""
     here, there = here.double(), there.double()
     same = (here == there) | (here.isnan() & there.isnan())
     distance = (here - there).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)

@@ -1,7 +1,7 @@
-"""Let no process of a run outlive the run, and say in one line why it ends.
+"""A watch that ends every process of a run with the run, and reports the reason in one line.
 
-A process that computes or waits for another one runs code of torch in which no Python runs, so
-that a handler of Python would not be called before it returns, if ever. A thread is.
+It is a thread: a process that computes or waits for another one is in native code of torch, during
+which Python's signal handlers are not called.
 """
 
 from __future__ import annotations
@@ -23,21 +23,17 @@ _ANSWER_S: Final = 2.0
 
 
 class RankWatch:
-    """Ends this process when it is told to stop, or when the one that started it is gone.
+    """End this process on a signal, or once its parent has ended.
 
-    Made before anything slow: whoever is the parent then is the one to watch.
-
-    Parameters
-    ----------
-    is_first : callable
-        Whether this process is the first of the run to say something; the others are silent.
+    Create it before anything slow: it watches the parent at that time.
 
     Attributes
     ----------
     doing : str
-        What the process is at, for the message: such as ``"step 3"``.
+        Current activity of the process, for the message: such as ``"step 3"``.
     is_first : callable
-        As it was given; may be replaced once the processes can ask one another.
+        Returns True if this process is the first of the run to report; the others are silent. It
+        may be replaced once the processes can communicate.
     """
 
     def __init__(self, rank: int, is_first: Callable[[], bool]) -> None:
@@ -48,34 +44,28 @@ class RankWatch:
         self._once = threading.Lock()
 
     def start(self) -> None:
-        """Watch from now on; in the main thread."""
+        """Start to watch; called in the main thread."""
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-        # Without a handler the signal would end the process before the thread hears of it.
+        # Without a handler the signal would end the process before the thread sees it.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
         threading.Thread(target=self._watch, args=(reading,), daemon=True).start()
 
     def end(self, message: str, code: int = EXIT_LOST, *, always: bool = False) -> NoReturn:
-        """Say `message` unless another process has said why the run ends, and end.
-
-        Parameters
-        ----------
-        always : bool
-            Say it whatever others have said: it is the reason itself.
-        """
+        """End this process, with `message` if no other process has reported, or `always`."""
         with self._once:
-            if self._asked() or always:
+            if self._is_first() or always:
                 line = f"error: rank {self._rank} {message}"
                 print(printable(" ".join(line.split())), file=sys.stderr, flush=True)
-            # Threads of torch may wait for a process that is gone.
+            # Threads of torch may wait for a process that has ended.
             os._exit(code)
 
-    def _asked(self) -> bool:
-        """Return whether this process is the first to say something, or cannot find out."""
+    def _is_first(self) -> bool:
+        """Return True if this process is the first to report, or cannot find out."""
         answers: list[bool] = []
-        # The store that knows is gone with the launcher, and waits long for it to come back.
+        # The store ends with the launcher, and its client waits long for it to return.
         asking = threading.Thread(target=lambda: answers.append(self.is_first()), daemon=True)
         asking.start()
         asking.join(_ANSWER_S)

@@ -1,7 +1,7 @@
-"""The published workloads that come with the package, by name.
+"""The published workloads of the package, by name.
 
-``published/README.md`` says whose they are. A name such as ``published:layer.gnmt_inference``
-stands for one wherever the path of a workload does.
+``published/README.md`` has their sources. A name such as ``published:layer.gnmt_inference`` is
+accepted in place of the path of a workload.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ OPTIMA_MS: Final = {
     "operator.resnet50_inference": 124.348849774,
     "operator.resnet50_training": 255.194416452,
 }
-"""The least bottlenecks as the authors' exact dynamic program gives them, communication as it is
-in the files, all accelerators and the CPU."""
+"""The least bottlenecks by the authors' exact dynamic program, with the communication of the files,
+all accelerators and the CPU."""
 
 
 def published_names() -> tuple[str, ...]:
@@ -45,12 +45,9 @@ def published_names() -> tuple[str, ...]:
 
 
 def workload_path(name: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """Return the file of the workload that is named ``published:NAME``; any other path as it is.
+    """Return the file of the workload ``published:NAME``; any other path unchanged.
 
-    Raises
-    ------
-    PartitionError
-        If no workload in the package has the name; the message has those that come close.
+    Raises PartitionError if the package has no such workload; the message suggests similar names.
     """
     if not isinstance(name, (str, os.PathLike)) or not os.fspath(name).startswith(PREFIX):
         return name

@@ -1,4 +1,4 @@
-"""Colour classes of a published workload: what shares a device, and the order of the classes."""
+"""The colour classes of a published workload: colocation, and the order of the classes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from solver import ColocationGroup, Operator, PartitionError
 
 
 def colour_classes(nodes: Iterable[Node]) -> tuple[ColocationGroup, ...]:
-    """Return the classes of several nodes."""
+    """Return the classes with several nodes."""
     members: dict[tuple[str, int], list[str]] = {}
     for node in nodes:
         members.setdefault(node.colour, []).append(node.name)
@@ -25,14 +25,9 @@ def colour_classes(nodes: Iterable[Node]) -> tuple[ColocationGroup, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Mirror:
-    """Zero-cost forward operators that order classes as their backward nodes ask.
+    """Zero-cost forward operators that order classes by their backward nodes.
 
-    Attributes
-    ----------
-    operators : tuple of Operator
-        In execution order.
-    colocation : tuple of ColocationGroup
-        Each of them with its class.
+    The operators are in execution order, each colocated with its class.
     """
 
     operators: tuple[Operator, ...] = ()
@@ -45,12 +40,12 @@ def mirrored_forward(
     """Return the forward mirror of backward edges that touch a class without forward nodes.
 
     If a backward node of class A is read by one of class B, and A or B has no forward node, then B
-    comes before A among the forward classes. These arcs join classes, not nodes: they neither
-    cost a transfer nor run from or to a particular node of a class. So each class that
-    they touch gets a zero-cost operator of its own, whose value travels for nothing, and the
-    arcs run between those. Classes on a cycle of such arcs must share a device; they get one
-    operator together. (Cycles that forward edges close as well are the solver's to find: it merges
-    strongly connected colocation groups, as the authors' program fuses them.)
+    precedes A among the forward classes. These arcs join classes, not nodes: they neither cost a
+    transfer nor start or end at a particular node. So each class that they touch gets a zero-cost
+    operator with a free transfer, and the arcs join these operators. Classes on a cycle of such
+    arcs must share a device; they get one operator together. (Cycles that also contain forward
+    edges are left to the solver: it merges strongly connected colocation groups, as the authors'
+    program fuses them.)
     """
     forward = {node.colour for node in nodes if not node.is_backward}
     arcs: nx.DiGraph = nx.DiGraph()
@@ -91,7 +86,7 @@ def mirrored_forward(
 def topological_order(
     names: Sequence[str], reads: Mapping[str, Iterable[str]], kind: str
 ) -> list[str]:
-    """Return `names` so that each comes after what it reads among them; else as in the file."""
+    """Return `names` in a topological order, ties in the order of the file."""
     position = {name: index for index, name in enumerate(names)}
     graph: nx.DiGraph = nx.DiGraph()
     graph.add_nodes_from(names)

@@ -1,4 +1,4 @@
-"""The fields of a published workload: devices, nodes and edges, each checked as it is read."""
+"""The fields of a published workload: devices, nodes and edges, checked on reading."""
 
 from __future__ import annotations
 
@@ -21,27 +21,23 @@ _NS_PER_MS: Final = 1_000_000
 _MAX_MS: Final = MAX_TOTAL // _NS_PER_MS
 _MAX_DEVICES: Final = 10_000
 _COST_TOLERANCE_MS: Final = 1e-6
-"""By how much the costs of one source's edges may differ: what the authors' program accepts."""
+"""Largest difference between the costs of one source's edges, as in the authors' program."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node as the file has it.
+    """A node of the file.
 
     Attributes
     ----------
-    name : str
-        Its id.
     colour : (str, int)
         Nodes of one colour share a device.
     accelerator_ns, cpu_ns : int
-        What it takes on either.
+        Its times.
     size_bytes : int
-        Of its weights, in whole bytes above.
+        Of its weights, rounded up.
     on_accelerator : bool
-        Whether an accelerator can run it.
-    is_backward : bool
-        The node belongs to a backward pass.
+        An accelerator can run it.
     """
 
     name: str
@@ -60,7 +56,7 @@ def read_devices(data: Mapping[str, Any], with_host: bool) -> tuple[Device, ...]
     size = read_field(data, "maxSizePerFPGA", "")
     if isinstance(size, float) and size == math.inf:
         size = MAX_TOTAL
-    # What is above the most that all sizes may add up to never binds.
+    # A capacity above the largest sum of sizes never binds.
     capacity = min(math.floor(read_number(size, "maxSizePerFPGA", math.inf)), MAX_TOTAL)
     if not capacity:
         raise PartitionError(f"maxSizePerFPGA is {shown(size)}; write at least 1 byte")
@@ -75,10 +71,8 @@ def read_devices(data: Mapping[str, Any], with_host: bool) -> tuple[Device, ...]
 def read_nodes(data: Mapping[str, Any], *, has_cpus: bool) -> dict[str, Node]:
     """Return the nodes by their names, in the order of the file.
 
-    Raises
-    ------
-    PartitionError
-        If there is none, two share an id, or one needs a CPU and `has_cpus` is false.
+    Raises PartitionError if there is none, two share an id, or one needs a CPU and `has_cpus` is
+    false.
     """
     nodes: dict[str, Node] = {}
     for index, entry in enumerate(read_list(data, "nodes")):
@@ -118,7 +112,7 @@ def _node(entry: object, where: str) -> Node:
 
 
 def _check_optional(entry: Mapping[str, Any], where: str) -> None:
-    """Refuse a misspelt field that may be left out; the format allows any others."""
+    """Refuse a misspelt optional field; the format allows any others."""
     for name in entry:
         plain = name.lower().replace("_", "")
         if name != _COLOUR and get_close_matches(plain, [_COLOUR.lower()], cutoff=0.8):
@@ -128,24 +122,15 @@ def _check_optional(entry: Mapping[str, Any], where: str) -> None:
 def read_edges(
     data: Mapping[str, Any], node_of: Mapping[str, Node], scale: float
 ) -> tuple[dict[str, dict[str, None]], dict[str, int]]:
-    """Return what each node reads, in the order of the file, and the transfer time of sources."""
+    """Return the reads of each node, in the order of the file, and the transfer time of sources."""
     reads: dict[str, dict[str, None]] = {name: {} for name in node_of}
     cost_of: dict[str, float] = {}
     for index, entry in enumerate(read_list(data, "edges")):
         where = f"edges[{index}]"
         entry = as_object(entry, where)
-        ends: list[str] = []
-        for field in ("sourceId", "destId"):
-            ends.append(str(read_integer(read_field(entry, field, where), f"{where}: {field}")))
-            if ends[-1] not in node_of:
-                raise PartitionError(
-                    f"{where}: {field} is {ends[-1]}, which is no node's id; write one"
-                )
-        source, target = ends
+        source, target = read_ends(entry, where, node_of)
         where = f"{where} ({source} -> {target})"
         cost = read_number(read_field(entry, "cost", where), f"{where}: cost", _MAX_MS)
-        if source == target:
-            raise PartitionError(f"{where} joins a node to itself; leave it out")
         if node_of[source].is_backward and not node_of[target].is_backward:
             raise PartitionError(
                 f"{where} leads from a backward node to a forward node; "
@@ -167,6 +152,23 @@ def read_edges(
     return reads, transfer_ns
 
 
+def read_ends(
+    entry: Mapping[str, Any], where: str, node_of: Mapping[str, object]
+) -> tuple[str, str]:
+    """Return the names of the two different nodes that an edge joins."""
+    ends: list[str] = []
+    for field in ("sourceId", "destId"):
+        ends.append(str(read_integer(read_field(entry, field, where), f"{where}: {field}")))
+        if ends[-1] not in node_of:
+            raise PartitionError(
+                f"{where}: {field} is {ends[-1]}, which is no node's id; write one"
+            )
+    source, target = ends
+    if source == target:
+        raise PartitionError(f"{where} ({source} -> {target}) joins a node to itself; leave it out")
+    return source, target
+
+
 def read_field(entry: Mapping[str, Any], field: str, where: str) -> Any:
     """Return a field that must be there."""
     if field not in entry:
@@ -182,10 +184,10 @@ def read_list(data: Mapping[str, Any], field: str) -> list[object]:
     return value
 
 
-def read_integer(value: object, what: str) -> int:
+def read_integer(value: object, name: str) -> int:
     """Return a value that is an integer and not too large."""
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) > MAX_TOTAL:
-        raise PartitionError(f"{what} is {shown(value)}; write an integer")
+        raise PartitionError(f"{name} is {shown(value)}; write an integer")
     return value
 
 
@@ -197,17 +199,17 @@ def read_count(data: Mapping[str, Any], field: str) -> int:
     return value
 
 
-def read_number(value: object, what: str, most: float) -> float:
+def read_number(value: object, name: str, most: float) -> float:
     """Return a number that is finite, not negative and at most `most`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-        raise PartitionError(f"{what} is {shown(value)}; write a number that is not negative")
+        raise PartitionError(f"{name} is {shown(value)}; write a number that is not negative")
     if value > most or value == math.inf:
-        raise PartitionError(f"{what} is {shown(value)}; write at most {most:g}")
+        raise PartitionError(f"{name} is {shown(value)}; write at most {most:g}")
     return value
 
 
 def _nanoseconds(entry: Mapping[str, Any], field: str, where: str) -> int:
-    """Return a time in milliseconds as nanoseconds: off by at most half of one."""
+    """Return a time in milliseconds as nanoseconds, rounded."""
     return round(
         read_number(read_field(entry, field, where), f"{where}: {field}", _MAX_MS) * _NS_PER_MS
     )

@@ -1,32 +1,32 @@
-"""Workloads of Piper, whose nodes may run again in the backward pass, read exactly.
+"""Workloads of Piper, whose nodes may be recomputed in the backward pass, read exactly.
 
 Format and semantics: J. Tarnawski, D. Narayanan, A. Phanishayee, "Piper: Multidimensional Planner
 for DNN Parallelization", NeurIPS 2021, section 3, and the README and ``algo.cpp`` of the repository
 msr-fiddle/piper. One device runs a stage here: no replicas, and tensors whole (degree "1").
 
-A node takes the time p and, where y microbatches are in flight, a y + b bytes; there are up to two
-alternatives for (p, a, b), one of which runs the node again. A stage takes the sum of its p and
-2 c / `bandwidth` for every edge that leads into it or out of it, and y is the number of stages from
-it to the last. The largest time of a stage is minimised.
+A node takes the time p and, with y microbatches in flight, a y + b bytes; there are up to two
+alternatives for (p, a, b), one of which recomputes the node. A stage takes the sum of its p and
+2 c / `bandwidth` for every edge into it or out of it, and y is the number of stages from it to the
+last. The largest time of a stage is minimised.
 
-The problem says the same. Let the faster alternative be (p0, a0, b0) and the other (p1, a1, b1).
-One that is worse in nothing is the only one: a y + b compares alike for all y >= 1 where it does
-for a and for a + b. Else let e = a1 + b1 - a0 - b0, which must not be negative.
+The problem is equivalent. Let the faster alternative be (p0, a0, b0) and the other (p1, a1, b1). An
+alternative that is nowhere worse replaces the other: a y + b compares equally for all y >= 1 if it
+does for a and for a + b. Else let e = a1 + b1 - a0 - b0, which must not be negative.
 
 * All operators are of one region. That of the node takes p1 - p0 forward and 2 p0 - p1 backward:
-  p0, and p1 if it runs again.
-* A weight has b0 bytes, and the operator a residual of a0 that is not kept if it runs again, but
-  a1 as ``rng_bytes``. Of microbatches but one a stage holds the sum of a0, or of a1. Of the one at
-  hand it holds, when the last backward pass begins, all residuals, made again or not. Together:
-  b0 + a0 + (y - 1) a0, or b0 + a0 + (y - 1) a1, which is b1 + y a1 if e = 0.
+  p0, and p1 if it is recomputed.
+* A weight has b0 bytes, and the operator a residual of a0 that is not kept if it is recomputed, but
+  a1 as ``rng_bytes``. For all microbatches but one a stage holds the sum of a0, or of a1. For the
+  current one it holds, when the last backward pass begins, all residuals, recomputed or not.
+  Together: b0 + a0 + (y - 1) a0, or b0 + a0 + (y - 1) a1, which is b1 + y a1 if e = 0.
 * If e > 0, the operator reads another one of e bytes, which are kept, for all microbatches, only if
-  it runs again; e of its residual are that of a third operator behind it, which never runs again;
-  and a1 - 2 e are its ``rng_bytes``. Where it runs again, microbatches but one hold e + e +
-  a1 - 2 e, and the one at hand, while the last operator runs again, e + e + (a0 - e). Together:
-  b0 + a0 + e + (y - 1) a1 = b1 + y a1. Where it does not, they hold a0; the e bytes that it reads
-  are there until it has run, when the third operator's e are not yet, and so never count.
-* Every edge of a node with several is an operator of its own, colocated with the node, that one
-  operator reads: it is sent once and received once, for 2 c / `bandwidth` each.
+  it is recomputed; e of its residual belong to a third operator behind it, which is never
+  recomputed; and a1 - 2 e are its ``rng_bytes``. If it is recomputed, all microbatches but one hold
+  e + e + a1 - 2 e, and the current one, while the last operator is recomputed, e + e + (a0 - e).
+  Together: b0 + a0 + e + (y - 1) a1 = b1 + y a1. If it is not, they hold a0; the e bytes that it
+  reads are freed once it has run, before the third operator's e are allocated, and never count.
+* Every edge of a node with several is a separate operator, colocated with the node, with one
+  reader: it is sent once and received once, for 2 c / `bandwidth` each.
 
 Numbers in flight and orders of stages are those of 1F1B without several chunks.
 """
@@ -36,13 +36,14 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeGuard
 
 from experiments.workloads.classes import topological_order
 from experiments.workloads.fields import (
     ACCELERATOR,
     read_count,
+    read_ends,
     read_field,
     read_integer,
     read_list,
@@ -69,11 +70,11 @@ _GIB: Final = 2**30
 _WHOLE: Final = "1"
 """The tensor-parallel degree of a node that one device runs."""
 _ROUNDING_BYTES: Final = 1e-3
-"""By which the files' sums of bytes, which have two decimals, are off in binary."""
+"""Binary rounding error of sums of the files' bytes, which have two decimals."""
 
 
 def is_piper(data: object) -> TypeGuard[dict[str, Any]]:
-    """Return whether JSON data are a workload in Piper's format."""
+    """Return True if JSON data are a workload in Piper's format."""
     return isinstance(data, dict) and "schema" not in data and "mbsInBatch" in data
 
 
@@ -86,19 +87,16 @@ def piper_from_json(
 ) -> PartitionProblem:
     """Build the problem of a workload of Piper from plain data.
 
+    The unit of time is the second, since sizes are divided by bytes per second. A multiple of 10^9
+    bytes, or bytes per second, counts as gigabytes of 2^30 bytes, as in the authors' programs.
+
     Parameters
     ----------
-    data : dict
-        The content of the file. Its unit of time is the second, since its sizes are divided by
-        bytes a second. A whole number of 10^9 bytes, or bytes a second, counts as gigabytes of 2^30
-        bytes: so the authors' programs have them, whatever the files say.
     communication_scale : float
-        Factor of every transfer's time; 1000 where the nodes' times are in milliseconds.
-    max_devices : int, optional
-        How many devices there are; that of the file without it. More than microbatches are left
-        out, as Piper does.
-    device_memory_bytes : int, optional
-        Of each device; that of the file without it.
+        Factor of every transfer's time; 1000 if the nodes' times are in milliseconds.
+    max_devices, device_memory_bytes : int, optional
+        Number and memory of the devices, by default those of the file. At most one device for each
+        microbatch is used, as in Piper.
 
     Raises
     ------
@@ -106,7 +104,9 @@ def piper_from_json(
         In one line that names the field, and the node or edge.
     """
     scale = read_number(communication_scale, "communication_scale", MAX_TOTAL)
-    microbatches = _positive(read_integer(read_field(data, "mbsInBatch", ""), "mbsInBatch"))
+    microbatches = read_integer(read_field(data, "mbsInBatch", ""), "mbsInBatch")
+    if microbatches < 1:
+        raise PartitionError(f"mbsInBatch is {microbatches}; write at least 1")
     devices = _devices(data, max_devices, device_memory_bytes, microbatches)
     node_of = _nodes(data)
     edges = _edges(data, node_of, scale)
@@ -150,9 +150,6 @@ def piper_from_json(
     )
 
 
-# -- devices --------------------------------------------------------------------------------------
-
-
 def _devices(
     data: Mapping[str, Any], count: int | None, memory_bytes: int | None, microbatches: int
 ) -> tuple[Device, ...]:
@@ -160,39 +157,30 @@ def _devices(
     count = own_count if count is None else count
     if count < 1:
         raise PartitionError(f"maxDevices is {count}; write at least 1")
-    # What is above the most that all sizes may add up to never binds.
+    # A capacity above the largest sum of sizes never binds.
     capacity = min(own_bytes if memory_bytes is None else memory_bytes, MAX_TOTAL)
     names = (f"{ACCELERATOR}:{index}" for index in range(min(count, microbatches)))
     return tuple(Device(name, capacity) for name in names)
 
 
 def _gigabytes(data: Mapping[str, Any], field: str) -> int:
-    """Return bytes, or bytes a second, gigabytes as the authors' programs count them."""
+    """Return bytes, or bytes per second, with the authors' gigabytes."""
     size = math.floor(read_number(read_field(data, field, ""), field, MAX_TOTAL))
     if size < 1:
         raise PartitionError(f"{field} is {shown(data[field])}; write at least 1")
     return size // _GB * _GIB if size % _GB == 0 else size
 
 
-def _positive(count: int) -> int:
-    if count < 1:
-        raise PartitionError(f"mbsInBatch is {count}; write at least 1")
-    return count
-
-
-# -- nodes ----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class _Alternative:
-    """One way to run a node: seconds, and bytes a y + b with y microbatches in flight."""
+    """An alternative of a node: seconds, and bytes a y + b with y microbatches in flight."""
 
     time_s: float
     a: float
     b: float
 
     def is_no_worse(self, other: _Alternative) -> bool:
-        """Whether it takes as little, and holds as little for every y >= 1."""
+        """Return True if its time, and its memory for every y >= 1, are no larger."""
         return (
             self.time_s <= other.time_s
             and self.a <= other.a
@@ -209,11 +197,11 @@ class _Node:
     name : str
         Its id.
     time_ns, again_ns : int
-        Forward and backward, and what it takes to run again.
+        Time forward and backward, and to recompute it.
     a, b : int
         It holds a y + b bytes, with y microbatches in flight,
     again_a, excess : int or None, int
-        or, if it runs again, again_a (y - 1) + a + b + excess. None if it never does.
+        or again_a (y - 1) + a + b + excess if it is recomputed; None if it never is.
     """
 
     name: str
@@ -267,14 +255,14 @@ def _alternative(listed: object, where: str) -> _Alternative:
 
 
 def _node(name: str, alternatives: list[_Alternative]) -> _Node:
-    """Return a node, given its alternatives, the faster one first."""
+    """Return a node from its alternatives, the faster one first."""
     fast, slow = alternatives[0], alternatives[-1]
     if slow.is_no_worse(fast):
         fast = slow
     time_ns = round(fast.time_s * _NS_PER_S)
-    vanilla = _Node(name, time_ns, math.ceil(fast.a), math.ceil(fast.b))
+    node = _Node(name, time_ns, math.ceil(fast.a), math.ceil(fast.b))
     if fast.is_no_worse(slow):
-        return vanilla
+        return node
     again_ns = round(slow.time_s * _NS_PER_S) - time_ns
     excess = slow.a + slow.b - fast.a - fast.b
     if excess < -_ROUNDING_BYTES or slow.a >= fast.a:
@@ -285,7 +273,7 @@ def _node(name: str, alternatives: list[_Alternative]) -> _Node:
         )
     excess_bytes = max(0, math.ceil(excess - _ROUNDING_BYTES))
     again_a = math.ceil(slow.a)
-    if 2 * excess_bytes > again_a or excess_bytes > vanilla.a:
+    if 2 * excess_bytes > again_a or excess_bytes > node.a:
         raise PartitionError(
             f"node {name}: its slower alternative holds {excess_bytes} more bytes of the "
             "microbatch at hand; that may be at most half of its memoryUsageA"
@@ -295,20 +283,18 @@ def _node(name: str, alternatives: list[_Alternative]) -> _Node:
             f"node {name}: running it again takes {again_ns} ns, and both of its passes "
             f"{time_ns} ns; write a timePerSample of at most {2 * fast.time_s:g}"
         )
-    return _Node(name, time_ns, vanilla.a, vanilla.b, again_ns, again_a, excess_bytes)
+    return replace(node, again_ns=again_ns, again_a=again_a, excess=excess_bytes)
 
 
 def _operators(node: _Node, reads: list[str], transfer_ns: int) -> list[Operator]:
     """Return the operators of a node, without those of its edges, in order."""
     weights = (node.name,) if node.b else ()
-    backward = Backward(node.time_ns - node.again_ns, residual_bytes=node.a - node.excess)
-    if node.again_a is not None:
-        backward = Backward(
-            node.time_ns - node.again_ns,
-            residual_bytes=node.a - node.excess,
-            recomputable=True,
-            rng_bytes=node.again_a - 2 * node.excess,
-        )
+    backward = Backward(
+        node.time_ns - node.again_ns,
+        residual_bytes=node.a - node.excess,
+        recomputable=node.again_a is not None,
+        rng_bytes=0 if node.again_a is None else node.again_a - 2 * node.excess,
+    )
     kept = f"{node.name} keeps"
     read = (*reads, kept) if node.excess else tuple(reads)
     own = Operator(
@@ -328,28 +314,17 @@ def _operators(node: _Node, reads: list[str], transfer_ns: int) -> list[Operator
     ]
 
 
-# -- edges ----------------------------------------------------------------------------------------
-
-
 def _edges(
     data: Mapping[str, Any], node_of: Mapping[str, _Node], scale: float
 ) -> dict[tuple[str, str], int]:
-    """Return the nanoseconds that each edge takes at both of its ends, if it is cut."""
+    """Return the nanoseconds of each edge at each of its ends, if it is cut."""
     bandwidth = _gigabytes(data, "bandwidth")
     edges: dict[tuple[str, str], int] = {}
     for index, listed in enumerate(read_list(data, "edges")):
         where = f"edges[{index}]"
         entry = as_object(listed, where)
-        source, target = (
-            str(read_integer(read_field(entry, field, where), f"{where}: {field}"))
-            for field in ("sourceId", "destId")
-        )
-        for field, name in (("sourceId", source), ("destId", target)):
-            if name not in node_of:
-                raise PartitionError(f"{where}: {field} is {name}, which is no node's id")
+        source, target = read_ends(entry, where, node_of)
         where = f"{where} ({source} -> {target})"
-        if source == target:
-            raise PartitionError(f"{where} joins a node to itself; leave it out")
         if (source, target) in edges:
             raise PartitionError(f"{where} is there twice; leave one out")
         cost = read_number(

@@ -9,10 +9,10 @@ msr-fiddle/dnn-partitioning.
   for each of its nodes that is read outside: host-staged charging with a time for each node's
   output. The host pays only its nodes' times, and its memory is unlimited.
 * Nodes of one colour class share a device.
-* Only the forward graph orders devices. A class without forward nodes gets a zero-cost
-  forward node, and the edges between backward classes of which one has none are mirrored.
+* Only the forward graph orders devices. A class without forward nodes gets a zero-cost forward
+  node, and edges between two backward classes are mirrored if one of them lacks forward nodes.
 
-Operators are named by the node's id, as the authors' programs do in their answers.
+Operators are named by the node's id, as in the answers of the authors' programs.
 """
 
 from __future__ import annotations
@@ -40,22 +40,20 @@ from solver.model.problem_checks import MAX_TOTAL
 
 
 def is_workload(data: object) -> bool:
-    """Return whether JSON data are a published workload rather than a problem of ours."""
+    """Return True if JSON data are a published workload rather than a saved problem."""
     return isinstance(data, dict) and "schema" not in data and bool({"nodes", "maxFPGAs"} & {*data})
 
 
 def load_workload(
     path: str | os.PathLike[str], *, communication_scale: float = 1, with_host: bool = True
 ) -> PartitionProblem:
-    """Read a workload in the format of Tarnawski et al.
+    """Read a workload in the format of Tarnawski et al. from a path or ``published:NAME``.
 
     Parameters
     ----------
-    path : path
-        Or ``published:NAME``, one that comes with the package.
     communication_scale : float
-        Factor of every edge's cost. The published layer graphs have costs in seconds beside
-        times in milliseconds; 1000 makes their units consistent.
+        Factor of every edge's cost. The published layer graphs have costs in seconds but times in
+        milliseconds; 1000 makes their units consistent.
     with_host : bool
         False leaves the CPUs out.
 
@@ -73,7 +71,7 @@ def load_workload(
 
 @dataclass(frozen=True, slots=True)
 class InstanceSettings:
-    """What options say of a file's instance, each of some formats alone; the others refuse it.
+    """Options for the instance of a file; formats that lack an option refuse it.
 
     Attributes
     ----------
@@ -82,12 +80,12 @@ class InstanceSettings:
     with_host : bool
         False leaves out the CPUs of a workload of Tarnawski et al.
     with_replicas : bool
-        False says that one device runs a stage, as a workload of Piper must.
+        False allows one device for each stage, as a workload of Piper requires.
     max_devices : int or None
-        How many devices a workload of Piper has; None leaves it to the file. In all other files
-        this is no more than a limit.
+        Number of devices of a workload of Piper, by default that of the file. For all other files
+        it is only a limit.
     device_memory_bytes : int or None
-        Of the devices of a workload of Piper; None leaves it to the file.
+        Of each device of a workload of Piper, by default that of the file.
     """
 
     communication_scale: float | None = None
@@ -108,7 +106,7 @@ class InstanceSettings:
 def load_instance(
     path: str | os.PathLike[str], settings: InstanceSettings | None = None
 ) -> PartitionProblem:
-    """Read a published workload or a saved problem, whichever the file's content is.
+    """Read a published workload or a saved problem, by the content of the file.
 
     `path` may be ``published:NAME``.
     """

@@ -23,10 +23,7 @@ STAGING: Final = ".fxpartition."
 def made_folder(folder: str | os.PathLike[str]) -> tuple[Path, list[str]]:
     """Return the path of a folder, made if it is missing, and the names within it.
 
-    Raises
-    ------
-    PartitionError
-        If it cannot be made or read.
+    Raises PartitionError if it cannot be made or read.
     """
     if not isinstance(folder, (str, os.PathLike)):
         raise PartitionError(
@@ -51,10 +48,7 @@ def replaced_together(target: Path, index: str, owned: re.Pattern[str]) -> Itera
     are complete; the caller writes a new index afterwards. An interrupted run leaves the old files,
     or a folder without index.
 
-    Raises
-    ------
-    PartitionError
-        If the folder cannot be written.
+    Raises PartitionError if the folder cannot be written.
     """
     try:
         staging = Path(tempfile.mkdtemp(dir=target, prefix=STAGING))

@@ -71,10 +71,7 @@ def flat_tensors(inputs: Any) -> tuple[Any, dict[str, torch.Tensor]]:
 def with_tensors(structure: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
     """Return the inputs from the results of :func:`flat_tensors`.
 
-    Raises
-    ------
-    PartitionError
-        Naming the invalid part.
+    Raises PartitionError, naming the invalid part.
     """
     if not isinstance(structure, dict):
         if isinstance(structure, list):

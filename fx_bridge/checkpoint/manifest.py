@@ -72,16 +72,10 @@ class StageFile:
         In the pipeline: chunk x number of devices + rank of the device.
     name : str
         Of the child of the split, such as ``"submod_0"``.
-    device : str
-        Of the plan.
     chunk : int
         Earlier passes of data through the devices; 0 without interleaving.
-    file : str
-        In the same folder.
-    size_bytes : int
-        Of the whole file.
-    sha256 : str
-        Of the whole file, in hexadecimal digits.
+    file, size_bytes, sha256
+        Name in the same folder, size, and digest in hexadecimal digits.
     aliases : mapping of str to str
         Path in the file of each tied tensor, by its other paths in the stage.
     views : mapping of str to TensorView
@@ -101,19 +95,7 @@ class StageFile:
 
 @dataclass(frozen=True, slots=True)
 class InputsFile:
-    """The example inputs.
-
-    Attributes
-    ----------
-    file : str
-        In the same folder.
-    size_bytes : int
-        Of the whole file.
-    sha256 : str
-        Of the whole file, in hexadecimal digits.
-    structure : Any
-        Plain data; see :mod:`fx_bridge.checkpoint.inputs`.
-    """
+    """The file of the example inputs, with the structure of :mod:`fx_bridge.checkpoint.inputs`."""
 
     file: FileName
     size_bytes: int
@@ -175,10 +157,8 @@ class Manifest:
     def from_dict(cls, data: object) -> Manifest:
         """Build a manifest from plain data of JSON.
 
-        Raises
-        ------
-        PartitionError
-            Naming a field that is missing, unknown, of the wrong type or inconsistent with another.
+        Raises PartitionError, naming a field that is missing, unknown, of the wrong type or
+        inconsistent with another.
         """
         fields = check_schema(data, "", SCHEMA, _VERSION)
         manifest: Manifest = read_as(cls, fields, "", {PartitionPlan: plan_from_json})
@@ -188,10 +168,7 @@ class Manifest:
     def stage_at(self, position: int) -> StageFile:
         """Return the stage at a position of the pipeline.
 
-        Raises
-        ------
-        PartitionError
-            If there is none, or it has no operators and so no file.
+        Raises PartitionError if there is none, or it has no operators and so no file.
         """
         for stage in self.stages:
             if stage.position == position:
@@ -214,10 +191,7 @@ def load_manifest(folder: str | os.PathLike[str]) -> Manifest:
 
     The stage files themselves are not read; ``load_stage_weights`` checks each that it reads.
 
-    Raises
-    ------
-    PartitionError
-        If there is none, or it is invalid: the file and the field are named.
+    Raises PartitionError if there is none, or it is invalid: the file and the field are named.
     """
     path = Path(folder) / MANIFEST
     if not path.exists():

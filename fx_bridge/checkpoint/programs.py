@@ -49,16 +49,10 @@ class StageProgram:
     ----------
     name : str
         Of the child of the split, such as ``"submod_0"``.
-    device : str
-        Of the plan.
     chunk : int
         Earlier passes of data through the devices; 0 without interleaving.
-    file : str
-        In the same folder.
-    size_bytes : int
-        Of the whole file.
-    sha256 : str
-        Of the whole file, in hexadecimal digits.
+    file, size_bytes, sha256
+        Name in the same folder, size, and digest in hexadecimal digits.
     reads : tuple of str
         Names of its arguments, in order: inputs of the model or results of earlier stages.
     returns : tuple of str

@@ -73,20 +73,8 @@ def load_model_weights(
 ) -> None:
     """Load the tensors of a captured module from all stage files to a device.
 
-    Parameters
-    ----------
-    module : torch.fx.GraphModule
-        Of a capture of the model that was split. Tied tensors stay tied; tensors that no operator
-        reads are in no file and stay unchanged.
-    folder : path
-        Written by :func:`~fx_bridge.checkpoint.stages.save_stages`.
-    device : str or torch.device
-        Device of the new tensors.
-
-    Raises
-    ------
-    PartitionError
-        As :func:`~fx_bridge.checkpoint.stages.load_stage_weights`.
+    Tied tensors stay tied; tensors that no operator reads are in no file and stay unchanged. Errors
+    are those of :func:`~fx_bridge.checkpoint.stages.load_stage_weights`.
     """
     manifest = load_manifest(folder)
     found: dict[str, torch.Tensor] = {}

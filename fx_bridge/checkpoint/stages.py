@@ -183,17 +183,9 @@ def load_stage_weights(
 
 
 def load_inputs(folder: str | os.PathLike[str]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Return the example inputs in a folder of stage files, or None if there are none.
+    """Return the example inputs in a folder of stage files, on the CPU, or None if there are none.
 
-    Returns
-    -------
-    tuple of (args, kwargs) or None
-        On the CPU.
-
-    Raises
-    ------
-    PartitionError
-        If their file is missing or altered, or the manifest is not valid.
+    Raises PartitionError if their file is missing or altered, or the manifest is not valid.
     """
     entry = load_manifest(folder).inputs
     if entry is None:
@@ -212,10 +204,7 @@ def load_inputs(folder: str | os.PathLike[str]) -> tuple[tuple[Any, ...], dict[s
 def check_folder(folder: str | os.PathLike[str]) -> Path:
     """Return the path of a folder that :func:`save_stages` may write, made if it is missing.
 
-    Raises
-    ------
-    PartitionError
-        If it cannot be made or read, or holds anything but stage files.
+    Raises PartitionError if it cannot be made or read, or holds anything but stage files.
     """
     target, names = made_folder(folder)
     if MANIFEST in names:
@@ -295,10 +284,7 @@ def _write_file(path: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[int, s
 def read_tensors(path: Path, device: str | torch.device) -> dict[str, torch.Tensor]:
     """Return the tensors of a file on a device, each in its own memory.
 
-    Raises
-    ------
-    PartitionError
-        If it is no safetensors file, or the device is absent.
+    Raises PartitionError if it is no safetensors file, or the device is absent.
     """
     try:
         where = torch.device(device)

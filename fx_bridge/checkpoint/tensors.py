@@ -19,22 +19,14 @@ from solver import PartitionError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slot:
-    """A place in which a module holds a tensor.
-
-    Attributes
-    ----------
-    table : dict of str to Any
-        The module's parameters, buffers or other attributes.
-    name : str
-        The key in `table`.
-    """
+    """A tensor's key in a table of its module: the parameters, buffers or other attributes."""
 
     table: dict[str, Any]
     name: str
 
     @property
     def tensor(self) -> torch.Tensor:
-        """The tensor that it holds."""
+        """The tensor that the module holds there."""
         tensor = self.table[self.name]
         assert isinstance(tensor, torch.Tensor)
         return tensor
@@ -46,15 +38,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Tensors ready for a file.
-
-    Attributes
-    ----------
-    tensors : mapping of str to torch.Tensor
-        Content of the file, by name.
-    aliases, views : mapping
-        As in :class:`fx_bridge.checkpoint.manifest.StageFile`.
-    """
+    """Tensors ready for a file, by name, with the aliases and views of its manifest."""
 
     tensors: Mapping[str, torch.Tensor]
     aliases: Mapping[str, str]
@@ -104,19 +88,10 @@ def made_of(slot: Slot, path: str, tensors: Mapping[str, torch.Tensor]) -> torch
 
 
 def stored(module: nn.Module, where: str) -> Stored:
-    """Return the tensors of `module` in the form that a file holds.
+    """Return the tensors of a stage or a split in the form that a file holds.
 
-    Parameters
-    ----------
-    module : torch.nn.Module
-        A stage, or a whole split.
-    where : str
-        Name of the module in messages, such as ``"stage 0"``.
-
-    Raises
-    ------
-    PartitionError
-        Naming a tensor that has no values, or that safetensors cannot hold.
+    Raises PartitionError, beginning with `where`, such as ``"stage 0"``, if a tensor has no values
+    or safetensors cannot hold it.
     """
     aliases: dict[str, str] = {}
     paths: dict[int, str] = {}
@@ -156,10 +131,7 @@ def restored(
 ) -> dict[str, torch.Tensor]:
     """Return the tensors of a :class:`Stored` by path; tied ones are one object.
 
-    Raises
-    ------
-    PartitionError
-        If an alias or view names a missing tensor, or lies outside it.
+    Raises PartitionError if an alias or view names a missing tensor, or lies outside it.
     """
     made = {path: tensor for path, tensor in tensors.items() if path not in views}
     for path, view in views.items():
@@ -201,24 +173,24 @@ def _shape(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 
-def check_storable(tensor: torch.Tensor, what: str) -> None:
-    """Raise PartitionError, with the name `what`, unless safetensors can hold `tensor`."""
+def check_storable(tensor: torch.Tensor, name: str) -> None:
+    """Raise PartitionError, beginning with `name`, unless safetensors can hold `tensor`."""
     if type(tensor) not in (torch.Tensor, nn.Parameter, nn.Buffer):
         raise PartitionError(
-            f"{what} is a {type(tensor).__name__}, a class that no file holds; give plain tensors"
+            f"{name} is a {type(tensor).__name__}, a class that no file holds; give plain tensors"
         )
     if tensor.is_meta:
         raise PartitionError(
-            f"{what} is on the meta device, which has no values to save; give tensors on a device"
+            f"{name} is on the meta device, which has no values to save; give tensors on a device"
         )
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
         raise PartitionError(
-            f"{what} is sparse, quantised or nested, which safetensors cannot hold; make it dense "
+            f"{name} is sparse, quantised or nested, which safetensors cannot hold; make it dense "
             "(to_dense(), dequantize())"
         )
     if not is_storable(tensor.dtype):
         raise PartitionError(
-            f"{what} is {str(tensor.dtype).removeprefix('torch.')}, which safetensors cannot "
+            f"{name} is {str(tensor.dtype).removeprefix('torch.')}, which safetensors cannot "
             "hold; use another dtype, such as its real and imaginary parts for complex128"
         )
 

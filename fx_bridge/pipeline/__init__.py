@@ -1,1 +1,1 @@
-"""Stages on several processes: what travels between them, and how a batch goes through."""
+"""Stages on several processes: the values sent between them, and the steps of a batch."""

@@ -111,7 +111,7 @@ def build_pipeline_stage(
                 "there is no process group; call torch.distributed.init_process_group first, and "
                 "start one process per device, as torchrun does"
             )
-        check_world(interfaces, dist.get_world_size(group))
+        check_world(interfaces.devices, dist.get_world_size(group))
         if dist.get_rank(group) != rank:
             raise PartitionError(
                 f"rank is {rank}, but this process is number {dist.get_rank(group)} of its group; "

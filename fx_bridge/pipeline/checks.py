@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import get_args
 
 import torch
@@ -37,14 +38,7 @@ def check_pipeline(
 ) -> StageInterfaces:
     """Check the arguments of a pipeline's process, before any process group exists.
 
-    Parameters
-    ----------
-    result, rank, microbatches, schedule, device, weights, tied_weights
-        As of :func:`fx_bridge.build_pipeline_stage`.
-    world_size : int
-        Number of processes.
-    training : bool
-        A loss will be given.
+    Arguments are those of :func:`fx_bridge.build_pipeline_stage`; `training` stands for a loss.
 
     Returns
     -------
@@ -69,19 +63,9 @@ def check_pipeline(
 
 
 def local_device(name: str, given: str | torch.device | None = None) -> torch.device:
-    """Return the local device of a rank.
+    """Return the local device `given`, or that of the plan's device `name`.
 
-    Parameters
-    ----------
-    name : str
-        Of the device in the plan.
-    given : str or torch.device, optional
-        The caller's choice instead.
-
-    Raises
-    ------
-    PartitionError
-        If this machine lacks the device.
+    Raises PartitionError if this machine lacks the device.
 
     Examples
     --------
@@ -151,7 +135,7 @@ def checked_interfaces(
     returned = {node.name: str(node.target) for node in split.graph.find_nodes(op="get_attr")}
     interfaces = stage_interfaces(stage_graph(split, captured), plan, returned)
     if world_size is not None:
-        check_world(interfaces, world_size)
+        check_world(interfaces.devices, world_size)
     if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < count:
         raise PartitionError(
             f"rank is {shown(rank)}, but the plan has {counted(count, 'device')}; write "
@@ -184,14 +168,14 @@ def check_weights(
     check_plan(manifest, split.meta["plan"])
 
 
-def check_world(interfaces: StageInterfaces, world_size: int) -> None:
+def check_world(devices: Sequence[str], world_size: int) -> None:
     """Refuse a number of processes that differs from the number of devices."""
-    count = len(interfaces.devices)
+    count = len(devices)
     if world_size != count:
         raise PartitionError(
             f"the job has {counted(world_size, 'process', 'processes')}, but the plan has "
-            f"{counted(count, 'device')} ({', '.join(interfaces.devices)}); start {count}, such "
-            f"as by torchrun --nproc_per_node={count}"
+            f"{counted(count, 'device')} ({', '.join(devices)}); start {count}, such as by "
+            f"torchrun --nproc_per_node={count}"
         )
 
 

@@ -29,10 +29,7 @@ _BUILT: Final[Counter[str]] = Counter()
 class Failures:
     """The reasons of the ranks of one pipeline.
 
-    Parameters
-    ----------
-    group : torch.distributed.ProcessGroup, optional
-        Of the pipeline. Without process groups, and outside of it, nothing is reported.
+    Nothing is reported without process groups, or outside of the pipeline's group.
     """
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
@@ -122,5 +119,5 @@ def _refusal_in(error: BaseException | None) -> PartitionError | None:
 
 
 def _is_of_connection(error: Exception) -> bool:
-    """Return True if an error only says that another rank does not answer."""
+    """Return True if an error only means that another rank does not answer."""
     return isinstance(error, dist.DistError) or "/gloo/" in str(error)

@@ -71,15 +71,7 @@ class PipelinePosition:
 
 @dataclass(frozen=True, slots=True)
 class SharedWeight:
-    """A weight that several ranks hold.
-
-    Attributes
-    ----------
-    weight : StageWeight
-        With its names in all stages.
-    ranks : tuple of int
-        In ascending order.
-    """
+    """A weight, with its names in all stages, and the ranks that hold it, in ascending order."""
 
     weight: StageWeight
     ranks: tuple[int, ...]

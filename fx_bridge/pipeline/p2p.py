@@ -24,9 +24,7 @@ class PassedValue:
 
     Attributes
     ----------
-    name : str
-        Of the node that makes the value.
-    shape : tuple of int
+    name, shape
         Of the value itself.
     order : tuple of int
         Dimensions by descending stride. A transposed matrix or a channels-last image is sent in its
@@ -54,11 +52,8 @@ class PassedValue:
     def packed(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return `tensor` in the sent format.
 
-        Raises
-        ------
-        PartitionError
-            If its shape or dtype is not the expected one, or it needs a gradient that the receiver
-            will not send.
+        Raises PartitionError if its shape or dtype is not the expected one, or it needs a gradient
+        that the receiver will not send.
         """
         if tuple(tensor.shape) != self.shape or tensor.dtype != self.dtype:
             raise PartitionError(
@@ -87,19 +82,9 @@ class PassedValue:
 def passed_values(
     captured: CapturedGraph, names: Iterable[str], *, training: bool
 ) -> Mapping[str, PassedValue]:
-    """Return the sent format of the values called `names`.
+    """Return the sent formats of values, by their names in the ``StageGraph``.
 
-    Parameters
-    ----------
-    names : iterable of str
-        As in :class:`~fx_bridge.split.graph.StageGraph`.
-    training : bool
-        If False, no gradient is sent back.
-
-    Raises
-    ------
-    PartitionError
-        If one of them is sparse.
+    Without `training`, no gradients are sent back. Raises PartitionError if a value is sparse.
     """
     replay = (_GradientReplay if training else Replay)(captured.module)
     replay.replay()

@@ -18,16 +18,9 @@ from fx_bridge.split.reader import returned_values
 
 @dataclass(slots=True)
 class StepData:
-    """Inputs and outputs of one step of a rank, by microbatch.
+    """Data of one step of a rank, by microbatch; `targets` and `outputs` are on the last rank.
 
-    Attributes
-    ----------
-    inputs : list of mapping of str to Any
-        Values of the graph inputs, by name of the placeholder.
-    targets : list
-        Targets of the loss, on the last rank.
-    outputs : list
-        Results of the model, on the last rank.
+    Inputs are by name of the placeholder.
     """
 
     inputs: list[Mapping[str, Any]] = field(default_factory=list)
@@ -47,10 +40,8 @@ class StageModule(nn.Module):
 
     Parameters
     ----------
-    position : PipelinePosition
-        Its place in the chain.
     stage : torch.fx.GraphModule or None
-        The child of the split that runs there, or a copy of it.
+        The child of the split that runs there, or a copy of it; None if values are only relayed.
     split : torch.fx.GraphModule
         Holds the weights that the graph returns unchanged.
     passed : mapping of str to PassedValue
@@ -62,8 +53,6 @@ class StageModule(nn.Module):
 
     Attributes
     ----------
-    stage : torch.fx.GraphModule or None
-        None if values are only relayed.
     weights : torch.nn.Module
         Weights that the graph returns unchanged and `stage` does not hold.
     """

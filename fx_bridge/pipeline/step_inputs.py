@@ -17,7 +17,7 @@ from solver import PartitionError
 
 
 class BatchSplitter:
-    """Split inputs and targets into microbatches.
+    """Split inputs and targets into microbatches on a device.
 
     Parameters
     ----------
@@ -27,8 +27,6 @@ class BatchSplitter:
         Graph inputs that are wanted.
     specs : ChunkSpecs or None
         Of a batch; None for one microbatch, which is not split.
-    device : torch.device
-        Destination of all tensors.
     training : bool
         Gradients are computed, except those of inputs.
     calls : CapturedCalls, optional
@@ -59,11 +57,8 @@ class BatchSplitter:
     def inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Return the graph inputs of every microbatch, by name.
 
-        Raises
-        ------
-        PartitionError
-            If they are not shaped like the example, times the number of microbatches, or the
-            model would take another path than the captured one.
+        Raises PartitionError if they are not shaped like the example, times the number of
+        microbatches, or the model would take another path than the captured one.
         """
         found: list[dict[str, Any]] = [{} for _ in range(self._microbatches)]
         if not args and not kwargs and not self._names:
@@ -83,10 +78,7 @@ class BatchSplitter:
     def targets(self, target: Any) -> list[Any]:
         """Return the target of every microbatch: its part along dimension 0.
 
-        Raises
-        ------
-        PartitionError
-            If a tensor cannot be split into equal parts.
+        Raises PartitionError if a tensor cannot be split into equal parts.
         """
         leaves, structure = pytree.tree_flatten(target)
         pieces = [self._target_pieces(leaf) for leaf in leaves]

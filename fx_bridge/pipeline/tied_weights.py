@@ -17,10 +17,6 @@ class GradientSum:
     parameters : sequence of (torch.nn.Parameter, tuple of int)
         Those of this rank, each with all ranks of `group` that hold a copy, in ascending order. All
         ranks list the parameters in one order.
-    rank : int
-        Of this process.
-    group : torch.distributed.ProcessGroup, optional
-        Of the pipeline; the default one when left out.
 
     Notes
     -----

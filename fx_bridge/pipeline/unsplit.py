@@ -6,7 +6,6 @@ import copy
 from typing import Any
 
 from torch import fx
-from torch.fx.node import map_arg
 
 from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.capture.model.attributes import attribute_at, stage_results
@@ -18,21 +17,9 @@ from solver import PartitionError
 def captured_of(split: fx.GraphModule) -> CapturedGraph:
     """Return the captured graph of `split`, with its operators in stage order.
 
-    Parameters
-    ----------
-    split : torch.fx.GraphModule
-        From :func:`~fx_bridge.split.by_plan.split_by_plan`.
-
-    Returns
-    -------
-    CapturedGraph
-        Names, values and weights are those of the graph that was split. Weights, and names of tied
-        weights, that no operator reads are left out, and so are the example inputs.
-
-    Raises
-    ------
-    PartitionError
-        If `split` has no stages.
+    Names, values and weights are those of the graph that was split. Weights, and names of tied
+    weights, that no operator reads are left out, and so are the example inputs. Raises
+    PartitionError if `split` has no stages.
 
     Examples
     --------
@@ -59,18 +46,10 @@ def captured_of(split: fx.GraphModule) -> CapturedGraph:
         if node.op == "get_attr" and node.name in weights:
             # Several stages read it; the captured graph has one node.
             return weights[node.name]
-        made_of = graph.create_node(
-            node.op,
-            node.target,
-            map_arg(node.args, values.__getitem__),
-            map_arg(node.kwargs, values.__getitem__),
-            name=node.name,
-            type_expr=node.type,
-        )
-        made_of.meta = node.meta.copy()
+        copied_node = graph.node_copy(node, values.__getitem__)
         if node.op == "get_attr":
-            weights[node.name] = made_of
-        return made_of
+            weights[node.name] = copied_node
+        return copied_node
 
     for node in split.graph.nodes:
         if node.op == "call_module":

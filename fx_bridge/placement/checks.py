@@ -152,14 +152,7 @@ def check_streamed(
 ) -> None:
     """Raise PartitionError unless the stages named in `streamed` can be streamed.
 
-    Parameters
-    ----------
-    streamed : collection of str
-        Names of stages.
-    slots : int
-        At least 1.
-    placed : sequence of mapping
-        The device of each stage, for every split.
+    `placed` has the device of each stage, for every split.
     """
     check_positive(slots, "slots")
     device_of = {name: device for devices in placed for name, device in devices.items()}

@@ -16,6 +16,7 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
 from fx_bridge.capture.python.custom_backward import lost_backward
+from fx_bridge.placement.placing import Placing
 from fx_bridge.placement.streaming import call_streamed
 from fx_bridge.placement.transfers import (
     call_with_weights,
@@ -29,43 +30,14 @@ from fx_bridge.placement.transfers import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
-    """The devices of a split's stages, weights and results.
+def placed_graph(
+    placing: Placing, output_device: torch.device | None, streamed: Collection[str]
+) -> fx.Graph:
+    """Return the graph of a placed model, with the stage names of its split.
 
-    Attributes
-    ----------
-    devices : mapping of str to torch.device
-        Of each stage by name, in stage order.
-    home : torch.device
-        Device on which the model was captured. Values that it has elsewhere are not moved.
-    output_device : torch.device or None
-        Device of the results; None leaves them where they are made.
-    borrowed : mapping of str to mapping
-        By stage, parameters that it reads from other devices: the path of each in the stage, with
-        its name in the placed model, ``"submod_0.wte.weight"``.
-    copied : mapping of str to collection of str
-        By stage, the paths of its copies of parameters of other devices.
-    weights : mapping of str to torch.device
-        Devices of the root's own tensors, by path.
-    streamed : collection of str
-        Stages that run on copies of weights in host memory.
-    """
+    Results stay where they are made if `output_device` is None. The stages in `streamed` run on
+    copies of weights in host memory.
 
-    devices: Mapping[str, torch.device]
-    home: torch.device
-    output_device: torch.device | None
-    borrowed: Mapping[str, Mapping[str, str]]
-    copied: Mapping[str, Collection[str]]
-    weights: Mapping[str, torch.device]
-    streamed: Collection[str]
-
-
-def placed_graph(split: fx.GraphModule, places: Places) -> fx.Graph:
-    """Return the graph of a placed model, with the stage names of `split`.
-
-    Notes
-    -----
     A value is sent once to every other device that reads it, right after the call of its stage; a
     graph input is sent when a stage first reads it. Calls are issued in stage order with one
     exception: a stage on the host blocks its caller and stages on accelerators do not, so
@@ -73,13 +45,16 @@ def placed_graph(split: fx.GraphModule, places: Places) -> fx.Graph:
     stage order, and so do all accelerators together: random numbers are drawn in the same order
     from each generator.
     """
-    return _Writer(split, places).write()
+    return _Writer(placing, output_device, streamed, placing.elsewhere()).write()
 
 
 @dataclass(slots=True)
 class _Writer:
-    split: fx.GraphModule
-    places: Places
+    placing: Placing
+    output_device: torch.device | None
+    streamed: Collection[str]
+    elsewhere: Mapping[str, Mapping[str, str]]
+    """Paths of each stage's parameters of other devices, with their names in the placed model."""
     graph: fx.Graph = field(default_factory=fx.Graph)
     made: dict[fx.Node, fx.Node] = field(default_factory=dict)
     """Node of this graph with the value of each node of the split's graph."""
@@ -88,22 +63,22 @@ class _Writer:
     arrivals: dict[tuple[fx.Node, torch.device], fx.Node] = field(default_factory=dict)
     sent: dict[tuple[fx.Node, torch.device], fx.Node] = field(default_factory=dict)
     """Pending copies to the host."""
-    lent: dict[tuple[str, torch.device], fx.Node] = field(default_factory=dict)
+    borrowed: dict[tuple[str, torch.device], fx.Node] = field(default_factory=dict)
 
     def write(self) -> fx.Graph:
-        calls = []
-        for node in self.split.graph.nodes:
+        calls, returned = [], self.placing.returned
+        for node in self.placing.split.graph.nodes:
             if node.op == "placeholder":
                 self._copy(node, None)
             elif node.op == "get_attr":
-                self._copy(node, self.places.weights[str(node.target)])
+                self._copy(node, self.placing.device_at(returned[str(node.target)]))
             elif node.op == "call_module":
                 calls.append(node)
-        for call in _issue_order(calls, self.places.devices):
+        for call in _issue_order(calls, self.placing.device_of):
             self._call(call)
         self._write_back()
         self._output()
-        self.graph.set_codegen(copy.copy(self.split.graph._codegen))
+        self.graph.set_codegen(copy.copy(self.placing.split.graph._codegen))
         return self.graph
 
     def _copy(self, node: fx.Node, device: torch.device | None) -> fx.Node:
@@ -111,18 +86,20 @@ class _Writer:
         self.made[node], self.device_of[node] = made, device
         return made
 
-    # -- stages ----------------------------------------------------------------------------
-
     def _call(self, call: fx.Node) -> None:
         name = str(call.target)
-        device = self.places.devices[name]
+        device = self.placing.device_of[name]
         arguments = tuple(map_arg(call.args, lambda read: self._at(read, device)))
-        self._check_copies(name)
-        borrowed = self.places.borrowed.get(name, {})
-        if borrowed or name in self.places.streamed:
+        borrowed = self.elsewhere.get(name, {})
+        if self.placing.tied_weights == "copy":
+            for path in borrowed:
+                own = f"{name}.{path}"
+                self.graph.call_function(check_untrained, (self.graph.get_attr(own), own))
+            borrowed = {}
+        if borrowed or name in self.streamed:
             stage = self.graph.get_attr(name)
-            weights = {path: self._lent(owner, device) for path, owner in borrowed.items()}
-            function = call_streamed if name in self.places.streamed else call_with_weights
+            weights = {path: self._borrowed(owner, device) for path, owner in borrowed.items()}
+            function = call_streamed if name in self.streamed else call_with_weights
             self.made[call] = self.graph.call_function(function, (stage, weights, list(arguments)))
         else:
             self.made[call] = self.graph.create_node(
@@ -136,22 +113,15 @@ class _Writer:
         for node in [call, *elements]:
             self._depart(node, device)
 
-    def _lent(self, name: str, device: torch.device) -> fx.Node:
+    def _borrowed(self, name: str, device: torch.device) -> fx.Node:
         """Return a parameter of another device on `device`; gradients are sent back."""
         key = name, device
-        if key not in self.lent:
+        if key not in self.borrowed:
             weight = self.graph.get_attr(name)
-            self.lent[key] = self._function(
+            self.borrowed[key] = self._function(
                 move, (weight, device), f"{weight.name}_on_{_suffix(device)}"
             )
-        return self.lent[key]
-
-    def _check_copies(self, stage: str) -> None:
-        for path in self.places.copied.get(stage, ()):
-            name = f"{stage}.{path}"
-            self.graph.call_function(check_untrained, (self.graph.get_attr(name), name))
-
-    # -- values ----------------------------------------------------------------------------
+        return self.borrowed[key]
 
     def _at(self, node: fx.Node, device: torch.device) -> fx.Node:
         """Return the value of `node` on `device`."""
@@ -176,9 +146,9 @@ class _Writer:
         readers = [user for user in node.users if user.op in ("call_module", "output")]
         for user in readers:
             if user.op == "output":
-                device = self.places.output_device or source
+                device = self.output_device or source
             else:
-                device = self.places.devices[str(user.target)]
+                device = self.placing.device_of[str(user.target)]
             if device == source or self._stays(node):
                 continue
             if device.type != "cpu":
@@ -191,19 +161,19 @@ class _Writer:
     def _stays(self, node: fx.Node) -> bool:
         """Return True if the model itself has the value off its home: lengths on the host, say."""
         tensors = [v for v in tree_leaves(node.meta.get("val")) if isinstance(v, torch.Tensor)]
-        return bool(tensors) and all(tensor.device != self.places.home for tensor in tensors)
-
-    # -- the end ---------------------------------------------------------------------------
+        home = self.placing.placed.home
+        return bool(tensors) and all(tensor.device != home for tensor in tensors)
 
     def _write_back(self) -> None:
         """Copy inputs that a stage has written in place to the caller's tensors."""
-        names = self.split.meta.get("written_inputs", ())
+        split = self.placing.split
+        names = split.meta.get("written_inputs", ())
         written = [
             (self.made[node], arrived)
             for (node, _), arrived in self.arrivals.items()
             if node.op == "placeholder" and node.name in names
         ]
-        inputs = [self.made[node] for node in self.split.graph.find_nodes(op="placeholder")]
+        inputs = [self.made[node] for node in split.graph.find_nodes(op="placeholder")]
         if written and len(inputs) > 1:
             originals, arrivals = map(list, zip(*written, strict=True))
             self.graph.call_function(check_apart, (originals, arrivals, inputs))
@@ -211,14 +181,13 @@ class _Writer:
             self.graph.call_function(copy_back, (original, arrived))
 
     def _output(self) -> None:
-        output = self.split.graph.output_node()
-        lost = lost_backward(self.split)
+        output = self.placing.split.graph.output_node()
+        lost = lost_backward(self.placing.split)
 
         def result(read: fx.Node) -> fx.Node:
-            device = self.places.output_device
             made = self.made[read]
-            if device is not None and self.device_of[read] is not None:
-                made = self._at(read, device)
+            if self.output_device is not None and self.device_of[read] is not None:
+                made = self._at(read, self.output_device)
             return self._function(without_backward, (made, lost), read.name) if lost else made
 
         made = self.graph.output(map_arg(output.args[0], result), output.type)

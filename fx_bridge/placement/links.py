@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -15,27 +15,7 @@ Copies = Sequence[tuple[torch.Tensor, torch.Tensor]]
 """Destinations and sources."""
 
 
-class Link(Protocol):
-    """Loader of a device's slots."""
-
-    def load(self, slot: int, copies: Copies) -> Any:
-        """Start to copy into a slot once its last reader is done; return a handle to wait for."""
-        ...
-
-    def arrive(self, load: Any) -> None:
-        """Order work issued to the device from now on after a load."""
-        ...
-
-    def leave(self, slot: int) -> None:
-        """Mark the work issued to the device so far as the last reader of a slot."""
-        ...
-
-    def wait(self) -> None:
-        """Wait until all loads are done."""
-        ...
-
-
-def link_to(device: torch.device, slots: Sequence[torch.Tensor]) -> Link:
+def link_to(device: torch.device, slots: Sequence[torch.Tensor]) -> ThreadLink | CudaLink:
     """Return a link to the slots of a device."""
     return CudaLink(device, slots) if reads_pinned(device) else ThreadLink()
 
@@ -47,16 +27,19 @@ def reads_pinned(device: torch.device) -> bool:
 
 
 class ThreadLink:
-    """A thread that copies within host memory; it ends with the last reference to the link."""
+    """A thread that copies within host memory; it ends with the last reference to the link.
+
+    Readers of a slot in host memory are synchronous, so a load need not wait for them.
+    """
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="fx_bridge-link")
 
     def load(self, slot: int, copies: Copies) -> Future[None]:
-        """Start to copy. Readers of a slot in host memory are synchronous, thus done already."""
+        """Start to copy into a slot; return a handle for :meth:`arrive`."""
         return self._thread.submit(_copy, copies)
 
-    def arrive(self, load: Future[None]) -> None:
+    def arrive(self, load: Any) -> None:
         """Wait for a load."""
         load.result()
 
@@ -84,19 +67,19 @@ class CudaLink:
             memory.record_stream(self._stream)
 
     def load(self, slot: int, copies: Copies) -> torch.cuda.Event:
-        """Start to copy on the stream."""
+        """Start to copy into a slot once its last reader is done."""
         with torch.cuda.stream(self._stream):
             self._stream.wait_event(self._left[slot])
             _copy(copies)
             self._arrived[slot].record(self._stream)
         return self._arrived[slot]
 
-    def arrive(self, load: torch.cuda.Event) -> None:
-        """Let the current stream wait for a load; the host does not."""
+    def arrive(self, load: Any) -> None:
+        """Let later work of the device wait for a load; the host does not."""
         torch.cuda.current_stream(self._device).wait_event(load)
 
     def leave(self, slot: int) -> None:
-        """Record an event on the current stream."""
+        """Mark the work of the device so far as the last reader of a slot."""
         self._left[slot].record(torch.cuda.current_stream(self._device))
 
     def wait(self) -> None:

@@ -18,7 +18,7 @@ from fx_bridge.placement.checks import (
     home_of,
     stage_devices,
 )
-from fx_bridge.placement.graph import Places, placed_graph
+from fx_bridge.placement.graph import placed_graph
 from fx_bridge.placement.placing import (
     Placing,
     Streamed,
@@ -89,29 +89,32 @@ class PlacedModel(CheckedModel):
         """
         own = self.state_dict()
         names: NameMap = self.meta["name_map"]
+        own_at = {
+            name: {place: own[place] for place in places if place in own}
+            for name, places in names.tensors.items()
+        }
         for name, tensor in state.items():
-            if name not in names.tensors:
+            if name not in own_at:
                 raise PartitionError(
                     f"the model has no weight {name!r}; give what model.state_dict() returns"
                 )
-            for place in names.tensors[name]:
-                if place in own and own[place].shape != tensor.shape:
+            for there in own_at[name].values():
+                if there.shape != tensor.shape:
                     raise PartitionError(
                         f"weight {name!r} has shape {tuple(tensor.shape)} instead of "
-                        f"{tuple(own[place].shape)}; give the state of a model of this size"
+                        f"{tuple(there.shape)}; give the state of a model of this size"
                     )
-        given = {place for name in state for place in names.tensors[name]}
-        for name, places in names.tensors.items():
-            if any(place in own and place not in given for place in places):
+        given = {place for name in state for place in own_at[name]}
+        for name, places in own_at.items():
+            if not given.issuperset(places):
                 raise PartitionError(
                     f"weight {name!r} is missing; give all that model.state_dict() returns"
                 )
         wait_for_loads(self.children())
         with torch.no_grad():
             for name, tensor in state.items():
-                for place in names.tensors[name]:
-                    if place in own:
-                        own[place].copy_(tensor)
+                for there in own_at[name].values():
+                    there.copy_(tensor)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Load a state as any module does, once pending loads of streamed weights are done."""
@@ -305,16 +308,16 @@ def place_all(
     check_owners(placings)
     join_written(placings)
     check_streamed(streamed, slots, [placing.device_of for placing in placings])
-    travels = streamed_tensors(placings) if streamed else {}
+    to_stream = streamed_tensors(placings) if streamed else {}
     for placing in placings:
-        for name, paths in placing.streamed_paths(travels).items():
+        for name, paths in placing.streamed_paths(to_stream).items():
             check_streamable(name, placing.stages[name], paths)
     for placing in placings:
         if weights is not None:
-            placing.load(weights, travels)
-    place_tensors(placings, travels)
-    found = tuple(map(_placed, placings, results_on, [travels] * len(placings)))
-    _stream(found, placings, travels, slots)
+            placing.load(weights, to_stream)
+    place_tensors(placings, to_stream)
+    found = tuple(map(_placed, placings, results_on, [to_stream] * len(placings)))
+    _stream(found, placings, to_stream, slots)
     return found
 
 
@@ -328,23 +331,9 @@ def _placed(
     for name, stage in placing.stages.items():
         device = placing.device_of[name]
         result._modules[name] = copied_stage(stage, memos[device], home, device)
-    returned = {path: placing.device_at(tensor) for path, tensor in placing.returned.items()}
-    for path, device in returned.items():
-        adopt_copies(result, split, (path,), memos[device])
-    elsewhere = placing.elsewhere()
-    is_sum = placing.tied_weights == "sum"
-    result.graph = placed_graph(
-        split,
-        Places(
-            devices=placing.device_of,
-            home=home,
-            output_device=output_device,
-            borrowed=elsewhere if is_sum else {},
-            copied={} if is_sum else elsewhere,
-            weights=returned,
-            streamed=placing.streamed_paths(streamed),
-        ),
-    )
+    for path, tensor in placing.returned.items():
+        adopt_copies(result, split, (path,), memos[placing.device_at(tensor)])
+    result.graph = placed_graph(placing, output_device, placing.streamed_paths(streamed))
     result.training = split.training
     result.meta = {
         **split.meta,

@@ -31,16 +31,10 @@ class Placing:
 
     Attributes
     ----------
-    split : torch.fx.GraphModule
-        Not changed.
-    stages : mapping of str to torch.fx.GraphModule
-        Of the split, in order.
-    device_of : mapping of str to torch.device
-        Of each stage.
+    split, stages, device_of
+        Not changed. The stages, in order, and their devices are by name.
     placed : PlacedWeights
         The placed tensors, shared by the splits of one model.
-    tied_weights : {"sum", "copy"}
-        See :func:`fx_bridge.placement.model.place`.
     streams : collection of str
         Stages whose weights are to be streamed.
     owner : dict
@@ -159,10 +153,7 @@ def join_written(placings: Sequence[Placing]) -> None:
 
     A split that returns such a tensor without reading it gets the writer's.
 
-    Raises
-    ------
-    PartitionError
-        If a split reads one on another device, where it would be a stale copy.
+    Raises PartitionError if a split reads one on another device, where it would be a stale copy.
     """
     written = {
         id(piece): (path, piece)

@@ -15,19 +15,10 @@ from solver.offload.model import aligned_bytes
 
 
 class HostWeights:
-    """Weights in host memory that are loaded together, with their layout in a slot.
+    """Distinct weights in host memory that are loaded together, with their layout in a slot.
 
-    Parameters
-    ----------
-    tensors : sequence of torch.Tensor
-        Distinct. Overlapping ones overlap in a slot too.
-
-    Attributes
-    ----------
-    spans : sequence of tuple
-        Bytes to copy, each with its offset in a slot.
-    size_bytes : int
-        Least size of a slot.
+    Overlapping ones overlap in a slot too. `spans` are the bytes to copy, each with its offset in a
+    slot of at least `size_bytes`.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -73,17 +64,7 @@ def padding_bytes(weight: WeightStorage) -> int:
 
 
 class Slots:
-    """Equal slots of device memory, each large enough for any of `weights`.
-
-    Parameters
-    ----------
-    device : torch.device
-        Owner of the memory.
-    count : int
-        Number of slots.
-    weights : sequence of HostWeights
-        All weights that may be loaded.
-    """
+    """Equal slots of device memory, each large enough for any of `weights`."""
 
     def __init__(self, device: torch.device, count: int, weights: Sequence[HostWeights]) -> None:
         size_bytes = max(each.size_bytes for each in weights)

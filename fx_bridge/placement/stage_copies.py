@@ -26,18 +26,11 @@ def copied_stage(
 ) -> fx.GraphModule:
     """Return a copy of `stage` that runs on `device`.
 
-    Parameters
-    ----------
-    stage : torch.fx.GraphModule
-        Not changed.
-    memo : dict
-        Replacement of each tensor, by the tensor's identity. Modules that are called as a whole
-        are added to it, so that the copies of stages share those that the stages share.
-    home : torch.device
-        Device of the capture: where the graph names it, as in ``torch.arange(8, device="cpu")``,
-        the copy names `device`.
-    device : torch.device
-        Device of the copy.
+    Where the graph names the device of the capture, `home`, as in ``torch.arange(8,
+    device="cpu")``, the copy names `device`.
+
+    `memo` has the replacement of each tensor, by the tensor's identity. Modules that are called as
+    a whole are added to it, so that the copies of stages share those that the stages share.
     """
     made = _copied(stage, memo)
     if device.type == "cpu":

@@ -39,17 +39,7 @@ class _Load:
 
 
 class WeightStream:
-    """The loads of one device, pending or waiting for their reader.
-
-    Parameters
-    ----------
-    device : torch.device
-        Owner of the slots.
-    count : int
-        Number of slots.
-    weights : sequence of HostWeights
-        All weights that may be loaded.
-    """
+    """The loads of a device's slots with any of `weights`, pending or waiting for their reader."""
 
     def __init__(self, device: torch.device, count: int, weights: Sequence[HostWeights]) -> None:
         self.slots = Slots(device, count, weights)
@@ -133,10 +123,8 @@ def call_streamed(
 ) -> Any:
     """Call a stage on streamed copies of its weights, with `weights` in place of others.
 
-    Raises
-    ------
-    PartitionError
-        If gradients would be recorded, or a streamed weight was replaced by another tensor.
+    Raises PartitionError if gradients would be recorded, or a streamed weight was replaced by
+    another tensor.
     """
     streamed: _StreamedStage = stage.meta[_KEY]
     if torch.is_grad_enabled():
@@ -191,14 +179,8 @@ def check_streamable(name: str, stage: fx.GraphModule, paths: Sequence[str]) -> 
 def stream_stages(device: torch.device, cycles: Sequence[Cycle], count: int) -> None:
     """Stream the weights of stages on one device, and start the first loads.
 
-    Parameters
-    ----------
-    device : torch.device
-        Device of all stages.
-    cycles : sequence of mapping
-        The stages of each placed model; models of the same weights share loads.
-    count : int
-        Number of slots, capped at the streamed stages of a model.
+    There is a cycle for each placed model; models of the same weights share loads. There are
+    `count` slots, or as many as a model has streamed stages if that is less.
     """
     known: dict[tuple[int, ...], HostWeights] = {}
     loads: list[list[HostWeights]] = []

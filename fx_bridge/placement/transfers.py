@@ -26,15 +26,7 @@ from solver import PartitionError
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A pending copy to host memory.
-
-    Attributes
-    ----------
-    value : Any
-        Its tensors must not be read before the events.
-    events : tuple of torch.Event
-        One for each tensor that is copied asynchronously.
-    """
+    """A pending copy to host memory, whose tensors must not be read before its events."""
 
     value: Any
     events: tuple[torch.Event, ...]
@@ -92,14 +84,9 @@ def copy_back(original: Any, moved: Any) -> None:
 
 
 def check_apart(written: Sequence[Any], moved: Sequence[Any], inputs: Sequence[Any]) -> None:
-    """Raise PartitionError if a written input that was moved overlaps with another input.
+    """Raise PartitionError if an input whose copy was written overlaps with another input.
 
-    Parameters
-    ----------
-    written, moved : sequence
-        Inputs that a stage writes in place, and the copies that it wrote.
-    inputs : sequence
-        All of the call.
+    `moved` has the copies of the inputs in `written`, which a stage writes in place.
     """
     tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
     for theirs, ours in zip(tree_leaves(written), tree_leaves(moved), strict=True):

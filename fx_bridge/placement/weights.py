@@ -30,12 +30,8 @@ _ALIGNMENT: Final = 16
 class PlacedWeights:
     """The tensors of all stages on their devices.
 
-    Attributes
-    ----------
-    home : torch.device
-        Device of the model's weights; tensors that it has elsewhere stay there.
-    copy : bool
-        Also copy tensors that are on their device already.
+    `home` is the device of the model's weights; tensors that it has elsewhere stay there. With
+    `copy`, tensors that are on their device already are copied too.
     """
 
     home: torch.device
@@ -101,22 +97,11 @@ class PlacedWeights:
         *,
         pin: bool = False,
     ) -> None:
-        """Take the tensors of a stage from its file instead of adding them.
+        """Take the tensors of a stage of the split from its file instead of adding them.
 
-        Parameters
-        ----------
-        stage : torch.fx.GraphModule
-            Of the split; not changed.
-        folder : path
-            Written by :func:`fx_bridge.checkpoint.stages.save_stages`.
-        position : int
-            Of the stage in the pipeline.
-        device : torch.device
-            Device of the tensors.
-        streamed : collection of int
-            Identities of the tensors that are put into host memory instead.
-        pin : bool
-            Pin the streamed tensors.
+        The file is that of `position` in a folder of
+        :func:`fx_bridge.checkpoint.stages.save_stages`. Tensors whose identities are in `streamed`
+        are put into host memory, pinned with `pin`.
         """
         # Files are read into host memory as a whole, without its places.
         where = HOST if streamed or device.type == "cpu" else device

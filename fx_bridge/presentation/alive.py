@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -43,24 +42,20 @@ class Alive(NamedTuple):
 
 
 def alive_at_peak(problem: PartitionProblem, plan: PartitionPlan) -> tuple[tuple[Alive, ...], ...]:
-    """Return the holdings of each device at its peak.
-
-    Parameters
-    ----------
-    plan : PartitionPlan
-        Need not be feasible.
+    """Return the holdings of each device at its peak, in the problem's order of devices.
 
     Returns
     -------
     tuple of tuple of Alive
-        By device, in the problem's order; each largest first, equal ones by kind and name, none
-        empty, and no name twice with one kind. The sizes of a device add up to its `memory_bytes`
-        in :func:`~solver.evaluation.evaluate.evaluate`.
+        For each device largest first, equal ones by kind and name, none empty, and no name twice
+        with one kind. The sizes of a device add up to its `memory_bytes` in
+        :func:`~solver.evaluation.evaluate.evaluate`.
 
     Raises
     ------
     PartitionError
-        If the plan is not a total map from the operators to the devices.
+        If the plan, which need not be feasible, is not a total map from the operators to the
+        devices.
 
     Notes
     -----
@@ -108,8 +103,9 @@ class _Found:
         device = layout.device_of_stage[layout.stage[reader]]
         holder, key = unique_pairs(device, key, len(arrays.weight_bytes))
         keys = list(self._problem.weights)
-        names = [keys[number] for number in key.tolist()]
-        self._add(holder, names, "weight", arrays.weight_bytes[key])
+        sizes = arrays.weight_bytes[key].tolist()
+        for number, index, size in zip(holder.tolist(), key.tolist(), sizes, strict=True):
+            self._add(number, keys[index], "weight", size)
 
     def add_received(self, memory: StageMemory) -> None:
         """Add the values that each place receives and, with hops, the gradients returned to it."""
@@ -133,21 +129,16 @@ class _Found:
         peak = first_peaks[stage]
         here = (memory.held_from <= peak) & (peak < memory.held_until)
         held, device = memory.held[here], layout.device_of_stage[stage[here]]
-        kinds = [self._problem.holdings[number].kind for number in held.tolist()]
-        for kind in dict.fromkeys(kinds):
-            chosen = np.array([other == kind for other in kinds])
-            self._add_values(
-                device[chosen],
-                holdings.operator[held[chosen]],
-                kind,
-                holdings.size_bytes[held[chosen]],
-            )
+        for number, index in zip(device.tolist(), held.tolist(), strict=True):
+            holding = self._problem.holdings[index]
+            name = self._names[int(holdings.operator[index])]
+            self._add(number, name, holding.kind, int(holdings.size_bytes[index]))
         starts = np.searchsorted(layout.stage[layout.order], np.arange(layout.stage_count))
         for number, recomputed in memory.recomputed.items():
-            device_number = layout.device_of_stage[[number]]
             for entry in recomputed.held_at(int(first_peaks[number] - starts[number])):
-                value, size = np.array([entry.operator]), np.array([entry.size_bytes])
-                self._add_values(device_number, value, entry.kind, size)
+                name = self._names[entry.operator]
+                device_number = int(layout.device_of_stage[number])
+                self._add(device_number, name, entry.kind, entry.size_bytes)
 
     def add_earlier(self, memory: StageMemory, earlier: Ints) -> None:
         """Add the values saved for backward passes of `earlier` microbatches, by stage."""
@@ -161,14 +152,14 @@ class _Found:
         self._add_values(layout.device_of_stage[stage], layout.order, "earlier", size_bytes)
 
     def _add_values(self, device: Ints, value: Ints, kind: AliveKind, size_bytes: Ints) -> None:
-        names = (self._names[number] for number in value.tolist())
-        self._add(device, names, kind, size_bytes)
+        columns = (column.tolist() for column in (device, value, size_bytes))
+        for number, index, size in zip(*columns, strict=True):
+            self._add(number, self._names[index], kind, size)
 
-    def _add(self, device: Ints, names: Iterable[str], kind: AliveKind, size_bytes: Ints) -> None:
-        for number, name, size in zip(device.tolist(), names, size_bytes.tolist(), strict=True):
-            if size:
-                entries = self._bytes[number]
-                entries[kind, name] = entries.get((kind, name), 0) + size
+    def _add(self, device: int, name: str, kind: AliveKind, size_bytes: int) -> None:
+        if size_bytes:
+            entries = self._bytes[device]
+            entries[kind, name] = entries.get((kind, name), 0) + size_bytes
 
 
 def _first_peaks(memory: StageMemory, layout: Layout) -> Ints:

@@ -26,18 +26,12 @@ _MOST_ACTIONS: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class StageDetails:
-    """One stage: a node of the quotient graph.
+    """One stage: a node of the quotient graph, with its index in the plan's order of stages.
 
     Attributes
     ----------
-    number : int
-        Its index in the plan's order of stages.
-    device : str
-        Device of the stage.
     chunk : int
         Earlier passes of data through the devices; 0 without interleaving.
-    operators : int
-        Number of operators.
     weights_bytes : int
         Of the distinct weights that its operators read; chunks of a device share theirs.
     compute_ns, send_ns, receive_ns, time_ns : int
@@ -71,19 +65,13 @@ class PipelineDetails:
         values, and if `sequential`.
     schedule : {"gpipe", "1f1b"}
         Order of forward and backward passes, as in torch.
-    microbatches : int
-        Of the step.
     shown_microbatches : int
         Microbatches in `spans`, at most `microbatches`: enough to see the pipeline fill, work and
         empty, fewer for hundreds of stages, and 0 if there are too many passes to show.
     assumed : bool
         The problem asks for no pipeline: schedule and microbatches are chosen to show one.
-    backward : bool
-        There are backward passes.
-    step_ns : int
-        Duration of the step of all microbatches.
-    shown_ns : int
-        Duration of the shown microbatches: the end of the last of `spans`.
+    step_ns, shown_ns : int
+        Duration of the step of all microbatches, and of the shown ones.
     idle_shares : tuple of float
         Bubble of each rank, a share of `step_ns`.
     spans : tuple of Span
@@ -142,17 +130,9 @@ class PlanDetails:
 
 
 def plan_details(problem: PartitionProblem, plan: PartitionPlan) -> PlanDetails:
-    """Return the details of `plan`.
+    """Return the details of `plan`, feasible or not.
 
-    Parameters
-    ----------
-    plan : PartitionPlan
-        Need not be feasible.
-
-    Raises
-    ------
-    PartitionError
-        If the plan is not a total map from the operators to the devices.
+    Raises PartitionError if the plan is not a total map from the operators to the devices.
     """
     evaluation = evaluate(problem, plan)
     return PlanDetails(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -16,24 +17,20 @@ from solver.model.recomputation import recomputation_of
 
 @dataclass(slots=True)
 class Totals:
-    """The totals of some operators.
+    """The totals of some operators: times of both passes, and bytes sent between devices.
 
     Attributes
     ----------
     weights : dict of (str, str) to int
         Bytes of the weights that they read, by device and weight.
-    time_ns : int
-        Of their passes, forward and backward, on their devices.
-    sent_bytes : int
-        Of their values and gradients that are sent between devices.
-    stages : dict of int to int
+    stages : Counter
         Number of operators in each stage.
     """
 
     weights: dict[tuple[str, str], int] = field(default_factory=dict)
     time_ns: int = 0
     sent_bytes: int = 0
-    stages: dict[int, int] = field(default_factory=dict)
+    stages: Counter[int] = field(default_factory=Counter)
 
     @property
     def weights_bytes(self) -> int:
@@ -45,24 +42,14 @@ class Totals:
         self.weights.update(other.weights)
         self.time_ns += other.time_ns
         self.sent_bytes += other.sent_bytes
-        for stage, count in other.stages.items():
-            self.stages[stage] = self.stages.get(stage, 0) + count
+        self.stages.update(other.stages)
 
 
 class ModuleTotals:
     """The totals of every module and operator under a plan.
 
-    Those of the model itself are the evaluator's: weights and times of all devices, and
-    `transfer_bytes`.
-
-    Attributes
-    ----------
-    tree : ModuleTree
-        The modules of the problem.
-    of_operator : dict of str to Totals
-        By operator, in execution order.
-    of_module : dict of str to Totals
-        By the path of the module; the model itself is the empty path.
+    Those of the model itself, whose path is empty, are the evaluator's: weights and times of all
+    devices, and `transfer_bytes`. Operators are in execution order.
     """
 
     def __init__(self, evaluation: Evaluation, plan: PartitionPlan) -> None:
@@ -87,7 +74,7 @@ def _by_operator(evaluation: Evaluation, plan: PartitionPlan) -> dict[str, Total
             (device, key): problem.weights[key].held_bytes(problem.memory_model)
             for key in op.weights
         }
-        stages = {plan.stage_index[op.name]: 1}
+        stages = Counter([plan.stage_index[op.name]])
         found[op.name] = Totals(weights, times_ns[number], sent_bytes[number], stages)
     return found
 

@@ -21,14 +21,12 @@ _MOST_LEVELS: Final = 100
 
 @dataclass
 class Module:
-    """A module of a model.
+    """A module of a model, and its children by name, in the order of their first operators.
 
     Attributes
     ----------
     path : str
         Dotted, such as ``"layers.0.attn"``; empty for the model itself.
-    children : dict of str to Module
-        By name, in the order of their first operators.
     operators : list of str
         Those of its own ``forward``, outside its children.
     count : int
@@ -54,10 +52,7 @@ class Module:
 class ModuleTree:
     """The modules of a problem's operators.
 
-    Parameters
-    ----------
-    module_of : mapping of str to str
-        The module path of each operator, in execution order; empty if unknown.
+    `module_of` has the module path of each operator, in execution order; empty if unknown.
 
     Examples
     --------
@@ -201,13 +196,13 @@ def _follows(row: _Part, child: Module) -> bool:
 
 def _without_shared_words(parts: Iterable[_Part], within: Module | None = None) -> list[str]:
     """Return the name of each part, without the prefix that it shares with the previous one."""
-    said: list[str] = [] if within is None or not within.path else within.path.split(".")
-    start = len(said)
+    previous: list[str] = [] if within is None or not within.path else within.path.split(".")
+    start = len(previous)
     found = []
     for part in parts:
         words = part.path.split(".")
         shared = start
-        while shared < min(len(said), len(words) - 1) and said[shared] == words[shared]:
+        while shared < min(len(previous), len(words) - 1) and previous[shared] == words[shared]:
             shared += 1
         # A number needs the name of its list.
         while shared > start and words[shared].isdecimal():
@@ -218,7 +213,7 @@ def _without_shared_words(parts: Iterable[_Part], within: Module | None = None) 
         if part.inner is not None:
             text = f"part of {text}" + (f" ({part.inner})" if part.inner else "")
         found.append(text)
-        said = words[:-1]
+        previous = words[:-1]
     return found
 
 

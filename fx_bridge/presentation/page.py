@@ -25,7 +25,6 @@ from solver.model.plan import PartitionPlan
 from solver.model.problem import ObjectiveName
 from solver.model.quantities import counted, format_bytes, format_gap, format_ns, format_value
 
-_BARS: Final = ("compute", "send", "receive")
 _FACTS: Final[tuple[ObjectiveName, ...]] = ("bottleneck", "latency", "transfer", "devices")
 """Shown of every plan, after its objectives."""
 _MOST_LETTERS: Final = 300
@@ -33,17 +32,7 @@ _MOST_LETTERS: Final = 300
 
 
 class HandOver(NamedTuple):
-    """A plan as the settings of another program.
-
-    Attributes
-    ----------
-    program : str
-        Name of the program.
-    text : str
-        The settings, or the reason for which the program cannot run the plan.
-    fits : bool
-        The program can run the plan.
-    """
+    """The text of a plan's settings for a program or, unless it `fits`, the reason against it."""
 
     program: str
     text: str
@@ -58,20 +47,16 @@ def plan_page(
     command: str = "",
     hand_overs: Sequence[HandOver] = (),
 ) -> str:
-    """Return the page of a plan as HTML.
+    """Return the page of a plan, feasible or not, as HTML.
 
     Parameters
     ----------
-    result : SolveResult
-        Has a plan, feasible or not.
     title : str
         The name of the model.
     answer : str
         Lines on the purpose of the plan and its proof, in place of those of `result`.
     command : str
         The command line that made the plan.
-    hand_overs : sequence of HandOver
-        The plan as the settings of other programs.
     """
     assert result.plan is not None
     assert result.evaluation is not None
@@ -192,18 +177,20 @@ class _Page:
         share = f" ({usage.peak_memory_permille / 10:.1f} %)" if of else ""
         most_bytes = usage.capacity_bytes or max(e.memory_bytes for e in self._evaluation.usage)
         filled = min(100.0, 100 * usage.memory_bytes / max(most_bytes, 1))
-        times_ns = (usage.compute_ns, usage.send_ns, usage.receive_ns)
+        times_ns = {
+            "compute": usage.compute_ns,
+            "send": usage.send_ns,
+            "receive": usage.receive_ns,
+        }
         # With overlapping transfers the parts of a load add up to more than it.
         longest_ns = (e.compute_ns + e.send_ns + e.receive_ns for e in self._evaluation.usage)
         most_ns = max(*longest_ns, 1)
         bars = "".join(
             f'<i class="{name}" style="width:{100 * time_ns / most_ns:.1f}%"></i>'
-            for name, time_ns in zip(_BARS, times_ns, strict=True)
+            for name, time_ns in times_ns.items()
         )
         times = ", ".join(
-            f"{name} {format_ns(time_ns)}"
-            for name, time_ns in zip(_BARS, times_ns, strict=True)
-            if time_ns
+            f"{name} {format_ns(time_ns)}" for name, time_ns in times_ns.items() if time_ns
         )
         parts.append(
             f"<dl><dt>memory<dd>{format_bytes(usage.memory_bytes)}{of}{share}"

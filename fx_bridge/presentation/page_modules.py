@@ -27,17 +27,7 @@ _HEAD: Final = ("module", "device", "weights", "time", "sends", "operators")
 
 
 class ModuleView:
-    """The tiles and the tree of the modules of a plan.
-
-    Parameters
-    ----------
-    totals : ModuleTotals
-        The bytes, times and transfers of each module.
-    stages : sequence of Stage
-        Those of the plan.
-    device_numbers : mapping of str to int
-        Numbers that select the colours of devices.
-    """
+    """The tiles and the tree of the modules of a plan, coloured by the numbers of devices."""
 
     def __init__(
         self, totals: ModuleTotals, stages: Sequence[Stage], device_numbers: Mapping[str, int]
@@ -93,12 +83,12 @@ class ModuleView:
         """Return modules for tiles: lists, and divided modules that contain some, are opened."""
         chosen = list(root.children.values())
         while any(map(self._comes_apart, chosen)):
-            wider: list[Module] = []
+            opened: list[Module] = []
             for module in chosen:
-                wider += module.children.values() if self._comes_apart(module) else [module]
-            if len(wider) > _MOST_TILES:
+                opened += module.children.values() if self._comes_apart(module) else [module]
+            if len(opened) > _MOST_TILES:
                 break
-            chosen = wider
+            chosen = opened
         return chosen[:_MOST_TILES]
 
     def _comes_apart(self, module: Module) -> bool:

@@ -32,10 +32,7 @@ def form_of(path: str | os.PathLike[str]) -> Form:
 
     It is the plan for names without an ending, and for special files such as ``/dev/stdout``.
 
-    Raises
-    ------
-    PartitionError
-        If the ending is unknown.
+    Raises PartitionError if the ending is unknown.
 
     Examples
     --------
@@ -74,21 +71,9 @@ def plan_text(
 ) -> str:
     """Return the text of a file for the plan of an answer.
 
-    Parameters
-    ----------
-    result : SolveResult
-        With a plan. An infeasible one can be shown, but not saved as a plan.
-    form : str
-        The form of the file.
-    title, answer, command
-        For a page, as of :func:`fx_bridge.presentation.page.plan_page`.
-    hand_overs : callable
-        Returns the plan as the settings of other programs, for a page.
-
-    Raises
-    ------
-    PartitionError
-        If there is no plan.
+    An infeasible plan can be shown, but not saved as a plan. The arguments from `title` on are
+    those of :func:`fx_bridge.presentation.page.plan_page`, for a page; `hand_overs` is only called
+    for one. Raises PartitionError if there is no plan.
     """
     plan, evaluation = result.plan, result.evaluation
     if plan is None or evaluation is None or (form == "plan" and not evaluation.feasible):
@@ -127,10 +112,7 @@ def save_plan_as(
 ) -> None:
     """Write the plan of an answer to a file, in the form of its ending.
 
-    Raises
-    ------
-    PartitionError
-        If there is no plan, the ending is unknown, or the file cannot be written.
+    Raises PartitionError if there is no plan, the ending is unknown, or the file cannot be written.
     """
     form = form_of(path)
     write_text_atomically(path, plan_text(result, form, title=title, hand_overs=hand_overs))

@@ -15,16 +15,9 @@ from solver.model.problem import PartitionProblem
 
 
 class QuotientArc(NamedTuple):
-    """The values that one stage reads from another.
+    """The distinct values that one stage reads from another, and the gradients in training.
 
-    Attributes
-    ----------
-    source, target : int
-        Stages, by their numbers in ``PartitionPlan.stages``.
-    values : int
-        Distinct values that are read.
-    value_bytes, gradient_bytes : int
-        Of those values and, in training, of their gradients.
+    Stages have their numbers in ``PartitionPlan.stages``.
     """
 
     source: int
@@ -35,14 +28,9 @@ class QuotientArc(NamedTuple):
 
 
 class PositionTransfer(NamedTuple):
-    """The bytes sent from one position to another for each microbatch.
+    """The bytes of each microbatch sent between positions of the chain, gradients backwards.
 
-    Attributes
-    ----------
-    source, target : int or None
-        Positions of the chain; None is the staging memory of the host.
-    value_bytes, gradient_bytes : int
-        Forward and, in training, on the way back from `target` to `source`.
+    A position of None is the staging memory of the host.
     """
 
     source: int | None
@@ -57,10 +45,7 @@ def stage_arcs(problem: PartitionProblem, plan: PartitionPlan) -> tuple[Quotient
     Under any charging, an arc goes from the stage that makes a value to each that reads it;
     values of backward operators count too.
 
-    Raises
-    ------
-    PartitionError
-        If the plan is not a total map from the operators to the devices.
+    Raises PartitionError if the plan is not a total map from the operators to the devices.
     """
     layout = Layout(problem, plan)
     arrays, count = problem.arrays, layout.stage_count
@@ -88,10 +73,7 @@ def position_transfers(
     is sent from each position to the next. Unless they are staged through the host, the bytes add
     up to ``Evaluation.transfer_bytes``.
 
-    Raises
-    ------
-    PartitionError
-        If the plan is not a total map from the operators to the devices.
+    Raises PartitionError if the plan is not a total map from the operators to the devices.
     """
     layout = Layout(problem, plan)
     moves, arrays = stage_moves(problem, layout), problem.arrays

@@ -21,19 +21,11 @@ class Span(NamedTuple):
 
     Attributes
     ----------
-    rank : int
-        The process.
-    kind : {"compute", "send", "receive"}
-        The activity.
-    step : {"forward", "backward"}
-        The pass that it belongs to.
     position : int
         Of the chain: chunk * ranks + rank.
     other : int or None
         Position at the other end of a transfer; None for the staging memory of the host, and
         for computation.
-    microbatch : int
-        Numbered from 0.
     start_ns, end_ns : int
         From the start of the step.
     """

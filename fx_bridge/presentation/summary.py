@@ -28,15 +28,8 @@ STEP_HEADER: Final = ("step", "round", "from", "seconds", "incumbent", "bound")
 def summary(results: Sequence[SolveResult]) -> str:
     """Return the last of some answers to a problem, and the others in comparison.
 
-    Parameters
-    ----------
-    results : sequence of SolveResult
-        The plan of the last one is shown device by device, with the modules of each.
-
-    Returns
-    -------
-    str
-        Lines without a trailing newline.
+    The plan of the last one is shown device by device, with the modules of each. There is no
+    trailing newline.
     """
     *others, asked = results
     lines = [_sentence(asked), *_again(asked)]
@@ -55,15 +48,7 @@ def result_text(result: SolveResult) -> str:
 def steps_text(log: Sequence[StepRecord]) -> str:
     """Return a table of the times and gains of the steps of a search, with their total.
 
-    Parameters
-    ----------
-    log : sequence of StepRecord
-        The log of a result. With several objectives, the steps of each follow its name.
-
-    Returns
-    -------
-    str
-        Lines without a trailing newline.
+    With several objectives, the steps of each follow its name. There is no trailing newline.
 
     Examples
     --------

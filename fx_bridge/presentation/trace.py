@@ -17,6 +17,10 @@ _SAMPLES: Final = 500
 
 _KINDS: Final[tuple[SpanKind, ...]] = ("compute", "send", "receive")
 
+_SETTINGS: Final = (
+    *("schedule", "microbatches", "shown_microbatches", "assumed", "step_ns", "shown_ns"),
+)
+
 Event = dict[str, Any]
 
 _Lane = tuple[int, int, int]
@@ -24,15 +28,8 @@ _Lane = tuple[int, int, int]
 
 
 def pipeline_trace(details: PlanDetails) -> dict[str, Any]:
-    """Return one step of the plan as plain data for a JSON file.
+    """Return one step of the plan as plain data for a JSON file, with times in microseconds.
 
-    Returns
-    -------
-    dict
-        ``traceEvents`` and settings. Times are in microseconds, as the format requires.
-
-    Notes
-    -----
     The counter is the memory that the evaluator charges while a device works on each microbatch:
     operators are equally spaced in a pass, in reverse order in backward passes. Between passes the
     counter keeps its last value.
@@ -43,14 +40,7 @@ def pipeline_trace(details: PlanDetails) -> dict[str, Any]:
     return {
         "traceEvents": events,
         "displayTimeUnit": "ns",
-        "otherData": {
-            "schedule": pipeline.schedule,
-            "microbatches": pipeline.microbatches,
-            "shown_microbatches": pipeline.shown_microbatches,
-            "assumed": pipeline.assumed,
-            "step_ns": pipeline.step_ns,
-            "shown_ns": pipeline.shown_ns,
-        },
+        "otherData": {name: getattr(pipeline, name) for name in _SETTINGS},
     }
 
 
@@ -131,13 +121,12 @@ def _counters(details: PlanDetails) -> Iterable[Event]:
     computed = [span for span in pipeline.spans if span.kind == "compute"]
     most = max(1, _SAMPLES * len(pipeline.devices) // max(1, len(computed)))
     samples: dict[int, tuple[int, ...]] = {}
-    for device in pipeline.devices:
-        entry, first = devices[device], 0
-        for stage in details.stages:
-            if stage.device == device:
-                end = first + stage.operators
-                samples[stage.number] = thinned(entry.timeline_bytes[first:end], most)
-                first = end
+    first_of = dict.fromkeys(devices, 0)
+    for stage in details.stages:
+        first = first_of[stage.device]
+        first_of[stage.device] = end = first + stage.operators
+        held = devices[stage.device].timeline_bytes[first:end]
+        samples[stage.number] = thinned(held, most)
     for span in computed:
         number = pipeline.stage_of_position[span.position]
         if number is None:

@@ -66,23 +66,23 @@ def test_all_know_what_all_say(launcher):
 
 
 @pytest.mark.parametrize(
-    ("problems", "said"),
+    ("problems", "messages"),
     [
-        (["a", "a", "a"], [("a",), (), ()]),
-        ([None, "b", None], [(), ("rank 1: b",), ()]),
-        ([None, "b", "b"], [(), ("rank 1: b",), ()]),
-        (["c", "b", "c"], [("rank 0: c",), ("rank 1: b",), ()]),
+        (["a", "a", "a"], ["a", None, None]),
+        ([None, "b", None], [None, "rank 1: b", None]),
+        ([None, "b", "b"], [None, "rank 1: b", None]),
+        (["c", "b", "c"], ["rank 0: c", "rank 1: b", None]),
     ],
 )
-def test_every_problem_is_said_once_and_ends_all(launcher, problems, said):
+def test_every_problem_is_reported_once_and_ends_all(launcher, problems, messages):
     found = in_parallel(3, lambda agreement: agreement.agree(problems[agreement.launch.rank]))
     assert all(isinstance(error, RefusedError) for error in found)
-    assert [error.said for error in found] == said
+    assert [error.message for error in found] == messages
 
 
-def test_one_is_the_first_to_say_something(launcher):
+def test_one_is_the_first_to_report(launcher):
     def asked(agreement):
-        first = agreement.is_first_to_say()
+        first = agreement.is_first_to_report()
         agreement.exchange("asked", True)
         return first
 
