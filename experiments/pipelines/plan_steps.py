@@ -151,7 +151,9 @@ class PlanSteps:
             before = [(p, p.detach().clone()) for p in parameters if self.training]
             self.step()
             if before:
-                torch.optim.AdamW(parameters, foreach=False).step()
+                # The name keeps its moments in memory for the second step.
+                optimizer = torch.optim.AdamW(parameters, foreach=False)
+                optimizer.step()
             self._forget_gradients()
             gc.collect()
             record.begin("step")

@@ -1,10 +1,8 @@
 """The interfaces between neighbouring positions of a pipeline.
 
-``torch.distributed.pipelining`` runs chains: only neighbours communicate. A plan of P devices and V
-chunks is a chain of V x P positions, where position p is chunk p // P of device p mod P, as
-``ScheduleInterleaved1F1B`` numbers its stages. A value made at one position and read at a later one
-passes through all positions between them, like a register that is live there (a *liveness relay*).
-A position without operators only relays values.
+``torch.distributed.pipelining`` runs chains, so a value passes through all positions between its
+source and its last reader, like a live register (a *liveness relay*). Position p is chunk p // P of
+device p mod P, as in ``ScheduleInterleaved1F1B``; see ``docs/pipelines.md``, "The chain".
 """
 
 from __future__ import annotations
@@ -29,8 +27,6 @@ class PipelinePosition:
         From 0 to chunks x devices - 1.
     rank : int
         Of the process that runs it: the index of `device` in the order of the devices.
-    device : str
-        Of the plan.
     chunk : int
         Earlier passes of data through the devices; 0 without interleaving.
     stage : str or None
@@ -124,7 +120,7 @@ class StageInterfaces:
 def stage_interfaces(
     graph: StageGraph, plan: PartitionPlan, returned_weights: Mapping[str, str] | None = None
 ) -> StageInterfaces:
-    """Return the values sent along the chain of positions of a split.
+    """Return the values sent along the chain of positions of a split, graph inputs excluded.
 
     Parameters
     ----------
@@ -141,10 +137,6 @@ def stage_interfaces(
     ------
     PartitionError
         If a value that is not a tensor would be sent, or the plan has no devices.
-
-    Notes
-    -----
-    Graph inputs are not sent: the caller gives the batch to every rank.
 
     Examples
     --------

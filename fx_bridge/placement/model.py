@@ -198,30 +198,19 @@ def place(
 
     Notes
     -----
-    *Weights.* The model was captured on one device, its *home*: that of its parameters. Weights
-    and values that the model has at home are on the stage's device; where the graph names the home
-    (``torch.arange(8, device="cpu")``), the stage names its own device. Tensors that the model has
-    elsewhere, such as lengths that a kernel wants on the host, stay there. Buffers that several
-    devices read are copied: a written one has all of its readers in one stage.
+    ``docs/placement.md`` has the devices of all tensors, the order of transfers, and streaming.
 
-    *Synchronisation.* One thread issues all work. Kernels on accelerators and copies to them are
-    asynchronous, so independent stages run at the same time on different accelerators, and stages
-    on the host beside them; a copy waits for earlier work on the current streams of both devices.
-    The host waits for values that it reads itself: inputs of stages on ``"cpu"``, and results
-    returned there. A copy from the host to an accelerator is asynchronous only from pinned memory;
-    do not overwrite such an input before the accelerator has read it. Plan devices mapped to one
-    device run one after the other.
+    The model's *home* is the device of its parameters at the capture. Tensors that the model has
+    elsewhere, such as lengths on the host, stay there. Buffers that several devices read are
+    copied: a written one has all of its readers in one stage.
 
-    *Streaming.* Streamed tensors are the parameters, buffers and constants that only streamed
-    stages read on a device, unless a stage writes them or the model returns them unchanged: a cache
-    stays on its device, and so does a tied weight that another stage has there. Host memory is
-    authoritative: a slot is loaded again if a weight was written after it was loaded. A call that
-    would record gradients is refused, and so are ``.half()`` and copies of the placed model.
+    One thread issues all work; kernels on accelerators and copies to them are asynchronous. A copy
+    from the host is asynchronous only from pinned memory: do not overwrite such an input before the
+    accelerator has read it. Plan devices mapped to one device run one after the other.
 
-    *Results.* An input that a stage writes in place (a cache) is written back to the caller's
-    tensor at the end of the call, except on the meta device. Results sent to another device are
-    copies; others may share memory with inputs and weights. Random numbers come from the generator
-    of each stage's device: on a single device they are those of the model.
+    An input that a stage writes in place (a cache) is written back to the caller's tensor at the
+    end of the call, except on the meta device. Results sent to another device are copies; others
+    may share memory with inputs and weights.
 
     Examples
     --------

@@ -60,13 +60,12 @@ def _memory_chart(
         f'<path d="M0 {_HEIGHT}{steps}V{_HEIGHT}Z"/>',
         f'<path class="base" d="M0 {_HEIGHT}v-{base:.1f}h{len(held)}v{base:.1f}Z"/>',
     ]
+    capacity = "no limit"
     if entry.capacity_bytes is not None:
         y = _HEIGHT - entry.capacity_bytes / top * _HEIGHT
         parts.append(f'<line x1="0" x2="{len(held)}" y1="{y:.1f}" y2="{y:.1f}"/>')
-    parts += _tips(entry, len(held), min(80, _MOST_TIPS // charts))
-    capacity = "no limit"
-    if entry.capacity_bytes is not None:
         capacity = f"of {format_bytes(entry.capacity_bytes)}"
+    parts += _tips(entry, len(held), min(80, _MOST_TIPS // charts))
     rows: list[tuple[str, ...]] = [
         (escaped(name), kind, format_bytes(size_bytes))
         for name, kind, size_bytes in alive[:_MOST_ALIVE]
