@@ -61,12 +61,6 @@ def compile_backend(
         Refuse calls of a model of which dynamo leaves a part out of its graphs, instead of
         warning once.
 
-    Returns
-    -------
-    CompileBackend
-        For ``torch.compile``; ``results`` lists a :class:`~fx_bridge.partition.PartitionResult` for
-        each graph.
-
     Raises
     ------
     PartitionError
@@ -78,19 +72,15 @@ def compile_backend(
     -----
     UserWarning
         Once for each backend, in the call in which dynamo leaves a part of the model out of its
-        graphs, with dynamo's reason. At a graph break, the code between two graphs is left out; if
-        dynamo skips a function (recurrent layers, loops with a break inside, too many
-        recompilations), all code of the function itself. That code runs as Python, unplanned.
+        graphs (``docs/splitting.md``), with dynamo's reason. That part runs as Python, unplanned.
 
     Notes
     -----
     Dynamo makes a graph for each part of the model between graph breaks, and new ones when sizes
-    change; each is planned on all `devices`, as if it were alone there. A backend is not called
-    without a graph, so this one listens to dynamo's attempts to compile for it, through methods of
-    torch 2.13 that are no public interface. Compilation that the user switches off
-    (``torch.compiler.set_stance("force_eager")``) is no attempt. The split runs on the model's
-    device: the caller places its stages. Autograd works through it, and parameters are shared, so
-    it sees an optimiser's updates.
+    change; each is planned on all `devices`. The backend learns of omitted code through methods of
+    torch 2.13 that are no public interface. The split runs on the model's device: the caller places
+    its stages. Autograd works through it, and parameters are shared, so it sees an optimiser's
+    updates.
 
     Examples
     --------
