@@ -1,12 +1,12 @@
-"""The least bottleneck of all chains of ideals, by searching for the least ceiling with a plan.
+"""The least bottleneck of all chains of ideals, by a search for the least ceiling with a plan.
 
-All stages below a ceiling are listed once (:mod:`solver.dp.stage_list`). Whether those below
-a smaller ceiling make a plan takes a pass over the list, so the least ceiling is found by bisection
-over the loads in it: each pass either proves that there is no plan, or finds one, whose bottleneck
-is often lower than asked for.
+All stages below a ceiling are listed once (:mod:`solver.dp.stage_list`). A pass over the list
+decides if the stages below a smaller ceiling make a plan, so the least ceiling is found by
+bisection over the loads in it: each pass either proves that there is no plan, or finds one, with a
+bottleneck often lower than asked for.
 
 The first ceilings are just above the mean load, where very few ideals can be borders between
-stages; then comes the bottleneck of a plan that a heuristic finds.
+stages; then comes the bottleneck of a plan of a heuristic.
 """
 
 from __future__ import annotations
@@ -20,32 +20,33 @@ import numpy as np
 
 from solver.dp.readers import Readers
 from solver.dp.set_bits import SetBits, Words
+from solver.dp.stage_chains import Stage
 from solver.dp.stage_list import Families, StageList, StageLister, TooManyStages
-from solver.dp.sweep import GaveUp, Solution, Stage
+from solver.dp.sweep import GaveUp, Solution
 from solver.model.arrays import Bools
 from solver.presolve.device_kinds import DeviceSets
 from solver.stages.costs import StageCosts
 from solver.stages.in_flight import in_flight
 from solver.stages.viable_sets import ViableSets
 
-_NEAR = (1.01, 1.02, 1.04, 1.08)
+_CEILINGS = (1.01, 1.02, 1.04, 1.08)
 """Ceilings to try before a plan is known, as multiples of a lower bound."""
 _MANY_IDEALS = 4_000
 _FEW_STAGES = 50_000
-"""These are listed in some tenths of a second."""
+"""Stages that are listed in some tenths of a second."""
 _CLOSE = 0.99
-"""A step that rules out less than the rest of this is not worth a list of its own."""
+"""Ratio of two ceilings above which the lower one is not worth a list of its own."""
 _FAR = 3.0
-"""With many ideals, and a plan so far above the bound, it pays to search longer for one."""
+"""With many ideals, ratio of a plan to the bound above which a longer search for one pays."""
 _MOST_STAGES = 24_000_000
-"""Stages in a list; each takes some sixteen bytes, and twice that for a while."""
+"""Most stages in a list; each takes some sixteen bytes, and twice that for a while."""
 _MOST_ENTRIES = 1 << 24
-"""Sets of devices times ideals that are looked at together."""
+"""Most sets of devices times ideals in one array."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Found:
-    """A plan has this value; the stages that it was found among, and the ideals behind them."""
+    """The value of a plan, the stages it was found among, and the ideals that these can reach."""
 
     value: int
     stages: StageList
@@ -67,7 +68,7 @@ class BottleneckSearch:
     capacity : sequence of float
         The most bytes on a device of each kind.
     spend : callable
-        Told how many pairs of ideals are looked at; raises to stop.
+        Called with the number of pairs of ideals examined; raises to stop.
 
     Attributes
     ----------
@@ -104,22 +105,22 @@ class BottleneckSearch:
     def minimise(self) -> Solution | None:
         """Return the best plan, or None if there is none at all.
 
-        Without stages if the incumbent is the best plan.
+        It has no stages if the incumbent is the best plan.
 
         Raises
         ------
         GaveUp
-            If there is more to look at than the limits allow.
+            If the search exceeds its limits.
         """
         total_ns = float(self.costs.ideals.work_ns[-1])
         most_speed = float(self._viable.speed[self._bits.usable].max())
         least = max(total_ns / most_speed, float(self.costs.largest_unit_ns))
-        # Floats of ratios are not exact: give it away rather than claim too much.
+        # Ratios are inexact floats: round the bound down.
         self.refuted = math.ceil(least * (1 - 1e-9)) - 1
         if len(self.costs.ideals) == 1:
             self.best = Solution({"bottleneck": 0}, ())
             return self.best
-        for factor in _NEAR if least > 0 else ():
+        for factor in _CEILINGS if least > 0 else ():
             if self._settle(int(least * factor)):
                 return self.best
         known = self._incumbent()
@@ -129,14 +130,14 @@ class BottleneckSearch:
             return self.best if self._settle(self.costs.most_load_ns) else None
         if self._find_with_few_stages(known - 1) or self._settle(known - 1):
             return self.best
-        # No plan is better than the incumbent, whose stages are known elsewhere.
+        # No plan is better than the incumbent, which the caller has.
         return Solution({"bottleneck": known}, ())
 
     def _find_with_few_stages(self, ceiling: int) -> bool:
-        """Rule out what takes few stages to do so, by bisection, or find the best plan.
+        """Refute ceilings that need short lists, by bisection, or find the best plan.
 
-        Above the optimum of what is at the end of the graph nearly all stages are listed, and below
-        it nearly none.
+        Above the optimum nearly all stages at the end of the graph are listed, and below it nearly
+        none.
         """
         lower = ceiling
         while self.refuted < lower:
@@ -190,8 +191,8 @@ class BottleneckSearch:
             while better is None:
                 open_ns = stages.load_ns[stages.load_ns > self.refuted]
                 middle = ceiling
-                # Often the first plan is best, which one pass shows; and one of them has to, for
-                # loads that a lower ceiling raised are not among those of the list.
+                # Often the first plan is best, which a pass at the ceiling shows. One such pass is
+                # needed: loads that a lower ceiling raised are not among those of the list.
                 if len(open_ns) and not highest:
                     middle = int(np.partition(open_ns, len(open_ns) // 2)[len(open_ns) // 2])
                 highest = False
@@ -210,12 +211,12 @@ class BottleneckSearch:
         return families
 
     def _explored(self, stages: StageList, families: Families, ceiling: int) -> _Found | None:
-        """Look for a plan of the stages; where it counts too few sends, count more in all.
+        """Find a plan of the stages; if it counts too few sends, count more of them everywhere.
 
         Returns
         -------
         _Found or None
-            None if the stages, all that plans of at most `ceiling` can have, make none.
+            None if the stages, a superset of those of plans of at most `ceiling`, make no plan.
         """
         while True:
             chosen = self._walk(families, stages)

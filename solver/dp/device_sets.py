@@ -1,4 +1,4 @@
-"""Sets of devices that run the rest of an order: how they grow, and which are of use."""
+"""States of programs over an order: the sets of devices that can run its rest."""
 
 from __future__ import annotations
 
@@ -21,17 +21,15 @@ from solver.presolve.instance import Instance
 from solver.stages.viable_sets import Borders, ViableSets
 
 _MOST_STATES = 1024
-"""Sets of devices to tell apart; beyond that, the device order is taken from a few fixed ones."""
+"""Most sets of devices in an exact state space; with more, a few device orders are tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """The sets of devices that a suffix can use, and how one grows by a device.
+    """The sets of devices that a suffix can use, and their growth by a device.
 
     Attributes
     ----------
-    kinds : tuple of DeviceKind
-        Of the devices.
     sets : DeviceSets
         All of them, or only those of the last devices of one order.
     """
@@ -45,12 +43,12 @@ class Moves:
         return int((self.sets.rest >= 0).sum())
 
     def stretched(self, permille: int) -> Moves:
-        """Return the same moves on devices of other capacities."""
+        """Return the same moves on devices of scaled capacities."""
         return replace(self, kinds=tuple(kind.stretched(permille) for kind in self.kinds))
 
 
 def are_few(units: Instance) -> bool:
-    """Whether the sets of devices are so few that a chain tells them all apart."""
+    """Return True if the exact state space is small enough."""
     most = most_devices(units.problem)
     kinds = interchangeable_kinds(units)
     return math.prod(min(len(kind.devices), most) + 1 for kind in kinds) <= _MOST_STATES
@@ -71,7 +69,7 @@ def device_moves(units: Instance) -> list[Moves]:
 
 
 def order_moves(units: Instance, order: Sequence[str]) -> Moves:
-    """Return the moves of one device order, with the devices that it lacks before it."""
+    """Return the moves of one device order, extended at its front by the missing devices."""
     kinds = interchangeable_kinds(units)
     kind_of = {name: number for number, kind in enumerate(kinds) for name in kind.names}
     missing = [name for name in kind_of if name not in order]
@@ -88,14 +86,14 @@ def _device_orders(kinds: tuple[DeviceKind, ...], counts: Sequence[int]) -> list
 
 
 class ViableStates:
-    """Which sets of devices can run the rest of an order in a plan below a ceiling.
+    """The sets of devices that can run the rest of an order in a plan below a ceiling.
 
     Parameters
     ----------
     units : Instance
         In the order.
     ceiling_ns : int or None
-        Only plans whose bottleneck is at most this.
+        The largest bottleneck.
     """
 
     def __init__(self, units: Instance, moves: Moves, ceiling_ns: int | None) -> None:
@@ -119,7 +117,7 @@ class ViableStates:
         self._unit_at = {place: unit for unit, place in enumerate(first)}
 
     def states(self, start: int) -> Bools:
-        """Return which states can run all from `start` on, where a unit starts."""
+        """Return, by state, True if it can run all from `start` on, the first place of a unit."""
         unit = self._unit_at[start]
         border = self._borders.part(slice(unit, unit + 1))
         viable: Bools = self._viable.can(border, self._ceiling_ns)[:, 0]

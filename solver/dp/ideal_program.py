@@ -6,54 +6,53 @@ Device Placement of DNN Graph Operators", NeurIPS 2020, sections 4 and 5.
 **Why it is exact.** The stages of a feasible plan are in an order in which no forward edge
 leads back. So the units of the first i stages, for every i, are an ideal I_i: they contain all
 predecessors of their members. Conversely a chain of ideals {} = I_0 < ... < I_m = all units,
-with a device for each step that no other step has, is a feasible plan as far as order goes. What a
-stage costs is a function of its units S = I_{i+1} - I_i, its device, and the number of stages
-after it:
+with distinct devices for its steps, is a feasible plan as far as order goes. The cost of a stage
+is a function of its units S = I_{i+1} - I_i, its device, and the number of stages after it:
 
 * *Compute, pins, weights, saved storages, memory*: of S and the device alone
-  (:func:`solver.evaluation.evaluate.stage_memory_bytes`); under 1F1B also of how many stages
-  follow, which is known because the program builds suffixes of a plan.
+  (:func:`solver.evaluation.evaluate.stage_memory_bytes`); under 1F1B also of the number of later
+  stages, which is known because the program builds suffixes of a plan.
 * *Receives*, and bytes transferred: a device receives every value that S reads and others
   produce, once. *Sends* under host-staged charging: every value that S produces and others read,
   once. Edges of a backward pass fit: they lead anywhere, but only S counts.
 * *Sends* under peer-to-peer charging: one for each *device* that reads. With one reading unit
-  outside the producer that is one or none, again a function of S. With more it depends on how
-  the readers are divided, which is not a function of S or of the ideals before or after it: two
-  plans with the same S may differ in it. The program then counts one send, or as many as any
-  plan below the ceiling has (:mod:`solver.dp.readers`), which are too few at most, so its
+  outside the producer that is one or none, again a function of S. With more it depends on the
+  division of the readers, which is not a function of S or of the ideals before or after it: two
+  plans with the same S may differ in it. The program then counts one send, or the least number
+  in any plan below the ceiling (:mod:`solver.dp.readers`). Neither counts too many, so the
   optimum is a lower bound; it claims optimality only if a plan turns out to cost no more.
-* *Relayed* values: a stage receives what I makes and what is outside I reads, or what I makes and
-  the graph returns; it sends the same of J, and the last stage sends nothing. These are functions
-  of I and of J.
+* *Relayed* values: a stage receives the values made in I and read outside I, or made in I and
+  returned by the graph; it sends the same of J, and the last stage sends nothing. These are
+  functions of I and of J.
 
 So ``best[s, I]``, the best value of running all outside I on exactly the devices s, is the best
 over J and over the device taken from s of the cost of J - I joined with ``best[s', J]``: added
 (``transfer``, ``devices``) or the larger of both (``bottleneck``, ``peak_memory``). Both are
 monotone in the rest, and so is the pair (sum, largest) in lexicographic order: a rest with a
 smaller sum is better, and with equal sums a smaller largest is no worse. The largest *before* a sum
-is not (two rests may tie under the maximum of what is before), so a tuple is solved in sweeps: each
-``bottleneck`` or ``peak_memory`` becomes a limit on every stage of the later sweeps.
+is not (two rests may tie under the maximum of the stages before), so a tuple is solved in sweeps:
+each ``bottleneck`` or ``peak_memory`` becomes a limit on every stage of the later sweeps.
 
-Where each unit reads from the one before, so does each stage, and ``latency`` is the sum of all
+If each unit reads from the one before, so does each stage, and ``latency`` is the sum of all
 loads. There a value that several devices read is charged twice to each of them, and no send is
-unknown. Of other graphs ``latency`` is not a sum or maximum over stages, which run in parallel.
-Devices are told apart by kind only: links between pairs of devices make costs depend on two
-devices. Both are declined.
+unknown. For other graphs ``latency`` is not a sum or maximum over stages, which run in parallel;
+and links between pairs of devices make a cost depend on two devices, where the program
+distinguishes kinds of devices only. Both are declined.
 
-**Several chunks** are one program for every choice of what the rounds through the devices run in
-all (:mod:`solver.dp.interleaved`, with the proof). Only ``bottleneck`` with the memory model
-``weights`` is done; everything else is declined.
+**Several chunks** take one program for each choice of the units run by each round through the
+devices (:mod:`solver.dp.interleaved`, with the proof). This covers only ``bottleneck`` with the
+memory model ``weights``; everything else is declined.
 
-**What makes it fast.** Units that some best plan keeps together are merged first
+**Speed.** Units that some best plan keeps together are merged first
 (:mod:`solver.presolve.dominance`, :func:`solver.stages.blocks.collapse_units`), which removes
-most ideals of some graphs: every dangling output doubles their number. Of ideals that differ by
-exchanges of identical chains one is regarded (:mod:`solver.stages.repeated_chains`). Costs of all
-pairs of ideals in a block are one matrix product (:mod:`solver.stages.pair_sums`). The stages
-below a ceiling on the load are few, and the same for all sets of devices: for the bottleneck they
-are listed once, and each set is a bit (:mod:`solver.dp.stage_list`, :mod:`solver.dp.bottleneck`).
-For the peak memory of weights, each set keeps its farthest ideals (:mod:`solver.dp.least_peak`).
-Other objectives take a sweep for each set (:mod:`solver.dp.sweep`), in which limits leave few
-ideals where it can end.
+most ideals of some graphs: every dangling output doubles their number. Ideals that differ by
+exchanges of identical chains have one representative (:mod:`solver.stages.repeated_chains`). Costs
+of all pairs of ideals in a block are one matrix product (:mod:`solver.stages.pair_sums`). The
+stages below a ceiling on the load are few, and the same for all sets of devices: for the bottleneck
+they are listed once, and each set is a bit (:mod:`solver.dp.stage_list`,
+:mod:`solver.dp.bottleneck`). For the peak memory of weights, each set keeps its farthest ideals
+(:mod:`solver.dp.least_peak`). Other objectives take a sweep for each set (:mod:`solver.dp.sweep`),
+in which limits leave few ideals where it can end.
 """
 
 from __future__ import annotations
@@ -67,6 +66,7 @@ from solver.dp.interleaved import MOST_IDEALS as _MOST_INTERLEAVED
 from solver.dp.interleaved import InterleavedSearch
 from solver.dp.least_peak import memory_grows
 from solver.dp.objectives import Minimiser
+from solver.dp.stage_chains import Stage
 from solver.dp.sweep import GaveUp, Solution
 from solver.evaluation.evaluate import Evaluation, evaluate
 from solver.evaluation.result import SolveStatus
@@ -80,7 +80,7 @@ from solver.presolve.instance import Instance, condense
 from solver.presolve.transfers import Transfers
 from solver.stages.blocks import Blocks, collapse_units
 from solver.stages.costs import StageCosts
-from solver.stages.ideals import list_ideals
+from solver.stages.ideals import Ideals, list_ideals
 from solver.stages.repeated_chains import RepeatedChains, identical_chains
 
 MOST_IDEALS = 40_000
@@ -88,35 +88,35 @@ MOST_SETS = 1_024
 _MOST_PAIRS = 3_000_000_000
 _CHAIN_LIMIT_S = 5.0
 _FEW_IDEALS = 2_000
-_MANY_IDEALS = MOST_IDEALS
+
 _INTERLEAVED = {2: (60, 250), 3: (20, 30)}
-"""By chunks, the ideals that count as few: with any transfers, and with cheap ones."""
+"""By chunks, the most ideals that count as few: with any transfers, and with cheap ones."""
 _CHEAP_TRANSFERS = 0.5
-"""Ratio of all transfer times to all work up to which many ideals are few enough."""
+"""Ratio of all transfer times to all work up to which transfers are cheap."""
 _MOST_ENTRIES = 16_000_000
-"""Most ideals times blocks: the costs take some twenty bytes for each."""
+"""Most ideals times blocks; the costs take some twenty bytes for each."""
 
 
 Improve = Callable[[Instance, Sequence[PartitionPlan], Clock], PartitionPlan | None]
-"""Makes a better plan of some plans of units; None if it finds none."""
+"""Improves some plans of units; None if it finds no better one."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdealAnswer:
-    """What the program says of a problem.
+    """Outcome of the program.
 
     Attributes
     ----------
     status : SolveStatus
-        OPTIMAL or INFEASIBLE; UNKNOWN with a reason where it declines or gives up, with a bound on
-        the bottleneck if it got that far; FEASIBLE with a bound where it found a plan by then, or
-        the relaxation that it solved is not tight.
+        OPTIMAL or INFEASIBLE; UNKNOWN with a reason if it declines or gives up, with a bound on the
+        bottleneck if it got that far; FEASIBLE with a bound if it found a plan by then, or the
+        relaxation that it solved is not tight.
     plan : PartitionPlan or None
         A feasible one.
     objective_bounds : tuple of int, or None
-        Of the objectives that it minimised, in their order.
+        Bounds of the objectives that it minimised, in their order.
     reason : str
-        Why there is no plan, or empty.
+        Reason for a missing plan, or empty.
     """
 
     status: SolveStatus
@@ -133,9 +133,9 @@ def solve_ideals(
     Parameters
     ----------
     clock : Clock
-        The program has limits of work besides, so that it ends without one as well.
+        Limit of time. Limits of work end the program without one as well.
     improve : callable, optional
-        Is asked for a better plan, where that saves more than it takes.
+        Heuristic for a better plan, called where that saves more time than it takes.
     """
     try:
         return _solve(problem, clock, improve)
@@ -144,12 +144,12 @@ def solve_ideals(
 
 
 def can_win(problem: PartitionProblem) -> bool:
-    """Return whether :func:`solve_ideals` will likely prove the optimum in about a second.
+    """Return True if :func:`solve_ideals` will likely prove the optimum in about a second.
 
-    Takes milliseconds: it lists ideals and gives up as soon as there are too many. Few are
-    always good. With more, the ceiling on the load has to leave few places for a set of devices
-    to end at, which it does if the optimum is near the mean load: if transfers are cheap. With
-    several chunks on a device the proof may take some seconds.
+    Takes milliseconds: it lists ideals and stops as soon as there are too many. Few ideals always
+    suffice. With more, the ceiling on the load has to leave few ideals where a set of devices can
+    end, which it does if the optimum is near the mean load: if transfers are cheap. With several
+    chunks on a device the proof may take some seconds.
     """
     if why_declined(problem) is not None:
         return False
@@ -160,11 +160,11 @@ def can_win(problem: PartitionProblem) -> bool:
     blocks = collapse_units(units, forget_weights=problem.memory_model == "weights")
     most = _FEW_IDEALS
     if problem.objective == ("peak_memory",) and memory_grows(problem):
-        most = _MANY_IDEALS
+        most = MOST_IDEALS
     elif problem.objective == ("bottleneck",):
         work_ns = int(units.fastest_ns.sum())
         moved_ns = sum(units.transfers.most_ns)
-        most = _MANY_IDEALS if moved_ns <= _CHEAP_TRANSFERS * work_ns else _MANY_IDEALS // 2
+        most = MOST_IDEALS if moved_ns <= _CHEAP_TRANSFERS * work_ns else MOST_IDEALS // 2
         if problem.chunks_per_device > 1:
             few, many = _INTERLEAVED.get(problem.chunks_per_device, (0, 0))
             most = many if moved_ns <= _CHEAP_TRANSFERS * work_ns else few
@@ -179,14 +179,14 @@ def why_declined(
     *,
     with_links: bool = True,
 ) -> str | None:
-    """Return in words what of `problem` the program does not do, or None.
+    """Return the reason in words for which the program declines `problem`, or None.
 
     Parameters
     ----------
     objective : tuple of str, optional
-        In place of that of the problem.
+        Replaces the objective of the problem.
     with_links : bool
-        Whether links count.
+        Decline links that depend on pairs of devices, and relays between chunks.
     """
     objective = problem.objective if objective is None else objective
     if is_hand_made(problem):
@@ -211,7 +211,7 @@ def why_declined(
 
 
 def _is_summed(units: Instance) -> bool:
-    """Return whether each objective is a sum or maximum over stages."""
+    """Return True if each objective is a sum or maximum over stages."""
     return "latency" not in units.problem.objective or units.is_chain
 
 
@@ -233,8 +233,8 @@ def _solve(problem: PartitionProblem, clock: Clock, improve: Improve | None) -> 
     whole = collapse_units(units, forget_weights=False)
     if problem.memory_model != "weights":
         return _solve_blocks(units, kinds, whole, known, clock)
-    # Without the weights of units that cost nothing else there are far fewer ideals, and it seldom
-    # matters where these go. If it does, the same is done with them.
+    # Ignoring the weights of units without other costs leaves far fewer ideals, and seldom changes
+    # the answer. If it does, solve again with them.
     blocks = collapse_units(units, forget_weights=True)
     relaxed = _solve_blocks(units, kinds, blocks, known, clock)
     if not blocks.weightless or relaxed.status in (SolveStatus.OPTIMAL, SolveStatus.INFEASIBLE):
@@ -257,8 +257,8 @@ def _solve_blocks(
 ) -> IdealAnswer:
     """Solve the problem on blocks.
 
-    UNKNOWN if it gives up, or if it forgets weights and its plan does not fit with them; FEASIBLE
-    if the plan costs more than the relaxation says.
+    UNKNOWN if it gives up, or if it ignores weights and its plan does not fit with them; FEASIBLE
+    if the plan costs more than the relaxation.
     """
     problem = units.problem
     most = MOST_IDEALS if problem.chunks_per_device == 1 else _MOST_INTERLEAVED
@@ -288,7 +288,7 @@ def _solve_blocks(
 
 
 def _stopped(minimiser: Minimiser, chains: RepeatedChains, reason: str) -> IdealAnswer:
-    """Return what is known when the search is stopped: a bound, perhaps a plan."""
+    """Return the bound, and perhaps a plan, of a search that was stopped."""
     search = minimiser.search
     if search is None or minimiser.problem.objective[0] != "bottleneck":
         return IdealAnswer(SolveStatus.UNKNOWN, reason=reason)
@@ -316,7 +316,7 @@ def _interleave(search: InterleavedSearch, known: _Known) -> IdealAnswer:
 def _judge(
     problem: PartitionProblem, plan: PartitionPlan, known: _Known, values: tuple[int, ...]
 ) -> IdealAnswer:
-    """Compare plans with the optimum of what was solved: its own one, and one known before."""
+    """Compare the new plan, and the one known before, with the optimum of the relaxation."""
     best: Evaluation | None = None
     for candidate in [plan] if known.plan is None else [plan, known.plan]:
         evaluation = evaluate(problem, candidate)
@@ -334,7 +334,7 @@ def _judge(
 
 
 class _Known:
-    """The best plan that heuristics find, once they are asked."""
+    """The best plan of the heuristics, which run when first asked."""
 
     def __init__(self, units: Instance, clock: Clock, improve: Improve | None) -> None:
         self._units, self._clock, self._improve = units, clock, improve
@@ -343,7 +343,7 @@ class _Known:
         self._bottleneck_ns: int | None = None
 
     def bottleneck_ns(self, *, thorough: bool = False) -> int | None:
-        """Return the bottleneck of the plan; a relaxation's optimum is no larger either.
+        """Return the bottleneck of the plan, an upper bound for any relaxation.
 
         Parameters
         ----------
@@ -373,14 +373,25 @@ class _Known:
 
 
 def _plan(costs: StageCosts, solution: Solution, chains: RepeatedChains) -> PartitionPlan:
-    blocks = costs.blocks
-    free = [[device.name for device in kind.devices] for kind in costs.kinds]
-    order = [free[stage.kind].pop(0) for stage in solution.stages]
+    return plan_of(costs.units, costs.kinds, costs.blocks, costs.ideals, solution.stages, chains)
+
+
+def plan_of(
+    units: Instance,
+    kinds: Sequence[DeviceKind],
+    blocks: Blocks,
+    ideals: Ideals,
+    chain: Sequence[Stage],
+    chains: RepeatedChains | None = None,
+) -> PartitionPlan:
+    """Return the plan of a chain of stages between ideals."""
+    free = [list(kind.names) for kind in kinds]
+    order = [free[stage.kind].pop(0) for stage in chain]
     stage_of_block = [0] * blocks.count
-    for position, stage in enumerate(solution.stages):
-        inside = costs.ideals.between(stage.start, stage.end)
-        for block in inside.nonzero()[0]:
-            stage_of_block[int(block)] = position
-    chains.place(stage_of_block)
+    for position, stage in enumerate(chain):
+        for block in ideals.between(stage.start, stage.end).nonzero()[0].tolist():
+            stage_of_block[block] = position
+    if chains is not None:
+        chains.place(stage_of_block)
     stages = blocks.stage_of_units(stage_of_block)
-    return PartitionPlan(costs.units.lift([order[stage] for stage in stages]), tuple(order))
+    return PartitionPlan(units.lift([order[stage] for stage in stages]), tuple(order))

@@ -1,20 +1,20 @@
 """The program over ideals for several chunks on a device: one program for every set of middles.
 
 **Reduction to one chunk.** Let V be the number of chunks and ``M_1 <= ... <= M_{V-1}`` (the
-*middles*, nested ideals) be what the first 1, ..., V - 1 chunks of all devices run together. Call
-the differences ``R_c = M_{c+1} - M_c`` *rounds* (M_0 is empty and M_V everything). Delete all
-forward edges between different rounds, but keep everything that costs. Then the plans of V chunks
+*middles*, nested ideals) be the units that the first 1, ..., V - 1 chunks of all devices run
+together. Call the differences ``R_c = M_{c+1} - M_c`` *rounds* (M_0 is empty and M_V everything).
+Delete all forward edges between different rounds, but keep all costs. Then the plans of V chunks
 with these middles are the plans of one chunk of the remaining graph, at the same costs:
 
 * *Order.* In a plan of V chunks, edges between rounds lead to a later chunk (middles are ideals)
-  and are always satisfied. Edges within a round lead to the same or a later device. This is what
-  the remaining graph asks of a plan with one chunk, for the same order of devices. Conversely,
-  given such a plan, put every unit into the chunk of its round: empty chunks do no harm.
+  and are always satisfied. Edges within a round lead to the same or a later device. The remaining
+  graph asks the same of a plan with one chunk, for the same order of devices. Conversely, given
+  such a plan, put every unit into the chunk of its round: empty chunks do no harm.
 * *Loads.* Compute, sends and receives are those of a device, a function of the units on it: a
-  value that passes between its chunks does not travel, and what two of them read is received
-  once (``docs/definition.md``, section 4).
+  value between its chunks is not transferred, and a value that two of them read is received once
+  (``docs/definition.md``, section 4).
 * *Memory.* With the memory model ``weights`` a device holds each weight once, whatever reads it.
-  The other models add up what chunks hold, peaks and all: they are declined.
+  The other models add up the memory of chunks, peaks included: they are declined.
 
 So :mod:`solver.dp.sweep` solves the problem with given middles exactly, and the best of all is the
 optimum. The ideals of the remaining graph are the unions of one ideal of every round, ``U = (I_1 -
@@ -22,17 +22,17 @@ M_0) | (I_2 - M_1) | ...`` with ``M_{c-1} <= I_c <= M_c``. Merging units without
 (:func:`solver.stages.blocks.collapse_units`) moves them to the stage of a neighbour, which is a
 place in a chunk as well as a device; its proof holds for stages of any number of chunks.
 
-**What keeps unions few.** Let T be a ceiling on the load, and U what s of at most m devices run.
-Merged into one, devices have no more transfers in all than apart: it receives a value at most as
-often, sends it at most as often, and pays nothing for what passes between them. So the loads of the
-s devices add up to at least that of one that runs U, and those of the others to at least that of
-one that runs the rest: ``load(U) <= s T`` and ``load(rest) <= (m - s) T``. If devices differ,
-measure work by each unit's fastest class and let v <= 1 be the largest speed with which a device
-does any work. It does at most v times (T - its transfers), so in all, work plus v_min times
-transfers is at most T times the sum of the speeds, which takes the place of s; a transfer
-counts with the least time that any device pays for it. Where transfers overlap compute,
-only work is counted. The ceiling starts near the mean load, where very few unions are left, and
-rises until a plan is found; from then on it is one less than the bottleneck of the best plan.
+**Few unions.** Let T be a ceiling on the load, and let s of at most m devices run the union U.
+Merged into one, devices have no more transfers in all than apart: it receives and sends a value at
+most as often, and pays nothing for values between them. So the loads of the s devices add up to at
+least that of one that runs U, and those of the others to at least that of one that runs the rest:
+``load(U) <= s T`` and ``load(rest) <= (m - s) T``. If devices differ, measure work by each unit's
+fastest class and let v <= 1 be the largest speed with which a device does any work. It does at most
+v times (T - its transfers), so in all, work plus v_min times transfers is at most T times the sum
+of the speeds, which takes the place of s; a transfer counts with the least time that any device
+pays for it. If transfers overlap compute, only work is counted. The ceiling starts near the mean
+load, where very few unions are left, and rises until a plan is found; from then on it is one less
+than the bottleneck of the best plan.
 """
 
 from __future__ import annotations
@@ -56,12 +56,13 @@ from solver.stages.ideals import membership
 _CEILINGS = (1.002, 1.006, 1.02, 1.05, 1.1, 1.2, 1.4, 1.7, 2.1, 2.7, 3.5, 5.0, 8.0)
 """Ceilings on the load to try, as multiples of its lower bound."""
 _CLOSE = 1.1
+"""Multiple above which the search asks for a plan first."""
 MOST_IDEALS = 3_000
 _SET_UP = 100_000
 _MOST_UNIONS = 40_000
-"""Most unions of ideals for one set of middles that may be left below the ceiling."""
+"""Most unions of ideals below the ceiling, for one set of middles."""
 _MOST_CANDIDATES = 20_000_000
-"""Most unions of ideals for one set of middles that are looked at."""
+"""Most unions of ideals, for one set of middles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class Interleaved:
     Attributes
     ----------
     value : int
-        Largest load.
+        Bottleneck in nanoseconds.
     middles : tuple of int
         Bit masks of the blocks.
     stages : tuple of (int, int)
@@ -104,8 +105,6 @@ class InterleavedSearch:
 
     Parameters
     ----------
-    units, kinds, blocks, sets
-        The problem.
     ideals : sequence of int
         Bit masks of all ideals of the blocks, the smaller ones first.
     incumbent : callable
@@ -140,20 +139,15 @@ class InterleavedSearch:
         self._nested = np.array(
             [[a & b == a for b in self.ideals] for a in self.ideals], dtype=np.bool_
         )
-        self._largest_unit_ns = int(units.fastest_ns.max())
         self._speeds = [1 / units.slowness[kind.device.device_class] for kind in kinds]
-        self._windows()
+        full = [len(kind.devices) for kind in kinds]
+        inside, outside = sums_by_set(sets.counts, full, self._speeds, sets.most)
+        # Speeds of the devices of a set, and of the fastest others, in sum.
+        self._windows = sorted(set(zip(inside.tolist(), outside.tolist(), strict=True)))
         self._nets()
 
-    def _windows(self) -> None:
-        """Sum the speeds of the devices in every set, and of the fastest others."""
-        full = [len(kind.devices) for kind in self.kinds]
-        inside, outside = sums_by_set(self.sets.counts, full, self._speeds, self.sets.most)
-        self.windows = sorted(set(zip(inside.tolist(), outside.tolist(), strict=True)))
-        self._total_speed = max(inside for inside, _ in self.windows)
-
     def _nets(self) -> None:
-        """Describe the nets that cost in every case, with what they cost at least."""
+        """Collect the nets that cost in every case, with their least costs."""
         self._ends: list[tuple[int, tuple[int, ...]]] = []
         costs: list[tuple[float, float]] = []
         if not self.units.problem.interconnect.overlap:
@@ -182,10 +176,9 @@ class InterleavedSearch:
             self._made[index] = self.member[producer]
             self._read[index] = self.member[list(consumers)].sum(axis=0)
         self._readers = np.array([len(consumers) for _, consumers in self._ends], dtype=np.int64)
-        # Where an ideal's units send or receive, and where those outside it do.
-        out = self._made & (self._read < self._readers[:, None])
-        back = ~self._made & (self._read > 0)
-        self._out, self._back = out, back
+        # Nets that an ideal sends, and nets that it receives.
+        self._out = self._made & (self._read < self._readers[:, None])
+        self._back = ~self._made & (self._read > 0)
 
     # -- the search -----------------------------------------------------------------------
 
@@ -195,17 +188,16 @@ class InterleavedSearch:
         Raises
         ------
         GaveUp
-            If there is more to look at than the limits allow.
+            If the search exceeds its limits.
         """
         known: float | None = None
-        total = float(self.work_ns[-1])
-        speed = self._total_speed
-        least = max(total / speed if speed < np.inf else 0.0, float(self._largest_unit_ns))
+        speed = max(inside for inside, _ in self._windows)
+        mean = float(self.work_ns[-1]) / speed if speed < np.inf else 0.0
+        least = max(mean, float(self.units.fastest_ns.max()))
         if least > 0:
             self.refuted = int(np.ceil(least * (1 - 1e-9))) - 1
             for factor in _CEILINGS:
                 if factor > _CLOSE and known is None:
-                    # So far above the bound, it pays to know a plan.
                     value = self._incumbent()
                     known = np.inf if value is None else float(value)
                 ceiling = float(int(least * factor))
@@ -236,7 +228,7 @@ class InterleavedSearch:
         return best
 
     def _middles(self) -> Iterator[tuple[int, ...]]:
-        """List all sets of middles, by their indices."""
+        """Yield all sets of middles, by their indices."""
         chunks = self.units.problem.chunks_per_device
 
         def extend(chosen: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
@@ -273,7 +265,7 @@ class InterleavedSearch:
     def _unions(self, middles: tuple[int, ...], ceiling: float) -> list[int] | None:
         """Return the masks of the unions that the ceiling leaves, smaller ones first.
 
-        None if nothing can lead from the empty union to the whole.
+        None if no stage can lead from the empty union to the whole.
         """
         ends = (*middles, len(self.ideals) - 1)
         starts = (0, *middles)
@@ -283,7 +275,7 @@ class InterleavedSearch:
         ]
         if math.prod(len(entry) for entry in rounds) > _MOST_CANDIDATES:
             raise GaveUp(f"some chunks have more than {_MOST_CANDIDATES:,} pairs of ideals")
-        # Looking at a union and building the costs cost about as much as these stages.
+        # Testing the unions and building the costs takes about as long as these stages.
         self.pairs += _SET_UP + math.prod(len(entry) for entry in rounds)
         if self.pairs > self.most_pairs:
             raise GaveUp(f"there are more than {self.most_pairs:,} candidate stages")
@@ -325,13 +317,13 @@ class InterleavedSearch:
         other: Floats | float,
         ceiling: float,
     ) -> Bools:
-        """Return where some set of devices has room for a union, and the others for the rest."""
+        """Return True where a union fits on some set of devices, and the rest on the others."""
         if ceiling == np.inf:
             return np.ones(len(inside), dtype=np.bool_)
-        # Floats of ratios are not exact; a few too many unions do no harm.
+        # Ratios are inexact floats; a few too many unions do no harm.
         most = ceiling * (1 + 1e-9)
         result = np.zeros(len(inside), dtype=np.bool_)
-        for speed, others in self.windows:
+        for speed, others in self._windows:
             if speed == np.inf or others == np.inf:
                 return np.ones(len(inside), dtype=np.bool_)
             result |= (inside + own <= most * speed + 1) & (outside + other <= most * others + 1)
@@ -346,7 +338,7 @@ class InterleavedSearch:
         whole = self._made.astype(np.int64) + self._read
         crossing = np.ones(len(self._ends), dtype=np.bool_)
         for pick, start, end in zip(picks, starts, ends, strict=True):
-            # A net inside a round is cut by its ideal alone.
+            # Only the ideal of its round cuts a net inside it.
             inside = whole[:, end] - whole[:, start] == everything
             crossing &= ~inside
             chosen = np.flatnonzero(inside)

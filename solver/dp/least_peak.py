@@ -1,14 +1,14 @@
 """The least peak memory, where a stage that runs less holds no more.
 
-With weights alone as memory it is enough, for every set of devices, to know the *farthest* ideals
+With weights alone as memory it is enough to know, for every set of devices, the *farthest* ideals
 up to which it can run everything, from the end, within a limit: those that contain no other.
 *Proof.* Let a set run all outside I and, in another plan, all outside J, where J contains I. In the
-other plan let it run all outside I as well, and let the devices before it run what they did of I.
-Those run less, so they hold no more; what becomes empty is left out. ∎
+other plan let it run all outside I as well, and let the devices before it keep their units in I.
+They run less, so they hold no more; empty stages are dropped. ∎
 
 A chain has one farthest ideal, and layers with a few parallel operators have a few. So a pass over
-all sets, for one limit, looks at each ideal a few times, where a sweep (:mod:`solver.dp.sweep`)
-looks at all pairs. The least limit is found by bisection. It is the idea of
+all sets, for one limit, examines each ideal a few times, where a sweep (:mod:`solver.dp.sweep`)
+examines all pairs. The least limit is found by bisection. The idea is that of
 :mod:`solver.dp.contiguous.farthest_cuts`, in which a set has one farthest place.
 """
 
@@ -19,7 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solver.dp.sweep import Solution, Stage, most_memory_bytes, permille_of
+from solver.dp.stage_chains import Stage
+from solver.dp.sweep import Solution, most_memory_bytes, permille_of
 from solver.model.arrays import Indices
 from solver.model.problem import PartitionProblem
 from solver.presolve.device_kinds import DeviceSets
@@ -30,14 +31,14 @@ _WHOLE = 1000
 
 
 def memory_grows(problem: PartitionProblem) -> bool:
-    """Return whether a stage that runs less never holds more."""
-    # A value is received only where what makes it is elsewhere.
+    """Return True if a stage that runs less never holds more."""
+    # Other models count received values, which a stage without their producer has.
     return problem.memory_model == "weights"
 
 
 @dataclass(frozen=True, slots=True)
 class _Reach:
-    """An ideal outside which everything is run: the stage that begins there, and what follows."""
+    """An ideal outside which everything is run: the stage that begins there, and the rest."""
 
     ideal: int
     kind: int = -1
@@ -59,7 +60,7 @@ class PeakSearch:
     capacity : sequence of float
         The most bytes on a device of each kind; may be infinite.
     spend : callable
-        Told how many pairs of ideals are looked at; raises to stop.
+        Called with the number of pairs of ideals examined; raises to stop.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class PeakSearch:
         Raises
         ------
         GaveUp
-            If there is more to look at than the limits allow.
+            If the search exceeds its limits.
         """
         best = self._within(_WHOLE)
         if best is None:
@@ -93,7 +94,7 @@ class PeakSearch:
         return best
 
     def _within(self, permille: int) -> Solution | None:
-        """Return a plan that holds at most this share of all memories, if there is one."""
+        """Return a plan that uses at most this share of each memory, or None."""
         costs, sets = self._costs, self._sets
         rooms = [most_memory_bytes(capacity, permille) for capacity in self._capacity]
         full = [len(kind.devices) for kind in costs.kinds]
@@ -132,9 +133,9 @@ class PeakSearch:
         return [found[ideal] for ideal in self._minimal(np.array(sorted(found)))]
 
     def _minimal(self, ideals: Indices) -> Iterator[int]:
-        """Yield those of some ascending ideals that contain no other."""
+        """Yield the ideals, of ascending ones, that contain no other."""
         while len(ideals):
-            # Every ideal is behind its subsets.
+            # Every ideal comes after its subsets.
             least, ideals = ideals[:1], ideals[1:]
             yield int(least[0])
             ideals = ideals[~self._costs.ideals.nested(least, ideals)[0]]

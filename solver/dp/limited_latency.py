@@ -1,12 +1,12 @@
-"""The least latency of chains of which another latency, and every load, is limited, exactly.
+"""The least latency of chains of units under limits on a second latency and on every load, exactly.
 
-Two problems have the same units and devices but take other times, such as a token and a prompt. If
-the units are a chain, in which each reads from the one before, every plan cuts it into runs, and
-both latencies are sums over these: a shortest path with a limit on a second length. It is solved
-by labels, as in Aneja, Aggarwal and Nair, "Shortest chain subject to side constraints", Networks
-13, 1983. A label is the two latencies of what is behind a place, on a set of devices; of two
-labels of one place and set, one that is nowhere smaller is left out. So is what cannot get below
-the limits even if all before it ran on the fastest devices. A limit on loads leaves out runs.
+Two problems have the same units and devices but other times, such as a token and a prompt. If the
+units are a chain, in which each reads from the one before, every plan cuts it into runs, and both
+latencies are sums over these: a shortest path with a limit on a second length. It is solved by
+labels, as in Aneja, Aggarwal and Nair, "Shortest chain subject to side constraints", Networks
+13, 1983. A label holds the two latencies of the runs from a place on, on a set of devices. A label
+is dropped if another of its place and set is nowhere larger, or if it exceeds the limits even with
+everything before it on the fastest devices. A limit on loads removes runs.
 
 Without a limit one label of a place and set is left: the program over ideals
 (:mod:`solver.dp.ideal_program`), which other objectives may follow or precede. With peer-to-peer
@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,29 +41,28 @@ from solver.stages.blocks import Blocks
 from solver.stages.costs import StageCosts
 
 _MOST_LABELS = 4_000_000
-"""Of all sets of devices; each takes some forty bytes."""
+"""Most labels over all sets of devices; each takes some forty bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitedPlan:
-    """A plan of a chain, and its latency, or a bound of that."""
+    """A plan of a chain, and its latency or a lower bound of it."""
 
     plan: PartitionPlan
     latency_ns: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Labels:
+class _Labels(NamedTuple):
     """Ways to run all from some places on, with one set of devices; arrays of one length.
 
     Attributes
     ----------
     place : Indices
-        Where each begins.
+        Start of the first run.
     least_ns, limited_ns : Floats
-        Its latencies.
+        The two latencies.
     kind, rest, number : Indices
-        Of the device of the first run; and the set and the label of what follows that.
+        Kind of the device of the first run; set and label of the rest.
     """
 
     place: Indices
@@ -73,7 +73,7 @@ class _Labels:
     number: Indices
 
     def of(self, chosen: Indices | Bools) -> _Labels:
-        """Return some of them."""
+        """Return a subset of the labels."""
         return _Labels(
             self.place[chosen],
             self.least_ns[chosen],
@@ -85,22 +85,14 @@ class _Labels:
 
     @classmethod
     def joined(cls, parts: Sequence[_Labels]) -> _Labels:
-        """Return the labels of all parts."""
-        return cls(
-            np.concatenate([part.place for part in parts]),
-            np.concatenate([part.least_ns for part in parts]),
-            np.concatenate([part.limited_ns for part in parts]),
-            np.concatenate([part.kind for part in parts]),
-            np.concatenate([part.rest for part in parts]),
-            np.concatenate([part.number for part in parts]),
-        )
+        return cls(*map(np.concatenate, zip(*parts, strict=True)))
 
     def undominated(self) -> _Labels:
-        """Return those of which no other of the same place is as good in both latencies."""
+        """Return the labels that no other of their place equals or beats in both latencies."""
         if not len(self.place):
             return self
         ordered = self.of(np.lexsort((self.limited_ns, self.least_ns, self.place)))
-        # The latencies of a later place are all below those of an earlier one here.
+        # Shifted, the latencies of a later place are all below those of an earlier one.
         step = float(ordered.limited_ns.max()) + 1
         shifted = ordered.limited_ns - step * ordered.place
         best_before = np.minimum.accumulate(np.concatenate([[np.inf], shifted[:-1]]))
@@ -108,13 +100,13 @@ class _Labels:
 
 
 def stage_costs(units: Instance, first: Instance, kinds: Sequence[DeviceKind]) -> StageCosts:
-    """Return what runs of a chain cost, of one problem with the units of another.
+    """Return the costs of the runs of a chain, for one problem with the units of another.
 
     Raises
     ------
     GaveUp
-        If the units are no chain, or other rules make a run depend on more than its device; links
-        are left to who asks.
+        If the units are no chain, or other rules make a run depend on more than its device. Links
+        are left to the caller.
     """
     declined = why_declined(units.problem, ("latency",), with_links=False)
     if declined is not None:
@@ -128,7 +120,7 @@ def stage_costs(units: Instance, first: Instance, kinds: Sequence[DeviceKind]) -
 
 
 def fitting_runs(held: Sequence[StageCosts], places: Indices) -> list[Bools]:
-    """Return by kind which runs, from a place (row) to one behind it (column), fit."""
+    """Return by kind if a run fits, from a place (row) to a later one (column)."""
     kinds = held[0].kinds
     ahead: Bools = places[:-1, None] < places[None, :]
     rooms = np.array([room_bytes(kind.device) for kind in kinds])
@@ -144,19 +136,19 @@ def fitting_runs(held: Sequence[StageCosts], places: Indices) -> list[Bools]:
 
 
 class LimitedChain:
-    """A chain, and the plan of it with the least latency within limits.
+    """A chain, and its plan of least latency within limits.
 
     Parameters
     ----------
     least, limited : PartitionProblem
-        Of the same operators and devices: the latency that is minimised, and the limited one.
+        Of the same operators and devices: the latency to minimise, and the limited one.
     held : sequence of PartitionProblem
-        The same, with what devices hold; a plan fits in each.
+        The same, with memory requirements; a plan fits in each.
 
     Raises
     ------
     GaveUp
-        If the units are no chain, or there are more sets of devices than are looked at.
+        If the units are no chain, or there are too many sets of devices.
     """
 
     def __init__(
@@ -190,23 +182,20 @@ class LimitedChain:
     def least_latency(
         self, clock: Clock, *, limit_ns: float = math.inf, most_load_ns: float = math.inf
     ) -> LimitedPlan | None:
-        """Return the plan with the least latency that keeps the limits, or None if none does.
+        """Return the plan of least latency within the limits, or None if there is none.
 
         Parameters
         ----------
-        clock : Clock
-            When to give up.
         limit_ns : float
-            The most of the limited latency.
+            The largest limited latency.
         most_load_ns : float
-            The most that a device may work, send and receive, by the times that are minimised.
-            Where a value is sent to each of its readers one send of it counts, so that the answer
-            is a bound.
+            The largest load of a device, in the times that are minimised. Of a value sent to
+            several readers one send counts, so that the answer is a bound.
 
         Raises
         ------
         GaveUp
-            If there is more to look at than the limits allow.
+            If the search exceeds its limits.
         """
         allowed = [
             fits & (loads_ns <= most_load_ns)
@@ -239,7 +228,7 @@ class LimitedChain:
     def _extended(
         self, behind: _Labels, kind: int, rest: int, runs: Bools, limit_ns: float
     ) -> _Labels:
-        """Return the labels with one of some runs of a device before each."""
+        """Return the labels with one of some runs of a device in front of each."""
         least, limited = (
             time[:, behind.place] + own[None, :]
             for time, own in zip(

@@ -1,20 +1,20 @@
-"""The least latency of chains on devices whose links differ, with the limits of limited_latency.
+"""The least latency of chains on devices with differing links, under the limits of limited_latency.
 
-A transfer takes the time of the link between two devices, so that what a run costs depends on the
+A transfer takes the time of the link between two devices, so that the cost of a run depends on the
 devices of others. It is still a shortest path by labels (:mod:`solver.dp.limited_latency`), from
-the end of the chain to its start: a label also says what it *owes*, the values that its runs read
-from units before it, with the kind of device that reads them. They are paid when the run that makes
-them is put before the label, on a known device. Labels are compared with those of the same place,
-set of devices and debts. In a chain of layers each run reads from the one before, and from the
-first unit: debts follow from the place and the set, but for the device of the first run, so that
-there are few.
+the end of the chain to its start. A label also holds its *pending receives*: the values that its
+runs read from earlier units, with the kind of device that reads them. They are charged when the run
+of their producer is put in front of the label, on a known device. Labels of the same place, set of
+devices and pending receives are compared. In a chain of layers each run reads from the one before,
+and from the first unit: pending receives follow from the place, the set and the device of the first
+run, so that there are few.
 
-Where loads are limited, a debt also has what its device works and sends, unless any device that
-may pay it leaves the load within the limit. Transfers are those of all runs of each phase, each
-rounded up by itself, as the evaluator of phases has them: nothing here is a bound.
+If loads are limited, a pending receive also has the load of its device so far, unless the load
+keeps the limit whichever devices send. Transfers are those of all runs of each phase, each rounded
+up by itself, as in the evaluator of phases: nothing here is a bound.
 
-Devices are one kind if exchanging them changes no link. Values that are relayed pass each border
-between two runs, and count as one that the unit before it makes and the one after it reads.
+Devices are one kind if exchanging them changes no link. Relayed values cross each border between
+two runs, and count as one value from the unit before it to the unit after it.
 """
 
 from __future__ import annotations
@@ -43,24 +43,24 @@ from solver.presolve.instance import Instance, condense
 from solver.presolve.transfers import Transfers
 
 Runs = Sequence[tuple[PartitionProblem, int]]
-"""Problems, and how often a plan runs each."""
+"""Problems, and the number of runs of each."""
 
 _MOST_DEVICES: Final = 64
-"""Of which every two are compared with every other one."""
+"""Most devices; comparing all pairs with all others is cubic in them."""
 _MOST_STEPS: Final = 20_000_000
-"""Runs that are put before labels; each takes some microseconds."""
+"""Most runs put in front of labels; each takes some microseconds."""
 
 _SAFE: Final = -1.0
-"""In place of a load that is within the limit, whoever pays what its device reads."""
+"""Replaces a load that keeps the limit, whichever devices send the pending values."""
 
-Debt = tuple[int, tuple[int, ...], float]
-"""A kind of device, the values that it reads, and its load so far, or `_SAFE`."""
-Debts = tuple[Debt, ...]
+PendingRead = tuple[int, tuple[int, ...], float]
+"""A kind of device, the values that it has yet to receive, and its load so far, or `_SAFE`."""
+Pending = tuple[PendingRead, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Label:
-    """A way to run all from a place on with a set of devices, and what it owes.
+    """A way to run all from a place on with a set of devices.
 
     `kind` is that of its first run, before `rest`, which begins at `end`.
     """
@@ -73,23 +73,23 @@ class _Label:
 
 
 @dataclass(frozen=True, slots=True)
-class _Paid:
-    """The least costs of a run after a label, and the debts that are left to later ones.
+class _Settled:
+    """The least costs of a run before a label, and the receives that stay pending.
 
     Attributes
     ----------
     starts : range
-        Of the runs for which this holds.
+        Starts of the runs for which this holds.
     """
 
     starts: range
     least_ns: float
     limited_ns: float
-    left: Debts
+    left: Pending
 
 
-def alike_links(problem: PartitionProblem) -> dict[str, str]:
-    """Return the first device that each may be exchanged with without changing a link.
+def exchangeable_devices(problem: PartitionProblem) -> dict[str, str]:
+    """Return for each device the first one exchangeable with it without changing a link.
 
     Exchanges of two pairs with a device in common make one of the other two, so that this is an
     equivalence.
@@ -112,20 +112,20 @@ def alike_links(problem: PartitionProblem) -> dict[str, str]:
 
 
 class LinkedChain:
-    """A chain on devices whose links differ, and the plan of it with the least latency.
+    """A chain on devices with differing links, and its plan of least latency.
 
     Parameters
     ----------
     least, limited, held
         As :class:`solver.dp.limited_latency.LimitedChain` takes them.
     least_runs, limited_runs : sequence of (PartitionProblem, int)
-        What the first two are sums of, where each transfer is rounded up by itself.
+        Terms of the first two as sums of runs; each transfer is rounded up by itself.
 
     Raises
     ------
     GaveUp
-        If the units are no chain, transfers overlap compute, or there are more sets of devices than
-        are looked at.
+        If the units are no chain, transfers overlap compute, or there are too many devices or sets
+        of devices.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class LinkedChain:
         distinct = {id(problem): problem for problem in (least, limited, *held)}
         units = {key: condense(problem) for key, problem in distinct.items()}
         self._units = own = units[id(least)]
-        kinds = interchangeable_kinds(own, alike_links(least))
+        kinds = interchangeable_kinds(own, exchangeable_devices(least))
         if math.prod(len(kind.devices) + 1 for kind in kinds) > MOST_SETS:
             raise GaveUp(f"there are more than {MOST_SETS:,} different sets of devices")
         costs = {key: stage_costs(each, own, kinds) for key, each in units.items()}
@@ -172,7 +172,7 @@ class LinkedChain:
         self._crossing = self._crossings()
 
     def _crossings(self) -> list[list[tuple[int, ...]]]:
-        """Return the values that a run from a place to another one reads from before it."""
+        """Return, by start and end of a run, the values that it reads from before its start."""
         count = len(self._units)
         found: list[list[tuple[int, ...]]] = []
         for start in range(count):
@@ -191,27 +191,27 @@ class LinkedChain:
     def least_latency(
         self, clock: Clock, *, limit_ns: float = math.inf, most_load_ns: float = math.inf
     ) -> LimitedPlan | None:
-        """Return the plan with the least latency that keeps the limits, or None if none does.
+        """Return the plan of least latency within the limits, or None if there is none.
 
         As :meth:`solver.dp.limited_latency.LimitedChain.least_latency`, but a load counts every
         send, and half of the time is left to other searches.
         """
         clock = clock.slice(clock.left_s / 2)
         empty = _Label(0.0, 0.0, -1, len(self._units), None)
-        labels: list[dict[tuple[int, Debts], list[_Label]]] = [{(empty.end, ()): [empty]}]
+        labels: list[dict[tuple[int, Pending], list[_Label]]] = [{(empty.end, ()): [empty]}]
         steps = 0
         best: _Label | None = None
         for target in range(1, len(self._sets)):
             if clock.is_over:
                 raise GaveUp("the time limit ran out")
             most_ns = math.inf if best is None else best.least_ns
-            own: dict[tuple[int, Debts], list[_Label]] = {}
+            own: dict[tuple[int, Pending], list[_Label]] = {}
             for kind, rest in self._sets.smaller[target]:
-                for (place, debts), behind in labels[rest].items():
+                for (place, pending), behind in labels[rest].items():
                     steps += place * len(behind)
-                    paid = self._paid(kind, place, debts, most_load_ns)
+                    settled = self._settled(kind, place, pending, most_load_ns)
                     most = most_ns, limit_ns, most_load_ns
-                    self._extend(own, kind, place, behind, paid, *most)
+                    self._extend(own, kind, place, behind, settled, *most)
             if steps > _MOST_STEPS:
                 raise GaveUp(f"there are more than {_MOST_STEPS:,} runs before labels")
             labels.append(own)
@@ -220,15 +220,17 @@ class LinkedChain:
                     best = label
         return None if best is None else self._plan(best)
 
-    def _paid(self, kind: int, place: int, debts: Debts, most_load_ns: float) -> Iterator[_Paid]:
-        """Yield what runs on a kind of device that end at a place pay of some debts."""
-        makers = {self._values[number].producer for _, numbers, _ in debts for number in numbers}
+    def _settled(
+        self, kind: int, place: int, pending: Pending, most_load_ns: float
+    ) -> Iterator[_Settled]:
+        """Yield the costs of transfers from runs on `kind` with a given end to their readers."""
+        makers = {self._values[number].producer for _, numbers, _ in pending for number in numbers}
         borders = sorted(makers | {place - 1}, reverse=True)
         for last, following in zip(borders, [*borders[1:], -1], strict=True):
             starts = range(following + 1, last + 1)
             sums = [0.0] * len(self._moved_ns)
-            left: list[Debt] = []
-            for reader, numbers, load_ns in debts:
+            left: list[PendingRead] = []
+            for reader, numbers, load_ns in pending:
                 due = [n for n in numbers if self._values[n].producer >= last]
                 for at, moved_ns in enumerate(self._moved_ns):
                     received_ns = sum(moved_ns[kind][reader][n] for n in due)
@@ -239,33 +241,33 @@ class LinkedChain:
                     return
                 if rest := tuple(n for n in numbers if n not in due):
                     if load_ns != _SAFE:
-                        load_ns = self._noted(reader, rest, load_ns, most_load_ns)
+                        load_ns = self._recorded(reader, rest, load_ns, most_load_ns)
                     left.append((reader, rest, load_ns))
-            yield _Paid(starts, sums[0], sums[-1], tuple(sorted(left)))
+            yield _Settled(starts, sums[0], sums[-1], tuple(sorted(left)))
 
-    def _noted(
+    def _recorded(
         self, kind: int, numbers: Sequence[int], load_ns: float, most_load_ns: float
     ) -> float:
-        """Return a load that is to be known when values are paid, or that it is safe."""
+        """Return the load to record, or `_SAFE` if it keeps the limit whatever devices send."""
         most_ns = self._read_ns[kind][1]
         is_safe = load_ns + sum(most_ns[n] for n in numbers) <= most_load_ns
         return _SAFE if is_safe else load_ns
 
     def _extend(
         self,
-        own: dict[tuple[int, Debts], list[_Label]],
+        own: dict[tuple[int, Pending], list[_Label]],
         kind: int,
         place: int,
         behind: Sequence[_Label],
-        paid: Iterable[_Paid],
+        settled: Iterable[_Settled],
         most_ns: float,
         limit_ns: float,
         most_load_ns: float,
     ) -> None:
-        """Add the labels that begin with a run on a kind of device before others."""
+        """Add the labels with a run on a kind of device in front of others."""
         least_ns, limited_ns = self._times_ns[kind]
         fits, nearest_ns = self._fits[kind], self._read_ns[kind][0]
-        for part in paid:
+        for part in settled:
             for start in part.starts:
                 if not fits[start, place]:
                     continue
@@ -273,11 +275,11 @@ class LinkedChain:
                 numbers = self._crossing[start][place]
                 if load_ns + sum(nearest_ns[n] for n in numbers) > most_load_ns:
                     continue
-                debts = part.left
+                pending = part.left
                 if numbers:
-                    noted_ns = self._noted(kind, numbers, load_ns, most_load_ns)
-                    debts = tuple(sorted((*debts, (kind, numbers, noted_ns))))
-                # Who sends and who receives pays.
+                    recorded_ns = self._recorded(kind, numbers, load_ns, most_load_ns)
+                    pending = tuple(sorted((*pending, (kind, numbers, recorded_ns))))
+                # Both the sender and the receiver are charged.
                 more_ns = least_ns[start][place] + 2 * part.least_ns
                 other_ns = limited_ns[start][place] + 2 * part.limited_ns
                 left_ns, other_left_ns = (before[start] for before in self._before_ns)
@@ -289,7 +291,7 @@ class LinkedChain:
                         new.least_ns + left_ns <= most_ns
                         and new.limited_ns + other_left_ns <= limit_ns
                     ):
-                        _keep(own.setdefault((start, debts), []), new)
+                        _keep(own.setdefault((start, pending), []), new)
 
     def _plan(self, label: _Label) -> LimitedPlan:
         free = [list(kind.names) for kind in self._kinds]
@@ -309,7 +311,7 @@ def _times(label: _Label) -> tuple[float, float]:
 
 
 def _keep(known: list[_Label], new: _Label) -> None:
-    """Add a label to others with the same debts, unless one of them is as good in both times."""
+    """Add a label to comparable ones, unless one of them is as good in both times."""
     for label in known:
         if label.least_ns <= new.least_ns and label.limited_ns <= new.limited_ns:
             return
@@ -331,7 +333,7 @@ class _Value:
 
 
 def _values(units: Instance) -> Iterator[_Value]:
-    """Yield what passes between units; relayed, what passes each border."""
+    """Yield the values between units, or, if relayed, across each border."""
     transfers = units.transfers
     if not transfers.hops:
         for net in transfers.nets:
@@ -351,7 +353,7 @@ def _values(units: Instance) -> Iterator[_Value]:
 def _moved_ns(
     units: Instance, values: Sequence[_Value], kinds: Sequence[DeviceKind], runs: Runs
 ) -> list[list[list[float]]]:
-    """Return the time of each value in all runs, by the kinds that send and receive it."""
+    """Return the time of each value in all runs, by the kinds of sender and receiver."""
     operators, links = units.problem.operators, Transfers(runs[0][0])
     names = [[operators[number].name for number in value.operators] for value in values]
     known: dict[tuple[Link, Link], list[float]] = {}

@@ -1,4 +1,4 @@
-"""Objectives one before the other, for the program over ideals."""
+"""Lexicographic objectives, for the program over ideals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LARGEST = ("bottleneck", "peak_memory")
 
 
 def _no_incumbent(*, thorough: bool = False) -> None:
-    """Return no plan."""
+    pass
 
 
 class Minimiser:
@@ -26,7 +26,7 @@ class Minimiser:
     clock : Clock
         Of the whole search.
     most_pairs : int
-        Stages to cost before giving up.
+        Most stages to cost before giving up.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class Minimiser:
         Raises
         ------
         GaveUp
-            If there is more to look at than the limits allow.
+            If the search exceeds its limits.
         """
         objective = self.problem.objective
         sums: tuple[str, ...] = ()
@@ -94,7 +94,7 @@ class Minimiser:
             self.costs,
             self._sets,
             capacity,
-            # A plan that breaks earlier limits says nothing.
+            # A plan may violate earlier limits, and is no incumbent then.
             _no_incumbent if limits else self._incumbent,
             sweep.spend,
         )

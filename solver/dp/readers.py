@@ -1,14 +1,13 @@
-"""How many devices must read a value, which sums over single stages do not say.
+"""Least numbers of devices that read a value, which sums over single stages do not determine.
 
-Under peer-to-peer charging a stage pays one send for each other device that reads its value. The
-units between two ideals and outside them say only whether there is such a device at all, so loads
-count one. Plans below a ceiling have more to tell: each consists of listed stages
-(:mod:`solver.dp.stage_list`). Let ``least[J]`` be the least number of stages with a reader
-over all paths of listed stages from ideal J to the end, devices ignored, by recursion: over all
-stages from J to K, ``least[K]``, plus one if a reader is between. A stage that makes the value and
-ends at J sends it at least ``least[J]`` times in any plan below the ceiling, because all stages of
-the plan are listed. So its load may be raised by the sends that were not counted; stages that are
-above the ceiling then leave the list, and ``least`` can only rise.
+Under peer-to-peer charging a stage pays one send for each other device that reads its value. Two
+ideals determine only whether there is such a device at all, so loads count one. Plans below a
+ceiling allow more: each consists of listed stages (:mod:`solver.dp.stage_list`). Let ``least[J]``
+be the least number of stages with a reader over all paths of listed stages from ideal J to the end,
+devices ignored, by recursion: over all stages from J to K, ``least[K]``, plus one if a reader is
+between. A stage that makes the value and ends at J sends it at least ``least[J]`` times in any plan
+below the ceiling, because all stages of the plan are listed. So its load may be raised by the
+missing sends; stages above the ceiling then leave the list, and ``least`` can only rise.
 
 This is done for values that the best plan of the list undercounts, then for all, until nothing
 can be raised. (Decremental state space relaxation, Righini and Salani, "New dynamic
@@ -24,8 +23,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from solver.dp.stage_chains import Stage
 from solver.dp.stage_list import StageList
-from solver.dp.sweep import Stage
 from solver.model.arrays import Bools, Floats
 from solver.stages.blocks import crossings
 from solver.stages.costs import StageCosts
@@ -33,13 +32,13 @@ from solver.stages.pair_sums import Crossing
 
 
 class Readers:
-    """Values that several blocks read, each of which is sent to all devices that do."""
+    """Values read by several blocks; each is sent to every device with a reader."""
 
     def __init__(self, costs: StageCosts) -> None:
         self._member = costs.ideals.member
         self._nets: list[Crossing] = []
         transfers = costs.units.transfers
-        # Where sends overlap compute or receives, loads do not say what one more would add.
+        # If sends overlap compute or receives, the load does not determine the cost of one more.
         if transfers.sends_once or costs.problem.interconnect.overlap:
             return
         every = crossings(transfers.nets, transfers.least_ns, costs.blocks)
@@ -51,19 +50,19 @@ class Readers:
     def missing(
         self, stages: Sequence[Stage], sends: Mapping[int, Floats]
     ) -> dict[int, tuple[int, int]]:
-        """Return which values a plan sends more often than is counted.
+        """Return the values that a plan sends more often than is counted.
 
         Parameters
         ----------
         stages : sequence of Stage
-            All of the plan.
+            All stages of the plan.
         sends : mapping of int to array of float
             See `sends` of :class:`~solver.dp.stage_list.StageList`.
 
         Returns
         -------
         dict of int to (int, int)
-            For such a value the stage that makes it, by place, and the time that is missing.
+            By value, the number of the stage that makes it and the missing time, in nanoseconds.
         """
         found: dict[int, tuple[int, int]] = {}
         for net, crossing in enumerate(self._nets):
@@ -84,7 +83,7 @@ class Readers:
         stages : StageList
             All stages of plans below a ceiling.
         nets : sequence of int
-            The values.
+            Numbers of the values.
         """
         if not nets:
             return None

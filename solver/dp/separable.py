@@ -1,32 +1,34 @@
-"""The best chain of ideals where loads are a function of the end of a stage and one of its start.
+"""The best chain of ideals where loads are sums of a function of each end of a stage.
 
-Relayed, without overlap and on links alike, a stage from S to E on a device of kind q has the load
-``w_q(E) - w_q(S) + c(S) + c(E)``. It holds at least ``b(E) - b(S) + ret(E) + recv(S)`` and, for
-each further microbatch in flight, ``saved(E) - saved(S)``. So no list of stages is needed: some
-arrays by ideal say all of any pair of ideals.
+Relayed, without overlap and on uniform links, a stage from S to E on a device of kind q has the
+load ``w_q(E) - w_q(S) + c(S) + c(E)``. It holds at least ``b(E) - b(S) + ret(E) + recv(S)`` and,
+for each further microbatch in flight, ``saved(E) - saved(S)``. So no list of stages is needed: a
+few arrays by ideal give the costs of any pair of ideals.
 
 ``best[S, s]``, the least bottleneck of running all outside S on exactly the devices s, is the
 least over E and the kind q of a device of s of the larger of that stage's load and
 ``best[E, s - q]`` (:mod:`solver.dp.ideal_program`). It is found from the last ideal to the first,
-for each S with all E and s at once, below a ceiling: what is before S must fit on the other
-devices, and an E that no set of devices can end is no end. Ceilings begin near the average, where
-few ideals are left.
+for each S with all E and s at once, below a ceiling: the units before S must fit on the other
+devices, and an E with a rest that no set of devices can run is no end. Ceilings begin near the
+average, where few ideals are left.
 
-What a stage of the best chain holds is found out exactly; if that is too much, the pair is known to
-be, and the chain is sought again ("solve, price exactly, solve again").
+The memory of the stages of the best chain is then computed exactly. If a stage does not fit, the
+exact bytes replace its bound, and the program runs again ("solve, price exactly, solve again").
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 
+from solver.dp.ideal_program import plan_of
 from solver.dp.set_bits import SetBits
+from solver.dp.stage_chains import Stage
 from solver.model.arrays import Floats, Indices, Ints
 from solver.model.clock import Clock
 from solver.model.plan import PartitionPlan
@@ -47,34 +49,25 @@ from solver.stages.held_bytes import HeldBytes
 from solver.stages.ideals import Ideals, list_ideals
 from solver.stages.in_flight import in_flight
 
-_NEAR: Final = (1.3, 2.0)
+_CEILINGS: Final = (1.3, 2.0)
 """Ceilings before that of the known plan, as multiples of a lower bound."""
 MOST_IDEALS: Final = 60_000
 _LIGHT: Final = 0.004
-"""Share of an average load."""
+"""Most work of a light source, as a share of the average load."""
 _ENTRIES_PER_S: Final = 1e8
 _LEARNT: Final = 1_000
-"""Stages of one start whose memory is looked at together."""
+"""Most stages of one start whose memory is computed together."""
 _ROW: Final = 4_000
-"""Pairs of an end and a set of devices that take about as long as a start by itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """A stage of a chain."""
-
-    kind: int
-    start: int
-    end: int
+"""Cost of a start, in pairs of an end and a set of devices."""
 
 
 class OutOfTime(Exception):  # noqa: N818
-    """The clock is over.
+    """Raised when the clock is over.
 
     Attributes
     ----------
     least_ns : int
-        No chain has a lower bottleneck.
+        Lower bound of the bottleneck of any chain.
     """
 
     def __init__(self, least_ns: int) -> None:
@@ -88,13 +81,13 @@ class SeparableProgram:
     Parameters
     ----------
     units : Instance
-        One that :func:`solver.presolve.closures.applies`.
+        One for which :func:`solver.presolve.closures.applies`.
     blocks : Blocks
         Of the units.
     masks : sequence of int
-        Ideals of the blocks as bits, the smaller ones first; the empty one and the whole too.
+        Ideals of the blocks as bits, the smaller ones first; the empty one and the whole included.
     charges_ns : Ints
-        By unit, its further charge, on any device.
+        By unit, an extra charge on any device.
     """
 
     def __init__(
@@ -118,7 +111,7 @@ class SeparableProgram:
         self._rooms = np.array([room_bytes(kind.device) for kind in self.kinds])
         counts, most = [len(kind.devices) for kind in self.kinds], most_devices(problem)
         self._bits = SetBits(counts, most)
-        # Further charges are no higher on slow devices.
+        # Extra charges are no higher on slow devices.
         slowness = np.array([1.0 if charges_ns.any() else units.slowness[name] for name in classes])
         self._most_slowness = float(slowness.max())
         self._speed, self._speed_of_others = sums_by_set(
@@ -136,7 +129,8 @@ class SeparableProgram:
             relayed(nets, sizes.tolist(), blocks, member)
             for sizes in (least.at_end, least.at_start)
         )
-        # By start, further bytes of stages to all ends, as far as they are known: all; what passes.
+        # By start, the bytes known to be missing from the least of stages to all ends: all of
+        # them, and transients alone.
         self._more: dict[int, Floats] = {}
         self._passed: dict[int, Floats] = {}
         self._passing: Passing | None = None
@@ -151,12 +145,12 @@ class SeparableProgram:
         own = np.array([self.blocks.block_of[unit] for unit in passing.unit])
         self._passing_runs = member[own] & (own != DROPPED)[:, None]
 
-    def _passes(self, chain: Sequence[Link], clock: Clock) -> bool:
+    def _passes(self, chain: Sequence[Stage], clock: Clock) -> bool:
         """Return whether what passes in the stages of a chain is known; if not, learn it."""
         if self._passing is None:
             return True
         known = True
-        for start in (link.start for link in chain):
+        for start in (stage.start for stage in chain):
             if start not in self._passed:
                 runs = self._passing_runs & ~self._passing_runs[:, [start]]
                 rows = self._passing_rows - self._passing_rows[:, [start]]
@@ -171,7 +165,7 @@ class SeparableProgram:
 
     @property
     def most_ns(self) -> int:
-        """More than any bottleneck."""
+        """Upper bound of any bottleneck."""
         moved_ns = 2 * sum(self.units.transfers.most_ns)
         return int(self._work_ns[:, -1].max()) + moved_ns + 1
 
@@ -179,25 +173,26 @@ class SeparableProgram:
 
     def minimise(
         self, least_ns: int, most_ns: int, clock: Clock, price: float = 0.0
-    ) -> tuple[int, list[Link] | None]:
-        """Return the least bottleneck of a chain, and the chain; `most_ns` and None if no lower.
+    ) -> tuple[int, list[Stage] | None]:
+        """Return the least bottleneck of a chain, and the chain; `most_ns` and None if not lower.
 
         Parameters
         ----------
         least_ns : int
-            No chain has a lower one.
+            Lower bound of the bottleneck.
         price : float
-            Nanoseconds that each byte beyond a room adds to a load; if infinite all stages fit, and
+            Nanoseconds added to a load by each byte above the capacity. If infinite all stages fit;
             if finite not all bytes are counted.
 
         Raises
         ------
         OutOfTime
-            With the least that is left, where the clock is over before.
+            With the lower bound proven so far, if the clock is over before.
         """
         total = float(self._fast_ns[-1]) / float(self._speed[self._bits.usable].max())
         least_ns = max(least_ns, math.ceil(total * (1 - 1e-9)))
-        ceilings = [ceiling for near in _NEAR if (ceiling := int(least_ns * near)) < most_ns - 1]
+        tried = (int(least_ns * factor) for factor in _CEILINGS)
+        ceilings = [ceiling for ceiling in tried if ceiling < most_ns - 1]
         for ceiling in [*ceilings, most_ns - 1]:
             while ceiling >= least_ns:
                 found = self._pass(ceiling, clock, least_ns, price)
@@ -211,18 +206,18 @@ class SeparableProgram:
                     return least_ns, chain
         return most_ns, None
 
-    def _fits(self, chain: Sequence[Link], ceiling: float, clock: Clock) -> bool:
-        """Return whether all stages of a chain do; if not, learn what stages like these hold."""
+    def _fits(self, chain: Sequence[Stage], ceiling: float, clock: Clock) -> bool:
+        """Return True if all stages of a chain fit; if not, record exact bytes of similar ones."""
         fits = True
-        for place, link in enumerate(chain):
-            start, flying = link.start, in_flight(self.units.problem, len(chain) - place)
-            if self._held.exact(start, link.end, flying) <= self._rooms[link.kind]:
+        for place, stage in enumerate(chain):
+            start, flying = stage.start, in_flight(self.units.problem, len(chain) - place)
+            if self._held.exact(start, stage.end, flying) <= self._rooms[stage.kind]:
                 continue
             fits = False
             ends = self.ideals.containing(start, np.arange(len(self.ideals)))
-            ends, values = self._values(link.kind, start, ends, ceiling, math.inf)
+            ends, values = self._values(stage.kind, start, ends, ceiling, math.inf)
             ends = ends[values.min(axis=1) < np.inf]
-            ends = ends[np.argsort(np.abs(ends - link.end), kind="stable")[:_LEARNT]]
+            ends = ends[np.argsort(np.abs(ends - stage.end), kind="stable")[:_LEARNT]]
             clock.charge(len(ends) * _ROW / _ENTRIES_PER_S)
             starts = np.full(len(ends), start)
             exact = self._held.parts(starts, ends, paired=True).always
@@ -231,19 +226,19 @@ class SeparableProgram:
         return fits
 
     def _least(self, start: int, ends: Indices) -> Floats:
-        """Return what stages hold at least with one microbatch in flight."""
+        """Return the least bytes held by stages with one microbatch in flight."""
         at_start = float(self._starts[start] - self._within[start])
         held: Floats = self._within[ends] + self._ends[ends] + at_start
         return held
 
     def _pass(
         self, ceiling: float, clock: Clock, least_ns: int, price: float
-    ) -> tuple[int, list[Link]] | None:
+    ) -> tuple[int, list[Stage]] | None:
         """Return the best chain with loads of at most a ceiling, and its bottleneck."""
         bits, last = self._bits, len(self.ideals) - 1
         best = np.full((last + 1, len(bits.sizes)), np.inf)
         best[last, 0] = 0.0
-        # Ends that some sets of devices reach, in the order of their work, and their work.
+        # Reachable ends, in the order of their work, and that work.
         alive, work_ns = np.full(last + 1, last), np.full(last + 1, self._fast_ns[last])
         first, spent = last, 0
         grown = [
@@ -281,13 +276,13 @@ class SeparableProgram:
                 alive[first], work_ns[first] = start, self._fast_ns[start]
         if best[0].min() == np.inf:
             return None
-        # Floats of prices are not exact: give it away rather than claim too much.
+        # Sums with prices are inexact floats: round the bound down.
         return math.ceil(best[0].min() * (1 - 1e-12)), self._walk(best, ceiling, price)
 
     def _values(
         self, kind: int, start: int, ends: Indices, ceiling: float, price: float
     ) -> tuple[Indices, Floats]:
-        """Return the ends of stages on a kind, and their loads by the set of devices behind."""
+        """Return the ends of stages on a kind, and their loads by the set of later devices."""
         loads = self._work_ns[kind, ends] - self._work_ns[kind, start]
         loads += self._border_ns[start] + self._border_ns[ends]
         good = loads <= ceiling
@@ -305,12 +300,12 @@ class SeparableProgram:
             values = np.where(values <= ceiling, values, np.inf)[:, self._bits.sizes]
         return ends, values
 
-    def _walk(self, best: Floats, ceiling: float, price: float) -> list[Link]:
-        """Return a chain with the least bottleneck, on as few devices as that takes."""
+    def _walk(self, best: Floats, ceiling: float, price: float) -> list[Stage]:
+        """Return a chain of least bottleneck, on the fewest devices."""
         least = float(best[0].min())
         reaching = np.flatnonzero(best[0] == least)
         number = int(reaching[np.argmin(self._bits.sizes[reaching])])
-        start, chain = 0, list[Link]()
+        start, chain = 0, list[Stage]()
         while start < len(best) - 1:
             steps: list[tuple[float, int, int]] = []
             for kind in np.flatnonzero(self._bits.counts[number]).tolist():
@@ -321,30 +316,23 @@ class SeparableProgram:
                 if len(own):
                     steps.append((float(loads.min()), kind, int(own[np.argmin(loads)])))
             _, kind, end = min(steps)
-            chain.append(Link(kind, start, end))
+            chain.append(Stage(kind, start, end))
             start, number = end, number - self._bits.strides[kind]
         return chain
 
-    def plan(self, chain: Sequence[Link]) -> PartitionPlan:
+    def plan(self, chain: Sequence[Stage]) -> PartitionPlan:
         """Return the plan of a chain."""
-        free = [list(kind.names) for kind in self.kinds]
-        order = [free[link.kind].pop(0) for link in chain]
-        stage_of_block = [0] * self.blocks.count
-        for place, link in enumerate(chain):
-            for block in np.flatnonzero(self.ideals.between(link.start, link.end)).tolist():
-                stage_of_block[block] = place
-        stages = self.blocks.stage_of_units(stage_of_block)
-        return PartitionPlan(self.units.lift([order[stage] for stage in stages]), tuple(order))
+        return plan_of(self.units, self.kinds, self.blocks, self.ideals, chain)
 
 
 def program_of(
     units: Instance, closed: Closed, *, may_relax: bool = True
 ) -> SeparableProgram | None:
-    """Return the program on all closed ideals, or perhaps without light sources; None if too many.
+    """Return the program on all closed ideals, or one without light sources; None if too many.
 
-    Without some units that come first the problem is relaxed: what is left of a plan is one. Who
-    reads a value of such a unit alone receives it or makes it, and so on for what that takes; the
-    lesser of the two is charged.
+    Dropping some units that come first relaxes the problem: the rest of a plan is a plan of it. The
+    sole reader of a dropped unit's value receives or recomputes it, with its inputs in turn; the
+    lesser of both costs is charged.
     """
     charges = np.zeros(len(units), dtype=np.int64)
     dropped: set[int] = set()
@@ -369,7 +357,7 @@ def program_of(
 
 
 def _light_sources(units: Instance) -> set[int]:
-    """Return units that take, with all that they need, next to nothing of an average load."""
+    """Return units that take, with all their inputs, a negligible share of an average load."""
     most_ns = _LIGHT * int(units.fastest_ns.sum()) / most_devices(units.problem)
     light = list[bool]()
     below: list[set[int]] = []
@@ -383,13 +371,13 @@ def _light_sources(units: Instance) -> set[int]:
 
 
 def _charges(units: Instance, dropped: Collection[int]) -> Ints:
-    """Return what each unit that is left pays for values of dropped ones that it alone reads."""
+    """Return the charge of each remaining unit for values of dropped units that it alone reads."""
     charges = np.zeros(len(units), dtype=np.int64)
     made: dict[int, list[tuple[tuple[int, ...], bool, int]]] = {}
     for net, time in zip(units.transfers.nets, units.transfers.least_ns, strict=True):
         made.setdefault(net.producer, []).append((net.consumers, net.is_output, time))
     for unit in sorted(dropped):
-        # The work to make the value at its reader's; sources of its own come before.
+        # Cost of recomputing the value on its reader's device, sources of its own included.
         own = int(units.fastest_ns[unit] + charges[unit])
         match made.get(unit, []):
             case [((reader,), False, time)]:

@@ -1,7 +1,7 @@
 """Families of sets of devices as bits, for many families at once.
 
 A set with c_k devices of each kind k has number sum(c_k * stride_k) in mixed radix, so one more
-device of kind k makes of set number b number b + stride_k: a whole family grows by a shift.
+device of kind k turns set number b into b + stride_k: a whole family grows by a shift.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from solver.model.arrays import Bools
 
 Words = npt.NDArray[np.uint64]
-"""Families in columns, 64 sets to a row."""
+"""Families in columns, 64 sets in a row."""
 
 _WORD = 64
 
@@ -26,20 +26,20 @@ class SetBits:
     Parameters
     ----------
     limits : sequence of int
-        How many devices there are of each kind.
+        Number of devices of each kind.
     most : int
         The most devices in a set.
 
     Attributes
     ----------
     counts : array of int, shape (sets, kinds)
-        Devices of each kind by the number of the set; larger sets than `most` are among them.
+        Devices of each kind by the number of the set; sets larger than `most` are included.
     usable : array of bool, shape (sets,)
-        Those of at most `most` devices.
+        Sets of at most `most` devices.
     strides : tuple of int
-        By kind: what one device of it adds to the number of a set.
+        By kind, the difference that one device of it makes to the number of a set.
     words : int
-        Rows that a family takes.
+        Rows of a family.
     """
 
     def __init__(self, limits: Sequence[int], most: int) -> None:
@@ -50,14 +50,14 @@ class SetBits:
         self.sizes = self.counts.sum(axis=1)
         self.usable = self.sizes <= most
         self.words = -(-len(every) // _WORD)
-        # Of these a larger set can be made.
+        # By kind, the sets that can grow by a device of it.
         self._may_grow = [
             self.pack(((self.counts[:, kind] < limit) & (self.sizes < most))[:, None])
             for kind, limit in enumerate(limits)
         ]
 
     def pack(self, flags: Bools) -> Words:
-        """Return families as words, given which set (row) is in which family (column)."""
+        """Return families as words, given the membership of each set (row) in each one (column)."""
         padded = np.zeros((self.words * _WORD, flags.shape[1]), dtype=np.bool_)
         padded[: len(flags)] = flags
         packed = np.packbits(padded, axis=0, bitorder="little")
@@ -65,16 +65,16 @@ class SetBits:
         return np.ascontiguousarray(words, dtype=np.uint64)
 
     def unpack(self, family: Words) -> Bools:
-        """Return which sets are in one family, given as its words."""
+        """Return the membership of each set in one family, given as its words."""
         data = np.ascontiguousarray(family.astype("<u8")).view(np.uint8)
         return np.unpackbits(data, count=len(self.sizes), bitorder="little").astype(np.bool_)
 
     def of_size_at_most(self, size: int) -> Words:
-        """Return the family of all sets of at most this number of devices, as one column."""
+        """Return the family of all sets of at most `size` devices, as one column."""
         return self.pack((self.sizes <= size)[:, None])
 
     def grown(self, families: Words, kind: int) -> Words:
-        """Return all sets that consist of one of each family and a device of `kind`."""
+        """Return each family with a device of `kind` added to each of its sets."""
         whole, bits = divmod(self.strides[kind], _WORD)
         kept = families & self._may_grow[kind]
         result = np.zeros_like(kept)

@@ -1,13 +1,13 @@
-"""Chains of stages between places: the least largest load, and the least step.
+"""The least bottleneck and the least step of chains of stages between places.
 
-Places are ideals, or cuts of an order; a chain of stages leads from the first to the last. What is
-least of all chains from a place on is known for each set of devices, by a dynamic program from the
-last stage on, because microbatches in flight depend on how many devices are behind a stage (Held
-and Karp, J. SIAM 10, 1962).
+Places are ideals, or cuts of an order; a chain of stages leads from the first to the last. A
+dynamic program from the last stage on keeps the least cost for each place and set of devices,
+because microbatches in flight depend on the number of devices after a stage (Held and Karp,
+J. SIAM 10, 1962).
 
-A step is at least the sum of all loads and what any stage has beyond it
-(:mod:`solver.stages.step_paths`). The least sum of loads that keep a limit on the latter is found
-as the least largest load is: fewer loads behind a stage are better for both.
+A step is at least the sum of all loads plus the excess of any stage over it
+(:mod:`solver.stages.step_paths`). The least sum of loads under a limit on that excess is found
+like the least bottleneck: fewer loads after a stage are better for both.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from solver.model.clock import UNLIMITED, Clock
 from solver.model.problem import PartitionProblem
 from solver.presolve.device_kinds import DeviceSets
 from solver.stages.in_flight import in_flight
-from solver.stages.step_paths import beyond_loads_ns, least_with_limit
+from solver.stages.step_paths import excess_ns, least_with_limit
 
 
 class Stage(NamedTuple):
-    """A kind of device, and the places between which it runs everything."""
+    """A stage of everything between two places, such as ideals, on a kind of device."""
 
     kind: int
     start: int
@@ -42,9 +42,9 @@ class ChainStages(NamedTuple):
     starts, ends : array of int
         Places; ordered by `starts`.
     loads_ns : array of float
-        What they take; 0 of those that say nothing of a step.
+        Loads; 0 for stages that do not constrain a step.
     added_ns : array of float
-        What they add to the sum of loads.
+        Contributions to the sum of loads.
     """
 
     starts: Ints
@@ -53,24 +53,24 @@ class ChainStages(NamedTuple):
     added_ns: Floats
 
     def chosen(self, own: Bools | slice) -> ChainStages:
-        """Return some of them."""
+        """Return a subset of the stages."""
         starts, ends = self.starts[own], self.ends[own]
         return ChainStages(starts, ends, self.loads_ns[own], self.added_ns[own])
 
     def at(self, place: int) -> ChainStages:
-        """Return those that start at a place."""
+        """Return the stages that start at a place."""
         first, last = np.searchsorted(self.starts, [place, place + 1]).tolist()
         return self.chosen(slice(first, last))
 
 
 class LeastCosts(NamedTuple):
-    """What chains from each place on cost at least.
+    """Least costs of the chains from each place on.
 
     Attributes
     ----------
     limit_ns : float or None
-        On what any stage has beyond the sum of loads, which is the cost; None if the cost is the
-        largest load.
+        Limit on the excess of any stage over the sum of loads, which is the cost; None if the cost
+        is the bottleneck.
     table : array of float
         By set of devices and place.
     """
@@ -80,23 +80,23 @@ class LeastCosts(NamedTuple):
 
     @property
     def least(self) -> float:
-        """Of all chains."""
+        """Least cost of a whole chain."""
         return float(self.table[:, 0].min())
 
 
 class StageChains:
-    """The program.
+    """The dynamic program.
 
     Parameters
     ----------
     places : int
-        How many there are.
+        Number of places.
     stages : callable
-        Of a kind of device and microbatches in flight.
+        Stages of a kind of device, for some microbatches in flight.
     behind_ns : array of float, optional
-        By place, what stages behind it take besides what they add.
+        By place, time of the stages after it, besides their `added_ns`.
     beside_ns : float, optional
-        If it is given, a device may also stay at its place, and takes this much from the sum.
+        Saving, per device, for devices that stay at their place. If None, every device has a stage.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class StageChains:
         self._stages: dict[tuple[int, int], ChainStages] = {}
 
     def bottlenecks(self) -> LeastCosts:
-        """Return the least largest loads."""
+        """Return the least bottlenecks."""
         return self._least(None)
 
     def least_step_ns(
@@ -132,15 +132,15 @@ class StageChains:
         Parameters
         ----------
         base_ns : float
-            What comes to the sum of what stages add.
+            Constant part of the sum of loads.
         part : float
-            By what part of it the bound may be below the least step.
+            Relative gap allowed between the bound and the least step.
         most_ns : float
-            Longer steps are of no interest.
+            Longer steps are ignored.
         seen : callable, optional
-            Called with the least sums within each limit that was looked at.
+            Called with the least sums of loads for each limit tried.
         clock : Clock
-            When it is over, the bound is what is known by then.
+            When it is over, the bound proven so far is returned.
         """
 
         def least(limit_ns: float) -> float:
@@ -154,7 +154,7 @@ class StageChains:
         return least_with_limit(least, part=part, most=most_ns, clock=clock)
 
     def way(self, costs: LeastCosts) -> list[Stage]:
-        """Return the stages of a chain that costs least, from the first to the last.
+        """Return the stages of a chain of least cost, from the first to the last.
 
         Devices that stay at their place have none.
         """
@@ -179,9 +179,9 @@ class StageChains:
         return found
 
     def raise_load(self, stage: Stage, size: int, load_ns: float) -> None:
-        """Let a stage on the first of the last `size` devices take at least some time.
+        """Raise the load of a stage on the first of the last `size` devices to at least `load_ns`.
 
-        One that takes forever is left out. Stages that say nothing of a step stay as they are.
+        An infinite load removes the stage. Stages with load 0 do not change.
         """
         own = self._of(stage.kind, size)
         is_it = (own.starts == stage.start) & (own.ends == stage.end) & (own.loads_ns > 0)
@@ -193,18 +193,13 @@ class StageChains:
         own.loads_ns[is_it] += more_ns
 
     def left(self) -> dict[tuple[int, int], ChainStages]:
-        """Return the stages that were not left out, by kind and number of devices from there on."""
+        """Return the remaining stages, by kind and number of devices from there on."""
         return dict(self._stages)
 
     def leave_out(self, costs: LeastCosts, most_ns: float) -> None:
-        """Leave out stages of which any chain has no lower largest load than a limit.
+        """Remove stages that are in no chain with a bottleneck below `most_ns`.
 
-        What chains before a stage have on other devices is not looked at.
-
-        Parameters
-        ----------
-        costs : LeastCosts
-            The least largest loads.
+        The devices used before a stage are ignored.
         """
         levels = [costs.table[level].min(axis=0) for level in self._sets.levels]
         before = np.full(costs.table.shape[1], np.inf)
@@ -237,32 +232,30 @@ class StageChains:
         return LeastCosts(limit_ns, least)
 
     def _values(self, own: ChainStages, size: int, rest: Floats, limit_ns: float | None) -> Floats:
-        """Return what stages and those behind them cost, given what the latter do."""
+        """Return the costs of chains that begin with each stage, given those of their rests."""
         if limit_ns is None:
             return np.maximum(own.loads_ns, rest)
         values: Floats = own.added_ns + rest
         if math.isinf(limit_ns):
             return values
-        is_kept = (self._beyond_ns(own, size, rest) <= limit_ns) | (own.loads_ns == 0)
+        is_kept = (self._excess_ns(own, size, rest) <= limit_ns) | (own.loads_ns == 0)
         return np.where(is_kept, values, np.inf)
 
-    def _beyond_ns(self, own: ChainStages, size: int, rest: Floats) -> Floats:
+    def _excess_ns(self, own: ChainStages, size: int, rest: Floats) -> Floats:
         behind_ns = self._behind_ns[own.ends] + rest
-        return beyond_loads_ns(
-            self._problem, in_flight(self._problem, size), own.loads_ns, behind_ns
-        )
+        return excess_ns(self._problem, in_flight(self._problem, size), own.loads_ns, behind_ns)
 
     def _of(self, kind: int, size: int) -> ChainStages:
-        """Return the stages of a kind of device that is the first of the last `size`."""
+        """Return the stages on a device of `kind`, the first of the last `size` devices."""
         if (kind, size) not in self._stages:
             self._stages[kind, size] = self._stages_of(kind, in_flight(self._problem, size))
         return self._stages[kind, size]
 
     def _leave_out(self, costs: LeastCosts, most_ns: float) -> None:
-        """Leave out stages of which any chain has a longer step, given the least sums."""
+        """Remove stages that are in no chain with a short enough step, given the least sums."""
         for size, level in enumerate(self._sets.levels[:-1], start=1):
             rest = costs.table[level].min(axis=0)
             for kind, _, _ in self._sets.steps[size]:
                 own = self._of(kind, size)
-                step_ns = costs.least + self._beyond_ns(own, size, rest[own.ends])
+                step_ns = costs.least + self._excess_ns(own, size, rest[own.ends])
                 self._stages[kind, size] = own.chosen((step_ns <= most_ns) | (own.loads_ns == 0))

@@ -1,12 +1,12 @@
-"""All stages between ideals below a ceiling on the load, and what can run behind each ideal.
+"""All stages between ideals below a ceiling on the load, and the device sets able to run the rest.
 
 The stages, which are the same for all sets of devices, are listed once, from the last ideals to
-the first. With each comes on which kinds of devices it fits, and on each before how many other
-stages (under 1F1B what a stage holds depends on that). The sets of devices that can run all that
-is outside an ideal I are a *family*, the bits of a few words (:mod:`solver.dp.set_bits`): of
-every stage from I to J the family of J, with one device more of a kind that fits. So a pass over
-the list takes one ``or`` of words for each stage, whatever the number of sets. Ideals of equally
-many blocks are not within one another, and are done together.
+the first. Each has a class: the kinds of devices it fits on and, for each, the most stages that
+may follow (under 1F1B the memory of a stage depends on that). The sets of devices that can run all
+outside an ideal I are a *family*, the bits of a few words (:mod:`solver.dp.set_bits`): over every
+stage from I to J, the family of J, with one device more of a kind that fits. So a pass over the
+list takes one ``or`` of words for each stage, for any number of sets. Ideals of equally many
+blocks do not contain one another, and are done together.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ROWS = 64
 
 
 class TooManyStages(Exception):  # noqa: N818
-    """A list would not fit into memory."""
+    """Raised if a list would not fit into memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,16 +37,16 @@ class StageList:
     end : array of int
         By stage.
     load_ns : array of float
-        By stage; on the kinds of its class.
+        By stage, on the kinds of its class.
     first : array of int
-        The first stage of every group, and the number of stages.
+        First stage of every group, and the number of stages.
     start, class_ : array of int
         By group.
     level : array of int
-        The first group of every level of starts, and the number of groups.
+        First group of every level of starts, and the number of groups.
     sends : mapping of int to array of float
-        How many sends of some values (:mod:`solver.dp.readers`) the loads count, by the
-        end of the stage that makes them; of others they count one.
+        Sends counted by the loads for some values (:mod:`solver.dp.readers`), by the end of the
+        producing stage; one for all others.
     """
 
     end: Indices
@@ -59,7 +59,7 @@ class StageList:
 
     @classmethod
     def join(cls, parts: Sequence[StageList]) -> StageList:
-        """Put lists behind one another."""
+        """Concatenate lists."""
         stages = np.cumsum([0, *(len(part.end) for part in parts)])
         groups = np.cumsum([0, *(len(part.start) for part in parts)])
         return cls(
@@ -72,12 +72,12 @@ class StageList:
         )
 
     def below(self, ceiling: float, alive: Bools | None = None) -> StageList:
-        """Return the stages whose load is at most `ceiling`.
+        """Return the stages with a load of at most `ceiling`.
 
         Parameters
         ----------
         alive : array of bool, optional
-            By ideal; no stages from or to others.
+            By ideal; stages from or to others are removed.
         """
         kept = self.load_ns <= ceiling
         if alive is not None:
@@ -99,7 +99,7 @@ class StageList:
         )
 
     def levels(self) -> Iterator[tuple[slice, Ints]]:
-        """Yield for every level its groups, and the first stages of them and behind them."""
+        """Yield for every level its groups, and the first stages of them and of the next one."""
         for low, high in zip(self.level[:-1].tolist(), self.level[1:].tolist(), strict=True):
             yield slice(low, high), self.first[low : high + 1]
 
@@ -111,14 +111,14 @@ def _shifted(parts: Sequence[Ints], offsets: Ints) -> Ints:
 
 
 class Families:
-    """For every ideal the sets of devices that can run all outside it.
+    """For every ideal, the sets of devices that can run all outside it.
 
     Parameters
     ----------
     ideals : int
-        How many ideals there are.
+        Number of ideals.
     may : array of uint64, shape (words, ideals)
-        Sets of devices that are worth regarding behind each ideal.
+        Candidate sets of devices for the rest of each ideal.
 
     Attributes
     ----------
@@ -129,18 +129,18 @@ class Families:
     def __init__(self, bits: SetBits, ideals: int, may: Words) -> None:
         self._bits, self._may = bits, may
         self.words = np.zeros((bits.words, ideals), dtype=np.uint64)
-        # Nothing is outside the last one, and no device runs it.
+        # Nothing is outside the last ideal: the empty set of devices runs it.
         self.words[0, -1] = 1
         most = int(bits.sizes.max())
         self._at_most = np.hstack([bits.of_size_at_most(size) for size in range(-1, most + 1)])
 
     def extend(self, stages: StageList, followers: Ints) -> None:
-        """Find the families of all starts of a list, whose ends are known or among them.
+        """Compute the families of all starts of a list, with ends that are known or among them.
 
         Parameters
         ----------
         followers : array of int, shape (classes, kinds)
-            The most stages behind one of a class on a device of a kind; -1 if it never fits.
+            The most stages after one of a class on a device of a kind; -1 if it never fits.
         """
         for groups, first in stages.levels():
             ends = stages.end[first[0] : first[-1]]
@@ -157,15 +157,15 @@ class Families:
             self.words[:, starts] = joined & self._may[:, starts]
 
     def alive(self) -> Bools:
-        """Return outside which ideals everything can be run by some set of devices."""
+        """Return the ideals whose rest some set of devices can run."""
         return np.asarray(self.words.any(axis=0))
 
     def may(self, ideals: Indices) -> Bools:
-        """Return behind which ideals any set of devices is worth regarding."""
+        """Return the ideals whose rest has any candidate set of devices."""
         return np.asarray(self._may[:, ideals].any(axis=0))
 
     def has(self, ideals: Indices, number: int) -> Bools:
-        """Return in which families the set of devices with this number is."""
+        """Return the families that contain the set of devices with this number."""
         word, bit = divmod(number, 64)
         shifted: Words = self.words[word, ideals] >> np.uint64(bit)
         return (shifted & np.uint64(1)).astype(np.bool_)
@@ -179,9 +179,9 @@ class StageLister:
     capacity : sequence of float
         The most bytes on a device of each kind.
     in_flight : sequence of int
-        Microbatches in flight in a stage by the number of stages behind it; never descending.
+        Microbatches in flight in a stage by the number of stages after it; never descending.
     spend : callable
-        Told how many pairs of ideals are looked at; raises to stop.
+        Called with the number of pairs of ideals examined; raises to stop.
     """
 
     def __init__(
@@ -192,10 +192,10 @@ class StageLister:
         spend: Callable[[int], None],
     ) -> None:
         self._costs, self._capacity, self._spend = costs, np.array(capacity), spend
-        # The most stages behind one with these microbatches in flight.
+        # Most stages after one with these microbatches in flight.
         self._most_behind = {count: place for place, count in enumerate(in_flight)}
         sizes = costs.ideals.member.sum(axis=0)
-        # Ideals of equally many blocks, the largest first, without the last one.
+        # Ideals by number of blocks, the largest first, without the last one.
         order = np.argsort(-sizes, kind="stable")[1:]
         self._levels = np.split(order, np.flatnonzero(np.diff(sizes[order])) + 1)
         self._classes: dict[tuple[int, ...], int] = {}
@@ -206,16 +206,16 @@ class StageLister:
         return np.array(list(self._classes), dtype=np.int64).reshape(-1, len(self._capacity))
 
     def fill(self, families: Families, ceiling: float, most: int) -> StageList | None:
-        """List the stages of at most `ceiling`, and find all families by them.
+        """List the stages of at most `ceiling`, and fill all families with them.
 
-        Only of stages whose rest some set of devices can run.
+        Only stages are listed whose rest some set of devices can run.
 
         Parameters
         ----------
         families : Families
-            As new.
+            Newly made.
         most : int
-            Stages after which to raise `TooManyStages`.
+            Most stages before `TooManyStages` is raised.
 
         Returns
         -------
@@ -245,7 +245,7 @@ class StageLister:
     def _blocks(self, starts: Indices, ends: Indices, ceiling: float) -> Iterator[_Block]:
         """Yield the stages from some starts to some ends by kinds and classes."""
         costs = self._costs
-        for kinds in costs.alike:
+        for kinds in costs.identical_kinds:
             kind = kinds[0]
             rows, columns, fits = costs.possible(kind, starts, ends, ceiling, self._spend)
             if not fits.size:
@@ -259,7 +259,7 @@ class StageLister:
             )
 
     def _behind(self, kinds: Sequence[int], starts: Indices, ends: Indices, chosen: Bools) -> Ints:
-        """Return the most stages behind each chosen stage (row) by kind (column); -1 if none."""
+        """Return the most stages after each chosen one (row) by kind (column); -1 if none fits."""
         count = int(np.count_nonzero(chosen))
         capacity = self._capacity[list(kinds)]
         if np.isinf(capacity).all() or not count:
@@ -283,7 +283,7 @@ class StageLister:
         code = np.zeros(len(behind), dtype=np.int64)
         for column in behind.T:
             code = code * radix + column + 1
-        # Mostly all fit on all kinds.
+        # Usually all stages fit on all kinds.
         values = code[:1] if len(code) and (code == code[0]).all() else np.unique(code)
         for value in values[values > 0].tolist():
             chosen = slice(None) if len(values) == 1 else np.flatnonzero(code == value)
@@ -309,7 +309,7 @@ def _level(blocks: Sequence[_Block]) -> StageList:
     start = np.concatenate([block.start for block in blocks])
     lengths = [len(block.start) for block in blocks]
     class_ = np.repeat([block.class_ for block in blocks], lengths)
-    # Two blocks may have the same start, but no group of one goes on in the next.
+    # Two blocks may have the same start, but a group ends with its block.
     differs = np.ones(len(start), dtype=np.bool_)
     differs[1:] = np.diff(start) != 0
     differs[np.cumsum([0, *lengths[:-1]])] = True

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from solver.dp.stage_chains import Stage
 from solver.model.arrays import Bools, Floats, Indices
 from solver.model.clock import Clock
 from solver.presolve.device_kinds import DeviceSets, room_bytes
@@ -22,16 +23,16 @@ from solver.stages.viable_sets import ViableSets
 _ROWS = 64
 """Starts whose stages are costed together."""
 _EXACT = 1 << 53
-"""Floats are exact below."""
+"""Integers below are exact as floats."""
 
 
 class GaveUp(Exception):  # noqa: N818
-    """The sweep was stopped; the message says why."""
+    """Raised if the search exceeds its limits; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What one sweep minimises: the sum of `sums`, each before the next, then `largest`.
+    """Objective of one sweep: the sum of `sums`, in lexicographic order, then `largest`.
 
     Attributes
     ----------
@@ -49,15 +50,6 @@ class Goal:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """One step of a solution: what ideal `end` has over ideal `start`, on a device of `kind`."""
-
-    kind: int
-    start: int
-    end: int
-
-
-@dataclass(frozen=True, slots=True)
 class Solution:
     """The optimum of a sweep."""
 
@@ -66,7 +58,7 @@ class Solution:
 
 
 def most_memory_bytes(capacity: float, peak_permille: float | None) -> float:
-    """Return what a stage may hold if it may use this share of its memory, rounded up."""
+    """Return the most bytes of a stage that may use this share of its memory, rounded up."""
     if capacity == np.inf or peak_permille is None:
         return capacity
     return min(capacity, float(int(peak_permille) * int(capacity) // 1000))
@@ -82,21 +74,21 @@ def permille_of(memory_bytes: Floats, capacity: float) -> Floats:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Tried:
-    """Stages of one kind of device, before one set of others; of starts (rows) and ends (columns).
+    """Stages of a kind of device before a set of others, by start (row) and end (column).
 
     Attributes
     ----------
     target, rest : int
         The sets of devices with and without this one.
     capacity, most_memory : float
-        Of the device, and what a stage may hold of it.
+        Bytes of the device, and the most that a stage may hold.
     starts, ends : Indices
-        Numbers of the ideals before and behind each stage.
+        Numbers of the ideals before and after each stage.
     total, top : Floats
-        What all sums are with the stage and what follows it, and the largest value; changed where
-        a stage turns out not to fit.
+        Sums and largest value of the stage and its rest; infinite once a stage turns out not to
+        fit.
     uncertain : Bools
-        Where only bounds of the memory are known.
+        True where only bounds of the memory are known.
     """
 
     target: int
@@ -118,7 +110,7 @@ class Sweep:
     clock : Clock
         Of the whole search.
     most_pairs : int
-        Stages to cost before giving up.
+        Most stages to cost before giving up.
 
     Attributes
     ----------
@@ -156,7 +148,7 @@ class Sweep:
         for target in range(1, set_count):
             if goal.largest == "bottleneck" and not goal.sums:
                 # All plans have larger loads than the refuted ceiling, so a rest below it is as
-                # good as any, and more devices for it are no use.
+                # good as any, and needs no more devices.
                 for _, rest in self.sets.smaller[target]:
                     enough[target] |= enough[rest] | (self._top[rest] <= self.refuted)
             rows = self._starts_of(target)
@@ -168,7 +160,7 @@ class Sweep:
         return self._solution()
 
     def _starts_of(self, target: int) -> Indices:
-        """Return the ideals after which all that remains may be on the devices of a set."""
+        """Return the ideals with a rest that a set of devices may be able to run."""
         ceiling = self._goal.limits.get("bottleneck", np.inf)
         possible = self._viable.can(self.costs.held.borders, ceiling, slice(target, target + 1))[0]
         possible[-1] = False
@@ -177,7 +169,7 @@ class Sweep:
         return np.flatnonzero(possible)
 
     def spend(self, pairs: int) -> None:
-        """Count stages that are looked at.
+        """Count stages that are examined.
 
         Raises
         ------
@@ -235,7 +227,7 @@ class Sweep:
         self._step[target, chosen] = step
 
     def _make_certain(self, tried: _Tried, choice: Indices) -> None:
-        """Change the ends that are chosen until the memory of none that matters is uncertain."""
+        """Change the chosen ends until the memory of each that improves a state is exact."""
         starts, ends, total, top = tried.starts, tried.ends, tried.total, tried.top
         uncertain = tried.uncertain
         for row in np.flatnonzero(uncertain[np.arange(len(starts)), choice]):
@@ -258,11 +250,11 @@ class Sweep:
             choice[row] = pick
 
     def _in_flight(self, target: int) -> int:
-        """Return the microbatches in flight in the first of the stages of a set."""
+        """Return the microbatches in flight in the first stage of a set."""
         return in_flight(self.problem, int(self.sets.sizes[target]))
 
     def _added(self, kind: int, starts: Indices, ends: Indices) -> Floats:
-        """Return what a stage adds to the sums, packed into one number."""
+        """Return the contribution of each stage to the sums, packed into one number."""
         packed = np.zeros((1, 1))
         for name, scale in zip(self._goal.sums, self._scales(), strict=True):
             if name == "devices":
@@ -274,7 +266,7 @@ class Sweep:
         return packed
 
     def _scales(self) -> list[float]:
-        """Return the factors with which the sums are packed, so that earlier ones count more."""
+        """Return the factors that pack the sums, the earlier ones with more weight."""
         most = {
             "devices": self.sets.most,
             "transfer": self.costs.most_transfer_bytes,
@@ -300,7 +292,7 @@ class Sweep:
         return best
 
     def _improves(self, target: int, starts: Indices, total: Floats, top: Floats) -> Bools:
-        """Return where a total and a top are better than the best known, and finite."""
+        """Return True where a total and a top are better than the best known, and finite."""
         old_total, old_top = self._sum[target, starts], self._top[target, starts]
         better: Bools = (total < old_total) | ((total == old_total) & (top < old_top))
         return better

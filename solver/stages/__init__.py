@@ -1,1 +1,1 @@
-"""Stages between two ideals: what they work, send, receive and hold."""
+"""Stages between two ideals: their work, transfers and memory."""

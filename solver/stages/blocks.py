@@ -1,4 +1,4 @@
-"""Blocks of units, which the program over ideals places: merging what needs no decision."""
+"""Blocks of units for the program over ideals: units that need no decision are merged."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ DROPPED = -1
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Units merged into blocks, the only things that the search places.
+    """Units merged into blocks, which the search places.
 
     Attributes
     ----------
     count : int
-        How many blocks there are.
+        Number of blocks.
     block_of : tuple of int
-        Block of every unit; `DROPPED` if its place is chosen afterwards.
+        Block of every unit; `DROPPED` if its stage is chosen afterwards.
     edges : tuple of (int, int)
         Arcs between blocks, which are numbered in a topological order.
     dropped : tuple of (int, tuple of int)
@@ -43,7 +43,7 @@ class Blocks:
     weightless: frozenset[int]
 
     def sums(self, of_units: Ints) -> Floats:
-        """Return the sum of an amount of units by block, without those that were dropped."""
+        """Return the sum of an amount of units by block, without dropped units."""
         block_of = np.array(self.block_of)
         kept = block_of != DROPPED
         amounts = np.asarray(of_units, dtype=np.float64)
@@ -53,19 +53,19 @@ class Blocks:
     def stage_of_units(self, stage_of_block: Sequence[int]) -> list[int]:
         """Return the stage of every unit, given that of every block."""
         stages = [0 if b == DROPPED else stage_of_block[b] for b in self.block_of]
-        # What was dropped later is a successor of what was dropped earlier, never the reverse.
+        # A unit dropped later may be a successor of one dropped earlier, never the reverse.
         for unit, successors in reversed(self.dropped):
             stages[unit] = min((stages[other] for other in successors), default=0)
         return stages
 
 
 def collapse_units(units: Instance, *, forget_weights: bool) -> Blocks:
-    """Merge units without cost of their own into the neighbour that every good plan gives them.
+    """Merge units without costs into the neighbour where some best plan has them.
 
     Parameters
     ----------
     forget_weights : bool
-        Treat the weights of such units as nothing, which is a relaxation.
+        Ignore the weights of such units, which is a relaxation.
 
     Notes
     -----
@@ -86,12 +86,12 @@ def collapse_units(units: Instance, *, forget_weights: bool) -> Blocks:
       storage that it reads there was sent, hence held until the stage ended, before the move; so
       memory does not grow.
 
-    A device that a move leaves empty is taken out of the plan, which raises no other cost: with
-    fewer stages 1F1B keeps fewer microbatches in flight. Relayed values of units that move travel
-    over fewer borders than before, and those of others over the same or, where a device is taken
-    out, fewer. Each step is applied to the result of
-    the earlier ones, so the argument repeats. With `forget_weights` the problem is relaxed
-    first, by giving free units weights of no bytes, and the steps are exact for the relaxation.
+    A device that a move leaves empty is removed from the plan, which raises no other cost: with
+    fewer stages 1F1B keeps fewer microbatches in flight. Relayed values of moved units cross fewer
+    borders than before, and those of others the same or, where a device is removed, fewer. Each
+    step is applied to the result of the earlier ones, so the argument repeats. With
+    `forget_weights` the problem is relaxed first, by giving free units weights of no bytes, and the
+    steps are exact for the relaxation.
     """
     is_costly = units.transfers.is_costly
     free_nets = frozenset(
@@ -114,7 +114,7 @@ def collapse_units(units: Instance, *, forget_weights: bool) -> Blocks:
 
 
 class _Merging:
-    """Units on their way to blocks: each leads to one that it was merged into, or is left out."""
+    """Units on their way to blocks: each points to the one it was merged into, or is dropped."""
 
     def __init__(self, units: Instance, free_nets: frozenset[int]) -> None:
         self._units, self._free_nets = units, free_nets
@@ -127,9 +127,9 @@ class _Merging:
         return leader_of(self._block, unit)
 
     def settles(self, unit: int) -> bool:
-        """Leave out or merge a free unit, if one of the steps of :func:`collapse_units` does."""
+        """Drop or merge a free unit, if a step of :func:`collapse_units` applies."""
         nets, gone, free_nets = self._units.nets, self._gone, self._free_nets
-        # What was merged into the unit is free too, and touches nothing but the unit.
+        # Units merged into this one are free too, and adjacent to nothing else.
         before = {self._find(u) for u in self._units.predecessors[unit] if u not in gone} - {unit}
         made, read = self._units.nets_made[unit], self._units.nets_read[unit]
         readers = {self._find(u) for net in made for u in nets[net].consumers} - {unit}
@@ -157,7 +157,6 @@ class _Merging:
         self._joined.add(other)
 
     def blocks(self, weightless: frozenset[int]) -> Blocks:
-        """Return what units have become, numbered."""
         leader = [DROPPED if u in self._gone else self._find(u) for u in range(len(self._block))]
         # A source takes its reader's number and a sink its producer's, so that leaders keep a
         # topological order.
@@ -176,7 +175,7 @@ class _Merging:
 def _free_units(
     units: Instance, returning: set[int], *, forget_weights: bool
 ) -> tuple[set[int], set[int]]:
-    """Return the free units, and those of them that are only so without their weights."""
+    """Return the free units, and those of them that are free only without their weights."""
     problem = units.problem
     busy = set(returning)
     busy.update(np.flatnonzero(units.slowest_ns).tolist())
@@ -208,7 +207,7 @@ def consuming_blocks(net: Net, blocks: Blocks) -> tuple[int, tuple[int, ...]] | 
 
 
 def crossings(nets: Sequence[Net], costs: Sequence[int], blocks: Blocks) -> list[Crossing]:
-    """Return the nets that may cross at some cost; those of the same ends as one."""
+    """Return the nets that may cross at some cost, merged by their ends."""
     merged: dict[tuple[int, tuple[int, ...]], int] = {}
     for net, cost in zip(nets, costs, strict=True):
         ends = consuming_blocks(net, blocks)
@@ -218,7 +217,7 @@ def crossings(nets: Sequence[Net], costs: Sequence[int], blocks: Blocks) -> list
 
 
 def relayed(nets: Sequence[Net], costs: Sequence[int], blocks: Blocks, member: Bools) -> Floats:
-    """Sum, by ideal, the costs of the nets that are relayed over the border behind it.
+    """Sum, by ideal, the costs of the nets relayed over the border after it.
 
     Those are made in it and read after it, or outputs; nothing leaves the last ideal.
 

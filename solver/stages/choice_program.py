@@ -1,13 +1,12 @@
-"""The choices of what runs again in a part, as numbers: those that are worse than no other.
+"""The Pareto-optimal choices of the operators of a part to recompute, in numbers.
 
-Operators are decided in the execution order, for or against running again. What the choice costs
-later depends on the undecided alone through storages that they read or are: whether what runs again
-reads one, and may do so as an anchor, or one runs again. (An operator comes before what it reads if
-another writes into its storage and reads that.) So choices that agree in these are compared, and
-the worse are left out:
-variable elimination with sets of Pareto optima in place of numbers (Dechter, "Bucket elimination: a
-unifying framework for reasoning", Artificial Intelligence 113, 1999). Layers of transformers have
-30 to 100 such choices.
+Operators are decided in the execution order, for or against recomputation. Later costs of a choice
+depend on the undecided operators only through storages that they read or own: if a recomputed
+operator reads the storage, possibly as an anchor, or if its owner is recomputed. (An operator comes
+before a storage it reads if another one writes into its own storage and reads that.) So choices
+that agree in these are compared, and dominated ones are dropped: variable elimination with sets of
+Pareto optima in place of numbers (Dechter, "Bucket elimination: a unifying framework for
+reasoning", Artificial Intelligence 113, 1999). Layers of transformers have 30 to 100 such choices.
 """
 
 from __future__ import annotations
@@ -19,23 +18,23 @@ from typing import NamedTuple
 from solver.stages.pareto import Point, pareto
 
 _MOST_CHOICES = 4000
-"""Of a part while it is solved; with more, some are left out."""
+"""Most choices of a part while it is solved; further ones are dropped."""
 _MOST_STATES = 256
 Amounts = tuple[int, int, int, int]
-"""Time, bytes kept, bytes sent, and those of what is kept that are there before the part."""
+"""Time, bytes kept, bytes held for sends, and the kept bytes that exist before the part."""
 
 
 class Candidate(NamedTuple):
-    """An operator that may run again.
+    """An operator that may be recomputed.
 
     Attributes
     ----------
     amounts : tuple of int
-        What changes if it does.
+        Changes of the amounts if it is.
     is_required : bool
-        It must.
+        True if it must be.
     reads : tuple of (int, bool)
-        What it reads, candidates or `anchors`, and whether that may be an anchor for it.
+        Storages that it reads, of candidates or `anchors`; True if that may be an anchor for it.
     """
 
     amounts: Amounts
@@ -44,14 +43,14 @@ class Candidate(NamedTuple):
 
 
 class PartModel(NamedTuple):
-    """A part in numbers of its own: alike parts have equal ones.
+    """A part in its own numbers; identical parts have equal models.
 
     Attributes
     ----------
     base : tuple of int
-        The amounts if nothing runs again.
+        The amounts without recomputation.
     anchors : tuple of tuple of int
-        What comes to them with an anchor: a candidate, or another operator behind these.
+        Amounts added by an anchor: a candidate, or another operator numbered after these.
     """
 
     base: Amounts
@@ -61,14 +60,14 @@ class PartModel(NamedTuple):
 
 _UNREAD, _READ, _AGAIN = range(3)
 _Key = tuple[int, ...]
-"""By storage that is still to be read or decided: nothing that runs again reads it; something does,
-so that it is an anchor if it does not run again; or it runs again, or has to."""
+"""By storage with readers or a decision to come: no recomputed operator reads it; one does, so that
+it is an anchor unless recomputed; or it is recomputed, or has to be."""
 _States = dict[_Key, list[Point]]
 """Choices with their amounts and masks."""
 
 
 def given_choices(model: PartModel, given: tuple[int, ...]) -> list[Point]:
-    """Return given choices, but those that are worse than others."""
+    """Return the undominated ones of given choices."""
     found: list[Point] = []
     for mask in given:
         again = [own for place, own in enumerate(model.candidates) if mask >> place & 1]
@@ -91,12 +90,12 @@ def _plus(point: Point, parts: Iterable[Amounts], mask: int = 0) -> Point:
 
 
 def best_choices(model: PartModel) -> tuple[list[Point], bool]:
-    """Return all choices of which none is worse than others, and whether that is all."""
+    """Return all undominated choices, and True if none was dropped."""
     candidates = model.candidates
-    # Until when a storage counts: its last reader, or its own decision.
+    # The last place at which a storage matters: its last reader, or its own decision.
     last = {root: at for at, own in enumerate(candidates) for root, _ in own.reads}
     last = {root: max(at, root * (root < len(candidates))) for root, at in last.items()}
-    # Where no reader asks which, what runs again is there just as an anchor is.
+    # Without such a reader, a recomputed storage serves just as an anchor does.
     is_strict = {root for own in candidates for root, may_stay in own.reads if not may_stay}
     states: _States = {(): [(*model.base, 0)]}
     read: list[int] = []
@@ -127,7 +126,7 @@ def best_choices(model: PartModel) -> tuple[list[Point], bool]:
         states, is_whole = _few({key: _best(own) for key, own in found.items()})
         is_complete = is_complete and is_whole
     if not states:
-        # Rules of what must run again contradict each other: no choice is known.
+        # The rules of required recomputation contradict each other: no choice is known.
         return [(*model.base, 0)], False
     return _best([*states.values()]), is_complete
 
@@ -135,9 +134,9 @@ def best_choices(model: PartModel) -> tuple[list[Point], bool]:
 def _new_anchors(
     candidate: Candidate, at: int, count: int, place: dict[int, int], there: list[int]
 ) -> list[int] | None:
-    """Let a candidate at a place run again: change what is read; return the new anchors.
+    """Recompute a candidate: update the states of its reads in `there`; return the new anchors.
 
-    None if it may not, as what it reads does not run again.
+    None if it must not, as a storage that it reads is not recomputed.
     """
     anchors: list[int] = []
     for root, may_stay in candidate.reads:
@@ -157,10 +156,10 @@ def _best(found: list[list[Point]]) -> list[Point]:
 
 
 def _few(states: _States) -> tuple[_States, bool]:
-    """Leave choices out where there are too many, and say whether all are there."""
+    """Drop choices if there are too many; return True if none was dropped."""
     if len(states) <= _MOST_STATES and sum(map(len, states.values())) <= _MOST_CHOICES:
         return states, True
-    # States that something is quick in.
+    # Keep the states with the quickest choices.
     keys = sorted(states, key=lambda key: states[key][0])[:_MOST_STATES]
     most = max(2, _MOST_CHOICES // len(keys))
     found: _States = {}

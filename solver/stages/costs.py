@@ -1,4 +1,4 @@
-"""What the stages between ideals cost on each kind of devices."""
+"""Costs of the stages between ideals on each kind of device."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class StageCosts:
     masks : sequence of int
         All ideals of the blocks as bits, the smaller ones first.
     chains : RepeatedChains, optional
-        Groups of identical chains, of which `masks` has only those that satisfy their arcs.
+        Groups of identical chains; `masks` has only ideals that satisfy their arcs.
 
     Attributes
     ----------
@@ -36,13 +36,13 @@ class StageCosts:
     slowness : list of float
         Least ratio of the work of a set of units on a kind to its fastest work.
     largest_unit_ns : int
-        The most work that one unit needs, wherever it runs.
-    alike : list of list of int
-        The kinds by what their stages cost, whatever memory they have.
+        The largest work of a unit on its fastest class.
+    identical_kinds : list of list of int
+        Groups of kinds with the same costs of stages, whatever their memory.
     transfer_bytes : PairSum
-        What stages receive.
-    most_latency_ns : int
-        What no sum of loads exceeds.
+        Bytes received by stages.
+    most_load_ns, most_latency_ns : int
+        Upper bounds of any load, and of any sum of loads.
     """
 
     def __init__(
@@ -67,16 +67,13 @@ class StageCosts:
             self._build_relays()
         else:
             self._build_transfers()
-        self.alike = self._alike()
-        self.most_load_ns = self._most_load_ns()
+        self.identical_kinds = self._identical_kinds()
+        # All work, and every value sent and received.
+        self.most_load_ns = int(max(float(work[-1]) for work in self._work_ns))
+        self.most_load_ns += 2 * sum(units.transfers.most_ns)
         self.most_latency_ns = len(self.problem.devices) * self.most_load_ns
 
-    def _most_load_ns(self) -> int:
-        """Return what no load exceeds: all work, and every value sent and received."""
-        work_ns = max(float(work[-1]) for work in self._work_ns)
-        return int(work_ns) + 2 * sum(self.units.transfers.most_ns)
-
-    def _alike(self) -> list[list[int]]:
+    def _identical_kinds(self) -> list[list[int]]:
         groups: list[list[int]] = []
         for kind in range(len(self.kinds)):
             same = [group for group in groups if self._costs_as(kind, group[0])]
@@ -96,7 +93,7 @@ class StageCosts:
         return same and np.array_equal(self._work_ns[kind], self._work_ns[other])
 
     def _build_bans(self) -> None:
-        """Count, in every ideal, the blocks that a kind may not run; None if it may run all."""
+        """Count, in every ideal, the blocks that a kind may not run; None if there are none."""
         self._banned: list[Floats | None] = []
         for kind in self.kinds:
             flags = self.units.banned(kind.device)
@@ -109,12 +106,12 @@ class StageCosts:
         known: dict[tuple[tuple[int, ...], ...], tuple[PairSum, ...]] = {}
         self._moved_ns: list[tuple[PairSum, ...]] = []
         for kind in self.kinds:
-            # No two devices differ in their links to others.
+            # All devices of a kind have the same links.
             times = transfers.send_ns(kind.device).most, transfers.receive_ns(kind.device).most
             key = tuple(map(tuple, times))
             if key not in known:
                 send = PairSum(member)
-                # Times that overlap are compared, others are added.
+                # Overlapping times are compared, others are added.
                 receive = PairSum(member) if self.problem.interconnect.overlap else send
                 for crossing in self._without_links(send, key[0], sent=True):
                     send.add_sent(crossing)
@@ -138,11 +135,11 @@ class StageCosts:
             if levels is None or len(crossing.consumers) > 1:
                 yield crossing
             elif crossing.producer == levels[0][0]:
-                # One chain for all: what they cost is equal.
+                # The first chain stands for all, which cost the same.
                 table.add_links(*levels, crossing.cost, sent=sent)
 
     def _build_relays(self) -> None:
-        """Charge to both stages at the border after an ideal what is passed on over it."""
+        """Charge the values relayed over the border after an ideal to both of its stages."""
         nets, member = self.units.transfers.nets, self.ideals.member
         crossing_ns = relayed(nets, self.units.transfers.most_ns, self.blocks, member)
         send, receive = PairSum(member), PairSum(member)
@@ -161,7 +158,7 @@ class StageCosts:
     # -- pairs of ideals ------------------------------------------------------------------
 
     def allowed(self, kind: int, starts: Indices, ends: Indices) -> Bools | None:
-        """Return whether `kind` may run each stage; None if it may run all."""
+        """Return True where `kind` may run a stage; None if it may run all."""
         banned = self._banned[kind]
         return None if banned is None else banned[starts][:, None] == banned[ends][None, :]
 
@@ -173,19 +170,19 @@ class StageCosts:
         ceiling_ns: float,
         spend: Callable[[int], None],
     ) -> tuple[Indices, Indices, Bools]:
-        """Return starts and ends with some stage that work, pins and order allow, and which.
+        """Return starts and ends of stages allowed by work, pins and order, and a table of these.
 
         Parameters
         ----------
         ceiling_ns : float
             Of work; may be infinite.
         spend : callable
-            Told how many pairs are looked at before they are.
+            Called with the number of pairs before they are examined.
         """
         work_ns = self.ideals.work_ns
         low, high = int(np.searchsorted(ends, starts[0], side="right")), len(ends)
         if ceiling_ns < np.inf:
-            # Floats of ratios are not exact; a few too many ends do no harm.
+            # Ratios are inexact floats; a few too many ends do no harm.
             reach_ns = work_ns[starts[-1]] + ceiling_ns / self.slowness[kind] * (1 + 1e-9) + 1
             high = int(np.searchsorted(work_ns[ends], reach_ns, side="right"))
         ends = ends[low:high]
@@ -217,11 +214,11 @@ class StageCosts:
         return result
 
     def latency_ns(self, kind: int, starts: Indices, ends: Indices) -> Floats:
-        """Return what each stage on `kind` adds to the sum of all loads.
+        """Return the contribution of each stage on `kind` to the sum of all loads.
 
-        That is its load, but that a value sent to each of its readers counts twice where it is
-        received: all devices send it in one time, but how often is no matter of the stage alone.
-        With transfers that overlap compute it is the load, which counts one send at most.
+        That is its load, but a value sent to each of its readers counts twice where it is received:
+        all devices send it in the same time, but the number of sends does not depend on the stage
+        alone. With transfers that overlap compute it is the load, which counts one send at most.
         """
         if self.units.transfers.sends_once or self.problem.interconnect.overlap:
             return self.load_ns(kind, starts, ends)
@@ -229,7 +226,7 @@ class StageCosts:
 
     @cached_property
     def _received_ns(self) -> PairSum:
-        """What each stage receives, where all links are alike."""
+        """Receive times of each stage on uniform links."""
         table = PairSum(self.ideals.member)
         most_ns = self.units.transfers.most_ns
         for crossing in self._without_links(table, most_ns, sent=False):

@@ -1,4 +1,4 @@
-"""What the stages between ideals hold in memory."""
+"""Memory of the stages between ideals."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from solver.stages.peaks import StagePeaks
 from solver.stages.viable_sets import Borders
 
 _DENSE = 64
-"""Pairs of ideals for each that is a stage; with more, stages are looked at one by one."""
+"""Ratio of pairs of ideals to stages above which stages are computed one by one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldParts:
-    """What stages hold with one microbatch in flight, in bytes.
+    """Bytes held by stages with one microbatch in flight.
 
     Attributes
     ----------
     always : Floats
-        All the time: weights, graph inputs and received values.
+        Held all the time: weights, graph inputs and received values.
     waiting : Floats
         Storages that wait for the end of the stage, which are all held then.
     allocated : Floats
-        No fewer bytes than all storages at any time: what waits, and all others at once or, if
-        less, the most that passes.
+        An upper bound of all storages at any time: those that wait, and all others at once or, if
+        less, the most transient bytes.
     """
 
     always: Floats
@@ -41,12 +41,12 @@ class HeldParts:
 
     @property
     def at_end(self) -> Floats:
-        """What stages hold when they end, which is no more than their peaks."""
+        """Bytes held when stages end, which is no more than their peaks."""
         result: Floats = self.always + self.waiting
         return result
 
     def of(self, chosen: Bools) -> HeldParts:
-        """Return those of the chosen stages."""
+        """Return the parts of the chosen stages."""
         parts = self.always, self.waiting, self.allocated
         return HeldParts(*(np.broadcast_to(part, chosen.shape)[chosen] for part in parts))
 
@@ -57,7 +57,7 @@ class HeldBytes:
     Parameters
     ----------
     blocks : Blocks
-        Of `units`. Units that are dropped count for nothing.
+        Of `units`. Dropped units count for nothing.
     ideals : Ideals
         Of the blocks.
 
@@ -71,8 +71,8 @@ class HeldBytes:
     If units that matter are dropped, this is a lower bound. *Proof.* Memory is the weights, graph
     inputs and received values of a stage S, and the largest sum of storages while one of its
     operators runs. Let K be the units of S that are in blocks. Each term only grows with S: a value
-    that K reads and S does not make is received by S; what S makes beside K counts for nothing
-    here, nor does what waits for units that are dropped. A storage that K makes is there from its
+    that K reads and S does not make is received by S; values made in S outside K count for nothing
+    here, nor do storages that wait for dropped units. A storage that K makes is there from its
     first to its last position whatever else S runs, and to the end of the stage if it waits
     for a unit outside S; a unit of another block outside K is one. ∎
     """
@@ -101,10 +101,10 @@ class HeldBytes:
             self._always.add_touched(crossing)
         self._build_received()
         self._build_storages()
-        self._passing_within, self._passing_after = self._peaks.passing_bytes(member)
+        self._transient_within, self._transient_after = self._peaks.transient_bytes(member)
 
     def _touched(self, of_units: Sequence[tuple[tuple[int, ...], int]]) -> list[Crossing]:
-        """Return what any block of some units makes a stage hold; of the same blocks as one."""
+        """Return the bytes that a stage holds for any block of some units, merged by blocks."""
         blocks, merged = self._blocks, dict[tuple[int, ...], int]()
         for members, size_bytes in of_units:
             held = {blocks.block_of[unit] for unit in members if unit not in blocks.weightless}
@@ -144,9 +144,9 @@ class HeldBytes:
         self._allocated.add_units(everything)
 
     def parts(self, starts: Indices, ends: Indices, *, paired: bool = False) -> HeldParts:
-        """Return what all stages from a start to an end hold, in parts.
+        """Return the parts of all stages from a start to an end.
 
-        If `paired`, of those from each start to the end at the same place.
+        If `paired`, of the stage from each start to the end at the same index.
         """
         sums = PairSum.at if paired else PairSum.table
         always = sums(self._always, starts, ends)
@@ -154,16 +154,16 @@ class HeldBytes:
             nothing = np.zeros((1,) * always.ndim)
             return HeldParts(always, nothing, nothing)
         waiting, allocated = sums(self._waiting, starts, ends), sums(self._allocated, starts, ends)
-        after = self._passing_after[starts]
-        passing = np.minimum(after if paired else after[:, None], self._passing_within[ends])
-        return HeldParts(always, waiting, np.minimum(allocated, waiting + passing))
+        after = self._transient_after[starts]
+        transient = np.minimum(after if paired else after[:, None], self._transient_within[ends])
+        return HeldParts(always, waiting, np.minimum(allocated, waiting + transient))
 
     def bounds(self, starts: Indices, ends: Indices, in_flight: int) -> tuple[Floats, Floats]:
-        """Return a lower and an upper bound of what all stages from a start to an end hold."""
+        """Return a lower and an upper bound of the bytes of all stages from a start to an end."""
         parts = self.parts(starts, ends)
         lower, upper = parts.at_end, parts.always + parts.allocated
         if self._is_training and in_flight > 1:
-            # Of one microbatch it is among the storages.
+            # Those of one microbatch are among the storages.
             saved = (in_flight - 1) * self._saved.table(starts, ends)
             lower, upper = lower + saved, upper + saved
         return lower, upper
@@ -179,18 +179,18 @@ class HeldBytes:
         return MemoryOfStages(self, *pairs, parts)
 
     def saved(self, starts: Indices, ends: Indices) -> Floats:
-        """Return what the stages of pairs hold in addition for each further microbatch."""
+        """Return the bytes of each further microbatch in the stages of pairs."""
         return self._saved.at(starts, ends)
 
     def peaks(self, starts: Indices, ends: Indices) -> Floats:
         """Return the peak of the storages of the stages of pairs.
 
-        With what stages hold always it is all that they hold.
+        Together with the bytes held always it is all of their memory.
         """
         return self._peaks.peak_bytes(self._ideals.between(starts, ends)).astype(np.float64)
 
     def exact(self, start: int, end: int, in_flight: int) -> int:
-        """Return what one stage holds."""
+        """Return the bytes of one stage."""
         if (start, end) not in self._exact:
             pair = np.array([start]), np.array([end])
             one = self._always.at(*pair) + self.peaks(*pair)
@@ -200,14 +200,14 @@ class HeldBytes:
 
 
 class MemoryOfStages:
-    """What n stages hold: known as far as it was asked for.
+    """Memory of n stages, computed as far as needed.
 
     Attributes
     ----------
     bytes : Floats, shape (n,)
-        With one microbatch in flight, what is known to be held.
+        Lower bound with one microbatch in flight.
     spread : Floats, shape (n,)
-        How much more that may be at most.
+        Difference of an upper bound to it.
     """
 
     def __init__(self, held: HeldBytes, starts: Indices, ends: Indices, parts: HeldParts) -> None:
@@ -217,35 +217,35 @@ class MemoryOfStages:
         self._saved = held.saved(starts, ends)
         self.bytes = parts.at_end
 
-    def look(self, uncertain: npt.ArrayLike) -> None:
-        """Find out what the stages that are marked hold, exactly."""
+    def _measure(self, uncertain: npt.ArrayLike) -> None:
+        """Compute the bytes of the marked stages exactly."""
         found = np.flatnonzero(uncertain)
         peaks = self._held.peaks(self._starts[found], self._ends[found])
         self.bytes[found] = self._always[found] + peaks
         self.spread[found] = 0.0
 
-    def extra_ns(self, rooms_bytes: Floats, in_flight: int) -> Floats:
+    def extra_ns(self, capacities: Floats, in_flight: int) -> Floats:
         """Return the least time that choices within each stage add so that it fits.
 
-        What a stage costs in a room is its load, and this. Here, and nowhere else, memory is
+        The cost of a stage on a device is its load, and this. Here, and nowhere else, memory is
         traded for time; today nothing is chosen within a stage, which fits as it is or not at all.
-        All bounds that ignore it, and all that ask with more room than there is, hold for any
-        choices that can only add time.
+        All bounds that ignore it, and all with larger capacities, hold for any choices that can
+        only add time.
 
         Parameters
         ----------
-        rooms_bytes : Floats, shape (rooms,)
-            Memory of devices.
+        capacities : Floats, shape (capacities,)
+            Bytes of memory of devices.
         in_flight : int
             Microbatches.
 
         Returns
         -------
-        Floats, shape (n, rooms)
+        Floats, shape (n, capacities)
             Nanoseconds: 0 where a stage fits, infinite where it does not.
         """
         saved = (in_flight - 1) * self._saved
-        left = rooms_bytes - (self.bytes + saved)[:, None]
-        self.look(((left >= 0) & (left < self.spread[:, None])).any(axis=1))
-        fits = (self.bytes + saved)[:, None] <= rooms_bytes
+        left = capacities - (self.bytes + saved)[:, None]
+        self._measure(((left >= 0) & (left < self.spread[:, None])).any(axis=1))
+        fits = (self.bytes + saved)[:, None] <= capacities
         return np.where(fits, 0.0, np.inf)

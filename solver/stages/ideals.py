@@ -1,7 +1,7 @@
-"""Ideals of a graph: listing them, what they contain, and which are within one another.
+"""Ideals of a graph: their list, members and nesting.
 
-An *ideal* is a set of units that contains all predecessors of its members: what the first
-stages of a plan can run together.
+An *ideal* is a set of units that contains all predecessors of its members: the units that the
+first stages of a plan can run together.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from solver.presolve.graph import neighbours
 def list_ideals(count: int, edges: Sequence[tuple[int, int]], most: int) -> list[int] | None:
     """Return all ideals as bit masks, the smaller ones first; None if there are more than `most`.
 
-    Takes time proportional to the number of ideals times the width of the graph, and gives
-    up as soon as `most` is passed.
+    Takes time proportional to the number of ideals times the width of the graph, and stops as soon
+    as there are more than `most`.
     """
-    needs = [0] * count
+    before = [0] * count
     followers = neighbours(count, edges)
     for source, target in edges:
-        needs[target] |= 1 << source
+        before[target] |= 1 << source
     found = [0]
     # The units that may be added to each ideal of the current size.
-    layer = {0: [unit for unit in range(count) if not needs[unit]]}
+    layer = {0: [unit for unit in range(count) if not before[unit]]}
     for _ in range(count):
         following: dict[int, list[int]] = {}
         for ideal, ready in layer.items():
@@ -37,7 +37,7 @@ def list_ideals(count: int, edges: Sequence[tuple[int, int]], most: int) -> list
                 larger = ideal | 1 << unit
                 if larger in following:
                     continue
-                added = [v for v in followers[unit] if needs[v] & larger == needs[v]]
+                added = [v for v in followers[unit] if before[v] & larger == before[v]]
                 following[larger] = [v for v in ready if v != unit] + added
             if len(found) + len(following) > most:
                 return None
@@ -47,7 +47,7 @@ def list_ideals(count: int, edges: Sequence[tuple[int, int]], most: int) -> list
 
 
 def membership(ideals: Sequence[int], count: int) -> Bools:
-    """Return for every unit (row) and ideal (column) whether the ideal contains the unit."""
+    """Return True for every unit (row) and ideal (column) that contains it."""
     width = -(-count // 8)
     packed = np.frombuffer(
         b"".join(ideal.to_bytes(width, "little") for ideal in ideals), dtype=np.uint8
@@ -93,31 +93,31 @@ class Ideals:
         return len(self.work_ns)
 
     def nested(self, starts: Indices, ends: Indices) -> Bools:
-        """Return whether each start (row) is a proper subset of each end (column)."""
+        """Return True where a start (row) is a proper subset of an end (column)."""
         result: Bools = ends[None, :] > starts[:, None]
         for word in self._words:
             here, there = word[starts], word[ends]
-            # Most words of most pairs of ranges need no look at single pairs.
+            # For most words the ranges as a whole are nested.
             if int(np.bitwise_or.reduce(here)) & ~int(np.bitwise_and.reduce(there)):
                 result &= (here[:, None] & ~there[None, :]) == 0
         return result
 
     def within(self, starts: Indices, ends: Indices) -> Bools:
-        """Return whether the start at each place is a proper subset of the end there."""
+        """Return True where a start is a proper subset of the end at the same index."""
         result: Bools = starts != ends
         for word in self._words:
             result &= (word[starts] & ~word[ends]) == 0
         return result
 
     def containing(self, start: int, ends: Indices) -> Indices:
-        """Return those of some ends that one start is a proper subset of."""
+        """Return the ends that properly contain one start."""
         ends = ends[ends > start]
         for word in self._words:
             ends = ends[word[start] & ~word[ends] == 0]
         return ends
 
     def between(self, starts: Indices | int, ends: Indices | int) -> Bools:
-        """Return the units (rows) of the stage from each start to the end at its place."""
+        """Return the units (rows) of the stage from each start to the end at the same index."""
         result: Bools = self.member[:, ends] & ~self.member[:, starts]
         return result
 

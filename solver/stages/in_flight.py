@@ -1,4 +1,4 @@
-"""How many microbatches a stage holds at once."""
+"""Microbatches in flight in a stage."""
 
 from __future__ import annotations
 

@@ -1,18 +1,18 @@
-"""The least time that running operators again takes, so that the stages of a device fit.
+"""The least time added by recomputation so that the stages of a device fit.
 
 Every part of a region on a stage has its choices (:mod:`solver.stages.recompute_choices`), so this
 is a multiple-choice knapsack (Sinha and Zoltners, "The multiple-choice knapsack problem",
-Operations Research 27, 1979), but for peaks: while a part runs backward, what those before it keep
-of that microbatch is there as well, but of those behind it no more. With f microbatches in flight a
-stage holds
+Operations Research 27, 1979), except for peaks: while a part runs backward, the bytes kept for that
+microbatch by the parts before it still exist, but not those of the parts after it. With f
+microbatches in flight a stage holds
 
     sum over parts of (f - 1) kept + sent, and the largest over parts of (kept before + its peak).
 
 Labels of a dynamic program over the parts, from the last one on, have time, the sum, and the peak.
-For a price of a byte, what is lost against the cheapest choices of all parts adds up; labels that
-lose more than a slack are left out. A plan that the labels of a slack have, and that takes no more
-than the relaxation and that slack, is optimal; if there is none, no plan is so short, and the slack
-is doubled.
+For a price of a byte, the losses against the cheapest choices of all parts add up; labels that
+lose more than a slack are dropped. If a plan among the labels of a slack takes no more than the
+relaxation plus that slack, it is optimal; if there is none, no plan is this short, and the slack is
+doubled.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from solver.stages.recompute_choices import Part, PartChoices, RecomputeChoices
 _MOST_LABELS = 20_000
 _DOUBLINGS = 40
 _FIRST = 1 / 64
-"""The first slack, as a part of what the slowest choices take."""
+"""The first slack, as a part of the time added by the slowest choices."""
 _ROUNDING = 1e-9
 
 
@@ -44,11 +44,11 @@ class StageParts:
     in_flight : int
         Microbatches.
     always_bytes : int
-        Buffers for gradients that come back.
+        Buffers for received gradients.
     choices : sequence of PartChoices
         In the execution order.
     peaks_bytes : sequence of int
-        What is at least there of each part, while it runs backward.
+        Least bytes of each part while it runs backward.
     """
 
     in_flight: int
@@ -73,11 +73,11 @@ class Chosen(NamedTuple):
     Attributes
     ----------
     extra_ns : int
-        Its time.
+        Added time.
     held_bytes : int
-        What it holds at least, but for buffers.
+        Least bytes held, without buffers.
     again : frozenset of int
-        Operators.
+        Recomputed operators.
     """
 
     extra_ns: int
@@ -87,14 +87,14 @@ class Chosen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Least:
-    """What fits.
+    """Choices of least time that fit.
 
     Attributes
     ----------
     bound_ns : float
-        No choice that fits takes less; infinite if none fits.
+        Lower bound of the time of any choice that fits; infinite if none does.
     found : tuple of Chosen
-        Those that take least, the shortest first; perhaps none.
+        The best choices, the shortest first; perhaps none.
     """
 
     bound_ns: float
@@ -102,7 +102,7 @@ class Least:
 
 
 class _Labels(NamedTuple):
-    """Time, sum and peak by label, and where each comes from: a label and a choice before."""
+    """Time, sum and peak by label, and its origin: a previous label and a choice."""
 
     extra_ns: Ints
     sum_bytes: Ints
@@ -128,21 +128,21 @@ class _Layer(NamedTuple):
 
     @property
     def bytes(self) -> Ints:
-        """What each choice adds to what is held, but for the part's own peak."""
+        """Bytes held by each choice, without the part's own peak."""
         _, kept, sent, _ = self.choices.amounts.T
         found: Ints = (self.in_flight - self.is_last) * kept + sent
         return found
 
 
-def least_recomputation(stages: Sequence[StageParts], room_bytes: int, most: int = 1) -> Least:
-    """Return the least time, and some choices that take little.
+def least_recomputation(stages: Sequence[StageParts], free_bytes: int, most: int = 1) -> Least:
+    """Return the least time, and the best choices.
 
     Parameters
     ----------
     stages : sequence of StageParts
         Of one device.
-    room_bytes : int
-        For all that they hold.
+    free_bytes : int
+        Memory for all that they hold.
     most : int
         Choices to return.
     """
@@ -154,17 +154,17 @@ def least_recomputation(stages: Sequence[StageParts], room_bytes: int, most: int
         )
     ]
     always_bytes = sum(stage.always_bytes for stage in stages)
-    return _Program(layers, room_bytes - always_bytes).least(most)
+    return _Program(layers, free_bytes - always_bytes).least(most)
 
 
 class _Program:
-    def __init__(self, layers: list[_Layer], room_bytes: int) -> None:
-        self._layers, self._room_bytes = layers, room_bytes
-        self._least_bytes = _sums_behind([int(layer.bytes.min()) for layer in layers])
+    def __init__(self, layers: list[_Layer], free_bytes: int) -> None:
+        self._layers, self._free_bytes = layers, free_bytes
+        self._least_bytes = _suffix_sums([int(layer.bytes.min()) for layer in layers])
         self._is_complete = all(layer.choices.is_complete for layer in layers)
         self._price, self._relaxed_ns = self._best_price()
         costs = [layer.choices.amounts[:, 0] + self._price * layer.bytes for layer in layers]
-        self._least_costs = _sums_behind([float(own.min()) for own in costs])
+        self._least_costs = _suffix_sums([float(own.min()) for own in costs])
 
     def least(self, most: int) -> Least:
         nothing = sum(int(layer.choices.amounts[0, 0]) for layer in self._layers)
@@ -188,9 +188,9 @@ class _Program:
         return Least(bound_ns if self._is_complete else 0.0, found)
 
     def _best_price(self) -> tuple[float, float]:
-        """Return the price of a byte at which the relaxation is best, and what it is there."""
+        """Return the price of a byte that maximises the relaxation, and its value there."""
         always = sum(layer.peak_bytes for layer in self._layers if layer.is_last)
-        always -= self._room_bytes
+        always -= self._free_bytes
         groups: dict[tuple[int, int, bool], tuple[_Layer, int]] = {}
         for layer in self._layers:
             key = (id(layer.choices.amounts), layer.in_flight, layer.is_last)
@@ -205,18 +205,17 @@ class _Program:
         return float(prices[best]), float(totals[best]) * (1 - _ROUNDING)
 
     def _labels(self, limit_ns: float) -> tuple[list[_Labels], bool]:
-        """Return the labels of each layer that lose no more than is allowed, and if all are."""
+        """Return the labels of each layer within a limit, and True if none of these was dropped."""
         zero = np.zeros(1, dtype=np.int64)
         levels = [_Labels(zero, zero, zero, zero, zero)]
-        # What the best price gives back for the room.
-        most_cost = limit_ns + self._price * self._room_bytes
+        most_cost = limit_ns + self._price * self._free_bytes
         is_whole = True
         for at, layer in enumerate(self._layers):
             labels = _extended(levels[-1], layer)
             cost = labels.extra_ns + self._price * labels.bytes + self._least_costs[at + 1]
-            fits = labels.bytes + self._least_bytes[at + 1] <= self._room_bytes
+            fits = labels.bytes + self._least_bytes[at + 1] <= self._free_bytes
             labels = labels.chosen(np.flatnonzero(fits & (cost <= most_cost + 1)))
-            # Of a stage that is complete the peak goes into the sum.
+            # The peak of a complete stage goes into the sum.
             if at + 1 == len(self._layers) or self._layers[at + 1].is_last:
                 labels = labels._replace(sum_bytes=labels.bytes, peak_bytes=0 * labels.peak_bytes)
             labels = labels.chosen(_best_of(labels))
@@ -239,7 +238,7 @@ class _Program:
 
 
 def _best_of(labels: _Labels) -> Ints:
-    """Return the labels that are worse than no other, by their numbers."""
+    """Return the numbers of the undominated labels."""
     columns = (labels.extra_ns, labels.bytes, labels.sum_bytes)
     rows = zip(*(column.tolist() for column in columns), strict=True)
     points = ((*row, 0, number) for number, row in enumerate(rows))
@@ -249,7 +248,7 @@ def _best_of(labels: _Labels) -> Ints:
 def _extended(labels: _Labels, layer: _Layer) -> _Labels:
     """Return the labels with each choice of a part."""
     extra_ns, kept, sent, early = layer.choices.amounts.T
-    # Behind the last part of a stage nothing is there.
+    # Nothing of a stage comes after its last part.
     before = 0 * kept if layer.is_last else kept
     peak_bytes = np.maximum(labels.peak_bytes[:, None] + before, layer.peak_bytes + early)
     count, choices = peak_bytes.shape
@@ -270,9 +269,6 @@ def _slopes(layer: _Layer) -> Floats:
     return np.array([(last[0] - first[0]) / (first[1] - last[1]) for first, last in steps])
 
 
-def _sums_behind(values: list[float]) -> list[float]:
-    """Return by place the sum of what is at it and behind it; 0 at the end."""
-    found = [0.0] * (len(values) + 1)
-    for at in reversed(range(len(values))):
-        found[at] = found[at + 1] + values[at]
-    return found
+def _suffix_sums(values: list[float]) -> list[float]:
+    """Return by index the sum from there on; 0 at the end."""
+    return [*itertools.accumulate(reversed(values), initial=0.0)][::-1]

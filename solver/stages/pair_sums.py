@@ -1,15 +1,15 @@
 """Costs of the sets of blocks between two ideals, for many pairs of ideals at once.
 
 Let S = J - I for ideals I within J. Sums over the units of S are differences of sums over J and I.
-What remains are sums over *nets* (a producer and its consumers) of a coefficient where
+The others are sums over *nets* (a producer and its consumers) of a coefficient where
 
 * `sent`: the producer is in S and some consumer is not;
 * `received`: some consumer is in S and the producer is not;
 * `touched`: some consumer is in S (weights, saved storages, graph inputs: no producer).
 
-Let p_I say that the producer is in I, c_I how many of the k consumers are, and call the net
-*cut* by I if I contains some but not all of these k + 1. A net of which I contains nothing
-contributes a function of J alone; one that I contains contributes nothing. For a cut net,
+Let p_I be 1 if the producer is in I and 0 otherwise, c_I the number of its k consumers in I, and
+call the net *cut* by I if I contains some but not all of these k + 1. A net outside I contributes a
+function of J alone; one within I contributes nothing. For a cut net,
 
 * `sent` is p_J (1 - p_I): if p_I = 0 then c_I > 0, so some consumer is outside S;
 * `received` is (1 - p_J (1 - p_I)) - [c_J = c_I] (...) with both factors functions of p and c: 1 -
@@ -34,7 +34,7 @@ from solver.model.arrays import Bools, Floats, Indices, Ints
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """A net whose crossing costs something.
+    """A net with a cost of crossing.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class Crossing:
     consumers : tuple of int
         Other blocks that read it; not empty.
     cost : int
-        What each pair of ideals pays that the net crosses.
+        Cost for each pair of ideals that the net crosses.
     """
 
     producer: int
@@ -123,13 +123,13 @@ class PairSum:
     ) -> None:
         """Add a cost for each link of identical chains that is sent (or received).
 
-        Of n chains between two levels before the set, and m behind it, min(n, m) rest
+        Of n chains between two levels before the set, and m after it, min(n, m) stay
         (:mod:`solver.stages.repeated_chains`).
 
         Parameters
         ----------
         lower, upper : sequence of int
-            The blocks before and behind the links.
+            The blocks before and after the links.
         """
         between = self._member[list(lower)].sum(axis=0) - self._member[list(upper)].sum(axis=0)
         target = self.of_end if sent else self.of_start
@@ -139,7 +139,7 @@ class PairSum:
             self._feature(here, here, -float(cost))
 
     def _ends_of(self, crossing: Crossing) -> tuple[float, Bools, Ints, Bools]:
-        """Return the cost and, by set, whether the producer, how many readers, and all are in."""
+        """Return the cost and, by set: producer inside, number of readers inside, all of them."""
         read = self._member[list(crossing.consumers)].sum(axis=0)
         made, whole = self._member[crossing.producer], read == len(crossing.consumers)
         return float(crossing.cost), made, read, whole
@@ -156,7 +156,7 @@ class PairSum:
         return result
 
     def at(self, starts: Indices, ends: Indices) -> Floats:
-        """Return the sum for the pairs of each start and the end at the same place."""
+        """Return the sum for the pairs of each start and the end at the same index."""
         of_starts, of_ends, cost = self._features()
         result: Floats = self.of_start[starts] + self.of_end[ends]
         active = np.flatnonzero(of_starts[:, np.unique(starts)].any(axis=1))

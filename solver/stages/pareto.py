@@ -1,10 +1,7 @@
-"""Pareto optima: the points that no other is as good as in every respect.
-
-The lower hull of points in two dimensions has those that are best for some price.
+"""Pareto optima, the undominated points, and lower hulls, the optima for some price.
 
 Source: Kung, Luccio and Preparata, "On finding the maxima of a set of vectors", J. ACM 22, 1975:
-after sorting by the first number, points in two dimensions that ascend in one and fall in the other
-say whether a point is dominated.
+after sorting by the first number, a staircase of the other two decides if a point is dominated.
 """
 
 from __future__ import annotations
@@ -16,13 +13,13 @@ Point = tuple[int, int, int, int, int]
 
 
 def pareto(points: Iterable[Point]) -> list[Point]:
-    """Return the points that none is better than, ascending, and one of equal ones.
+    """Return the undominated points, ascending, and one of equal ones.
 
     Parameters
     ----------
     points : iterable of (int, int, int, int, int)
-        Less is better, but of the last number, which only says which point it is. Few different
-        numbers are fourth.
+        Less is better, except for the last number, an identifier. The fourth takes few different
+        values.
     """
     every = sorted(points)
     groups = {point[3] for point in every}
@@ -30,7 +27,7 @@ def pareto(points: Iterable[Point]) -> list[Point]:
         return _pareto(every)
     found: list[Point] = []
     for value in sorted(groups):
-        # Those with less there stay, whatever others have.
+        # Points with a smaller fourth number are undominated by these.
         own = [point for point in every if point[3] == value]
         better = _pareto(sorted(found + own, key=lambda point: point[:3]))
         found += [point for point in better if point[3] == value]
@@ -38,14 +35,14 @@ def pareto(points: Iterable[Point]) -> list[Point]:
 
 
 def _pareto(points: list[Point]) -> list[Point]:
-    """Return the points that no other is as good as in the first three numbers."""
+    """Return the undominated points in the first three numbers."""
     found: list[Point] = []
     if len({point[2] for point in points}) < 2:
         for point in points:
             if not found or point[1] < found[-1][1]:
                 found.append(point)
         return found
-    # Ascending and descending numbers of points that are not dominated by any other before.
+    # Second (ascending) and third (descending) numbers of the undominated points so far.
     ups: list[int] = []
     downs: list[int] = []
     for point in points:
@@ -91,6 +88,6 @@ def lower_hull(points: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _is_above(first: tuple[int, int], middle: tuple[int, int], last: tuple[int, int]) -> bool:
-    """Whether the middle of three points is not below the line between the others."""
+    """Return True if the middle of three points is not below the line between the others."""
     rise, run = first[1] - middle[1], middle[0] - first[0]
     return run * (first[1] - last[1]) >= (last[0] - first[0]) * rise

@@ -1,4 +1,4 @@
-"""The most bytes of storages that are there at once, of many stages whose blocks are known."""
+"""Peak bytes of storages in many stages of blocks."""
 
 from __future__ import annotations
 
@@ -9,25 +9,24 @@ from solver.presolve.instance import Instance
 from solver.stages.blocks import DROPPED, Blocks
 
 _MOST_ENTRIES = 1 << 17
-"""Holdings (and operators) times stages that are looked at together, in a cache."""
-_Turns = tuple[tuple[Ints, Ints], ...]
-"""Places and rows: every row once, and in each pair every place at most once."""
+"""Most holdings (and operators) times stages in one array, to fit into a cache."""
+_Batches = tuple[tuple[Ints, Ints], ...]
+"""Places and rows: every row once, and in each batch every place at most once."""
 
 
 class StagePeaks:
-    """What stages hold of storages at most, as :mod:`solver.evaluation.stage_memory` says.
+    """Peaks of storages of stages, as :mod:`solver.evaluation.stage_memory` defines them.
 
-    A holding is there from its first operator on; it leaves after its last one, or, if it stays or
-    waits for an operator elsewhere, at the end of the stage. What there is changes after certain
-    operators only, so the sums of all changes, cumulated, are what is held while each operator
-    runs; those of other stages do not count.
+    A holding exists from its first operator on. It is freed after its last one, or, if it stays or
+    waits for an operator elsewhere, at the end of the stage. So the cumulated sums of all changes
+    are the bytes held while each operator runs; operators of other stages do not count.
     """
 
     def __init__(self, units: Instance, blocks: Blocks) -> None:
         holdings = units.problem.arrays.holdings
         self._count = blocks.count
         block_of = np.array([blocks.block_of[u] for u in units.unit_of_operator], dtype=np.int64)
-        # What was dropped is no part of any stage: it is in the last row, which is empty.
+        # Dropped units are in no stage: theirs is the last row, which is empty.
         block_of[block_of == DROPPED] = blocks.count
         self._block_of_operator = block_of
         self._block = block_of[holdings.operator]
@@ -38,18 +37,18 @@ class StagePeaks:
         self._stays = holdings.stays
         waiting, read = holdings.waits_for.pairs(np.arange(len(self._block)))
         pairs = np.unique(np.stack([waiting, block_of[read]]), axis=1)
-        # Whether something waits for what was dropped, no stage says.
+        # Storages that wait for dropped units only are not counted.
         elsewhere = (self._block[pairs[0]] != pairs[1]) & (pairs[1] != blocks.count)
         waiting, reader = pairs[:, elsewhere]
-        self._waits = tuple((holding, reader[rows]) for holding, rows in _turns(waiting))
+        self._waits = tuple((holding, reader[rows]) for holding, rows in _batches(waiting))
 
-    def passing_bytes(self, member: Bools) -> tuple[Floats, Floats]:
-        """Return the most that passes within each ideal, and the most that does outside it.
+    def transient_bytes(self, member: Bools) -> tuple[Floats, Floats]:
+        """Return the most transient bytes within each ideal, and the most outside it.
 
-        That is what is held while an operator runs, and then leaves. In a stage an operator finds
-        no more than that and what waits for the end of the stage: whatever else a stage holds
-        leaves when it does if all blocks are one stage. So the less of what passes within its end
-        and outside its start is room enough.
+        Transient storages are held while an operator runs, and then freed. In a stage an operator
+        finds no more than those and the storages that wait for the end of the stage: everything
+        else is freed at the same time as if all blocks were one stage. So the lesser of the
+        transient bytes within its end and outside its start is enough.
 
         Parameters
         ----------
@@ -68,13 +67,13 @@ class StagePeaks:
         most = np.zeros(self._count + 1, dtype=np.int64)
         np.maximum.at(most, self._block_of_operator, np.cumsum(change[:-1]))
         within, outside = np.zeros(member.shape[1]), np.zeros(member.shape[1])
-        for passing, row in zip(most[:-1].astype(np.float64), member, strict=True):
-            np.maximum(within, passing * row, out=within)
-            np.maximum(outside, passing * ~row, out=outside)
+        for transient, row in zip(most[:-1].astype(np.float64), member, strict=True):
+            np.maximum(within, transient * row, out=within)
+            np.maximum(outside, transient * ~row, out=outside)
         return within, outside
 
     def peak_bytes(self, inside: Bools) -> Ints:
-        """Return the peak of each stage, given which blocks (rows) each stage (column) has."""
+        """Return the peak of each stage, given its blocks as flags (blocks, stages)."""
         count = inside.shape[1]
         peaks = np.zeros(count, dtype=np.int64)
         width = max(1, _MOST_ENTRIES // max(len(self._block) + len(self._block_of_operator), 1))
@@ -85,7 +84,7 @@ class StagePeaks:
         return peaks
 
     def _peaks(self, inside: Bools) -> Ints:
-        # Most blocks are in none of a few stages; what they hold need not be looked at.
+        # Skip the holdings of blocks in none of these stages, which are most.
         some: Bools = np.asarray(inside.any(axis=1))
         ran = some[self._block_of_operator]
         operators = inside[self._block_of_operator[ran]]
@@ -110,17 +109,17 @@ class StagePeaks:
 
 
 def _add_sorted(table: Ints, places: Ints, rows: Ints, sign: int) -> None:
-    """Add rows, or take them away, at places in `table` that ascend and may occur repeatedly."""
+    """Add rows, or subtract them, at ascending and perhaps repeated places in `table`."""
     if len(places):
         first = np.flatnonzero(np.diff(places, prepend=-1))
         table[places[first]] += sign * np.add.reduceat(rows, first, axis=0)
 
 
-def _turns(places: Ints) -> _Turns:
-    """Divide rows, each with its place, so that no place occurs twice in a part."""
+def _batches(places: Ints) -> _Batches:
+    """Divide rows, each with its place, so that no place occurs twice in a batch."""
     rows = np.argsort(places, kind="stable")
     ordered = places[rows]
-    turn = np.arange(len(rows)) - np.searchsorted(ordered, ordered)
+    batch = np.arange(len(rows)) - np.searchsorted(ordered, ordered)
     return tuple(
-        (ordered[turn == t], rows[turn == t]) for t in range(int(turn.max(initial=-1)) + 1)
+        (ordered[batch == b], rows[batch == b]) for b in range(int(batch.max(initial=-1)) + 1)
     )

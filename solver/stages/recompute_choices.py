@@ -1,8 +1,8 @@
-"""What parts of regions may run again: all choices of which none is better in every respect.
+"""The Pareto-optimal choices of operators to recompute in parts of regions.
 
-A choice takes time, keeps bytes of each microbatch in flight, and holds others of what the part
-sends (:mod:`solver.stages.choice_program`). Alike parts, as those of identical layers, are solved
-once.
+A choice takes time, keeps bytes of each microbatch in flight, and holds further bytes for values
+that the part sends (:mod:`solver.stages.choice_program`). Identical parts, such as those of equal
+layers, are solved once.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Part:
     Attributes
     ----------
     members : tuple of int
-        In the execution order; those that are there for certain.
+        Operators certain to be on the stage, in the execution order.
     inside : collection of int
-        All operators of the stage, those that are there for certain.
+        All operators certain to be on the stage.
     perhaps : collection of int
         Operators that may be on the stage.
     """
@@ -49,16 +49,16 @@ class Part:
     perhaps: Collection[int] = field(default=())
 
     def has(self, index: int) -> bool:
-        """Whether an operator is certainly on the stage."""
+        """Return True if an operator is certainly on the stage."""
         return index in self.inside
 
     def lacks(self, index: int) -> bool:
-        """Whether an operator is certainly elsewhere."""
+        """Return True if an operator is certainly elsewhere."""
         return index not in self.inside and index not in self.perhaps
 
 
 class Choice(NamedTuple):
-    """What a choice takes, and keeps of a microbatch."""
+    """Time added by a choice, and bytes kept of a microbatch."""
 
     extra_ns: int
     held_bytes: int
@@ -70,15 +70,15 @@ class PartChoices(NamedTuple):
     Attributes
     ----------
     amounts : Ints, shape (choices, 4)
-        Time in nanoseconds, bytes kept of a microbatch, bytes held of what is sent, and how much of
-        what is kept is there before the part, as anchors; the choices that take least time first.
+        Time in nanoseconds, bytes kept of a microbatch, bytes held for sends, and the kept bytes
+        that exist before the part, as anchors; the fastest choices first.
     masks : list of int
-        What runs again, as bits by candidate.
+        Recomputed operators, as bits by candidate.
     candidates : tuple of int
         Operators.
     is_complete : bool
-        Whether no plan has a better choice. Else choices were left out, or what reads a value in
-        another region may run again, so that the value may not.
+        True if no plan has a better choice. Otherwise choices were dropped, or an operator of
+        another region that reads a value may be recomputed, so that the value may not.
     """
 
     amounts: Ints
@@ -98,9 +98,9 @@ class RecomputeChoices:
     Parameters
     ----------
     problem : PartitionProblem
-        Of training, in which operators may run again.
+        Of training, with recomputation allowed.
     device_class : str
-        Whose times count.
+        Class of the devices whose times count.
     """
 
     def __init__(self, problem: PartitionProblem, device_class: str) -> None:
@@ -113,7 +113,7 @@ class RecomputeChoices:
             problem.index_of.get(problem.root_of[op.name], -1) for op in problem.operators
         ]
         self._known: dict[tuple[PartModel, tuple[int, ...]], tuple[Ints, list[int], bool]] = {}
-        # By number of an array, which the former keeps.
+        # By identity of an array, which `_known` keeps alive.
         self._hulls: dict[int, tuple[Choice, ...]] = {}
 
     def parts(self, members: Sequence[int], perhaps: Collection[int] = frozenset()) -> list[Part]:
@@ -122,9 +122,9 @@ class RecomputeChoices:
         Parameters
         ----------
         members : sequence of int
-            Operators that are there for certain, in the execution order.
+            Operators certain to be on it, in the execution order.
         perhaps : collection of int
-            Operators that may be there.
+            Operators that may be on it.
         """
         inside = frozenset(members)
         runs = itertools.groupby(members, self.regions.__getitem__)
@@ -143,9 +143,9 @@ class RecomputeChoices:
         return PartChoices(amounts, masks, tuple(candidates), is_complete)
 
     def hull(self, part: Part) -> tuple[Choice, ...]:
-        """Return the choices that are cheapest for some price, those that keep most first.
+        """Return the choices that are cheapest for some price, those with most kept bytes first.
 
-        Choices that hold more of what is sent are left out.
+        Choices that hold more bytes for sends are left out.
         """
         amounts = self.of(part).amounts
         if id(amounts) not in self._hulls:
@@ -157,7 +157,7 @@ class RecomputeChoices:
     # -- one part -------------------------------------------------------------------------------
 
     def _is_candidate(self, index: int, part: Part) -> bool:
-        """Whether the rules let an operator run again, whatever other regions read."""
+        """Return True if the rules allow to recompute an operator, whatever other regions read."""
         operators, region = self._problem.operators, self.regions[index]
         if not operators[index].backward.recomputable or self._root_of[index] != index:
             return False
@@ -174,7 +174,7 @@ class RecomputeChoices:
         )
 
     def _is_read_later(self, candidates: Sequence[int], part: Part) -> bool:
-        """Whether what reads a candidate in another region might run again."""
+        """Return True if an operator of another region that reads a candidate may be recomputed."""
         operators = self._problem.operators
         return any(
             self.regions[reader] != self.regions[index]
@@ -185,7 +185,7 @@ class RecomputeChoices:
         )
 
     def _views_bytes(self, index: int, part: Part) -> int:
-        """Return what views of a storage save, which may run again with it."""
+        """Return the bytes saved by views of a storage, which may be recomputed with it."""
         operators = self._problem.operators
         return sum(
             operators[member].backward.saved_bytes
@@ -197,7 +197,7 @@ class RecomputeChoices:
         )
 
     def _given(self, part: Part, candidates: list[int]) -> tuple[int, ...]:
-        """Return the only choices, as masks, where whole layers run again; else nothing."""
+        """Return the only choices, as masks, if whole layers are recomputed; else nothing."""
         problem = self._problem
         if problem.recompute != "layers":
             return ()
@@ -254,18 +254,18 @@ class RecomputeChoices:
         return [root for root in roots if root >= 0]
 
     def _is_required(self, index: int) -> bool:
-        """Whether an operator must run again where that is needed."""
+        """Return True if an operator must be recomputed where it is needed."""
         must = self._problem.operators[index].backward.must_recompute
         return must and self.structure.inner[index]
 
     def _is_written_later(self, root: int, index: int, part: Part) -> bool:
-        """Whether the stage writes into a storage after an operator has read it."""
+        """Return True if the stage writes into a storage after an operator has read it."""
         return any(writer > index and part.has(writer) for writer in self._writers(root))
 
     def _anchor(self, index: int, part: Part) -> Amounts:
-        """Return what comes to the amounts if a storage is an anchor.
+        """Return the amounts added by a storage if it is an anchor.
 
-        What several regions read is kept once: for the first of them.
+        A storage read by several regions is kept once: for the first of them.
         """
         op, own = self._problem.operators[index], self.regions[part.members[0]]
         if self.regions[index] != own:
@@ -280,7 +280,7 @@ class RecomputeChoices:
         return (0, more_bytes, sent_bytes, more_bytes if self.regions[index] != own else 0)
 
     def _sent_bytes(self, index: int, kept_bytes: int, part: Part) -> int:
-        """Return what is held of a storage for others, some of which is kept besides."""
+        """Return the bytes of a storage held for other stages, besides those that are kept."""
         operators, batches = self._problem.operators, self._problem.microbatches
         storage_bytes = operators[index].storage_bytes
         if any(operators[member].is_output for member in self.structure.families[index]):
@@ -290,13 +290,13 @@ class RecomputeChoices:
         return 0
 
     def buffers_bytes(self, part: Part) -> int:
-        """Return what is there for gradients that come back to the part."""
+        """Return the bytes of buffers for gradients that the part receives."""
         buffers = self.structure.buffers
         own = (buffers[index] for index in part.members if index in buffers)
         return sum(one.size_bytes for one in own if any(map(part.lacks, one.waits_for)))
 
     def backward_bytes(self, part: Part) -> int:
-        """Return the most that is there at once, of this region, while the part runs backward."""
+        """Return the peak bytes of this region while the part runs backward."""
         operators, members = self._problem.operators, part.members
         many = self._problem.microbatches > 1
         saved = np.cumsum([operators[index].backward.saved_bytes for index in members])
@@ -317,7 +317,7 @@ class RecomputeChoices:
 
     @cached_property
     def _spans(self) -> dict[int, list[GradientSpan]]:
-        """By region, the gradients that may be there while it runs backward."""
+        """By region, the gradients that may exist while it runs backward."""
         found: dict[int, list[GradientSpan]] = {region: [] for region in self.regions}
         numbers = sorted(found)
         for span in self.structure.gradient_spans:

@@ -1,8 +1,8 @@
-"""Choose what runs again in the stages of a plan, so that they fit and take least time.
+"""Choose the operators to recompute in the stages of a plan, so that they fit and take least time.
 
-What fits best is known of each device (:mod:`solver.stages.least_recomputation`), but for what a
-stage holds while it runs forward, or operators again. So the evaluator's rows are asked, and if the
-shortest choices do not fit, those that hold less by what is too much.
+The best choice for a device is known (:mod:`solver.stages.least_recomputation`), except for the
+memory of a stage while it runs forward, or recomputes. So its rows are evaluated, and if the
+fastest choices do not fit, the program runs again with fewer bytes, by the excess.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from solver.stages.least_recomputation import StageParts, least_recomputation
 from solver.stages.recompute_choices import RecomputeChoices
 
 _MOST_TRIED = 8
-"""Choices that the evaluator sees, those that take least."""
+"""Most choices to evaluate, the fastest ones."""
 _ROUNDS = 6
 
 
 class RecomputeChooser:
-    """Completes plans of a problem; keeps what it has found of stages.
+    """Completes plans of a problem; caches its results for stages.
 
     Parameters
     ----------
     problem : PartitionProblem
-        In which operators may run again.
+        With recomputation allowed.
     """
 
     def __init__(self, problem: PartitionProblem) -> None:
@@ -46,9 +46,9 @@ class RecomputeChooser:
         return {name: RecomputeChoices(self._problem, name) for name in sorted(classes)}
 
     def completed(self, plan: PartitionPlan) -> PartitionPlan:
-        """Return a plan with what runs again on devices that it does not fit on otherwise.
+        """Return a plan that recomputes operators on devices that it does not fit on otherwise.
 
-        Of devices that nothing helps, what they have stays as it is.
+        Devices on which no choice fits do not change.
         """
         plan = with_required(self._problem, replace(plan, recomputed=frozenset()))
         evaluation = evaluate(self._problem, plan)
@@ -58,8 +58,8 @@ class RecomputeChooser:
         in_flight = microbatches_in_flight(self._problem, plan)
         again = plan.recomputed
         for usage in evaluation.usage:
-            room_bytes = usage.capacity_bytes
-            if room_bytes is None or usage.memory_bytes <= room_bytes:
+            free_bytes = usage.capacity_bytes
+            if free_bytes is None or usage.memory_bytes <= free_bytes:
                 continue
             own = [
                 (tuple(members[number]), in_flight[number])
@@ -67,17 +67,17 @@ class RecomputeChooser:
                 if stage.device == usage.device
             ]
             device_class = self._problem.device_of[usage.device].device_class
-            room_bytes -= usage.weights_bytes + usage.received_bytes
-            key = (device_class, tuple(own), room_bytes)
+            free_bytes -= usage.weights_bytes + usage.received_bytes
+            key = (device_class, tuple(own), free_bytes)
             if key not in self._found:
-                self._found[key] = self._cheapest(device_class, own, room_bytes)
+                self._found[key] = self._cheapest(device_class, own, free_bytes)
             again |= self._found[key] or frozenset()
         return with_required(self._problem, replace(plan, recomputed=again))
 
     # -- one device -----------------------------------------------------------------------------
 
     def _held_bytes(self, members: tuple[int, ...], in_flight: int, again: frozenset[str]) -> int:
-        """Return what a stage holds, without weights and received values."""
+        """Return the bytes of a stage, without weights and received values."""
         key = members, again
         if key not in self._bytes:
             self._bytes[key] = self._measured(members, again)
@@ -92,16 +92,16 @@ class RecomputeChooser:
         return int(stage.live_bytes.max()), stage.saved_bytes
 
     def _cheapest(
-        self, device_class: str, stages: Sequence[tuple[tuple[int, ...], int]], room_bytes: int
+        self, device_class: str, stages: Sequence[tuple[tuple[int, ...], int]], free_bytes: int
     ) -> frozenset[str] | None:
-        """Return what runs again so that the stages of a device fit, or None.
+        """Return the operators to recompute so that the stages of a device fit, or None.
 
         Parameters
         ----------
         stages : sequence of (tuple of int, int)
             Operators and microbatches in flight of each.
-        room_bytes : int
-            For them.
+        free_bytes : int
+            Memory for them.
         """
         choices, operators = self.choices[device_class], self._problem.operators
         parts = [
@@ -109,7 +109,7 @@ class RecomputeChooser:
             for members, in_flight in stages
         ]
         always_bytes = sum(own.always_bytes for own in parts)
-        left_bytes = room_bytes
+        left_bytes = free_bytes
         for _ in range(_ROUNDS):
             least = least_recomputation(parts, left_bytes, _MOST_TRIED)
             unseen_bytes: list[int] = []
@@ -122,10 +122,10 @@ class RecomputeChooser:
                     self._held_bytes(*stage, names)
                     for stage, names in zip(stages, again, strict=True)
                 )
-                if held_bytes <= room_bytes:
+                if held_bytes <= free_bytes:
                     return frozenset().union(*again)
                 unseen_bytes.append(held_bytes - chosen.held_bytes - always_bytes)
             if not unseen_bytes:
                 break
-            left_bytes = min(left_bytes - 1, room_bytes - min(unseen_bytes))
+            left_bytes = min(left_bytes - 1, free_bytes - min(unseen_bytes))
         return None

@@ -1,16 +1,15 @@
 """Identical chains in the program over ideals: one ideal for all that differ by exchanges.
 
 Let the blocks of a group of :mod:`solver.presolve.symmetry` be chains: each reads, within
-the group, only the one before it in its own chain. An ideal contains a beginning of every
-chain, and which chains go how far does not matter to what comes after it: exchange chains in
-the rest of the plan. So the program regards ideals whose chains go the less far the later they come
-in the group (`RepeatedChains.arcs`), (m + l choose l) for m chains of length l instead of (l +
-1)^m.
+the group, only the one before it in its own chain. An ideal contains a prefix of every chain, and
+permuting these prefixes does not matter to the rest: exchange chains in the rest of the plan. So
+the program uses ideals in which later chains of the group go less far (`RepeatedChains.arcs`), (m +
+l choose l) for m chains of length l instead of (l + 1)^m.
 
-What a stage between two ideals costs then depends on *how far each chain goes in it*, and
-the program takes the best. *Proof* that this is to let as many chains as possible rest at
+The cost of a stage between two ideals then depends on *the advance of each chain in it*, and
+the program takes the best. *Proof* that this is to let as many chains as possible stay at
 every level: let one chain leave level i for j in the stage, and another one come from h < i to
-i. Let the first rest at i and the other go from h to j. The stage runs the same units; the first
+i. Let the first stay at i and the other go from h to j. The stage runs the same units; the first
 chain's value of level i is no longer received, the other's no longer sent, and nothing else
 changes, provided that values and weights touch a group in one of these ways:
 
@@ -18,14 +17,13 @@ changes, provided that values and weights touch a group in one of these ways:
 * in one block only;
 * made outside the group, or a weight, and at every level in all of the chains or none.
 
-Of the second and third kind it matters only how many blocks of a level are in the stage, which
-the two ideals say, whatever the chains do. Repeat until at every level i, which n chains are at
-before the stage and m behind it, min(n, m) rest. Then n - min(n, m) links are received and m -
-min(n, m) sent, which are sums of products of indicators of both ideals
-(:meth:`solver.stages.pair_sums.PairSum.add_links`). Chains that do not rest are matched in order
-of their levels, which works if anything does, and it does where one sorted ideal contains the
-other. Where values are relayed, each link that an ideal cuts hops over its border, and the number
-of those is a function of the ideal alone.
+The second and third way depend only on the number of blocks of each level in the stage, which
+the two ideals determine. Repeat until at every level i, with n chains before the stage and m after
+it, min(n, m) stay. Then n - min(n, m) links are received and m - min(n, m) sent, which are sums of
+products of indicators of both ideals (:meth:`solver.stages.pair_sums.PairSum.add_links`). The other
+chains are matched in order of their levels, which works if anything does, and it does where one
+sorted ideal contains the other. Relayed, each link that an ideal cuts crosses its border, and the
+number of those is a function of the ideal alone.
 
 Memory has to be that of weights, or not to bind; storages depend on more than counts.
 """
@@ -69,7 +67,7 @@ class RepeatedChains:
         }
 
     def place(self, stage_of_block: list[int]) -> None:
-        """Let chains rest where they can.
+        """Rematch the chains in a plan so that as many as possible stay at every level.
 
         Parameters
         ----------
@@ -88,11 +86,11 @@ class RepeatedChains:
 
     @staticmethod
     def _reached(level: Sequence[int], rows: Sequence[Sequence[int]], stage: int) -> list[int]:
-        """Return how far each chain goes if as many as possible rest, given where they are."""
+        """Return the new level of each chain if as many as possible stay."""
         coming = [sum(place <= stage for place in row) for row in rows]
         reached = list(level)
         leaving: list[int] = []
-        # Of those that are equal the later ones rest, so that what runs first goes first.
+        # Of equal chains the later ones stay, so that earlier ones advance first.
         for number in reversed(range(len(level))):
             here = level[number]
             if here in coming:
@@ -105,16 +103,17 @@ class RepeatedChains:
         return reached
 
 
-def repeated_chains(units: Instance, blocks: Blocks) -> RepeatedChains:
-    """Find the groups of identical chains of blocks.
+def identical_chains(units: Instance, blocks: Blocks) -> RepeatedChains:
+    """Return the groups of identical chains of blocks, one order of which is enough.
 
     Parameters
     ----------
     blocks : Blocks
         Of `units`, without those merged or dropped in one chain of a group and not in another.
     """
-    limited = bool(limited_devices(units))
-    if limited and units.problem.memory_model != "weights":
+    problem, limited = units.problem, bool(limited_devices(units))
+    # With several chunks the places of chains in other rounds distinguish them.
+    if problem.chunks_per_device > 1 or (limited and problem.memory_model != "weights"):
         return RepeatedChains()
     members: list[int] = [0] * blocks.count
     for block in blocks.block_of:
@@ -132,7 +131,7 @@ def repeated_chains(units: Instance, blocks: Blocks) -> RepeatedChains:
 def _chains_of(
     group: Sequence[Sequence[int]], blocks: Blocks, members: Sequence[int]
 ) -> Chains | None:
-    """Return the chains of collapsed blocks, or None if these are not alike."""
+    """Return the chains of collapsed blocks, or None if these differ."""
     columns = sorted(range(len(group[0])), key=lambda place: group[0][place])
     chains: list[tuple[int, ...]] = []
     patterns = set()
@@ -140,7 +139,7 @@ def _chains_of(
         ids = [blocks.block_of[own[place]] for place in columns]
         chain = list(dict.fromkeys(block for block in ids if block != DROPPED))
         if sum(members[block] for block in chain) != sum(block != DROPPED for block in ids):
-            # Merged with something outside the chain.
+            # Merged with a unit outside the chain.
             return None
         number = {block: place for place, block in enumerate(chain)} | {DROPPED: DROPPED}
         forgotten = tuple(own[place] in blocks.weightless for place in columns)
@@ -150,12 +149,12 @@ def _chains_of(
 
 
 class _Facts:
-    """What ties blocks to each other: edges, values that travel, and weights that are held.
+    """Relations between blocks: edges, values, and weights.
 
     Parameters
     ----------
     limited : bool
-        Whether memory is, so that weights matter.
+        True if memory is, so that weights matter.
     """
 
     def __init__(self, units: Instance, blocks: Blocks, *, limited: bool) -> None:
@@ -174,7 +173,7 @@ class _Facts:
             self._ties.append((producer, touched))
 
     def separate(self, chains: Chains) -> bool:
-        """Whether a group consists of chains, and all that touches it is of the three kinds."""
+        """Return True if a group consists of chains, and is touched in the three ways only."""
         at = {
             block: (number, level)
             for number, chain in enumerate(chains)
@@ -196,10 +195,3 @@ class _Facts:
                 if len(own) != len(levels) * len(chains):
                     return False
         return True
-
-
-def identical_chains(units: Instance, blocks: Blocks) -> RepeatedChains:
-    """Return groups of identical chains of blocks, of which ideals in one order are enough."""
-    # With several chunks the places of chains in other rounds tell them apart.
-    one_chunk = units.problem.chunks_per_device == 1
-    return repeated_chains(units, blocks) if one_chunk else RepeatedChains()

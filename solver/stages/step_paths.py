@@ -1,22 +1,22 @@
-"""What the step of a pipeline takes at least, from the loads of its stages.
+"""Lower bounds of the step of a pipeline from the loads of its stages.
 
 Take some of the stages, k of them in the order of devices, with loads L_j. They are a chain: each
-waits for the one before it in forward passes, and for the one behind it in backward passes. Of m
+waits for the one before it in forward passes, and for the one after it in backward passes. Of m
 microbatches let a stage run w forward passes before its first backward pass: in 1F1B min(m, P - j)
 of P devices at most, in GPipe all. Then a step is at least
 
-* in GPipe, and without backward passes, sum(L) + (m - 1) L_j: what comes before the stage, all of
-  its passes, what comes behind it.
+* in GPipe, and without backward passes, sum(L) + (m - 1) L_j: the passes before the stage, all of
+  its own, and those after it.
 * in 1F1B with w < m: until its first backward pass, all forward passes of the first microbatch and
-  the backward passes behind the stage; then m - w backward and forward passes in turn; then the
+  the backward passes after the stage; then m - w backward and forward passes in turn; then the
   last microbatch goes to the end and all the way back. Together
   sum(L) + sum(L_i, i > j) + (m - w) L_j.
-* in 1F1B, whatever w is, sum(L) + (m - (w + 1) / 2) L_j on average: of what it says above and of
-  all that comes before the stage and its own passes, or of its forward and its backward passes.
+* in 1F1B, for any w, sum(L) + (m - (w + 1) / 2) L_j: the mean of two bounds, the one above, and
+  all before the stage and its own passes, or of its forward and its backward passes.
 
-None of them falls where a load grows. So what comes to sum(L) is at most a given number on all
-stages at the least sum(L) if every stage has the least loads behind it that keep that number, which
-a program from the last stage on finds (:func:`least_with_limit` does the rest).
+None of them falls where a load grows. So the *excess* over sum(L) keeps a limit on all stages at
+the least sum(L) if every stage has the least later loads that keep that limit, which a program
+from the last stage on finds (:func:`least_with_limit` does the rest).
 """
 
 from __future__ import annotations
@@ -33,17 +33,15 @@ from solver.model.problem import PartitionProblem
 from solver.stages.in_flight import in_flight
 
 
-def beyond_loads_ns(
-    problem: PartitionProblem, flying: int, load_ns: Floats, behind_ns: Floats
-) -> Floats:
-    """Return what a step takes at least beyond all loads, by what stages say of it.
+def excess_ns(problem: PartitionProblem, flying: int, load_ns: Floats, behind_ns: Floats) -> Floats:
+    """Return the least excess of a step over the sum of all loads, by each stage.
 
     Parameters
     ----------
     flying : int
-        Forward passes of the stages before their first backward pass, at most.
+        The most forward passes of the stages before their first backward pass.
     load_ns, behind_ns : array of float
-        Their loads, and those of all stages behind them.
+        Their loads, and the sums of the loads after them.
     """
     batches = problem.microbatches
     if problem.schedule == "gpipe" or not problem.is_training:
@@ -55,14 +53,14 @@ def beyond_loads_ns(
 
 
 def step_of_loads_ns(problem: PartitionProblem, loads_ns: Sequence[int]) -> float:
-    """Return what a step takes at least, given the loads of all stages in their order."""
-    behind_ns, beyond_ns = 0, 0.0
+    """Return a lower bound of a step, given the loads of all stages in their order."""
+    behind_ns, most_ns = 0, 0.0
     for following, load_ns in enumerate(reversed(loads_ns), start=1):
         flying = in_flight(problem, following)
-        own = beyond_loads_ns(problem, flying, np.array(load_ns), np.array(behind_ns))
-        beyond_ns = max(beyond_ns, float(own))
+        own = excess_ns(problem, flying, np.array(load_ns), np.array(behind_ns))
+        most_ns = max(most_ns, float(own))
         behind_ns += load_ns
-    return behind_ns + beyond_ns
+    return behind_ns + most_ns
 
 
 def least_with_limit(
@@ -72,18 +70,18 @@ def least_with_limit(
     most: float = math.inf,
     clock: Clock = UNLIMITED,
 ) -> float:
-    """Return a lower bound of the least sum of a limit and what is least within it.
+    """Return a lower bound of the least sum of a limit and the least cost within it.
 
     Parameters
     ----------
     least : callable
-        What is least within a limit; it does not grow with it, and is infinite if nothing is.
+        The least cost within a limit; it does not grow with it, and is infinite if infeasible.
     part : float
-        By what part of the sum the bound may be below it.
+        Relative gap allowed between the bound and the least sum.
     most : float
-        Larger sums are of no interest.
+        Larger sums are ignored.
     clock : Clock
-        When it is over, the bound is what is known by then.
+        When it is over, the bound proven so far is returned.
 
     Returns
     -------
@@ -92,8 +90,8 @@ def least_with_limit(
 
     Notes
     -----
-    The sum of limits between two is at least the smaller one and what is least within the larger.
-    The interval of which that is least is halved.
+    The sum at any limit between two is at least the smaller one plus the least cost within the
+    larger. The interval with the least such bound is halved.
 
     Examples
     --------

@@ -2,8 +2,8 @@
 
 Suffixes [i, n) are solved from right to left. ``best[s, i]`` is the least cost of running
 [i, n) on the set of devices s; one transition puts [i, j) on a device of kind k and the rest
-on s without it. Only ends j within the memory of the largest device, and within the best
-bottleneck known from a first pass over few cuts, are looked at: O(n * window) per transition.
+on s without it. Ends j are limited by the memory of the largest device, and by the best
+bottleneck known from a first pass over few cuts: O(n * window) per transition.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ _INFINITE = 1 << 61
 class ChainPass:
     """One sweep from the right end to the left for one objective.
 
-    Tables have a column for each place of a cut, not for each operator: where only few of many
-    places are looked at, so are few columns.
+    Tables have a column for each cut, not for each operator, so that few cuts need small tables.
     """
 
     def __init__(
@@ -58,14 +57,14 @@ class ChainPass:
         self.length = length
         states = len(moves.sets)
         count = len(cuts)
-        # Column `count` of a cut is beyond the end of the order: no rest has been found.
+        # Cut number `count` stands for no end at all.
         self.place_of_cut = np.append(cuts, length + 1)
         self.best = np.full((states, count), _INFINITE, dtype=np.int64)
         self.best[0, -1] = 0
         self.end = np.full((states, count), count, dtype=np.int64)
         self.rest = np.zeros((states, count), dtype=np.int64)
         self.kind = np.full((states, count), -1, dtype=np.int64)
-        # send[profile][state, cut]: what ends there pay when the rest is on `state`.
+        # send[profile][state, cut]: sends of segments that end there, with the rest on `state`.
         send_states = 1 if self.transfers.sends_once else states
         self.send = [np.zeros((send_states, count), dtype=np.int64) for _ in send]
         if self.transfers.hops:
@@ -123,7 +122,7 @@ class ChainPass:
     # -- the sweep ------------------------------------------------------------------------
 
     def run(self) -> list[PartitionPlan]:
-        """Return the best plan found, if any; for a step that of each number of devices."""
+        """Return the best plan, if any; for a step the best one of each number of devices."""
         starts = {place: cut for cut, place in enumerate(self.cuts.tolist())}
         end = self.length
         for start in range(self.length - 1, -1, -1):
@@ -145,7 +144,7 @@ class ChainPass:
         return [self._plan(state) for state in states if values[state] < _INFINITE]
 
     def _reach(self, row: SegmentRow) -> int:
-        """Return how many operators from the start fit the block, largest device and ceiling."""
+        """Return the most operators from the start within block, largest memory and ceiling."""
         block_end = self.block_ends[np.searchsorted(self.block_ends, row.start, side="right")]
         count = min(len(row.weights_bytes), int(block_end) - row.start)
         capacities = [device.memory_bytes for device in self.devices]
@@ -194,7 +193,7 @@ class ChainPass:
         memory += row.waiting_bytes[offset]
         if not self.problem.is_training:
             return memory[None, :]
-        # Of one microbatch the live bytes know when it is made.
+        # The live bytes include the storages of the current microbatch.
         sizes = self.moves.sets.sizes[targets].tolist()
         counts = [in_flight(self.problem, size) for size in sizes]
         before: Ints = np.array(counts, dtype=np.int64)[:, None] - 1
@@ -203,7 +202,7 @@ class ChainPass:
     def _cost(
         self, row: SegmentRow, span: slice, offset: Ints, kind: int, rests: Ints, memory: Ints
     ) -> Ints:
-        """Return the cost of [start, j) on `kind` for each end j, infinite beyond a limit."""
+        """Return the cost of [start, j) on `kind` for each end j, infinite if it breaks a limit."""
         ends = self.cuts[span]
         capacity = self.devices[kind].memory_bytes
         allowed = np.ones((len(rests), len(ends)), dtype=np.bool_)
@@ -214,7 +213,7 @@ class ChainPass:
             allowed &= (banned[ends] == banned[row.start])[None, :]
         if self.stage_count is not None:
             numbers = self.stage_count - 1 - self.moves.sets.sizes[rests]
-            # The first stage starts at the first place, and no other one does.
+            # Stage 0, and only it, starts at the first place.
             fitting = (numbers == 0) if row.start == 0 else (numbers > 0)
             before = self.elsewhere[np.maximum(numbers, 0)]
             allowed &= fitting[:, None] & (before[:, ends] == before[:, [row.start]])
@@ -262,19 +261,19 @@ class ChainPass:
     # -- sends ----------------------------------------------------------------------------
 
     def _charge_sends(self, place: int) -> None:
-        """Charge the value of `place` to every segment that starts here or before, by its end."""
+        """Charge the sends of the value of `place` to all segments with it, by their end."""
         if self.rows.earlier_readers[place]:
             self._charge_earlier(place, 1)
         for source in set(self.rows.sources[place]):
             if source > place and min(self.rows.earlier_readers[source]) == place:
-                # Who starts here or before has all its earlier readers.
+                # Segments that start here or before contain all its earlier readers.
                 self._charge_earlier(source, -1)
         readers = self.rows.readers[place]
         if not readers:
             return
         operator = self.rows.order[place]
         single = readers[-2] if len(readers) > 1 else place
-        # The first cut behind this place, behind the last reader but one, behind the last.
+        # The first cuts after this place, after the last reader but one, after the last.
         first, several, last = np.searchsorted(
             self.cuts, [place, single, readers[-1]], side="right"
         ).tolist()
@@ -285,17 +284,17 @@ class ChainPass:
             if self.transfers.sends_once:
                 self.send[profile][:, first:last] += send_ns
                 continue
-            # Ends past the last reader but one leave a single reader in the rest.
+            # Ends after the last reader but one leave a single reader in the rest.
             self.send[profile][:, several:last] += send_ns
             if several > first:
                 counts = self._segments_reading(first, several, last, readers)
                 self.send[profile][:, first:several] += send_ns * counts
 
     def _charge_earlier(self, place: int, sign: int) -> None:
-        """Charge the value of `place` for one send to segments before, or take it back."""
+        """Charge a send of the value of `place` to segments before earlier readers, or undo it."""
         paid = [place]
         if self.transfers.sends_once:
-            # Who ends at the last reader, or before, pays for the later ones.
+            # Segments that end at the last reader, or before, are charged for later ones.
             paid += self.rows.readers[place]
         first = np.searchsorted(self.cuts, paid[-1], side="right")
         for profile, table in enumerate(self.send_table):
@@ -305,7 +304,7 @@ class ChainPass:
         """Count, by state and end, the segments of the best rest that read a value.
 
         Returns an array of shape (states, several - first) for the cuts from `first` on. Cuts from
-        `last` on are behind all readers.
+        `last` on are after all readers.
         """
         following = np.array(readers)[np.searchsorted(readers, self.cuts[first:last])]
         counts = np.zeros((len(self.moves.sets), last - first + 1), dtype=np.int64)

@@ -10,7 +10,7 @@ from solver.presolve.unit_cuts import block_starts
 
 
 class CutPlaces:
-    """Places at which the order may be cut: before the first operator of each unit."""
+    """All places for a cut: before the first operator of each unit."""
 
     def __init__(self, units: Instance) -> None:
         sizes = [len(members) for members in units.members]
@@ -21,14 +21,14 @@ class CutPlaces:
             if amount.sum() > 0:
                 share += amount / amount.sum()
         self._position = np.concatenate([[0.0], np.cumsum(share)])
-        # Floats: sums of times may not fit 64 bits, and only say which cut is crossed least.
+        # Floats, since sums of times may overflow 64 bits; they only rank the cuts.
         crossing = np.zeros((2, len(units) + 1))
         for net, time_ns in zip(units.nets, units.transfers.default_ns(units.nets), strict=True):
             if net.consumers:
                 first, last = sorted((net.producer, *net.consumers))[:: len(net.consumers)]
                 crossing[:, first + 1] += time_ns, net.value_bytes
                 crossing[:, last + 1] -= time_ns, net.value_bytes
-        # What has been made before a cut and is read behind it.
+        # Values made before a cut and read after it.
         self._crossing_ns, self._crossing_bytes = np.cumsum(crossing, axis=1)
         self._certain = [0, *block_starts(units), int(self._all[-1])]
 
@@ -38,12 +38,12 @@ class CutPlaces:
     def spread(self, most: int) -> Ints:
         """Return all places, or about `most` of them.
 
-        Those are spread evenly, but where little is moved.
+        Those are spread evenly, and prefer cuts with few bytes across.
         """
         if len(self._all) <= most:
             return self._all
         ends = np.searchsorted(self._position, np.linspace(0.0, self._position[-1], most))
-        # Of each stretch the cut that least crosses; lexsort puts it first.
+        # The least crossed cut of each stretch; lexsort puts it first.
         stretch = np.searchsorted(ends, np.arange(len(self._all)), side="right")
         order = np.lexsort((self._crossing_bytes, self._crossing_ns, stretch))
         chosen = order[np.flatnonzero(np.diff(stretch[order], prepend=-1))]

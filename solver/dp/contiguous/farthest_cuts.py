@@ -1,17 +1,17 @@
-"""Cuts with a device order for the bottleneck, where sets of devices are many.
+"""Cuts and a device order of small bottleneck, where sets of devices are many.
 
-A chain of costs (:mod:`solver.dp.contiguous.chain_pass`) keeps a number for every set of devices
-and every place. With 65,536 sets that is too much. But whether all loads can keep a limit is a
-question with one number for each set (:mod:`solver.dp.contiguous.limit_program`), and the least
-such limit is found by bisection: first over few places, then over many of them with segments that
-the best plan so far allows.
+The chain program (:mod:`solver.dp.contiguous.chain_pass`) keeps a number for every set of devices
+and every place. With 65,536 sets that is too much. The feasibility of a limit on all loads needs
+one number for each set (:mod:`solver.dp.contiguous.limit_program`), and the least feasible limit
+is found by bisection: first over few places, then over many with segments that the best plan so
+far allows.
 
-It is a search for plans only. The program may miss a limit that can be kept, and its costs are
-not quite those of a plan, so the evaluator has the last word.
+It is a search for plans only. The program may miss a feasible limit, and its costs are
+approximate, so the evaluator has the last word.
 
-Where operators may run again, what that adds to a segment is an estimate. So what the evaluator
-says of the stages of a plan takes its place, and the search goes on until the best plan costs what
-was believed; if sets are few, with the least bottleneck, or step, in place of limits
+If operators may be recomputed, the time this adds to a segment is an estimate. So the evaluated
+costs of the stages of a plan replace it, and the search goes on until the best plan costs as much
+as estimated; if sets are few, it minimises the bottleneck or step in place of limits
 (:mod:`solver.dp.contiguous.least_program`).
 """
 
@@ -43,20 +43,20 @@ _FEW_PLACES = 200
 _MANY_PLACES = 1200
 """Places of later searches, over segments that a known plan allows."""
 _NEAR_PLACES = 24
-"""If there are more places: as many before and behind every cut of that plan come besides."""
+"""If there are more: places added before and after every cut of that plan."""
 _ROUNDS = 3
-"""Most of these later searches, each with the plan of the last one."""
+"""Most later searches, each with the plan of the last one."""
 _ROUGH, _FINE = 1 / 200, 1 / 2000
-"""Limits are found up to this part of them, at first and in later searches."""
+"""Relative precision of limits, at first and in later searches."""
 _WIDEN = 1 / 256
-"""The first step below a limit that can be kept, as a part of it."""
+"""The first step below a feasible limit, as a part of it."""
 _ABOVE = 1.02
-"""Ratio of a segment's work to the known bottleneck up to which its neighbours are looked at."""
+"""Largest ratio of a segment's work to the known bottleneck."""
 _CORRECTIONS = 12
-"""Searches of a program, each with what the evaluator said of the stages that the last one found.
-Only what runs again is estimated."""
+"""Most searches of a program, each with the evaluated costs of the stages found by the last one.
+Only the costs of recomputation are estimates."""
 _JUDGED = 4
-"""Plans of a search that the evaluator sees, those of the lowest limits."""
+"""Plans of a search that are evaluated, those of the lowest limits."""
 
 
 def farthest_cuts(
@@ -74,19 +74,20 @@ def farthest_cuts(
     units : Instance
         In the order to cut.
     most_places : int, optional
-        Cut at about this many places only.
+        The most places for cuts, about.
     stretch_permille : int
         Capacities to cut by, per thousand of the true ones.
     chooser : RecomputeChooser, optional
-        Says what runs again in the stages of a plan; the units are in the execution order.
+        Chooses the operators to recompute in the stages of a plan; the units are in the execution
+        order.
     clock : Clock
         Until it is over the result depends on nothing but the arguments.
 
     Returns
     -------
     PartitionPlan or None
-        The best in the evaluator's eyes; not necessarily feasible. None if nothing is found, if
-        sets of devices are too many even for this, or if the problem is another one than the
+        The best plan by the evaluator; not necessarily feasible. None if nothing is found, if
+        sets of devices are too many even for this, or if the problem is not to minimise the
         bottleneck, or with a chooser the step, with one chunk for each device and no cuts or
         stages made by hand.
     """
@@ -108,18 +109,18 @@ def farthest_cuts(
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """A plan that the evaluator has seen.
+    """An evaluated plan.
 
     Attributes
     ----------
     rank : (bool, tuple of int)
-        Smaller for better plans: not feasible, and the objectives.
+        Smaller for better plans: True if infeasible, and the objectives.
     believed_ns : float
-        What its objective was believed to be.
+        Its objective by the tables.
     kinds : tuple of int
         Of its stages.
     starts : array of int64
-        Where its stages start in the order.
+        Starts of its stages in the order.
     """
 
     plan: PartitionPlan
@@ -173,12 +174,12 @@ class _Search:
                 break
 
     def _is_as_believed(self) -> bool:
-        """Whether the best plan costs what its tables say, so that others would not change it."""
+        """Return True if the best plan costs no more than its tables say."""
         assert self.best is not None
         return self.best.believed_ns >= self.best.value_ns * (1 - _FINE)
 
     def _round(self, places: Ints, precision: float) -> None:
-        """Look at plans with cuts at `places` for lower and lower limits."""
+        """Search for plans with cuts at `places` for lower and lower limits."""
         known = self.best
         longest = len(places) - 1
         if known is not None:
@@ -204,7 +205,7 @@ class _Search:
                 self._judge(program, places, stages)
             return
         for _ in range(_CORRECTIONS):
-            # Estimates are hardly ever more than what the evaluator says.
+            # Estimates hardly ever exceed the evaluated costs.
             found = least_stages(program, self._most_ns)
             if found is None or not self._judge(program, places, found) or self._clock.is_over:
                 break
@@ -222,7 +223,7 @@ class _Search:
         return known.value_ns // (problem.microbatches if is_step else 1)
 
     def _judge(self, program: LimitProgram, places: Ints, stages: list[Stage]) -> bool:
-        """Show the evaluator a plan; return whether its stages were believed to take less."""
+        """Evaluate a plan; return True if its stages cost more than the tables say."""
         plan = program.plan(stages)
         if self._chooser is not None:
             plan = self._chooser.completed(plan)
@@ -252,7 +253,7 @@ class _Search:
                 low = limit
             if high - low <= max(1, high * precision) or self._clock.is_over:
                 break
-            # Steps double until one is too far; then the rest is halved.
+            # Steps double until one goes too far; then bisection takes over.
             limit = max(high - step, (low + high) // 2)
             step *= 2
         return found

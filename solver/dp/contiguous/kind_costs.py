@@ -1,7 +1,6 @@
-"""What segments of an order cost on a kind of device, as far as the kind alone decides it.
+"""Costs of segments of an order that depend on the kind of device alone.
 
-:class:`solver.dp.contiguous.chain_pass.ChainPass` and :mod:`solver.dp.contiguous.limit_program`
-share these.
+Shared by :mod:`solver.dp.contiguous.chain_pass` and :mod:`solver.dp.contiguous.limit_program`.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def work_before(
 
 
 def banned_before(units: Instance, devices: Sequence[Device]) -> list[Ints | None]:
-    """Count, before each place, the operators that a device may not run; None if it may all."""
+    """Count, before each place, the operators that a device may not run; None if there are none."""
     sizes = list(map(len, units.members))
     banned: list[Ints | None] = []
     for device in devices:

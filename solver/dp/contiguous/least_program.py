@@ -1,8 +1,8 @@
 """The least bottleneck or step of cuts with a device order, where sets of devices are few.
 
 The program of :mod:`solver.dp.contiguous.limit_program` for all limits at once: it keeps the least
-cost for every set of devices and every place (:mod:`solver.dp.stage_chains`), so that nothing is
-lost where a segment that goes farther has a dearer border.
+cost for every set of devices and every place (:mod:`solver.dp.stage_chains`), so that a longer
+segment with a dearer border does not hide a better one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from solver.stages.step_paths import step_of_loads_ns
 
 MOST_SETS: Final = 256
 _PART: Final = 1 / 2000
-"""By what part of it a step may be above the least one."""
+"""Relative gap allowed between a step and the least one."""
 
 
 def least_stages(program: LimitProgram, most_ns: float = math.inf) -> list[Stage] | None:
@@ -32,7 +32,7 @@ def least_stages(program: LimitProgram, most_ns: float = math.inf) -> list[Stage
     program : LimitProgram
         Of a problem with the objective ``bottleneck`` or ``step``.
     most_ns : float
-        Larger objectives are of no interest.
+        Larger objectives are ignored.
     """
     longest = program.tables.longest
     ends, columns = np.nonzero(program.tables.exists)
@@ -61,7 +61,7 @@ def least_stages(program: LimitProgram, most_ns: float = math.inf) -> list[Stage
 
 
 def value_ns(program: LimitProgram, stages: Sequence[Stage]) -> float:
-    """Return the bottleneck or the step of some stages, as the tables have it."""
+    """Return the bottleneck or the step of some stages by the tables."""
     loads_ns = program.stage_loads_ns(stages)
     if program.problem.objective[0] == "bottleneck":
         return max(loads_ns)

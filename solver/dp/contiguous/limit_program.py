@@ -1,10 +1,10 @@
-"""Whether some cuts and a device order keep all loads within a limit.
+"""Decides if some cuts and a device order keep all loads within a limit.
 
 The feasibility form of the bottleneck assignment, by a dynamic program over subsets (Held and Karp,
 J. SIAM 10, 1962): of every set of devices it keeps the farthest place, from the end of the order,
-up to which the set can run everything. That is the best that any of its devices reaches from where
-the others get to, as in :meth:`solver.bounds.stepping.SteppingBound.most_work_ns`. It starts at the
-end because sends and microbatches in flight depend on what is behind a stage.
+up to which the set can run everything. That is the farthest that any of its devices reaches from
+the place reached by the others, as in :meth:`solver.bounds.stepping.SteppingBound.most_work_ns`. It
+starts at the end because sends and microbatches in flight depend on the later stages.
 
 It is a heuristic: a set that gets farther may have a dearer cut before it. A second, less crossed
 place for each set, and a third one, made no difference in measurements. Besides, a value that
@@ -33,12 +33,12 @@ from solver.stages.in_flight import in_flight
 _SAME, _OTHER = 0, 1
 """Neighbours of the same node, and of another one."""
 _Reached = tuple[Ints, Ints]
-"""The places that sets of devices reach, by the node of their first device and by set: if the
-device before that is of the same node, and if it is of another one."""
+"""The places that sets of devices reach, by the node of their first device and by set: one array
+for a previous device of the same node, one for a previous device of another."""
 
 
 class KindCosts:
-    """What kinds of devices add to the costs of segments of an order.
+    """Costs of segments of an order that depend on kinds of devices.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class KindCosts:
     nodes : list of int
         By kind, numbered from 0.
     node_count : int
-        How many different nodes there are.
+        Number of different nodes.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class KindCosts:
         self.node_count = len(used)
 
     def longest(self, places: Ints, limit_ns: int) -> int:
-        """Return over how many places a segment may go if its work keeps a limit."""
+        """Return the most places in a segment with work within a limit."""
         ends = [
             np.searchsorted(work[places], work[places] + limit_ns, side="right")
             for work in self.work_before
@@ -109,14 +109,14 @@ class LimitProgram:
     sets : DeviceSets
         Of the kinds of `costs`.
     extras : SegmentExtras, optional
-        What running operators again adds to segments.
+        Time added to segments by recomputation.
 
     Attributes
     ----------
     problem, tables, sets
-        What it is about.
+        The arguments.
     most_ns : int
-        No load is more.
+        Upper bound of any load.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class LimitProgram:
         self._count = len(tables.places)
         self.problem = costs.problem
         self._overlap = costs.problem.interconnect.overlap
-        # Kinds of one class share an array of times, and are then known to.
+        # Kinds of one class share an array, which identifies them.
         grown = {id(before): tables.between(before) for before in costs.work_before}
         self._work_ns = [grown[id(before)] for before in costs.work_before]
         self._allowed = [
@@ -148,12 +148,12 @@ class LimitProgram:
         """Return stages, from the first to the last, whose loads keep a limit, or None."""
         steps = self._steps(limit_ns)
         reached = self._reach(steps)
-        # Nothing is received by the first stage, so either sort of neighbour is right.
+        # The first stage receives nothing, so either sort of neighbour is right.
         starts = np.minimum(*reached).min(axis=0)
         whole = np.flatnonzero(starts == 0)
         if not len(whole):
             return None
-        # Of the smallest sets that with the fewest devices of the last kinds.
+        # Of the smallest sets, take the one with the fewest devices of the last kinds.
         counts, sizes = self.sets.counts[whole], self.sets.sizes[whole]
         return self._way(steps, reached, int(whole[np.lexsort((*counts.T, sizes))[0]]))
 
@@ -161,7 +161,7 @@ class LimitProgram:
         """Return the least start of a segment for every end, by devices of the set and by kind.
 
         Before that of ends each array has two dimensions: the next device is of the same node
-        or of another one, and so is the one before. Where nothing fits, the start is the number of
+        or of another one, and so is the one before. If nothing fits, the start is the number of
         places, which also stands for the end of a rest that cannot be run.
         """
         rooms: dict[tuple[int, int], Ints] = {}
@@ -193,7 +193,7 @@ class LimitProgram:
     def _room(
         self, rooms: dict[tuple[int, int], Ints], limit_ns: int, send: int, receive: int
     ) -> Ints:
-        """Return how long each segment may compute, -1 or less where it moves too much."""
+        """Return the most compute time of each segment; negative if transfers exceed the limit."""
         if (send, receive) not in rooms:
             send_ns, receive_ns = self.tables.send_ns[send], self.tables.receive_ns[receive]
             if self._overlap:
@@ -204,7 +204,7 @@ class LimitProgram:
         return rooms[send, receive]
 
     def _computes(self, kind: int, flying: int) -> tuple[Bools, Ints]:
-        """Return which segments a kind may run and has the memory for, and how long it does."""
+        """Return, by segment, if a kind may run it and has the memory, and its compute time."""
         allowed: Bools = self._allowed[kind]
         work_ns, capacity = self._work_ns[kind], self._costs.capacities[kind]
         if capacity is None:
@@ -224,7 +224,7 @@ class LimitProgram:
         return allowed & (memory <= capacity), work_ns
 
     def loads_ns(self, kind: int, flying: int) -> Floats:
-        """Return what segments cost at most whatever is beside them; infinite if they do not fit.
+        """Return the loads of segments next to any neighbours at most; infinite if they do not fit.
 
         Parameters
         ----------
@@ -244,7 +244,7 @@ class LimitProgram:
         return np.where(fits, load_ns.astype(np.float64), np.inf)
 
     def _starts(self, fits: Bools) -> Ints:
-        """Return where the longest segment that fits starts, for each end."""
+        """Return the start of the longest segment that fits, for each end."""
         ends = np.arange(self._count)
         column = np.argmax(fits, axis=1)
         starts = np.where(fits[ends, column], ends - self.tables.longest + column, self._count)
@@ -255,16 +255,16 @@ class LimitProgram:
         nodes = self._costs.node_count
         shape = (nodes, len(self.sets))
         first = (np.full(shape, self._count), np.full(shape, self._count))
-        # The least of the second over all nodes but one.
+        # By node, the least entry of the second array over all other nodes.
         others = np.full(shape, self._count)
-        # Behind the last device nothing is sent, so either sort of neighbour is right.
+        # The last device sends nothing, so either sort of neighbour is right.
         first[_SAME][:, 0] = others[:, 0] = self._count - 1
         sorts = (_SAME, _OTHER) if nodes > 1 else (_SAME,)
         for size, table in enumerate(steps, start=1):
             sets = self.sets.levels[size]
             for kind, targets, rests in self.sets.steps[size]:
                 node = self._costs.nodes[kind]
-                # Taking is three times as fast as indexing, which most of the time went into.
+                # `take` is three times as fast as indexing, which dominated the time.
                 same, other = first[_SAME][node].take(rests), others[node].take(rests)
                 for before in sorts:
                     start = table[kind][_SAME, before].take(same)
@@ -302,7 +302,7 @@ class LimitProgram:
         return stages
 
     def _behind(self, reached: _Reached, node: int, rest: int) -> Iterable[tuple[int, int, int]]:
-        """Yield what a device of `node` may have behind it: its sort, node and start."""
+        """Yield the possible neighbours after a device of `node`: sort, node and start."""
         yield _SAME, node, int(reached[_SAME][node, rest])
         if rest:
             for other in range(self._costs.node_count):
@@ -310,7 +310,7 @@ class LimitProgram:
                     yield _OTHER, other, int(reached[_OTHER][other, rest])
 
     def correct(self, stages: Sequence[Stage], usage: Sequence[DeviceUsage]) -> bool:
-        """Count of the segments of some stages what the evaluator says; return whether it is more.
+        """Replace costs of some stages by evaluated ones; return True if any of these is larger.
 
         Parameters
         ----------
@@ -332,7 +332,7 @@ class LimitProgram:
     # -- plans ------------------------------------------------------------------------------
 
     def stage_loads_ns(self, stages: Sequence[Stage]) -> list[int]:
-        """Return the loads of some stages, as the tables have them."""
+        """Return the loads of some stages by the tables."""
         loads: list[int] = []
         for number, stage in enumerate(stages):
             at = stage.end, stage.start - stage.end + self.tables.longest
@@ -358,7 +358,7 @@ class LimitProgram:
         return list(map(Stage, kinds, numbers, [*numbers[1:], self._count - 1]))
 
     def plan(self, stages: Sequence[Stage]) -> PartitionPlan:
-        """Return the plan that some stages are."""
+        """Return the plan with some stages."""
         free = [list(kind.names) for kind in self._costs.kinds]
         operators = self.problem.operators
         assignment: dict[str, str] = {}

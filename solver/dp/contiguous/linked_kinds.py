@@ -1,4 +1,4 @@
-"""Kinds of devices with the links that join them to their neighbours in a device order."""
+"""Kinds of devices with the links to their neighbours in a device order."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from solver.presolve.instance import Instance
 from solver.presolve.transfers import LinkPair, Links
 
 _MOST_SETS = 1 << 17
-"""Sets of devices, up to exchanges within a kind, that tables are kept for."""
+"""Most sets of devices in tables, up to exchanges within a kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkedKind(DeviceKind):
-    """Devices that are taken for interchangeable, and what joins them to the others.
+    """Devices treated as interchangeable, and their links to the others.
 
     Attributes
     ----------
     node : int
-        Devices of a node have other links among each other than to devices of other nodes.
+        Links between devices of a node differ from those to other nodes.
     send, receive : tuple of Links
         To and from devices of the same node, and of other nodes.
     """
@@ -35,7 +35,7 @@ class LinkedKind(DeviceKind):
 def linked_kinds(units: Instance) -> tuple[LinkedKind, ...] | None:
     """Return kinds whose sets are few enough for tables, or None.
 
-    Where devices stand in nodes, kinds tell them apart if the sets are few enough then. Else each
+    If devices stand in nodes, and the sets stay few enough, kinds distinguish the nodes. Else each
     device has the slowest of its links to all others.
     """
     problem = units.problem
@@ -54,9 +54,9 @@ def _set_count(problem: PartitionProblem, kinds: tuple[LinkedKind, ...]) -> int:
 
 
 def _nodes(units: Instance) -> Mapping[str, int] | None:
-    """Return the node of every device; None if links are not as nodes would have them.
+    """Return the node of every device; None if the links do not form nodes.
 
-    Then values take one link pair between any two nodes, and another one within each.
+    Nodes have one link pair between any two of them, and one within each.
     """
     transfers = units.transfers
     if not transfers.depends_on_pair:
@@ -85,7 +85,7 @@ def _kinds_in_nodes(units: Instance, nodes: Mapping[str, int]) -> tuple[LinkedKi
         own = [name for name in nodes if nodes[name] == nodes[device.name] and name != device.name]
         others = [name for name in nodes if nodes[name] != nodes[device.name]]
 
-        # A device without a neighbour of one sort never pays for one.
+        # A device without neighbours of one sort is never charged for them.
         ends = own or others, others or own
         send, receive = (
             (transfers.links(device, ends[0], sends=s), transfers.links(device, ends[1], sends=s))

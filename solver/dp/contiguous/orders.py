@@ -1,7 +1,7 @@
 """Topological orders of units that are worth cutting into stages.
 
 A cut of one order finds only plans that are contiguous in it; every plan is contiguous in some
-order. Which order is good depends on where values are large, so a few are tried: Herrmann et al.
+order. A good order depends on the sizes of values, so a few are tried: Herrmann et al.
 ("Acyclic partitioning of large directed acyclic graphs", CCGrid 2017) start from depth-first and
 random orders; the greedy one follows schedulers that keep little alive (Liu, "An application of
 generalized tree pebbling to sparse matrix factorization", 1987, in spirit: a heuristic for
@@ -49,8 +49,8 @@ def topological_orders(units: Instance, count: int, seed: int = 0) -> Iterator[l
 
 _RANDOM_ORDERS = 1000
 _MOST_IN_VAIN = 20
-"""Known orders in a row that say that there are hardly others: graphs of few orders are small, and
-their plans soon found."""
+"""Known orders in a row after which to stop: graphs of few orders are small, and their plans soon
+found."""
 
 
 def _candidates(units: Instance, rng: random.Random) -> Iterator[list[int]]:
@@ -58,7 +58,8 @@ def _candidates(units: Instance, rng: random.Random) -> Iterator[list[int]]:
     identity = list(range(len(units)))
     yield identity
     yield _least_crossing(units)
-    yield _last_first(backward, identity)
+    # From the outputs, with the latest reads first.
+    yield _depth_first(backward, [-unit for unit in identity])
     yield _depth_first(forward, identity)[::-1]
     yield _depth_first(backward, identity)
     yield _breadth_first(units)
@@ -70,7 +71,7 @@ def _candidates(units: Instance, rng: random.Random) -> Iterator[list[int]]:
 
 
 def renumbered(units: Instance, order: Sequence[int]) -> Instance:
-    """Return the same units numbered in `order`, so that they can be cut in it."""
+    """Return the same units numbered in `order`."""
     number = [0] * len(order)
     for position, unit in enumerate(order):
         number[unit] = position
@@ -103,11 +104,6 @@ def _depth_first(neighbours: Sequence[Sequence[int]], rank: Sequence[int]) -> li
     return order
 
 
-def _last_first(backward: Sequence[Sequence[int]], identity: list[int]) -> list[int]:
-    """Return the depth-first order from the outputs that visits the latest reads first."""
-    return _depth_first(backward, [-unit for unit in identity])
-
-
 def _breadth_first(units: Instance) -> list[int]:
     level = [0] * len(units)
     for unit in range(len(units)):
@@ -125,7 +121,7 @@ def _least_crossing(
     ends those of which it is the last reader. With `rng` every value is weighed differently.
     """
     cost = [
-        # A byte for a nanosecond where moving takes no time at all.
+        # Where transfers take no time, a byte counts as a nanosecond.
         (time_ns or net.value_bytes) * (1.0 if rng is None else 0.5 + rng.random())
         for net, time_ns in zip(units.nets, units.transfers.default_ns(units.nets), strict=True)
     ]

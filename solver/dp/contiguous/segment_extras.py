@@ -1,12 +1,13 @@
-"""The time that running operators again adds to segments of an order, so that they fit.
+"""The time that recomputation adds to segments of an order, so that they fit.
 
-For a price of a byte, what a segment takes and keeps is least part by part; so the largest, over
-prices, of that sum without the price of the room is a lower bound of the time added: the lower hull
-of what the parts allow together (:mod:`solver.stages.recompute_choices`). Of segments within one
-region it is the difference of two parts, which is an estimate. The best choices come within a step
-of it, which is a small part of what a segment has. Rows of backward passes are counted while
-the last region of a segment, and the one before it, run; that of what runs again is not. What a
-segment sends is taken for an anchor where an operator may run again that reads it.
+For a price of a byte, the least of added time plus the price of held bytes is found part by part;
+so the largest, over prices, of that sum minus the price of the free bytes is a lower bound of the
+added time: the lower hull of the choices of all parts together
+(:mod:`solver.stages.recompute_choices`). For segments within one region it is the difference of
+two parts, which is an estimate. The best choices come within a step of it, which is a small part of
+a segment's time. Rows of backward passes are counted while the last region of a segment, and the
+one before it, run; those of recomputed operators are not. A value sent by a segment is taken for an
+anchor if an operator that reads it may be recomputed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _MOST_PRICES = 48
 
 
 class SegmentExtras:
-    """What segments of the execution order add on each class of devices.
+    """Time added to segments of the execution order on each class of devices.
 
     Parameters
     ----------
@@ -61,7 +62,7 @@ class SegmentExtras:
             return np.zeros(tables.memory_bytes.shape)
         fits = tables.memory_bytes + (in_flight - 1) * tables.saved_bytes <= capacity
         found = self._by_class[device.device_class].extra_ns(capacity, in_flight)
-        # Where it fits nothing runs again that need not.
+        # A segment that fits recomputes no more than it must.
         return found if self._problem.must_recompute else np.where(fits, 0.0, found)
 
 
@@ -74,7 +75,7 @@ class _ClassExtras:
         starts = np.flatnonzero(np.diff(regions, prepend=regions[0] - 1))
         self._first = np.append(starts, len(regions))
         places = tables.places
-        # Of the operator at the start of a segment, and of the last one before its end.
+        # Regions of the first and the last operator of a segment.
         self._start_region = np.searchsorted(starts, places, side="right") - 1
         self._end_region = np.searchsorted(starts, np.maximum(places, 1) - 1, side="right") - 1
         shape = tables.memory_bytes.shape
@@ -84,7 +85,7 @@ class _ClassExtras:
     # -- parts ------------------------------------------------------------------------------
 
     def _hull(self, start: int, end: int, stage: range | None = None) -> tuple[Choice, ...]:
-        """Return the hull of a part of a stage, which is the whole graph if not given."""
+        """Return the hull of a part of a stage, by default of the whole graph."""
         if start >= end:
             return (Choice(0, 0),)
         every = range(len(self._problem.operators))
@@ -92,7 +93,7 @@ class _ClassExtras:
 
     @cached_property
     def _heads(self) -> list[tuple[Choice, ...]]:
-        """By start of a segment, of its first region."""
+        """Hulls of the first region of segments, by start."""
         ends = self._first[self._start_region + 1]
         return [
             self._hull(start, end, range(start, len(self._problem.operators)))
@@ -101,7 +102,7 @@ class _ClassExtras:
 
     @cached_property
     def _tails(self) -> list[tuple[Choice, ...]]:
-        """By end of a segment, of its last region."""
+        """Hulls of the last region of segments, by end."""
         starts = self._first[self._end_region]
         return [
             self._hull(start, end, range(end))
@@ -131,7 +132,7 @@ class _ClassExtras:
 
     @cached_property
     def _saved_bytes(self) -> Ints:
-        """What the operators before each place keep if nothing runs again."""
+        """Bytes kept by the operators before each place without recomputation."""
         saved = [op.backward.saved_bytes for op in self._problem.operators]
         return np.append(0, np.cumsum(saved, dtype=np.int64))
 
@@ -159,11 +160,11 @@ class _ClassExtras:
 
     @cached_property
     def _anchored_bytes(self) -> Ints:
-        """What segments need not hold of values that they send, as these are anchors.
+        """Bytes of sent values that segments need not hold, as these are anchors.
 
-        A value that is sent and not kept is held of all microbatches; but of one that an operator
-        of the stage reads which runs again, one storage is held and, as an anchor, those in flight,
-        which hulls count. Such an operator is looked for that may run again.
+        A value that is sent and not kept is held for all microbatches. If a recomputed operator of
+        the stage reads it, one storage is held and, as an anchor, those in flight, which hulls
+        count. Here it is enough that the operator may be recomputed.
         """
         operators, structure = self._problem.operators, self._choices.structure
         places, begin = self._tables.places, self._tables.places[self._begin]
@@ -202,7 +203,7 @@ class _ClassExtras:
         tail_peaks, whole_peaks = self._peaks
         room = self._tables.always_bytes - self._anchored_bytes - capacity
         is_one = first == final
-        # A segment within a region has less of it by what is before the segment.
+        # A segment within a region lacks the part before its start.
         is_within = is_one & (self._end_region[self._begin] == final)
         kept = self._saved_bytes[self._tables.places[self._begin]]
         kept = kept - self._saved_bytes[self._first[final]]
@@ -210,7 +211,7 @@ class _ClassExtras:
         inner = final - 1 > first
         result = np.zeros(room.shape)
         for number, price in enumerate(prices.tolist()):
-            # Nanoseconds for a byte that is there once.
+            # Price of a byte that is held once, not for each microbatch.
             once = price / in_flight
             until = np.maximum(final, first + 1)
             middle = before[until, number] - before[first + 1, number]
@@ -233,7 +234,7 @@ class _ClassExtras:
 
 
 def _least(hulls: list[tuple[Choice, ...]], prices: Floats) -> Floats:
-    """Return the least of time and price of bytes together, by hull and price."""
+    """Return the least of time plus price of bytes, by hull and price."""
     known: dict[tuple[Choice, ...], Floats] = {}
     for hull in hulls:
         if hull not in known:

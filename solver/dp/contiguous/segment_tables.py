@@ -14,7 +14,7 @@ from solver.presolve.instance import Instance
 
 @dataclass(frozen=True, slots=True)
 class SegmentTables:
-    """What the segments that end at a place cost, the longest first.
+    """Costs of the segments that end at a place, the longest first.
 
     All arrays but `places` have a row for each place e as end, and a column b for each start: of
     n columns, the segment runs from place e - n + b to place e, both numbers of `places`.
@@ -26,13 +26,13 @@ class SegmentTables:
     order : list of int
         Operator indices.
     exists : array of bool
-        Whether the start is a place; all other arrays have anything where it is none.
+        True if the start is a place; entries of other arrays are arbitrary where it is not.
     memory_bytes, saved_bytes, always_bytes : array of int64
-        With one microbatch in flight, and what each further one adds; and of the first what is
-        there all the time: weights, received values, and what waits for others.
+        Bytes with one microbatch in flight, bytes of each further one, and the part of the first
+        that is held all the time: weights, received values, and values that wait for others.
     send_ns, receive_ns : list of array of int64
-        By profile. What a segment sends peer to peer depends on the segments behind it that read
-        it, which are taken from a plan that is known; without one there is one.
+        By profile. Peer-to-peer sends of a segment depend on the later segments that read, which
+        are those of a known plan; without one there is one reader.
     """
 
     places: Ints
@@ -67,7 +67,7 @@ class SegmentTables:
         send_ns, receive_ns : sequence of sequence of int
             For each profile the time of one transfer of every operator's value.
         starts : array of int64, optional
-            Where the segments of a known plan start, in the order.
+            Starts of the segments of a known plan, in the order.
         """
         count = len(places)
         hops = units.transfers.hops
@@ -121,7 +121,7 @@ class SegmentTables:
         return int(self.exists.shape[1])
 
     def between(self, before: Ints) -> Ints:
-        """Return what an amount grows by in each segment, given its sum before every place."""
+        """Return the growth of an amount in each segment, given its sum before every place."""
         at = before[self.places]
         starts = np.arange(len(at))[:, None] + np.arange(-self.longest, 0)[None, :]
         grown: Ints = at[:, None] - at[np.maximum(starts, 0)]

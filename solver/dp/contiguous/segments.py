@@ -4,8 +4,8 @@ For a fixed start i, every cost of the segment [i, j) is a cumulative sum or max
 an array; moving the start from i + 1 to i changes that array only where operator i reads or is
 read. All rows together therefore take O(edges + sum of the rows' lengths).
 
-Relayed values are received and sent by what crosses the two borders of a segment, whatever is read
-inside: two numbers for each place, known beforehand.
+Relayed values are received and sent by all segments between producer and last reader: two numbers
+for each place, known beforehand.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class SegmentRow:
     Attributes
     ----------
     weights_bytes, saved_bytes, live_bytes, waiting_bytes : array of int64
-        `live_bytes` is the peak of what comes and goes, `waiting_bytes` what is held all the time
-        because others need it; see :mod:`solver.model.holdings`.
+        `live_bytes` is the peak of transient storages, `waiting_bytes` those held all the time for
+        other stages; see :mod:`solver.model.holdings`.
     received_bytes : array of int64
         Operators' values and graph inputs.
     received_values_bytes : array of int64
@@ -53,7 +53,7 @@ class _FirstUse:
     Parameters
     ----------
     ends : sequence of int
-        By item: from which place on it does not count, though it was used before.
+        By item, the place from which on it does not count, though it was used before.
     """
 
     def __init__(self, length: int, ends: Sequence[int]) -> None:
@@ -64,11 +64,6 @@ class _FirstUse:
         self.at[self._place[item]] -= value
         self.at[place] += value
         self._place[item] = place
-
-    def forget(self, item: int, value: int, length: int) -> None:
-        self.at[self._place[item]] -= value
-        self.at[length] += value
-        self._place[item] = length
 
 
 class SegmentRows:
@@ -87,7 +82,7 @@ class SegmentRows:
     order : list of int
         Operator indices.
     sources : list of list of int
-        For each place those whose values it reads; in a backward pass there are later ones.
+        For each place the places it reads from; in a backward pass there are later ones.
     readers, earlier_readers : list of list of int
         For each place the later and the earlier places that read its value, ascending.
     """
@@ -132,10 +127,10 @@ class SegmentRows:
         self._weights = _FirstUse(count, [count] * len(self._weight_bytes))
         self._waiting = np.zeros(count + 1, dtype=np.int64)
         self._holdings = self._placed_holdings(units)
-        # What is made behind its reader is an item of its own, up to the place that makes it.
+        # A value made after its reader is an item of its own, up to the place that makes it.
         ends = [*[count] * count, *range(count)]
         self._values = _FirstUse(count, ends)
-        # They differ where there are several microbatches, or operators say so.
+        # They differ with several microbatches, or by the data of operators.
         plain = self._held_bytes == self._sent_bytes
         self._held = self._values if plain else _FirstUse(count, ends)
         self._given = _FirstUse(count, [count] * len(self._input_bytes))
@@ -151,7 +146,7 @@ class SegmentRows:
     def crossing(self, sizes: Sequence[int]) -> Ints:
         """Sum the sizes of the values, by place, that are relayed over each border.
 
-        Border b is before place b. The first and the last one, behind all places, have none.
+        Border b is before place b. The first and the last one, after all places, have none.
         """
         change = np.zeros(self.length + 2, dtype=np.int64)
         for place, (op, size) in enumerate(zip(self._ops, sizes, strict=True)):
@@ -161,13 +156,13 @@ class SegmentRows:
         return np.cumsum(change)[: self.length + 1]
 
     def _placed_holdings(self, units: Instance) -> list[list[tuple[Ints, int, int, int]]]:
-        """Return what the operator at each place adds, to which places of which array."""
+        """Return, for the operator at each place, its additions to ranges of arrays."""
         placed: list[list[tuple[Ints, int, int, int]]] = [[] for _ in self.order]
         for holding in units.problem.holdings:
             place = self.place_of[holding.operator]
             last = max((self.place_of[index] for index in holding.waits_for), default=place)
             if holding.first == ALWAYS:
-                # Of the segments that end before its last reader; [start, j) is at j - 1.
+                # Held by segments that end before its last reader; [start, j) is at j - 1.
                 end = self.length if holding.stays else last
                 placed[place].append((self._waiting, place, end, holding.size_bytes))
                 continue
@@ -199,7 +194,7 @@ class SegmentRows:
         if self._held is not self._values:
             used.append((self._held, self._held_bytes))
         for values, sizes in used:
-            values.forget(place, sizes[place], self.length)
+            values.use(place, self.length, sizes[place])
             for source in self.sources[place]:
                 item = source if source < place else self.length + source
                 values.use(item, place, sizes[source])

@@ -22,11 +22,11 @@ from solver.model.recomputation import with_required
 from solver.presolve.instance import Instance, condense
 
 _WORK_LIMIT = 3_000_000_000
-"""Array entries that one pass may touch; beyond that, it looks at some cuts only."""
+"""Most array entries that one pass touches, by using fewer cuts if need be."""
 _FIRST_PASS_CUTS = 192
 
 _Best = tuple[tuple[int, ...], PartitionPlan]
-"""The values of all objectives, and the feasible plan that has them."""
+"""The values of all objectives, and a feasible plan with them."""
 
 
 def contiguous_plan(problem: PartitionProblem, clock: Clock = UNLIMITED) -> PartitionPlan | None:
@@ -38,26 +38,25 @@ def contiguous_plan(problem: PartitionProblem, clock: Clock = UNLIMITED) -> Part
         Segments end only where no unit (operators that must share a device) is divided, and at
         every hand-made cut (:mod:`solver.model.cuts`).
     clock : Clock
-        A second, exact pass is left out when the first one used up the time.
+        A second, exact pass is left out if the first one used up the time.
 
     Returns
     -------
     PartitionPlan or None
-        Feasible; None if no contiguous plan fits, which says nothing about others.
+        Feasible; None if no contiguous plan fits, though others may.
 
     Notes
     -----
     The optimum among contiguous cuts for ``bottleneck``, ``transfer``, ``devices`` and
     ``peak_memory`` with uniform links, except that with peer-to-peer charging a value read in
-    several later segments is counted in the segments of the best suffix only; relayed values
-    are what crosses the two borders of a segment, exactly. Heuristic for
-    ``latency`` (it minimises the sum of loads) and ``step`` (it minimises the bottleneck for each
-    number of devices, and takes the best of these), for links that differ by pair (each device is
-    charged at its slowest), for backward operators with cuts or pinned stages made by hand, for
-    more than 1,024 distinguishable sets of devices (for the bottleneck
+    several later segments is counted in the segments of the best suffix only; relayed values are
+    exact. Heuristic for ``latency`` (it minimises the sum of loads) and ``step`` (it minimises the
+    bottleneck for each number of devices, and takes the best of these), for links that differ by
+    pair (each device is charged at its slowest), for backward operators with cuts or pinned stages
+    made by hand, for more than 1,024 distinguishable sets of devices (for the bottleneck
     :mod:`solver.dp.contiguous.farthest_cuts` chooses a device order with its cuts; else, or if that
     finds nothing, a few device orders are tried), and for later objectives of a tuple. The
-    result is always what the evaluator says.
+    evaluator has the last word on the result.
     """
     units = condense(problem)
     if units.pins_contradict:
@@ -70,7 +69,7 @@ def contiguous_plan(problem: PartitionProblem, clock: Clock = UNLIMITED) -> Part
         values = None if found is None else _values(problem, found)
         if found is not None and values is not None:
             best = values, found
-            # Only later objectives have something left to gain.
+            # Only later objectives can still improve.
             later = len(problem.objective) > 1
             choices = [order_moves(units, found.device_order)] if later else []
     for moves in choices:
@@ -93,20 +92,20 @@ def best_cut(
     units : Instance
         In the order to cut, which need not be the execution order. Then live storages are
         counted as if the operators ran in that order, so that the plan may need more memory,
-        or less, than this function believes.
+        or less, than estimated.
     most_cuts : int, optional
-        Look at about this many places only, spread evenly but where little crosses.
+        The most places for cuts, about; they are spread evenly, and prefer few bytes across.
     stretch_permille : int
         Capacities to cut by, per thousand of the true ones: a start for a search that repairs.
     clock : Clock
-        Ends a search for a device order, where there are too many. What a pass over one order
-        takes is not limited.
+        Ends a search for a device order, if there are too many. A pass over one order is not
+        limited.
 
     Returns
     -------
     PartitionPlan or None
-        The best in the evaluator's eyes over a few orders of the devices, if there are too many
-        to tell apart; not necessarily feasible. None if nothing fits.
+        The best plan by the evaluator, over a few device orders if the sets of devices are too
+        many; not necessarily feasible. None if nothing fits.
     """
     best: tuple[tuple[bool, tuple[int, ...]], PartitionPlan] | None = None
     if not are_few(units):
@@ -133,24 +132,24 @@ def best_cut(
 
 
 def _rank(units: Instance, plan: PartitionPlan) -> tuple[bool, tuple[int, ...]]:
-    """Return what is smaller for a better plan."""
+    """Return a key that is smaller for better plans."""
     evaluation = evaluate(units.problem, plan)
     return not evaluation.feasible, evaluation.objective
 
 
 def transition_count(units: Instance) -> int:
-    """Return how many transitions between sets of devices a pass looks at for every cut."""
+    """Return the number of transitions between sets of devices of a pass, for every cut."""
     return sum(moves.transition_count for moves in device_moves(units))
 
 
 def _affordable(moves: Moves, most: int | None) -> int:
-    """Return how many places a pass may look at, `most` of them or any number."""
+    """Return the number of places that a pass can afford, at most `most`."""
     affordable = int((2 * _WORK_LIMIT / max(moves.transition_count, 1)) ** 0.5)
     return affordable if most is None else min(most, affordable)
 
 
 def _stage_counts(units: Instance, moves: Moves) -> Sequence[int | None]:
-    """Return how many stages plans may have, each for a pass of its own; None is any number.
+    """Return the numbers of stages to plan for, each in a pass of its own; None is any number.
 
     Stages are numbered from the first, but found from the last.
     """
@@ -176,7 +175,7 @@ def _improve(
             break
         name = problem.objective[level]
         if best is not None:
-            # The best value so far bounds the pass; a plan at the bound itself is still found.
+            # The best value so far bounds the pass; a plan with this very value is still found.
             ceilings[name] = best[0][level]
         places = cuts.spread(_affordable(moves, spread))
         for found in ChainPass(problem, units, moves, places, name, ceilings, stage_count).run():

@@ -3,7 +3,7 @@
 import pytest
 
 from solver import Device, Interconnect, Link
-from solver.dp.linked_latency import LinkedChain, alike_links
+from solver.dp.linked_latency import LinkedChain, exchangeable_devices
 from solver.dp.sweep import GaveUp
 from solver.model.clock import UNLIMITED
 from tests.support.problem_counts import counts
@@ -90,10 +90,10 @@ def test_devices_are_alike_if_exchanging_them_changes_no_link():
         devices=[Device(name) for name in names],
         interconnect=Interconnect(far, links),
     )
-    assert alike_links(problem) == {"a": "a", "b": "a", "c": "c", "d": "c"}
+    assert exchangeable_devices(problem) == {"a": "a", "b": "a", "c": "c", "d": "c"}
     one_way = {**links, ("b", "c"): near}
     changed_links = problem.replace(interconnect=Interconnect(far, one_way))
-    assert alike_links(changed_links) == {"a": "a", "b": "b", "c": "c", "d": "d"}
+    assert exchangeable_devices(changed_links) == {"a": "a", "b": "b", "c": "c", "d": "d"}
 
 
 def test_what_it_does_not_do():

@@ -16,7 +16,7 @@ from solver.presolve.dominance import simplify
 from solver.presolve.instance import condense
 from solver.stages.blocks import collapse_units
 from solver.stages.ideals import list_ideals
-from solver.stages.repeated_chains import RepeatedChains, repeated_chains
+from solver.stages.repeated_chains import RepeatedChains, identical_chains
 from tests.support.oracle import brute_force
 from tests.support.random_problems import to_instance
 from tests.support.repeated_blocks import layers_of_blocks, problem_with_blocks
@@ -117,7 +117,7 @@ def fork_and_join(seed, *, chains=None, length=None, devices=None, **changed):
 
 def chains_of(problem):
     units = simplify(condense(problem)).units
-    return repeated_chains(units, collapse_units(units, forget_weights=False))
+    return identical_chains(units, collapse_units(units, forget_weights=False))
 
 
 def without_chains(monkeypatch):
@@ -208,7 +208,7 @@ def test_ideals_are_counted_once(chains, length):
     problem = layers_of_blocks(1, chains, length)
     units = condense(problem)
     blocks = collapse_units(units, forget_weights=False)
-    found = repeated_chains(units, blocks)
+    found = identical_chains(units, blocks)
     ((first, *others),) = found.groups
     assert len(others) == chains - 1
     assert len(first) == length
@@ -242,7 +242,7 @@ def test_a_value_that_others_read_besides_the_next_of_a_chain_is_declined():
     )
     units = condense(problem)
     blocks = collapse_units(units, forget_weights=False)
-    assert repeated_chains(units, blocks).groups == ()
+    assert identical_chains(units, blocks).groups == ()
 
 
 def test_storages_that_bind_are_declined():
