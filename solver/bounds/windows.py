@@ -21,7 +21,7 @@ from solver.bounds.spine import restricted, spine_units
 from solver.bounds.stepping import SteppingBound
 from solver.model.arrays import Ints
 from solver.model.devices import Device
-from solver.presolve.device_kinds import room_bytes
+from solver.presolve.device_kinds import capacity_bytes
 from solver.presolve.instance import Instance
 
 _BLOCK_BYTES = 8 * 1024 * 1024
@@ -194,11 +194,11 @@ class StageBounds:
             before a position.
         """
         if order is None:
-            memory = sorted(map(room_bytes, self._devices), reverse=True)[:slots]
+            memory = sorted(map(capacity_bytes, self._devices), reverse=True)[:slots]
             speed = sorted(1.0 / self._slowness[d.device_class] for d in self._devices)
             ends = [(memory, speed[::-1][:slots])] * 2
         else:
-            memory = list(map(room_bytes, order))
+            memory = list(map(capacity_bytes, order))
             speed = [1.0 / self._slowness[device.device_class] for device in order]
             ends = [(memory, speed), (memory[::-1], speed[::-1])]
         before = self._least_stages(self._up, *ends[0], bottleneck_ns)

@@ -1,4 +1,4 @@
-"""CP-SAT variables for what crosses between stages, and for what several units share.
+"""CP-SAT variables for values that cross between stages, and for data that units share.
 
 A place is one stage or all stages of one device (:data:`solver.cp.hinted_model.Place`); with
 one chunk per device the two are the same, and so are the variables.
@@ -17,7 +17,7 @@ from solver.presolve.transfers import Net
 
 
 class Crossings:
-    """Adds crossing variables to a model when they are first asked for."""
+    """Adds crossing variables to a model on first use."""
 
     def __init__(self, stages: StageModel) -> None:
         self.stages = stages
@@ -96,7 +96,7 @@ class Crossings:
         return literal
 
     def _force(self, literal: Literal, unit: int, other: int, place: Place) -> None:
-        """Let a literal be true if a unit is on `place` and another one (-1: none) is not."""
+        """Force a literal if a unit is on `place` and another one (-1: none) is not."""
         total = LinearSum().add(literal)
         self.stages.add_on(total, unit, place, -1)
         if other >= 0:
@@ -106,9 +106,9 @@ class Crossings:
     def hops(self, relay: Net, border: int) -> LinearSum:
         """hop[relay, border]: made on a position before `border` and needed there or later.
 
-        A linear term where one unit decides who needs it; with several readers a variable that is
-        at least each of their terms. All of them are 0 at the border before the first position and
-        behind the last one.
+        A linear term if one unit determines the need; with several readers a variable that is at
+        least each of their terms. All are 0 at the borders before the first position and after the
+        last one.
         """
         # Relays live as long as the model.
         key = (id(relay), border)
@@ -143,10 +143,10 @@ class Crossings:
 
     @cached_property
     def pairs(self) -> dict[tuple[int, int], list[tuple[Net, Literal]]]:
-        """pair[net, s, r]: by ordered pair of slots, the nets that may travel it."""
+        """pair[net, s, r]: by ordered pair of slots, the nets that it may transfer."""
         stages = self.stages
         pairs: dict[tuple[int, int], list[tuple[Net, Literal]]] = {}
-        # With one chunk and no backward operators no value runs against the order of slots.
+        # With one chunk and no backward operators values follow the order of slots.
         forward_only = stages.chunks == 1 and not any(
             op.is_backward for op in stages.problem.operators
         )
@@ -164,7 +164,7 @@ class Crossings:
                 if len(sources) == 1:
                     pairs.setdefault((sources[0], target), []).append((net, received))
                     continue
-                # Implied send variables: the value comes from wherever its producer is.
+                # Implied send variables: the value comes from the slot of its producer.
                 total = LinearSum().add(received, -1)
                 for source in sources:
                     literal = self._pair(net, stages.places[source], place)

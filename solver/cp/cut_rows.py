@@ -1,15 +1,15 @@
 """Windows and CP-SAT rows of hand-made cuts and pinned stages (:mod:`solver.model.cuts`).
 
-The notation is that of :mod:`solver.cp.formulation`. For every cut, behind[b,p] says that all units
-of block b, which begins behind the cut, are on position p or later:
+The notation is that of :mod:`solver.cp.formulation`. For every cut, behind[b,p] means that all
+units of block b, which begins behind the cut, are on position p or later:
 
     y[u,p] <= behind[b,p+1] for u in block b - 1;    behind[b,p] <= y[v,p] for v in block b
 
 so the last position of block b - 1 is before the first one of block b. Units with a successor
 (for u), or a predecessor (for v), in their own block need no row.
 
-A stage's number counts the positions with units before it, since stages without units, of devices
-that are not used or not in that chunk, have no number:
+A stage's number counts the positions with units before it; stages without units, of unused devices
+or chunks, have no number:
 
     occupied[p] >= x[u,p];    occupied[p] <= sum_u x[u,p]
     k x[u,p] <= sum of occupied[q] over q < p <= k + (p - k) (1 - x[u,p])    for u pinned to k
@@ -91,7 +91,7 @@ def add_cuts(stages: StageModel) -> None:
 
 
 def _behind(stages: StageModel, own: list[int]) -> list[Literal]:
-    """Return whether all of `own` are on position p or later, for every p and one beyond."""
+    """Return a literal for "all of `own` are on p or later", for every p and one past the last."""
     least = min(stages.windows.first[unit] for unit in own)
     most = min(stages.windows.last[unit] for unit in own)
     behind: list[Literal] = []
@@ -129,7 +129,7 @@ def add_pinned_stages(stages: StageModel) -> None:
 
 
 def _occupied(stages: StageModel) -> list[Literal]:
-    """Return whether each position has a unit."""
+    """Return, by position, a literal that is true if it has a unit."""
     occupied: list[Literal] = []
     for position in stages.positions:
         place = (position,)

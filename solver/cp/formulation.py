@@ -9,19 +9,19 @@ used, so that a stage's distance to the last stage, which counts the microbatche
 variable                    meaning                                                added by
 ==========================  =====================================================  ===============
 y[u,p]                      u is on position p or later;                           stage variables
-                            x[u,p] = y[u,p] - y[u,p+1] says that it is on p
+                            x[u,p] = y[u,p] - y[u,p+1]: u is on p
 behind[b,p]                 all of block b is on position p or later               cuts
 occupied[p]                 some unit is on p                                      pinned stages
 used[p]                     position p has a device                                devices
 q[p,k]                      position p has a device of class k                     devices
 received[n,p]               net n is read on p and produced elsewhere              transfers
-pair[n,p,r]                 net n travels from p to r                              transfers
+pair[n,p,r]                 net n is transferred from p to r                       transfers
 hop[n,b]                    n is made before position b and needed there or later  transfers
 crosses[u,C,p]              u is on p and some unit of C is not                    transfers
 held[U,p]                   some unit of U is on p                                 memory
-load[p], start[p]           time of the stage on p, and when it starts             loads, latency
-start[j]                    when a job j of a pipeline's step starts               step
-again[u,p], anchor[u,p]     u runs again on p; is kept for what does               recomputation
+load[p], start[p]           time of the stage on p, and its start                  loads, latency
+start[j]                    start of a job j of a pipeline's step                  step
+again[u,p], anchor[u,p]     u is recomputed on p; is kept for operators that are   recomputation
 ==========================  =====================================================  ===============
 
 ==========================  =====================================================  ===============
@@ -37,8 +37,8 @@ pins                        x[u,p] <= sum of q[p,k] over the allowed k          
 receive                     received[n,p] >= x[c,p] - x[producer,p]                transfers
 send                        sum_p pair[n,p,r] >= received[n,r];                    transfers
                             pair[n,p,r] <= x[producer,p]
-relay, instead of these     hop[n,b] >= y[c,b] - y[producer,b]; of what the graph  transfers
-                            returns hop[n,b] = 1 - y[producer,b]
+relay, instead of these     hop[n,b] >= y[c,b] - y[producer,b]; for outputs of     transfers
+                            the graph hop[n,b] = 1 - y[producer,b]
 memory, at every t          weights[p] + received[p]                               memory
                             + (in_flight(p) - 1) * saved[p]
                             + sum of x[u,p] over storages with first <= t <= last
@@ -48,7 +48,7 @@ load                        load[p] >= compute + send + receive of class k      
                             if q[p,k]
 latency                     start[r] >= start[p] + load[p] if an edge runs p to r  latency
 step                        start[j] >= start[i] + time[i] if j comes after i      step
-what runs again             rows of :mod:`solver.cp.recompute_choice` and          recomputation
+recomputation               rows of :mod:`solver.cp.recompute_choice` and          recomputation
                             :mod:`solver.cp.recompute_rows`
 ==========================  =====================================================  ===============
 
@@ -104,9 +104,9 @@ class CpSatFormulation:
     Attributes
     ----------
     stages : StageModel
-        Holds the CP-SAT model, turns plans into hints and solutions into plans.
+        The CP-SAT model; converts plans into hints and solutions into plans.
     step : StepRows
-        Says whether the objective ``step`` is exact or a lower bound.
+        Its `is_exact` is False if the objective ``step`` is a lower bound.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class CpSatFormulation:
         self._objectives: dict[str, LinearSum] = {}
 
     def objective(self, name: ObjectiveName) -> LinearSum:
-        """Return the expression of one objective, adding what it needs to the model."""
+        """Return the expression of one objective, after adding its variables and rows."""
         if name not in self._objectives:
             builders: dict[str, Callable[[], LinearSum]] = {
                 "devices": lambda: self.stages.sum_of(self.stages.used),
@@ -163,7 +163,7 @@ class CpSatFormulation:
         total = LinearSum()
         transfers = self.stages.units.transfers
         if transfers.hops:
-            # Hops between chunks of one device move nothing.
+            # Hops between chunks of one device transfer nothing.
             borders = self.stages.positions[1:] if len(self.stages.slots) > 1 else ()
             for net in transfers.nets:
                 if net.value_bytes:

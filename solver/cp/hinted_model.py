@@ -1,4 +1,4 @@
-"""A CP-SAT model whose variables say what they are under a given plan.
+"""A CP-SAT model in which every variable defines its value under a plan.
 
 So any plan becomes a full hint.
 """
@@ -17,23 +17,23 @@ from solver.model.clock import UNLIMITED, Clock
 Place = tuple[int, ...]
 """Positions that count as one: a single stage, or all stages of one device."""
 ConditionalRow = tuple[LinearSum, list[tuple[Literal, bool]]]
-"""A sum that counts if all literals have the values beside them."""
+"""A sum that counts if all literals have the values paired with them."""
 
 
 class OutOfTime(Exception):  # noqa: N818
-    """The clock was over before a model was made."""
+    """Raised if the clock is over before a model is complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageChoice:
-    """A plan in the terms of the model: unit to position, slot to kind, what runs again."""
+    """A plan in the terms of the model: unit to position, slot to kind, recomputed operators."""
 
     position_of: tuple[int, ...]
     kind_at: tuple[int | None, ...]
     again: frozenset[int] = frozenset()
 
     def on(self, unit: int, place: Place) -> bool:
-        """Whether `unit` is on one of the positions of `place`."""
+        """Return True if `unit` is on one of the positions of `place`."""
         return self.position_of[unit] in place
 
 
@@ -43,8 +43,8 @@ class HintedModel:
     Parameters
     ----------
     clock : Clock
-        When it is over, every new variable and row raises :class:`OutOfTime`: to make a large
-        model may take longer than its search has.
+        When it is over, every new variable and row raises :class:`OutOfTime`: building a large
+        model may take longer than its search may.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class HintedModel:
     definitions : list
         Every variable with its value under a plan, in an order in which they can be computed.
     values : dict of int to int
-        Values of the variables under the hint that is being made, by index.
+        Values of the variables under the current hint, by index.
     """
 
     def __init__(self, clock: Clock = UNLIMITED) -> None:
@@ -103,7 +103,7 @@ class HintedModel:
         Parameters
         ----------
         exactly : bool
-            Whether it equals `total`.
+            Make it equal `total`.
         """
         if len(total.terms) <= 1:
             return total

@@ -1,4 +1,4 @@
-"""The latency constraints of the CP-SAT model: when each stage starts, and when the last ends."""
+"""The latency constraints of the CP-SAT model: start and end of each stage."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LatencyRows:
         return stages.largest_of(finishes)
 
     def arc(self, source: int, target: int) -> Literal:
-        """Whether stage `target` starts after stage `source`.
+        """Return a literal that is true if stage `target` starts after stage `source`.
 
         Because a forward edge runs from one to the other, or they are chunks of one device.
         """
@@ -70,7 +70,7 @@ class LatencyRows:
         return literal
 
     def _is_crossed(self, border: int) -> Literal:
-        """Whether anything hops from the position before `border` to the one behind it."""
+        """Return a literal that is true if a value hops over a border."""
         stages, values = self.stages, self.stages.values
         hops = [self.crossings.hops(net, border) for net in stages.units.relays]
         hops = [hop for hop in hops if hop.terms or hop.constant]

@@ -1,4 +1,4 @@
-"""Linear sums over CP-SAT variables that fold constants and can be evaluated by hand."""
+"""Linear sums over CP-SAT variables that fold constants and can be evaluated without a solver."""
 
 from __future__ import annotations
 

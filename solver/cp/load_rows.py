@@ -16,14 +16,14 @@ from solver.presolve.transfers import LinkPair, Net, Part
 
 
 class LoadRows:
-    """Adds the load of every slot to a model, when it is first asked for.
+    """Adds the load of every slot to a model on first use.
 
     Parameters
     ----------
     largest_load_ns : int, optional
         An upper bound on the bottleneck of the plans of interest.
     choice : RecomputeChoice, optional
-        What may run again, in backward passes.
+        Recomputation in backward passes.
     """
 
     def __init__(
@@ -45,24 +45,24 @@ class LoadRows:
 
     @cached_property
     def loads(self) -> list[LinearSum]:
-        """load[s] in nanoseconds: at least the load of whichever device is there."""
+        """load[s] in nanoseconds: at least the load of the device in slot s."""
         return [self.add_load(slot, parts_of) for slot, parts_of in enumerate(self._parts)]
 
     @cached_property
     def bottleneck(self) -> LinearSum:
         """The largest load, in nanoseconds.
 
-        Rows over borders are implied, but nothing in a search without linear programming finds
-        that out: consecutive slots i … j together take at most j - i + 1 bottlenecks. The work
-        behind each border is a variable, and a slot has what lies between two of them, so that
-        bounds pass from border to border and bind long before the single slots do
+        Rows over borders are implied, but no search without linear programming derives them:
+        consecutive slots i … j together take at most j - i + 1 bottlenecks. The work after each
+        border is a variable, and a slot has the difference of two of them, so that bounds propagate
+        from border to border and bind long before the single slots do
         (docs/algorithms/cp/model.md).
         """
         bottleneck = self.stages.largest_of(self.loads)
         before: str | None = None
         for slot, parts_of in enumerate(self._parts):
             if len(parts_of) != 1:
-                # Which times count is only decided with the device.
+                # The times depend on the choice of the device.
                 before = None
                 continue
             ((kinds, parts),) = parts_of.items()
@@ -79,7 +79,7 @@ class LoadRows:
         return bottleneck
 
     def _join(self, before: str, device_class: str, border: int) -> None:
-        """Let bounds pass from the work of one class behind a border to that of another."""
+        """Propagate bounds from the work of one class after a border to that of another."""
         row = self._work_behind(device_class, border)
         row.add_sum(self._work_behind(before, border), -1)
         if row.terms:
@@ -88,9 +88,9 @@ class LoadRows:
             self.stages.add_row(row.expression == 0)
 
     def _variable_behind(self, device_class: str, border: int) -> LinearSum:
-        """Return a variable that equals the work behind a border."""
+        """Return a variable that equals the work after a border."""
         if not border:
-            # Each round but the first begins where the one before ends.
+            # Each round but the first begins at the end of the one before.
             total = LinearSum(sum(self.latency_ns(device_class)))
             return total.add_sum(self._variable_behind(device_class, len(self.stages.slots)))
         key = tuple(self.latency_ns(device_class)), border
@@ -100,7 +100,7 @@ class LoadRows:
         return self._behind[key]
 
     def _work_behind(self, device_class: str, border: int) -> LinearSum:
-        """Return the work from a border of each round on, summed; two differ by what is between."""
+        """Return the work from a border of each round on, summed over rounds."""
         total = LinearSum()
         for unit, latency_ns in enumerate(self.latency_ns(device_class)):
             for first in self.stages.places[0]:
@@ -138,7 +138,7 @@ class LoadRows:
 
     @cached_property
     def cost_groups(self) -> dict[tuple[int, ...], Device]:
-        """The kinds by what their load depends on, each group with one of its devices."""
+        """Groups of kinds with identical loads, each with one of its devices."""
         transfers = self._transfers
         groups: dict[tuple[object, ...], list[int]] = {}
         for kind, entry in enumerate(self.stages.kinds):
@@ -146,7 +146,7 @@ class LoadRows:
             key = (
                 tuple(self.latency_ns(device.device_class, "forward")),
                 tuple(self.latency_ns(device.device_class, "backward")),
-                # Where costs depend on the pair of devices, rows of their own tell kinds apart.
+                # Costs that depend on pairs of devices have rows of their own.
                 not transfers.depends_on_pair and transfers.links(device, sends=True),
             )
             groups.setdefault(key, []).append(kind)
@@ -163,7 +163,7 @@ class LoadRows:
         return self._latency_cache[key]
 
     def staged_times_ns(self, device: Device, part: Part = "both") -> list[tuple[Net, int, int]]:
-        """Return what `device` pays for a write and for a read of each net; nothing on a host."""
+        """Return the times of a write and a read of each net for `device`; nothing on a host."""
         transfers = self._transfers
         if not transfers.pays(device):
             return []
@@ -172,7 +172,7 @@ class LoadRows:
 
     @cached_property
     def _any_pair(self) -> LinkPair:
-        """The links between two devices, where it does not matter which."""
+        """The links between any two devices, if uniform."""
         devices = self.stages.problem.devices
         return self._transfers.pair(devices[0].name, devices[-1].name)
 
@@ -186,7 +186,7 @@ class LoadRows:
         return self._times_over[pair, part]
 
     def compute(self, place: Place, device: Device, part: Part = "both") -> LinearSum:
-        """Return the time that the units on `place` take on `device`."""
+        """Return the compute time of the units on `place` on `device`."""
         total = LinearSum()
         for unit, latency_ns in enumerate(self.latency_ns(device.device_class, part)):
             if latency_ns:
@@ -197,7 +197,7 @@ class LoadRows:
         return total
 
     def _any_kind(self, slot: int, kinds: tuple[int, ...]) -> cp_model.IntVar:
-        """Return a literal that says that `slot` has a device of one of `kinds`."""
+        """Return a literal that is true if `slot` has a device of one of `kinds`."""
         chosen = [self.stages.kind[slot][kind] for kind in kinds]
         if len(chosen) == 1 and not isinstance(chosen[0], bool):
             return chosen[0]
@@ -225,7 +225,7 @@ class LoadRows:
         return [compute.add_sum(send).add_sum(receive)]
 
     def border_time(self, border: int, part: Part = "both") -> LinearSum:
-        """Return the time of what hops from the position before `border` to the one behind it."""
+        """Return the time of the values that hop over a border, to the position after it."""
         if (border, part) not in self._border_times:
             slots = len(self.stages.slots)
             source, target = (border - 1) % slots, border % slots
@@ -271,7 +271,7 @@ class LoadRows:
         return send, receive
 
     def _pair_time(self, source: int, target: int) -> LinearSum:
-        """Time on the link between two slots, whichever devices have them."""
+        """Time on the link between two slots, for any devices."""
         if (source, target) not in self._pair_times:
             entries = self.crossings.pairs[source, target]
             self._pair_times[source, target] = self.link_time(source, target, entries)
@@ -284,16 +284,16 @@ class LoadRows:
         entries: Sequence[tuple[Net, Literal | LinearSum]],
         part: Part = "both",
     ) -> LinearSum:
-        """Return at least the time on the link between two slots of the nets that travel.
+        """Return a lower bound of the time of some nets on the link between two slots.
 
         Parameters
         ----------
         source, target : int
             Different slots.
         entries : sequence of (Net, Literal or LinearSum)
-            Nets, and whether each of them travels.
+            Nets, each with a term that is 1 if it is transferred.
         part : {"both", "forward", "backward"}
-            Whether to count values, gradients or both.
+            Values and gradients, values, or gradients.
         """
         stages = self.stages
         rows: list[ConditionalRow] = []

@@ -26,13 +26,13 @@ class MemoryRows:
     Parameters
     ----------
     choice : RecomputeChoice, optional
-        What may run again.
+        Recomputation in backward passes.
 
     Attributes
     ----------
     peak_permille : LinearSum
-        At least the largest share of its capacity that any device needs, per thousand; the
-        constant 0 unless the objective ``peak_memory`` asks for it.
+        At least the largest share of a device's capacity in use, per thousand; the constant 0
+        unless the objective ``peak_memory`` asks for it.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class MemoryRows:
     ) -> None:
         self.crossings = crossings
         self.stages = crossings.stages
-        # What is held where nothing runs again.
+        # Memory without recomputation.
         self._held = self.stages.units
         self._recompute: RecomputeRows | None = None
         if choice is not None:
@@ -69,7 +69,7 @@ class MemoryRows:
             for row in rows:
                 self._add_capacity(row, slot, capacities)
         if wants_ratio:
-            # Last, because its value under a plan is that of the sums above.
+            # Last, because its value under a plan depends on the sums above.
             self.stages.definitions.append((permille, self._peak_of(needs, capacities)))
 
     def _peak_of(
@@ -145,7 +145,7 @@ class MemoryRows:
         constant.add_sum(self._received(position))
         here: Place = (position,)
         if self.stages.problem.is_training:
-            # Of one microbatch the rows know when it is made.
+            # The rows themselves count one microbatch, by time.
             self._add_shared(constant, self._held.saved, here, self._in_flight(position) - 1)
         storages = [s for s in self._held.storages if self.stages.may_be_on(s.unit, here)]
         if not storages:
@@ -157,7 +157,7 @@ class MemoryRows:
         for step, live in maximal_live_sets(storages):
             while coming and held_from(coming[-1]) <= step:
                 self._add_waiting(waiting, coming.pop(), here)
-            # A chain of partial sums keeps the rows short however many are waiting.
+            # A chain of partial sums keeps the rows short.
             waiting = self.stages.at_least(waiting)
             row = base.copy().add_sum(waiting)
             for storage in live:
@@ -166,7 +166,7 @@ class MemoryRows:
         return rows
 
     def _recomputed_stage(self, position: int) -> LinearSum:
-        """Return at least what a stage holds, whatever runs again in it."""
+        """Return a lower bound of the bytes of a stage, with any recomputation."""
         assert self._recompute is not None
         rows = self._recompute.stage_rows(
             position, self._received(position), self._in_flight(position)
@@ -178,7 +178,7 @@ class MemoryRows:
         return self.stages.largest_that_count(rows)
 
     def _received(self, position: int) -> LinearSum:
-        """Return what a stage holds because it receives it, or relays it."""
+        """Return the bytes that a stage holds because it receives or relays them."""
         here: Place = (position,)
         constant, units = LinearSum(), self.stages.units
         direct = () if units.transfers.hops else units.nets
@@ -193,7 +193,7 @@ class MemoryRows:
         return constant
 
     def _in_flight(self, position: int) -> int:
-        """Return of how many microbatches a stage keeps what backward passes need."""
+        """Return the number of microbatches for which a stage keeps saved bytes."""
         problem = self.stages.problem
         later_chunks, followers = divmod(
             len(self.stages.positions) - 1 - position, len(self.stages.slots)

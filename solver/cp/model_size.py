@@ -1,4 +1,4 @@
-"""How large a model would be, before it is made."""
+"""The size of a model, before it is built."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def link_terms(
     *,
     decides_order: bool = True,
 ) -> int:
-    """Return about how many terms the times on links have in a model.
+    """Return about the number of terms of the times on links in a model.
 
-    If it decides the device order, whatever may travel from one slot to another is a term for
-    each two kinds of devices that may be there
-    (:meth:`solver.cp.load_rows.LoadRows.link_time`). In a model of one order it is a
-    term of the load of both slots, and of the rows of both between two borders.
+    If it decides the device order, every possible transfer from one slot to another is a term for
+    each pair of kinds of devices on them (:meth:`solver.cp.load_rows.LoadRows.link_time`). In a
+    model of one order it is a term of the load of both slots, and of the rows of both between two
+    borders.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def link_terms(
     Returns
     -------
     int
-        0 where links are alike, or a host stages all values: then few rows depend on the order.
+        0 if links are uniform, or a host stages all values: then few rows depend on the order.
 
     Examples
     --------
@@ -55,19 +55,18 @@ def link_terms(
     if not transfers.depends_on_pair:
         return 0
     if transfers.hops:
-        # Beside each border there is one pair of slots.
-        travels = (slots * chunks - 1) * len(transfers.nets)
+        # Each border has one pair of slots.
+        count = (slots * chunks - 1) * len(transfers.nets)
     else:
         either_way = chunks > 1 or any(op.is_backward for op in problem.operators)
-        travels = 0
-        for net in transfers.nets:
-            sources = _slots_of([net.producer], windows, slots)
-            for target in _slots_of(net.consumers, windows, slots):
-                travels += sum(
-                    source < target or (either_way and source != target) for source in sources
-                )
+        count = sum(
+            source < target or (either_way and source != target)
+            for net in transfers.nets
+            for target in _slots_of(net.consumers, windows, slots)
+            for source in _slots_of([net.producer], windows, slots)
+        )
     each = len(interchangeable_kinds(units)) ** 2 if decides_order else _ROWS_OF_AN_ORDER
-    return travels * each
+    return count * each
 
 
 def _slots_of(units: Iterable[int], windows: StageWindows, slots: int) -> set[int]:

@@ -1,4 +1,4 @@
-"""What the single positions of the CP-SAT model compute, send and receive, forward and backward."""
+"""Compute, send and receive times of the positions of the CP-SAT model, forward and backward."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from solver.presolve.transfers import Net, Part
 class PositionTimes:
     """Times of one position; :class:`solver.cp.load_rows.LoadRows` has those of devices.
 
-    What several stages of a device read is received by the first of them.
+    A value read by several stages of a device is received by the first of them.
     """
 
     def __init__(self, crossings: Crossings, loads: LoadRows) -> None:
@@ -34,7 +34,7 @@ class PositionTimes:
         return [compute.add_sum(send).add_sum(receive)]
 
     def duration(self, task: Task) -> LinearSum:
-        """Return at least the time of a job of the event graph, in nanoseconds."""
+        """Return a lower bound of the time of a job of the event graph, in nanoseconds."""
         position, step = task.source, task.step
         if task.kind == "link":
             ends = (task.source, task.target)
@@ -48,7 +48,7 @@ class PositionTimes:
                     return [self.loads.compute((position,), device, step)]
                 return self.parts(position, device, step)
             send, receive = self.traffic(position, device, step)
-            # Gradients go the other way.
+            # Gradients are transferred the other way.
             return [receive if (task.kind == "read") == (step == "forward") else send]
 
         slot = position % len(self.stages.slots)
@@ -57,7 +57,7 @@ class PositionTimes:
     # -- transfers ----------------------------------------------------------------------------
 
     def traffic(self, position: int, device: Device, part: Part) -> tuple[LinearSum, LinearSum]:
-        """Return what `position` spends on sends and on receives, and on their gradients."""
+        """Return the send and receive times of `position`, for values and for their gradients."""
         transfers = self.stages.units.transfers
         if transfers.through_host:
             return self._staged(position, device, part)
@@ -67,7 +67,7 @@ class PositionTimes:
         return self._direct(position, part)
 
     def hop(self, source: int, target: int, part: Part) -> LinearSum:
-        """Return the time of what travels from one position to another; not through the host."""
+        """Return the transfer time from one position to another, not through the host."""
         if self.stages.units.transfers.hops:
             return self.loads.border_time(target, part) if target == source + 1 else LinearSum()
         slots = len(self.stages.slots)
@@ -119,33 +119,33 @@ class PositionTimes:
         return literal
 
     def _sent(self, net: Net, position: int) -> Literal:
-        """Whether the stage writes the values of `net` for another device."""
+        """Return a literal: the stage writes the values of `net` for another device."""
         place = self.stages.places[position % len(self.stages.slots)]
         leaves = LinearSum().add(self.crossings.leaves(net.producer, net.consumers, place))
         here = self.stages.on(net.producer, (position,))
         return self._both(("written", id(net), position), here, leaves)
 
     def _sent_to(self, net: Net, position: int, slot: int) -> Literal:
-        """Whether the stage sends the values of `net` to the device in `slot`."""
+        """Return a literal: the stage sends the values of `net` to the device in `slot`."""
         received = LinearSum().add(self.crossings.received(net, self.stages.places[slot]))
         here = self.stages.on(net.producer, (position,))
         return self._both(("sent", id(net), position, slot), here, received)
 
     def _received_from(self, net: Net, slot: int, position: int) -> Literal:
-        """Whether the stage is the one that receives `net` from the device in `slot`."""
+        """Return a literal: the stage is the one that receives `net` from the device in `slot`."""
         produced = self.stages.on(net.producer, self.stages.places[slot])
         first = LinearSum().add(self._first_received[id(net), position])
         return self._both(("received", id(net), slot, position), produced, first)
 
     def _travel(self, net: Net, source: int, target: int) -> Literal:
-        """Whether `target` is the stage that receives `net`, from `source`."""
+        """Return a literal: `target` is the stage that receives `net`, from `source`."""
         produced = self.stages.on(net.producer, (source,))
         first = LinearSum().add(self._first_received[id(net), target])
         return self._both(("travels", id(net), source, target), produced, first)
 
     @cached_property
     def _first_received(self) -> dict[tuple[int, int], Literal]:
-        """By net and stage: whether its device receives the net for this stage before others."""
+        """By net and stage, true if the stage is the first of its device to receive the net."""
         stages = self.stages
         table: dict[tuple[int, int], Literal] = {}
         for net in stages.units.nets:
@@ -170,13 +170,13 @@ class PositionTimes:
 
                     table[id(net), position] = literal = stages.new_bool(is_first)
                     earlier.add(literal)
-                    anybody = LinearSum().add(literal, -1)
+                    is_read = LinearSum().add(literal, -1)
                     for unit in readers:
-                        stages.add_on(anybody, unit, (position,))
+                        stages.add_on(is_read, unit, (position,))
                         total = earlier.copy()
                         stages.add_on(total, unit, (position,), -1)
                         stages.add_on(total, net.producer, place)
                         stages.add_row(total.expression >= 0)
-                    # Not at an earlier stage that does not read it, which would look cheaper.
-                    stages.add_row(anybody.expression >= 0)
+                    # Forbid an earlier stage that does not read it, which would look cheaper.
+                    stages.add_row(is_read.expression >= 0)
         return table

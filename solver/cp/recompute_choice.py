@@ -1,7 +1,7 @@
-"""CP-SAT variables for what runs again in the backward pass, and the rules for it.
+"""CP-SAT variables for recomputation in the backward pass, and its rules.
 
 The rules are those of ``docs/definition.md``, "Recomputation"; :mod:`solver.model.recomputation`
-tells of one plan what is said here of all.
+applies them to one plan, these rows to all.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from solver.cp.stage_model import StageModel
 
 
 class RecomputeChoice:
-    """Says of every operator on which position it runs again; adds the rules to a model.
+    """Chooses, for every operator, the position where it is recomputed; adds the rules to a model.
 
     Attributes
     ----------
     structure : StorageGraph
         Families of aliases, readers and savers, of the operators by index.
     again : list of list of Literal
-        again[u][p]: operator u runs again on position p.
+        again[u][p]: operator u is recomputed on position p.
     """
 
     def __init__(self, stages: StageModel) -> None:
@@ -62,7 +62,7 @@ class RecomputeChoice:
     # -- sums of 0 or 1 --------------------------------------------------------------------
 
     def on(self, index: int, position: int) -> Literal:
-        """Return whether an operator is on a position."""
+        """Return a literal that is true if an operator is on a position."""
         key = self._unit_of[index], position
         if key not in self._on:
             total = self.stages.on(key[0], (position,))
@@ -70,7 +70,7 @@ class RecomputeChoice:
         return self._on[key]
 
     def all_of(self, sums: Sequence[LinearSum]) -> Literal:
-        """Return whether all of some sums, each 0 or 1, are 1."""
+        """Return a literal that is true if all of some sums, each 0 or 1, are 1."""
         if any(not total.terms and not total.constant for total in sums):
             return False
         open_ones = {
@@ -87,7 +87,7 @@ class RecomputeChoice:
         return self._all[key]
 
     def any_of(self, literals: Iterable[Literal]) -> Literal:
-        """Return whether some of the literals are true."""
+        """Return a literal that is true if some of the literals are."""
         open_ones: dict[int, cp_model.IntVar] = {}
         for literal in literals:
             if literal is True:
@@ -127,7 +127,7 @@ class RecomputeChoice:
             self.stages.add_row(total.copy().add(result, -1).expression >= 0)
         return result
 
-    # -- what runs again --------------------------------------------------------------------
+    # -- recomputed operators ---------------------------------------------------------------
 
     def _new_again(self, index: int, position: int) -> Literal:
         unit = self._unit_of[index]
@@ -142,7 +142,7 @@ class RecomputeChoice:
         return again
 
     def _add_views(self) -> None:
-        """Let views of what runs again there do so, too, if something reads them that does."""
+        """Recompute views of recomputed storages if a recomputed operator reads them."""
         operators, structure = self.problem.operators, self.structure
         views = [
             (member, index)
@@ -163,7 +163,7 @@ class RecomputeChoice:
 
     @cached_property
     def some(self) -> list[Literal]:
-        """By position, whether something runs again there."""
+        """By position, true if any operator is recomputed there."""
         return [
             self.any_of(self.again[index][position] for index in self.chosen)
             for position in self.stages.positions
@@ -171,7 +171,7 @@ class RecomputeChoice:
 
     @cached_property
     def anchor(self) -> list[list[Literal]]:
-        """anchor[u][p]: the storage of u is kept on p for what runs again there."""
+        """anchor[u][p]: the storage of u is kept on p for recomputed operators."""
         return [
             [self._anchor(index, position) for position in self.stages.positions]
             for index in range(len(self.problem.operators))
@@ -185,7 +185,7 @@ class RecomputeChoice:
         return self.all_of([LinearSum().add(read), self.stays(index, position)])
 
     def stays(self, index: int, position: int) -> LinearSum:
-        """Return whether an operator is on a position and does not run again, as a sum."""
+        """Return a sum that is 1 if an operator is on a position and not recomputed, else 0."""
         total = LinearSum().add(self.on(index, position))
         return total.add(self.again[index][position], -1)
 
@@ -199,25 +199,25 @@ class RecomputeChoice:
             again = self.again[index][position]
             if again is False:
                 continue
-            needs = LinearSum(1 if operators[index].backward.residual_bytes else 0)
+            users = LinearSum(1 if operators[index].backward.residual_bytes else 0)
             for saver in savers:
-                needs.add(self.on(saver, position))
+                users.add(self.on(saver, position))
                 if operators[saver].backward.region != region:
                     self._exclude(again, self.on(saver, position))
             for reader in readers:
-                needs.add(self.again[reader][position])
+                users.add(self.again[reader][position])
                 if operators[reader].backward.region != region:
                     self._exclude(again, self.again[reader][position])
-            self.stages.add_row(needs.add(again, -1).expression >= 0)
+            self.stages.add_row(users.add(again, -1).expression >= 0)
             for member in structure.families[index]:
                 own = operators[member]
                 if own.in_place:
-                    is_alike = own.backward.region == region and not own.backward.residual_bytes
-                    self.stages.imply(again, is_alike and self.on(member, position))
+                    may_follow = own.backward.region == region and not own.backward.residual_bytes
+                    self.stages.imply(again, may_follow and self.on(member, position))
                 self._read_before_written(member, position)
 
     def _read_before_written(self, index: int, position: int) -> None:
-        """Let what runs again read nothing that is kept and written into later."""
+        """Forbid a recomputed operator to read a kept tensor that is later modified in place."""
         problem = self.problem
         for read in problem.operators[index].reads:
             root = problem.index_of.get(problem.root_of[read])
@@ -234,10 +234,10 @@ class RecomputeChoice:
         total = LinearSum(-1).add(first).add(second)
         self.stages.add_row(total.expression <= 0)
 
-    # -- what must run again ------------------------------------------------------------------
+    # -- required recomputation ---------------------------------------------------------------
 
     def _new_regions(self) -> dict[int, cp_model.IntVar]:
-        """Return whether something of each region runs again, on whatever position."""
+        """Return literals by region: some operator of it is recomputed, on any position."""
         regions: dict[int, list[int]] = {}
         for index in self.chosen:
             regions.setdefault(self.problem.operators[index].backward.region, []).append(index)
@@ -255,7 +255,7 @@ class RecomputeChoice:
         return found
 
     def _add_required(self, index: int, condition: Literal) -> None:
-        """Let an inner operator run again, if a condition holds, where something needs it."""
+        """Require recomputation of an inner operator, under a condition, if its result is used."""
         structure, operators = self.structure, self.problem.operators
         family = structure.families[index]
         writers = [member for member in family if operators[member].in_place]
@@ -264,12 +264,12 @@ class RecomputeChoice:
             again = self.again[index][position]
             if again is False:
                 continue
-            needs: list[Literal] = [is_needed]
+            users: list[Literal] = [is_needed]
             if not is_needed:
-                needs += [self.on(saver, position) for saver in structure.savers[index]]
+                users += [self.on(saver, position) for saver in structure.savers[index]]
                 readers = (reader for reader in structure.readers[index] if reader not in family)
-                needs += [self.again[reader][position] for reader in readers]
-            premises = [condition, self.any_of(needs)]
+                users += [self.again[reader][position] for reader in readers]
+            premises = [condition, self.any_of(users)]
             premises += [self.on(member, position) for member in {index, *writers}]
             self.stages.imply(self.all_of([LinearSum().add(one) for one in premises]), again)
 
@@ -278,7 +278,7 @@ class RecomputeChoice:
     def add_time(
         self, total: LinearSum, positions: Iterable[int], latency_ns: Sequence[int]
     ) -> None:
-        """Add what runs again on some positions takes, by the time of every operator."""
+        """Add the time of recomputation on some positions, given that of every operator."""
         for position in positions:
             for index, row in enumerate(self.again):
                 total.add(row[position], latency_ns[index])

@@ -1,8 +1,8 @@
-"""The memory rows of the CP-SAT model for stages in which something may run again.
+"""The memory rows of the CP-SAT model for stages with recomputation.
 
 They are the rows F, B and R of ``docs/definition.md``, "Recomputation". A row counts while an
-operator is on the position, or runs again there; stages in which nothing runs again have the rows
-of :mod:`solver.cp.memory_rows`.
+operator is on the position, or recomputed there; other stages have the rows of
+:mod:`solver.cp.memory_rows`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from solver.model.holdings import ALWAYS
 
 
 class RecomputeRows:
-    """Adds what one position holds in which something runs again."""
+    """Adds the memory of positions with recomputation."""
 
     def __init__(self, crossings: Crossings, choice: RecomputeChoice) -> None:
         self._crossings, self._choice = crossings, choice
@@ -32,13 +32,13 @@ class RecomputeRows:
         self._gradients_of: dict[tuple[int, int], LinearSum] = {}
 
     def some(self, position: int) -> Literal:
-        """Return whether something runs again on a position."""
+        """Return a literal that is true if any operator is recomputed on a position."""
         return self._choice.some[position]
 
     def stage_rows(
         self, position: int, received: LinearSum, in_flight: int
     ) -> list[ConditionalRow]:
-        """Return the sums of which the largest that counts is what a position holds.
+        """Return the sums of which the largest that counts is the memory of a position.
 
         Parameters
         ----------
@@ -67,7 +67,7 @@ class RecomputeRows:
                 rows.append((self._rerun(index, position).add_sum(base), [(again, True)]))
         return rows
 
-    # -- what is held of an operator --------------------------------------------------------
+    # -- bytes of an operator ---------------------------------------------------------------
 
     def _kept_storage(self, index: int, position: int) -> LinearSum:
         op = self._operators[index]
@@ -84,7 +84,7 @@ class RecomputeRows:
         return self._held_of[index, position]
 
     def _present(self, index: int, position: int) -> LinearSum:
-        """Return what is there of an operator until its storage was last read."""
+        """Return the bytes of an operator until its storage was last read."""
         if (index, position) not in self._present_of:
             storage_bytes = self._operators[index].storage_bytes
             present = LinearSum().add(self._choice.on(index, position), storage_bytes)
@@ -92,14 +92,14 @@ class RecomputeRows:
         return self._present_of[index, position]
 
     def _besides(self, index: int, position: int) -> LinearSum:
-        """Return what is held besides the storage."""
+        """Return the bytes held besides the storage."""
         backward = self._operators[index].backward
         held = LinearSum().add(self._choice.again[index][position], backward.rng_bytes)
         held.add(self._choice.on(index, position), backward.number_bytes)
         return held.add_sum(self._choice.stays(index, position), backward.residual_bytes)
 
     def _sent(self, index: int, position: int) -> LinearSum:
-        """Return what others read, or the graph returns, of all microbatches."""
+        """Return the bytes of all microbatches that other stages read, or the graph returns."""
         op, batches = self._operators[index], self._problem.microbatches
         sent = LinearSum()
         if op.alias_of is not None or not op.storage_bytes:
@@ -115,14 +115,14 @@ class RecomputeRows:
         again = LinearSum().add(self._choice.again[index][position])
         anchor = LinearSum().add(self._choice.anchor[index][position])
         kept_bytes = op.backward.kept_bytes
-        # m (storage - kept) + kept, with what is kept of the storage of this very operator.
+        # m (storage - kept) + kept, with the kept bytes of this very operator.
         sent.add(away, batches * op.storage_bytes - (batches - 1) * kept_bytes)
         sent.add(self._choice.all_of([away_sum, again]), (batches - 1) * kept_bytes)
         more_bytes = (batches - 1) * (op.storage_bytes - kept_bytes)
         return sent.add(self._choice.all_of([away_sum, anchor]), -more_bytes)
 
     def _buffers(self, position: int) -> LinearSum:
-        """Return buffers for gradients that come back."""
+        """Return buffers for received gradients."""
         total = LinearSum()
         for holding in self._problem.holdings:
             if holding.kind == "gradient" and holding.first == ALWAYS:
@@ -131,7 +131,7 @@ class RecomputeRows:
         return total
 
     def _leaves(self, index: int, readers: Sequence[int], position: int) -> Literal:
-        """Return whether an operator is on a position, and one of some others is not."""
+        """Return a literal: an operator is on a position, and one of others is not."""
         unit_of = self._stages.units.unit_of_operator
         others = tuple(sorted({unit_of[reader] for reader in readers} - {unit_of[index]}))
         return self._crossings.leaves(unit_of[index], others, (position,)) if others else False
@@ -169,7 +169,7 @@ class RecomputeRows:
         return total
 
     def _rerun(self, at: int, position: int) -> LinearSum:
-        """Return what is held while an operator runs again."""
+        """Return the bytes held while an operator is recomputed."""
         region = self._regions[at]
         row = self._gradients_at_miss(region, position).copy()
         row.add(self._choice.again[at][position], self._operators[at].workspace_bytes)
@@ -181,7 +181,7 @@ class RecomputeRows:
         return row
 
     def _gradients_at_miss(self, region: int, position: int) -> LinearSum:
-        """Return the gradients at the last operator of a region that misses something."""
+        """Return the gradients at the last operator of a region with missing inputs."""
         if (region, position) not in self._gradients_of:
             missing = self._missing[position]
             places = [i for i in self._indices if self._regions[i] == region]
@@ -194,10 +194,10 @@ class RecomputeRows:
         return self._gradients_of[region, position]
 
     def _made_again(self, index: int, at: int, position: int) -> LinearSum:
-        """Return what is held of an operator while `at`, of its region, runs again."""
+        """Return the bytes of an operator while `at`, of its region, is recomputed."""
         backward, again = self._operators[index].backward, self._choice.again[index][position]
         total = LinearSum()
-        # What does not run again is held for the whole region.
+        # Without recomputation it is held for the whole region.
         if backward.saved_bytes:
             total.add_sum(self._choice.stays(index, position), backward.saved_bytes)
         released_bytes = self._operators[index].storage_bytes - backward.kept_bytes
@@ -218,7 +218,7 @@ class RecomputeRows:
 
     @cached_property
     def _missing(self) -> list[list[Literal]]:
-        """By position and operator, whether its backward pass needs what runs again."""
+        """By position and operator, true if its backward pass needs a recomputed storage."""
         structure, choice = self._choice.structure, self._choice
         saved_by: list[list[int]] = [[] for _ in self._operators]
         for index in self._choice.chosen:

@@ -17,29 +17,29 @@ from solver.model.plan import PartitionPlan
 _SUBSOLVERS = ("no_lp", "max_lp", "default_lp", "reduced_costs", "quick_restart_no_lp")
 """Complete searches of CP-SAT, the one that proves most of these models first."""
 _LEAST_COMPLETE = 2
-"""Clause learning alone leaves models open that linear programs close, and the other way round."""
+"""Clause learning and linear programs each close models that the other leaves open."""
 _LEAST_THREADS = _LEAST_COMPLETE + 1
-"""Each has one, and neighbourhoods of the incumbent another; with fewer threads they take turns."""
+"""One for each of these, and one for neighbourhoods; with fewer, searches are interleaved."""
 _FEASIBILITY_JUMP: Final = "fj"
 """CP-SAT's local search for a first solution."""
 _LEAST_S: Final = 0.01
 """Even without time left, presolve proves small instances."""
 _LEAST_WORK_S: Final = 1e-3
-"""What a run counts as at least, so that a search of many short ones ends."""
+"""Least time charged for a run, so that a search of many short ones ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A model that is to be minimised, and what is known of it.
+    """A model to minimise, and known bounds.
 
     Attributes
     ----------
     stages : StageModel
-        Holds the model.
+        Its `model`.
     best : int or None
         The incumbent's value.
     is_hinted : bool
-        Whether the model certainly has the incumbent for a solution.
+        True if the incumbent is certainly a solution of the model.
     restart_at : int or None
         A solution of at most this value ends the run.
     judge : callable or None
@@ -56,7 +56,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What CP-SAT says of a model.
+    """Result of CP-SAT for a model.
 
     Attributes
     ----------
@@ -67,7 +67,7 @@ class Answer:
     value : int or None
         The model's value of `plan`.
     is_optimal : bool
-        Whether no solution of the model has a lower value.
+        True if no solution of the model has a lower value.
     """
 
     bound: int | None
@@ -77,7 +77,7 @@ class Answer:
 
 
 Report = Callable[[int | None, int], None]
-"""Hears of the best value and of the bound that a run has found so far."""
+"""Called with the best value and the bound of a run so far."""
 
 
 def run_model(
@@ -105,8 +105,8 @@ def run_model(
     if question.is_hinted:
         assert question.best is not None
         if _contradicts(solver, status, question.best):
-            # Presolve has been wrong before (docs/algorithms/cp/runs.md); believe the search.
-            # What the watcher was told meanwhile is worth no more than that answer.
+            # Presolve has been wrong before (docs/algorithms/cp/runs.md): repeat without it, and
+            # discard the bounds of this run.
             watcher.bound = 0
             solver = _solver(limits, clock)
             solver.parameters.cp_model_presolve = False
@@ -134,12 +134,12 @@ def portfolio_solver(workers: int, seed: int) -> cp_model.CpSolver:
     """Return a solver that searches a model in several ways.
 
     On any number of threads these are clause learning, linear programs and neighbourhoods of the
-    incumbent; beyond three there are more.
+    incumbent; more than three threads add others.
 
     Parameters
     ----------
     workers : int
-        Threads. CP-SAT gives each search one; if there are fewer, all searches take turns on them.
+        Threads. CP-SAT gives each search one; if there are fewer, all searches are interleaved.
     seed : int
         Of CP-SAT's random numbers.
     """
@@ -147,14 +147,14 @@ def portfolio_solver(workers: int, seed: int) -> cp_model.CpSolver:
     parameters = solver.parameters
     # The last thread alternates between neighbourhoods of the incumbent.
     parameters.subsolvers.extend(_SUBSOLVERS[: max(_LEAST_COMPLETE, workers - 1)])
-    # Without turns CP-SAT drops the searches that have no thread.
+    # Without interleaving CP-SAT drops the searches that have no thread.
     if workers < _LEAST_THREADS:
-        _take_turns(parameters)
+        _interleave(parameters)
     return solver
 
 
-def _take_turns(parameters: cp_model.SatParameters) -> None:
-    """Let all searches take turns, in an order that depends on no clock."""
+def _interleave(parameters: cp_model.SatParameters) -> None:
+    """Interleave all searches, in an order that depends on no clock."""
     parameters.interleave_search = True
     # Its turn takes a quarter of a second, in which others prove small models.
     parameters.ignore_subsolvers.append(_FEASIBILITY_JUMP)
@@ -166,7 +166,7 @@ def single_solver(seed: int, search: str = _SUBSOLVERS[0]) -> cp_model.CpSolver:
     Parameters
     ----------
     search : str
-        One of CP-SAT's; if not said, the one that proves most models of partitions first.
+        One of CP-SAT's; by default the one that proves most models of partitions first.
     """
     solver = _settled_solver(1, seed)
     solver.parameters.subsolvers.append(search)
@@ -174,12 +174,12 @@ def single_solver(seed: int, search: str = _SUBSOLVERS[0]) -> cp_model.CpSolver:
 
 
 def _settled_solver(workers: int, seed: int) -> cp_model.CpSolver:
-    """Return a solver with what all models here need, whole ones and those of sub-solves."""
+    """Return a solver with the parameters for all models here, whole ones and sub-solves."""
     solver = cp_model.CpSolver()
     parameters = solver.parameters
     parameters.num_workers = workers
     parameters.random_seed = seed
-    # Ctrl-C is the caller's.
+    # The caller handles Ctrl-C.
     parameters.catch_sigint_signal = False
     # In 9.15 the inclusion passes of presolve make some feasible models infeasible.
     parameters.presolve_inclusion_work_limit = 0
@@ -189,7 +189,7 @@ def _settled_solver(workers: int, seed: int) -> cp_model.CpSolver:
     parameters.max_presolve_iterations = 1
     # The older propagation of linear rows is several times faster on these models.
     parameters.new_linear_propagation = False
-    # A search that hears of others' bounds loses its way more often than it gains by them.
+    # Sharing bounds between searches costs more than it gains.
     parameters.share_objective_bounds = False
     return solver
 
@@ -207,31 +207,31 @@ def limit_run(
 
 
 def charge_run(clock: Clock, solver: cp_model.CpSolver) -> None:
-    """Count what a run of CP-SAT has used, in its deterministic seconds."""
+    """Charge the deterministic seconds of a run of CP-SAT."""
     clock.charge(max(solver.response_proto.deterministic_time, _LEAST_WORK_S))
 
 
 def _solver(limits: SolveLimits, clock: Clock) -> cp_model.CpSolver:
-    # Which searches take turns, and in which order, depends on the threads, so these are fixed.
+    # The interleaving depends on the number of threads, so that is fixed.
     workers = _LEAST_THREADS if limits.deterministic else limits.worker_count
     solver = portfolio_solver(workers, limits.seed)
     parameters = solver.parameters
     if limits.deterministic:
-        _take_turns(parameters)
+        _interleave(parameters)
         parameters.share_objective_bounds = True
     limit_run(parameters, clock)
     return solver
 
 
 def _contradicts(solver: cp_model.CpSolver, status: cp_model.CpSolverStatus, hinted: int) -> bool:
-    """Whether CP-SAT denies that a solution of value `hinted` exists."""
+    """Return True if CP-SAT denies that a solution of value `hinted` exists."""
     if status == cp_model.INFEASIBLE:
         return True
     return status != cp_model.MODEL_INVALID and round(solver.best_objective_bound) > hinted
 
 
 class _Watcher(cp_model.CpSolverSolutionCallback):
-    """Hears of solutions and bounds while a run lasts, and tells of the best ones."""
+    """Reports the best solutions and bounds during a run."""
 
     def __init__(self, question: Question, report: Report | None) -> None:
         super().__init__()

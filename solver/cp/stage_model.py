@@ -1,4 +1,4 @@
-"""CP-SAT variables that say where units and devices are.
+"""CP-SAT variables for the positions of units and devices.
 
 The notation is that of :mod:`solver.cp.formulation`. Every variable carries a definition, its
 value under a given plan, so that any plan becomes a full hint.
@@ -38,7 +38,7 @@ class StageModel(HintedModel):
     all_rounds : bool
         Leave neither the first round empty nor the last.
     clock : Clock
-        Ends the making of the model.
+        Limits the time to build the model.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class StageModel(HintedModel):
     kind : list of list of Literal
         q[s,k], by slot and kind.
     again : dict of int to list of Literal
-        By operator that may run again, whether it does on each position.
+        By operator that may be recomputed, a literal for each position.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class StageModel(HintedModel):
                 first = round_number * slots
                 self._occupy(tuple(range(first, first + slots)))
 
-    # -- where units are ------------------------------------------------------------------
+    # -- units ----------------------------------------------------------------------------
 
     def reaches(self, unit: int, position: int) -> Literal:
         """y[unit, position]: the unit is on this position or a later one."""
@@ -108,12 +108,12 @@ class StageModel(HintedModel):
         return total
 
     def may_be_on(self, unit: int, place: Place) -> bool:
-        """Return whether the windows let `unit` be on `place`."""
+        """Return True if the windows allow `unit` on `place`."""
         first, last = self.windows.first[unit], self.windows.last[unit]
         return any(first <= position <= last for position in place)
 
     def is_fixed_on(self, unit: int, place: Place) -> bool:
-        """Return whether the windows leave `unit` nowhere else."""
+        """Return True if the windows allow `unit` nowhere else."""
         first, last = self.windows.first[unit], self.windows.last[unit]
         if first == last:
             return first in place
@@ -136,13 +136,13 @@ class StageModel(HintedModel):
             for position in self.positions[1:]:
                 self.imply(self.reaches(source, position), self.reaches(target, position))
 
-    # -- where devices are ----------------------------------------------------------------
+    # -- devices --------------------------------------------------------------------------
 
     def _add_devices(self) -> None:
         self.used: list[Literal] = [True for _ in self.slots]
         self.kind: list[list[Literal]]
         if self.use_all:
-            # Plans with fewer devices have an order of their own.
+            # Plans with fewer devices belong to other orders.
             for place in self.places:
                 self._occupy(place)
         elif self.order is None or len(self.kinds) == 1:
@@ -189,7 +189,7 @@ class StageModel(HintedModel):
                     self.add_row(total.expression >= 1)
 
     def _occupy(self, place: Place) -> None:
-        """Let some unit be on one of the positions of `place`."""
+        """Require a unit on one of the positions of `place`."""
         total = LinearSum()
         for unit in range(len(self.units)):
             self.add_on(total, unit, place)
@@ -241,8 +241,7 @@ class StageModel(HintedModel):
             slot -= 1
         if self.use_all and None in kind_at:
             return None
-        # Chunks, too, are aligned to the right: then nothing is in flight for longer than in
-        # the plan.
+        # Chunks, too, are aligned to the right, so that no value is in flight for longer.
         first_chunk = self.chunks - 1 - max(plan.chunks.values(), default=0)
         if first_chunk and self.all_rounds:
             return None
@@ -257,7 +256,7 @@ class StageModel(HintedModel):
         return StageChoice(tuple(position_of), tuple(kind_at), again)
 
     def plan_of(self, value: Callable[[cp_model.IntVar], int]) -> PartitionPlan:
-        """Return the plan that a solution of the model describes."""
+        """Return the plan of a solution of the model."""
         position_of = [
             first + sum(value(level) for level in levels)
             for first, levels in zip(self.windows.first, self._y, strict=True)

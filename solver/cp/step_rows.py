@@ -1,8 +1,8 @@
 """The constraints of the CP-SAT model on the step of a pipeline: its event graph, as rows.
 
-Every job of :func:`solver.evaluation.timeline.event_graph` starts no earlier than the jobs that it
-comes after have ended, and the step ends no earlier than any job. Minimised, that is the longest
-path. There are 2 * V * P * m actions; of larger steps only the bounds of
+Every job of :func:`solver.evaluation.timeline.event_graph` starts no earlier than the ends of its
+predecessors, and the step ends no earlier than any job. Minimised, that is the longest path. There
+are 2 * V * P * m actions; for larger steps only the bounds of
 :func:`solver.evaluation.step_bounds.step_bound_ns` are rows, and the value is a lower bound.
 """
 
@@ -21,7 +21,7 @@ from solver.evaluation.timeline import Arc, Job, Task, event_graph
 from solver.model.schedules import PASSES, Pass, action_tables
 
 MOST_JOBS: Final = 600
-"""Events, transfers on links included, beyond which the model only bounds the step."""
+"""Most events, transfers included, of an exact model of the step; larger ones only bound it."""
 
 
 class StepRows:
@@ -30,7 +30,7 @@ class StepRows:
     Parameters
     ----------
     latency : LatencyRows
-        Whose arcs say which position waits for which.
+        Its arcs are the precedences between positions.
     """
 
     def __init__(self, latency: LatencyRows, times: PositionTimes) -> None:
@@ -44,7 +44,7 @@ class StepRows:
 
     @cached_property
     def is_exact(self) -> bool:
-        """Whether `end` is the step of a solution's plan, and not only a lower bound."""
+        """True if `end` is the step of a solution's plan, and not only a lower bound."""
         if self._is_flow_shop:
             return True
         return self.stages.problem.microbatches * len(self._one_microbatch) <= MOST_JOBS
@@ -65,13 +65,13 @@ class StepRows:
             ]
         return self.stages.largest_of(rows)
 
-    # -- who waits for whom -----------------------------------------------------------------
+    # -- precedence -------------------------------------------------------------------------
 
     @cached_property
     def _arcs(self) -> dict[Arc, Literal]:
-        """The pairs of positions of which the second may wait for the first, and whether it does.
+        """The pairs of positions with a possible precedence, and its literal.
 
-        Those of one slot do as their device's table has it.
+        Positions of one slot follow their device's table.
         """
         positions, slots = self.stages.positions, len(self.stages.slots)
         pairs = ((s, t) for t in positions for s in positions[:t] if (t - s) % slots)
@@ -80,10 +80,10 @@ class StepRows:
 
     @cached_property
     def _is_flow_shop(self) -> bool:
-        """Whether all plans are chains of one stage per device that take turns as in a flow shop.
+        """True if all plans are chains of one stage per device, scheduled as a flow shop.
 
         Every border is crossed if each component of the graph returns a value or is the only one:
-        what is before the border either reaches over it or is a whole component.
+        a component with units before the border either reaches over it or ends before it.
         """
         problem, units = self.stages.problem, self.stages.units
         if not units.transfers.hops or self.stages.chunks > 1:
@@ -119,13 +119,13 @@ class StepRows:
     # -- rows ---------------------------------------------------------------------------------
 
     def _duration(self, task: Task) -> LinearSum:
-        """Return at least the time of a job, in nanoseconds."""
+        """Return a lower bound of the time of a job, in nanoseconds."""
         if task not in self._durations:
             self._durations[task] = self.times.duration(task)
         return self._durations[task]
 
     def _starts(self, jobs: Sequence[Job]) -> list[LinearSum]:
-        """Return at least the time at which each job starts."""
+        """Return a lower bound of the start of each job."""
         starts: list[LinearSum] = []
         for job in jobs:
             before = [

@@ -13,9 +13,9 @@ from solver.model.arrays import Bools
 from solver.presolve.device_kinds import (
     DeviceKind,
     DeviceSets,
+    capacity_bytes,
     interchangeable_kinds,
     most_devices,
-    room_bytes,
 )
 from solver.presolve.instance import Instance
 from solver.stages.viable_sets import Borders, ViableSets
@@ -79,7 +79,7 @@ def order_moves(units: Instance, order: Sequence[str]) -> Moves:
 
 
 def _device_orders(kinds: tuple[DeviceKind, ...], counts: Sequence[int]) -> list[list[int]]:
-    memory = [room_bytes(kind.device) for kind in kinds].__getitem__
+    memory = [capacity_bytes(kind.device) for kind in kinds].__getitem__
     flat = [kind for kind, count in enumerate(counts) for _ in range(count)]
     orders = [sorted(flat, key=memory), sorted(flat, key=memory, reverse=True), flat, flat[::-1]]
     return [list(order) for order in dict.fromkeys(map(tuple, orders))]
@@ -110,7 +110,7 @@ class ViableStates:
             everything,
             sum(everything),
             [units.slowness[kind.device.device_class] for kind in moves.kinds],
-            [room_bytes(kind.device) for kind in moves.kinds],
+            [capacity_bytes(kind.device) for kind in moves.kinds],
         )
         self._ceiling_ns = math.inf if ceiling_ns is None else ceiling_ns
         first = itertools.accumulate(map(len, units.members), initial=0)

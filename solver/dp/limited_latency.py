@@ -32,9 +32,9 @@ from solver.model.problem import PartitionProblem
 from solver.presolve.device_kinds import (
     DeviceKind,
     DeviceSets,
+    capacity_bytes,
     interchangeable_kinds,
     most_devices,
-    room_bytes,
 )
 from solver.presolve.instance import Instance, condense
 from solver.stages.blocks import Blocks
@@ -123,7 +123,7 @@ def fitting_runs(held: Sequence[StageCosts], places: Indices) -> list[Bools]:
     """Return by kind if a run fits, from a place (row) to a later one (column)."""
     kinds = held[0].kinds
     ahead: Bools = places[:-1, None] < places[None, :]
-    rooms = np.array([room_bytes(kind.device) for kind in kinds])
+    rooms = np.array([capacity_bytes(kind.device) for kind in kinds])
     fits = [ahead.copy() for _ in kinds]
     for each in held:
         extra_ns = each.held.of(places[:-1], places, ahead).extra_ns(rooms, 1)

@@ -35,9 +35,9 @@ from solver.model.plan import PartitionPlan
 from solver.presolve.closures import Closed
 from solver.presolve.clusters import contract
 from solver.presolve.device_kinds import (
+    capacity_bytes,
     interchangeable_kinds,
     most_devices,
-    room_bytes,
     sums_by_set,
 )
 from solver.presolve.graph import arcs_between, neighbours
@@ -108,7 +108,7 @@ class SeparableProgram:
         ]
         self._bans = np.array(bans) if np.any(bans) else None
         self._border_ns = relayed(nets, units.transfers.most_ns, blocks, member)
-        self._rooms = np.array([room_bytes(kind.device) for kind in self.kinds])
+        self._rooms = np.array([capacity_bytes(kind.device) for kind in self.kinds])
         counts, most = [len(kind.devices) for kind in self.kinds], most_devices(problem)
         self._bits = SetBits(counts, most)
         # Extra charges are no higher on slow devices.

@@ -15,7 +15,7 @@ import numpy as np
 from solver.dp.stage_chains import Stage
 from solver.model.arrays import Bools, Floats, Indices
 from solver.model.clock import Clock
-from solver.presolve.device_kinds import DeviceSets, room_bytes
+from solver.presolve.device_kinds import DeviceSets, capacity_bytes
 from solver.stages.costs import StageCosts
 from solver.stages.in_flight import in_flight
 from solver.stages.viable_sets import ViableSets
@@ -129,7 +129,7 @@ class Sweep:
         self.clock, self.most_pairs = clock, most_pairs
         self.pairs = 0
         self.refuted = -1.0
-        self.capacity = [room_bytes(kind.device) for kind in costs.kinds]
+        self.capacity = [capacity_bytes(kind.device) for kind in costs.kinds]
         full = [len(kind.devices) for kind in costs.kinds]
         self._viable = ViableSets(sets.counts, full, sets.most, costs.slowness, self.capacity)
 

@@ -1,4 +1,4 @@
-"""The graph on which closures are sought: units in a topological order, with what they cost."""
+"""The graph of closures: units in a topological order, with their costs."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from solver.presolve.least_held import LeastHeld, MostHeld, Price
 from solver.presolve.passing import Passing
 
 Costs = tuple[int, ...]
-"""Time alone; or also, with memory, at ends, at starts, and at ends that readers leave."""
+"""Time; with memory also costs at ends, at starts, and at ends that readers leave."""
 Net = tuple[int, tuple[int, ...], Costs]
-"""Maker, readers and costs of values that cross together."""
+"""Producer, readers and costs of values that cross together."""
 
 
 class ClosureGraph:
-    """Units in a topological order, with what closures ask of them.
+    """Units in a topological order, with the costs for closures.
 
     Parameters
     ----------
     arcs : iterable of (int, int)
-        Each from a unit to one that needs it.
+        Each from a unit to one that depends on it.
     work, returned : sequence of Costs
-        Of each unit, its own, and those of what the graph returns of it.
+        Of each unit, its own, and those of its values returned by the graph.
     saved : sequence of int
-        What `work` has more at ends for each further microbatch in flight.
+        Costs added to `work` at ends by each further microbatch in flight.
     flying : sequence of int
-        How many these are at most on the stage of each unit.
+        Most further microbatches in flight on the stage of each unit.
     is_free : sequence of bool
-        Whether a unit may be in an X.
+        True if a unit may be in a closure.
 
     Attributes
     ----------
     before, after : tuple of tuple of int
-        The units that each one needs and that need it, without those that follow from others.
+        Predecessors and successors of each unit, transitively reduced.
     below, above : list of int
-        All that a unit needs and all that need it, itself included, as bits.
+        All ancestors and all descendants of each unit, itself included, as bits.
     nets : list of Net
-        Without readers that a later reader needs: if one is outside, so is the other.
+        Without readers that a later reader depends on: if one is outside, so is the other.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class ClosureGraph:
         return len(self.work)
 
     def with_arcs(self, implied: Collection[tuple[int, int]]) -> tuple[ClosureGraph, list[int]]:
-        """Return the graph with more arcs, circles merged, and the new number of each unit."""
+        """Return the graph with more arcs, cycles merged, and the new number of each unit."""
         if not implied:
             return self, list(range(len(self)))
         import networkx as nx

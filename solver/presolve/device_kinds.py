@@ -1,4 +1,4 @@
-"""Kinds of devices that nothing tells apart, with their sets and orders; whose memory matters."""
+"""Kinds of interchangeable devices, their sets and orders; devices whose memory matters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from solver.presolve.instance import Instance
 Kind = TypeVar("Kind")
 
 _MOST_COMPARED = 40
-"""Kinds of which every two are compared; of more, neighbours alone."""
+"""Most kinds of which all pairs are compared; of more, neighbours only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class DeviceKind:
         return tuple(device.name for device in self.devices)
 
     def stretched(self, permille: int) -> DeviceKind:
-        """Return the same devices with other capacities."""
+        """Return the same devices with scaled capacities."""
         return DeviceKind(
             tuple(
                 device
@@ -50,13 +50,13 @@ class DeviceKind:
         )
 
 
-def room_bytes(device: Device) -> float:
-    """Return the memory of a device as a number, infinite without a limit."""
+def capacity_bytes(device: Device) -> float:
+    """Return the memory of a device, infinite without a limit."""
     return math.inf if device.memory_bytes is None else float(device.memory_bytes)
 
 
 def most_devices(problem: PartitionProblem) -> int:
-    """Return the most devices that the rules let a plan use."""
+    """Return the most devices that the problem allows a plan."""
     return min(problem.max_devices or len(problem.devices), len(problem.devices))
 
 
@@ -68,13 +68,13 @@ def usable_devices(units: Instance) -> int:
 def interchangeable_kinds(
     units: Instance, linked: Mapping[str, int | str] | None = None
 ) -> tuple[DeviceKind, ...]:
-    """Group the devices of a problem into kinds that no constraint and no cost tells apart.
+    """Group the devices of a problem into kinds with the same constraints and costs.
 
     Parameters
     ----------
     linked : mapping of str to int or str, optional
-        What tells devices apart by their links; the names of all that the interconnect names if
-        it is not given.
+        A key that distinguishes devices by their links. By default each device with a link of its
+        own in the interconnect is distinct.
     """
     problem = units.problem
     pins = {allowed for allowed in units.allowed_devices if allowed is not None}
@@ -100,21 +100,21 @@ def merged_kinds(
     best_of: Callable[[Kind, Kind], Kind],
     neighbours: Callable[[Kind], Any],
 ) -> dict[Kind, int]:
-    """Count kinds that are alike as one until few sets of devices are left.
+    """Merge similar kinds until few sets of devices are left.
 
     Parameters
     ----------
     counts : mapping of Kind to int
-        How many devices there are of each kind.
+        Devices of each kind.
     most_sets : int
-        Merge while there are more sets than this, as long as some kinds may count as one.
+        Merge while there are more sets than this, as long as some kinds may be merged.
     difference : callable
-        How much is given away where two kinds count as one, or None where they must not. The two
-        kinds for which it is least are merged.
+        Loss of merging two kinds, or None if they must not be. The two kinds with the least loss
+        are merged.
     best_of : callable
-        A kind that can do whatever one of two can, so that what devices can reach only grows.
+        A kind at least as capable as both of two, so that the reach of devices only grows.
     neighbours : callable
-        A key by which kinds that are alike are neighbours. If kinds are many, only neighbours are
+        A sort key that makes similar kinds neighbours. If kinds are many, only neighbours are
         compared.
     """
     few = dict(counts)
@@ -142,7 +142,7 @@ class DeviceSets:
     counts : array of int64, shape (sets, kinds)
         Devices of each kind.
     rest : array of int64, shape (sets, kinds)
-        The set without one device of the kind, -1 where there is none in it.
+        The set without one device of the kind, -1 if it has none.
     """
 
     counts: Ints
@@ -150,9 +150,9 @@ class DeviceSets:
 
     @classmethod
     def of(cls, limits: Sequence[int], most_devices: int) -> DeviceSets:
-        """List the sets of at most `most_devices`, given how many there are of each kind."""
+        """List the sets of at most `most_devices`, given the number of devices of each kind."""
         shape = [min(limit, most_devices) + 1 for limit in limits]
-        # By their number in mixed radix, in which a device of a kind is worth its stride.
+        # Sets by their number in mixed radix, where a device of a kind adds its stride.
         every = np.stack(np.unravel_index(np.arange(math.prod(shape)), shape), axis=1)
         strides = np.cumprod([1, *shape[:0:-1]])[::-1]
         sizes = every.sum(axis=1)
@@ -173,7 +173,6 @@ class DeviceSets:
         return cls(added.cumsum(axis=0), rest)
 
     def __len__(self) -> int:
-        """Return how many sets there are."""
         return len(self.counts)
 
     @cached_property
@@ -223,16 +222,16 @@ class DeviceSets:
 def sums_by_set(
     counts: Ints, everything: Sequence[int], amounts: Sequence[float], most: int
 ) -> tuple[Floats, Floats]:
-    """Sum amounts over the devices of each set, and over the best others that may be used with it.
+    """Sum amounts over the devices of each set, and over the best others that may join it.
 
     Parameters
     ----------
     counts : array of int64, shape (sets, kinds)
         Devices of each kind.
     everything : sequence of int
-        How many devices of each kind there are.
+        All devices of each kind.
     amounts : sequence of float
-        What a device of each kind adds; may be infinite.
+        Amount of a device of each kind; may be infinite.
     most : int
         The most devices that a plan may use.
     """
@@ -242,7 +241,7 @@ def sums_by_set(
     others = np.array(everything)[best_first] - own
     left = np.maximum(most - own.sum(axis=1), 0)[:, None]
     others = np.clip(left - (others.cumsum(axis=1) - others), 0, others)
-    # Infinity times no device is no number.
+    # Avoid infinity times zero.
     with_own, with_others = (
         np.multiply(taken, each, where=taken > 0, out=np.zeros(taken.shape)).sum(axis=1)
         for taken in (own, others)
@@ -262,7 +261,7 @@ def device_orders(
     every_length : bool
         Also list all shorter ones.
     most : int
-        Give up beyond this many.
+        The most orders to list.
 
     Returns
     -------
@@ -286,9 +285,10 @@ def device_orders(
 
 
 def limited_devices(units: Instance) -> set[str]:
-    """Return the devices whose memory matters: not those that could hold everything.
+    """Return the devices whose memory matters: those that could not hold everything.
 
-    A stage holds no value, storage or buffer twice, and of a microbatch in flight what is saved.
+    A stage holds no value, storage or buffer twice, and the saved bytes of each microbatch in
+    flight.
     """
     problem = units.problem
     most = sum(entry.size_bytes for entry in units.weights)

@@ -1,28 +1,28 @@
 """Dominance reductions: units merged because some best plan keeps them together anyway.
 
-:mod:`solver.presolve.instance` merges what every plan keeps together. Here a unit v is merged with
-its *anchor* u if moving v to u's stage makes no plan worse. The merged problem then has a best plan
-of the original one, for every tuple of objectives, and :meth:`Simplified.repair` turns any
+:mod:`solver.presolve.instance` merges units that every plan keeps together. Here a unit v is merged
+with its *anchor* u if moving v to u's stage makes no plan worse. The merged problem then has a best
+plan of the original one, for every tuple of objectives, and :meth:`Simplified.repair` turns any
 feasible plan into one that respects the merges, is feasible, and is no worse in any objective of
 the problem.
 
 The move
 --------
 Take a feasible plan with u on stage p of device P and v on another stage q of device Q. Put v on p;
-if q is then empty, take it (and Q, if it has no other stage) out of the plan. This is done for
+if q is then empty, remove it (and Q, if it has no other stage) from the plan. This is done for
 every merge in the order in which they were made, so each argument is about units as merged so
 far. In the end every unit is where the last anchor of its chain has been all along.
 
-A device less lowers the number of devices, and no stage has more places behind it: with D devices
+A device less lowers the number of devices, and no stage has more places after it: with D devices
 and C chunks, (C - c) D - r from chunk c and rank r on. So no more microbatches are in flight.
 
-Conditions, and what each proves
---------------------------------
+Conditions and proofs
+---------------------
 *Pins.* v may run wherever u may.
 
 *Cuts* (:mod:`solver.model.cuts`). v is in the block of u, or in none. Then the stages of every
-block stay among those that it had, and stages that are taken out leave the others in their order.
-But they change the numbers of later stages: with *pinned stages* nothing is merged.
+block stay among those that it had, and removed stages leave the others in their order. But they
+change the numbers of later stages: with *pinned stages* nothing is merged.
 
 *Order.* (a) u is a predecessor of v, and so are only predecessors of u besides; or (b) u is a
 successor of v, and so are only successors of u besides; or (c) all predecessors and successors
@@ -45,43 +45,43 @@ m, read by u and others            send at Q, receive at P   sends at P, receive
 m, not read by u                   none                      sends at P, receive at Q
 =================================  ========================  =====================================
 
-Under host-staged charging "sends" are one write, and third devices pay what they did. Under
-peer-to-peer charging they are at most one for each other reader, and for each other device;
+Under host-staged charging "sends" are one write, and the costs of third devices do not change.
+Under peer-to-peer charging they are at most one for each other reader, and for each other device;
 there the move is declined if a third device could pay more: if its sender or receiver changes
 and not all links take equally long for the net, or if it might send n, which others read too, to
 one device more. A move within a device changes no time. So no load grows if time of v + costs <=
 savings holds for every device that may be P, and costs <= time of v + savings for every device
-that may be Q. Where transfers overlap compute, this must hold for compute, sends and receives
-each. With several chunks the time of a stage is not a matter of its device alone, so nothing is
-merged for ``latency``.
+that may be Q. If transfers overlap compute, this must hold for compute, sends and receives each.
+With several chunks the time of a stage does not follow from its device, so nothing is merged for
+``latency``.
 
 *Bytes sent* (for the objective ``transfer``). The same table, each value counted once for P and Q.
 
 *Memory*, unless the devices that may be P (or Q) are unlimited, or could hold everything at once
-and ``peak_memory`` is no objective. P: storages of v and what it saves + weights and inputs of v
-that u does not have + values of nets that P may newly receive <= values that it certainly no longer
-receives. Q: values that it may newly
-receive <= values that it certainly no longer receives + inputs, and with one chunk weights,
-that v alone has; and each storage that v reads is u's or read by u as well, so that
-none begins to wait for the end of its stage. Nothing else in the rows of
+and ``peak_memory`` is no objective. P: storages and saved bytes of v + weights and inputs of v that
+u does not have + values of nets that P may newly receive <= values that it certainly no longer
+receives. Q: values that it may newly receive <= values that it certainly no longer receives +
+inputs, and with one chunk weights, that v alone has; and each storage that v reads is u's or read
+by u as well, so that none begins to wait for the end of its stage. Nothing else in the rows of
 ``docs/definition.md``, section 3, can grow: storages on p lose a reader elsewhere or keep it, a
-storage of v adds to any row at most its size, third stages hold and receive what they did. The
-rows are those of stages, and so is the argument, whatever the number of chunks.
+storage of v adds to any row at most its size, third stages hold and receive the same. The rows are
+those of stages, and so is the argument, for any number of chunks.
 
 Rules
 -----
 A unit tries its last predecessor and its first successor, since no other can satisfy (a) or (b);
-without arcs, as backward operators are, its neighbours by nets. Moves of units that take no time
+without arcs, as for backward operators, its neighbours by nets. Moves of units that take no time
 are *free* (views, elements of tuples, sources and sinks without cost), others *cheap*.
 
-*Fans*: all readers S of a value of u move to u at once, so that it leaves u for none of them. Let
-e(v) >= 0 be what v lacks in an inequality. If in each the sum of e(v) is at most what the value
-costs there, no plan gets worse: whichever of S were elsewhere, P saves a send of the value and
-each of their devices a receive. All else are moves of one unit after the other, and the table is
-about any plan, so also about those in between, whatever S reads elsewhere or of each other.
+*Fans*: all readers S of a value of u move to u at once, so that no device receives it. Let
+e(v) >= 0 be the excess of v in an inequality. If in each the sum of e(v) is at most the cost of the
+value there, no plan gets worse: whichever of S were elsewhere, P saves a send of the value and
+each of their devices a receive. All other changes are moves of one unit after the other, and the
+table is about any plan, so also about those in between, whatever S reads elsewhere or of each
+other.
 
-Under relayed charging a value takes every border between its producer and its last reader, and
-a unit that moves may lengthen the way of values that it does not read: nothing is merged.
+Under relayed charging a value crosses every border between its producer and its last reader, and
+a moved unit may lengthen the route of values that it does not read: nothing is merged.
 
 Merging goes on until no rule applies. Units with many neighbours do not move, so that each trial
 takes constant time.
@@ -104,14 +104,14 @@ _LARGEST_FAN = 8
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Simplified:
-    """A unit graph with dominated choices taken out.
+    """A unit graph without dominated choices.
 
     Attributes
     ----------
     original, units : Instance
         Before and after; plans of `units` are plans of `original` at the same cost.
     merges : tuple of (int, int)
-        Units of `original`, with what was merged into them before, that move to the stage of
+        Units of `original`, with all units merged into them before, that move to the stage of
         their anchor, and the anchors; in the order in which they were made.
     anchor_of : tuple of int
         For each unit of `original` the one whose stage it takes, perhaps itself.
@@ -159,12 +159,11 @@ def simplify(units: Instance) -> Simplified:
     Returns
     -------
     Simplified
-        The merged units, and how to lift their plans.
+        The merged units, and the way to lift their plans.
     """
     problem = units.problem
     merges: list[tuple[int, int]] = []
-    # The time of a stage is not that of its device then, and the proofs speak of devices.
-    # Nor is a step one of its loads.
+    # The proofs are about loads of devices: not about stages of several chunks, nor about a step.
     by_device = "latency" not in problem.objective or problem.chunks_per_device == 1
     by_device &= "step" not in problem.objective
     if by_device and not problem.stage_pins and not units.transfers.hops:
@@ -173,7 +172,7 @@ def simplify(units: Instance) -> Simplified:
         return Simplified.unchanged(units)
     anchor = list(range(len(units)))
     for unit, other in reversed(merges):
-        # An anchor moves only after what has been merged into it.
+        # An anchor moves only after the units merged into it.
         anchor[unit] = anchor[other]
     # The numbers of anchors are in a topological order.
     number = {unit: i for i, unit in enumerate(sorted(set(anchor)))}
@@ -195,10 +194,9 @@ def _merge_all(blocks: Blocks) -> list[tuple[int, int]]:
 
     def merge(unit: int, anchor: int) -> None:
         merges.append((unit, anchor))
-        near = blocks.neighbours(unit)
+        neighbours = blocks.neighbours(unit)
         blocks.merge(unit, anchor)
-        wake(near)
-        wake((anchor,))
+        wake((*neighbours, anchor))
 
     while queue:
         unit = queue.popleft()

@@ -19,14 +19,14 @@ _MOST_BESIDE: Final = 4
 
 
 class _MovedNets(NamedTuple):
-    """Nets that a move touches.
+    """Nets that a move affects.
 
     Attributes
     ----------
     saved, foreign : sequence of int
         As for :meth:`Blocks._amounts`.
     leaving : sequence of (int, int)
-        Nets of the unit that others than the anchor read, each with how many.
+        Nets of the unit that others than the anchor read, each with their number.
     arriving : sequence of int
         Nets of the unit that the anchor reads.
     """
@@ -38,7 +38,7 @@ class _MovedNets(NamedTuple):
 
 
 class Blocks:
-    """The merged units, called by the numbers of their anchors.
+    """The merged units, identified by their anchors.
 
     Parameters
     ----------
@@ -81,9 +81,9 @@ class Blocks:
         holds_activations = problem.memory_model != "weights" and bool(self._limited)
         shared = (*units.weights, *units.saved) if self._limited else ()
         self._shared, self._shared_of = self._index(entry.units for entry in shared)
-        # The most that a device may hold because of each, and the least.
+        # Upper and lower bounds of the bytes that a device holds for each entry. Saved bytes of
+        # one microbatch are among the storages.
         self._shared_most = [entry.size_bytes for entry in units.weights]
-        # One microbatch is among the storages.
         self._shared_most += [(problem.microbatches - 1) * e.size_bytes for e in units.saved]
         self._shared_least = [0] * len(shared)
         if problem.chunks_per_device == 1 and shared:
@@ -113,26 +113,26 @@ class Blocks:
                 entries_of[unit].add(index)
         return units_of, entries_of
 
-    # -- what is there --------------------------------------------------------------------
+    # -- candidates -----------------------------------------------------------------------
 
     def is_merged(self, unit: int) -> bool:
-        """Whether `unit` has been merged into another."""
+        """Return True if `unit` has been merged into another."""
         return self._anchor[unit] != unit
 
     def is_free(self, unit: int) -> bool:
-        """Whether `unit` takes no time on any device."""
+        """Return True if `unit` takes no time on any device."""
         return not any(times[unit] for times in self._work_ns.values())
 
     def neighbours(self, unit: int) -> set[int]:
         """Return the units with an arc or a net to or from `unit`."""
-        near = self.predecessors[unit] | self.successors[unit]
-        near.update(self._producer[net] for net in self._reads[unit])
+        found = self.predecessors[unit] | self.successors[unit]
+        found.update(self._producer[net] for net in self._reads[unit])
         for net in self._makes[unit]:
-            near.update(islice(self._readers[net], MOST_NEIGHBOURS))
-        return near - {unit}
+            found.update(islice(self._readers[net], MOST_NEIGHBOURS))
+        return found - {unit}
 
     def anchors(self, unit: int) -> list[int]:
-        """Return the units to whose stage the order of stages may let `unit` move."""
+        """Return the units to whose stage the order of stages may allow `unit` to move."""
         before, after = self.predecessors[unit], self.successors[unit]
         if (
             max(len(before), len(after), len(self._reads[unit]), len(self._makes[unit]))
@@ -163,28 +163,23 @@ class Blocks:
     # -- the test -------------------------------------------------------------------------
 
     def may_move(self, unit: int, anchor: int) -> bool:
-        """Whether moving `unit` to the stage of `anchor` makes no plan worse."""
+        """Return True if moving `unit` to the stage of `anchor` makes no plan worse."""
         excess = self._excess(unit, anchor)
         return excess is not None and all(amount <= 0 for amount in excess)
 
     def may_gather(self, fan: tuple[int, ...], anchor: int) -> bool:
-        """Whether moving all readers of a net to the stage of its producer makes no plan worse."""
+        """Return True if moving all readers of a net to its producer makes no plan worse."""
         readers = set(fan)
         shared = [net for net in self._makes[anchor] if self._readers[net] == readers]
-        total: list[int] | None = None
+        total = self._amounts(fan[0], anchor, saved=shared)
         for unit in fan:
             if self._allowed[unit] != self._allowed[fan[0]] or not self.anchors(unit):
                 return False
             excess = self._excess(unit, anchor)
             if excess is None:
                 return False
-            positive = [max(amount, 0) for amount in excess]
-            total = (
-                positive if total is None else [a + b for a, b in zip(total, positive, strict=True)]
-            )
-        savings = self._amounts(fan[0], anchor, saved=shared)
-        assert total is not None
-        return all(a + b <= 0 for a, b in zip(total, savings, strict=True))
+            total = [known + max(more, 0) for known, more in zip(total, excess, strict=True)]
+        return all(amount <= 0 for amount in total)
 
     def _keeps_order(self, unit: int, anchor: int) -> bool:
         before, after = self.predecessors[unit], self.successors[unit]
@@ -195,7 +190,7 @@ class Blocks:
         return before <= self.predecessors[anchor] and after <= self.successors[anchor]
 
     def _excess(self, unit: int, anchor: int) -> list[int] | None:
-        """Return costs minus savings in each inequality; None if the move is out of question."""
+        """Return costs minus savings in each inequality; None if the move is impossible."""
         if not self._keeps_order(unit, anchor):
             return None
         own, other = self._allowed[unit], self._allowed[anchor]
@@ -250,13 +245,13 @@ class Blocks:
         Parameters
         ----------
         saved : sequence of int
-            Nets of the anchor that leave it for what moves alone.
+            Nets of the anchor that only the moved units receive elsewhere.
         foreign : sequence of int
             Nets that `unit` reads and its anchor does not.
         made : collection of int
             Nets of `unit`.
         moves : bool
-            Count what `unit` itself takes and holds; otherwise only the nets.
+            Count time and memory of `unit` itself; otherwise only the nets.
         """
         counts = {net: len(self._readers[net]) - (anchor in self._readers[net]) for net in made}
         leaving = [(net, others) for net, others in counts.items() if others > 0]
@@ -289,7 +284,7 @@ class Blocks:
     def _add_loads(
         self, amounts: list[int], unit: int, anchor: int, nets: _MovedNets, *, moves: bool
     ) -> None:
-        """Add what loads become of the anchor's device, and of that which the unit leaves."""
+        """Add the changes of the loads of the anchor's device, and of the unit's former one."""
         own, other = self._allowed[unit], self._allowed[anchor]
         for kind in self._transfers.payers:
             time_ns = self._work_ns[kind.device_class][unit] if moves else 0
@@ -310,7 +305,7 @@ class Blocks:
                 self._add_load(amounts, -time_ns, send, receive)
 
     def _new_bytes(self, unit: int, anchor: int) -> int:
-        """Return the most that the device of `anchor` holds for `unit` itself."""
+        """Return an upper bound of the bytes of `unit` itself on the device of `anchor`."""
         total = self._own_bytes[unit]
         for entry in self._shared_of[unit]:
             if anchor not in self._shared[entry]:
@@ -321,7 +316,7 @@ class Blocks:
         return total
 
     def _dropped_bytes(self, unit: int) -> int:
-        """Return the least that a device holds all the time for `unit` alone."""
+        """Return a lower bound of the bytes that a device always holds for `unit` alone."""
         total = 0
         for entry in self._shared_of[unit]:
             if len(self._shared[entry]) == 1:

@@ -1,4 +1,4 @@
-"""Arcs between vertices 0, 1, ...: who is next to whom, and orders that arcs lead along."""
+"""Arcs between vertices 0, 1, ...: adjacency, quotients and topological orders."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from solver.model.arrays import Ints
 
 
 def neighbours(count: int, arcs: Iterable[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
-    """Return where the arcs of each of `count` vertices lead, in the order of the arcs."""
+    """Return the heads of the arcs of each of `count` vertices, in the order of the arcs."""
     found: list[list[int]] = [[] for _ in range(count)]
     for source, target in arcs:
         found[source].append(target)
@@ -21,7 +21,7 @@ def neighbours(count: int, arcs: Iterable[tuple[int, int]]) -> tuple[tuple[int, 
 def arcs_between(
     successors: Sequence[Sequence[int]], kept: Sequence[int]
 ) -> tuple[tuple[int, int], ...]:
-    """Return the arcs between some vertices, ascending, by their places among these."""
+    """Return the arcs between some vertices, ascending, by their indices among these."""
     place = {vertex: number for number, vertex in enumerate(kept)}
     return tuple(
         (number, place[target])
@@ -34,7 +34,7 @@ def arcs_between(
 def quotient_arcs(
     arcs: Iterable[tuple[int, int]], group_of: Sequence[int]
 ) -> tuple[tuple[int, int], ...]:
-    """Return the pairs of groups, ascending, that some arc leads from one to the other of.
+    """Return the pairs of groups joined by an arc, ascending.
 
     Vertices of a negative group are left out.
     """
@@ -43,7 +43,7 @@ def quotient_arcs(
 
 
 def topological_order(arcs: Iterable[tuple[int, int]], rank: Sequence[int]) -> list[int]:
-    """Return all vertices so that arcs lead forward; of those that may come next the least rank.
+    """Return all vertices in a topological order; of those that may come next the least rank.
 
     Parameters
     ----------

@@ -48,7 +48,7 @@ class Storage:
     readers : tuple of int
         Other units for which it waits, ascending.
     is_output : bool
-        It stays until the stage ends, wherever others are.
+        It stays until the stage ends, in any plan.
     """
 
     unit: int
@@ -61,9 +61,9 @@ class Storage:
 
 @dataclass(frozen=True)
 class Instance:
-    """The problem on units, with what follows from it; units are in a topological order.
+    """The problem on units, with derived data; units are in a topological order.
 
-    What is derived is made once, on first use; arrays are read-only.
+    Derived data are computed on first use; arrays are read-only.
 
     Attributes
     ----------
@@ -77,9 +77,9 @@ class Instance:
     nets, input_nets : tuple of Net
         Values of units, and of the caller, that other units read.
     relays : tuple of Net
-        What crosses where values are relayed, instead of `nets`; else empty.
+        Relayed values, instead of `nets`; empty under other charging.
     weights, saved : tuple of SharedBytes
-        `saved` is what one microbatch keeps, in training.
+        `saved` has the bytes kept for one microbatch, in training.
     """
 
     problem: PartitionProblem
@@ -108,24 +108,24 @@ class Instance:
 
     @cached_property
     def is_chain(self) -> bool:
-        """Whether each unit reads from the one before, so that there is one order of all."""
+        """True if each unit reads from the one before, so that there is one order of all."""
         arcs = set(self.edges)
         return all(pair in arcs for pair in itertools.pairwise(range(len(self))))
 
     @cached_property
     def nets_made(self) -> tuple[tuple[int, ...], ...]:
-        """The nets of values of each unit, by their places in `nets`."""
+        """The nets of values of each unit, by their indices in `nets`."""
         return neighbours(len(self), ((net.producer, n) for n, net in enumerate(self.nets)))
 
     @cached_property
     def nets_read(self) -> tuple[tuple[int, ...], ...]:
-        """The nets that each unit reads, by their places in `nets`."""
+        """The nets that each unit reads, by their indices in `nets`."""
         pairs = ((unit, n) for n, net in enumerate(self.nets) for unit in net.consumers)
         return neighbours(len(self), pairs)
 
     @cached_property
     def without_recomputation(self) -> Instance:
-        """The same units where nothing runs again."""
+        """The same units without recomputation."""
         return condense(self.problem.replace(recompute="none"))
 
     @cached_property
@@ -190,7 +190,7 @@ class Instance:
 
     @cached_property
     def transfers(self) -> Transfers:
-        """What moves between devices, and what that costs them."""
+        """Transfers between devices, and their costs."""
         return Transfers(self.problem, self.relays or self.nets)
 
     @cached_property
@@ -201,11 +201,11 @@ class Instance:
 
     @property
     def pins_contradict(self) -> bool:
-        """Whether operators that must share a device are pinned to different ones."""
+        """True if operators that must share a device are pinned to different ones."""
         return any(allowed is not None and not allowed for allowed in self.allowed_devices)
 
     def banned(self, device: Device) -> Bools:
-        """Return whether each unit may not run on a device."""
+        """Return, by unit, True if it may not run on a device."""
         allowed = self.allowed_devices
         return np.array([own is not None and device.name not in own for own in allowed])
 
@@ -216,7 +216,7 @@ class Instance:
         return sums(unit_of, values[order], len(self))
 
     def narrowed(self, first: Sequence[int], last: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Return windows without what arcs exclude: neither end falls along one.
+        """Return windows without places that arcs exclude: neither end falls along an arc.
 
         Parameters
         ----------
@@ -231,12 +231,12 @@ class Instance:
         return least, most
 
     def lowered(self, values: Mapping[str, _Value]) -> list[_Value]:
-        """Return what units have, such as their devices, given by operator."""
+        """Return a value for each unit, such as its device, given one for each operator."""
         operators = self.problem.operators
         return [values[operators[members[0]].name] for members in self.members]
 
     def lift(self, values: Sequence[_Value]) -> dict[str, _Value]:
-        """Return what units have, such as their devices, for each of their operators."""
+        """Return a value for each operator, such as its device, given one for each unit."""
         return {
             op.name: values[unit]
             for op, unit in zip(self.problem.operators, self.unit_of_operator, strict=True)
@@ -251,7 +251,7 @@ def _frozen(values: npt.ArrayLike) -> Ints:
 
 @shared_while_held
 def condense(problem: PartitionProblem) -> Instance:
-    """Merge what must share a device, and what always costs together.
+    """Merge operators that must share a device, and data with proportional costs.
 
     Proof that no plan is lost and no cost changes:
 
@@ -262,9 +262,9 @@ def condense(problem: PartitionProblem) -> Instance:
       exactly the same pairs of devices in every plan, so their bytes and times add up. Relayed,
       they cross the same borders, if neither or both of them are returned by the graph.
     * *Shared bytes*: two weights with the same reading units are held by exactly the same
-      devices in every plan, and what the operators of a unit save is kept by the unit's.
+      devices in every plan, and the bytes saved by the operators of a unit are on the unit's.
 
-    Where operators may run again, `saved` and `storages` are what is held whatever does
+    If operators may be recomputed, `saved` and `storages` are the bytes held with any choice
     (:func:`solver.model.holdings.least_holdings`), so that bounds hold for any choice.
     """
     blocks = operator_blocks(problem)
@@ -298,11 +298,11 @@ def _reading_units(
 
 
 def _nets(problem: PartitionProblem, unit_of: list[int], *, relayed: bool) -> tuple[Net, ...]:
-    """Return the nets of values; if `relayed` those that the graph returns go to the end."""
+    """Return the nets of values; if `relayed`, returned ones go to the end."""
     merged: dict[tuple[int, tuple[int, ...], bool], list[int]] = {}
     for index, op in enumerate(problem.operators):
         to_end = relayed and op.is_output
-        # What goes to the end does so whoever reads it on the way.
+        # A returned value is relayed to the end, whatever reads it on the way.
         consumers = () if to_end else _reading_units(problem, unit_of, op.name, unit_of[index])
         if consumers or to_end:
             merged.setdefault((unit_of[index], consumers, to_end), []).append(index)

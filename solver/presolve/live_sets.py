@@ -1,4 +1,4 @@
-"""When storages of units are live together."""
+"""Sets of storages of units that are live together."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ def maximal_live_sets(storages: Sequence[Storage]) -> list[tuple[int, list[Stora
 
     A storage is live from `first` to `last`. These are the maximal cliques of an interval
     graph: at the first end after a start. Every other live set is a subset of one of them.
-    Storages that stay once they are there are no part of the sets, but their starts count.
+    Storages that stay until the end are not in the sets, but their starts count.
     """
-    passing = sorted(
+    transient = sorted(
         (s for s in storages if not s.is_output and s.last >= 0), key=lambda s: s.first
     )
     starts = sorted(s.first for s in storages if s.is_output or s.last >= 0)
     result: list[tuple[int, list[Storage]]] = []
     live: list[Storage] = []
     next_live = next_start = 0
-    ends = {storage.last for storage in passing}
+    ends = {storage.last for storage in transient}
     for step in sorted(ends | {max([0, *starts, *ends])}):
-        while next_live < len(passing) and passing[next_live].first <= step:
-            live.append(passing[next_live])
+        while next_live < len(transient) and transient[next_live].first <= step:
+            live.append(transient[next_live])
             next_live += 1
         started = next_start
         while next_start < len(starts) and starts[next_start] <= step:

@@ -1,4 +1,4 @@
-"""Minimum cuts, with capacities of their own or by a price for each byte that is kept."""
+"""Minimum cuts, by capacities or by times with a price for each byte that is kept."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from solver.model.arrays import Bools, Floats, Ints
 
 UNCUT = -1
-"""Time of arcs that no cut has."""
+"""Time of arcs that must not be cut."""
 _UNLIMITED = 1 << 58
 
 
@@ -21,7 +21,7 @@ class MinimumCut:
     tails, heads, capacities : array of int
         Of arcs.
     source, sink : int
-        Nodes; the first two, if not given.
+        Nodes.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class MinimumCut:
     def __init__(
         self, tails: Ints, heads: Ints, capacities: Ints, source: int = 0, sink: int = 1
     ) -> None:
-        # It takes a second to load, which plans without cuts are spared.
+        # Imported on first use, since loading takes a second.
         from ortools.graph.python import max_flow
 
         self._nodes = 1 + max(source, sink, int(tails.max(initial=0)), int(heads.max(initial=0)))
@@ -49,41 +49,41 @@ class MinimumCut:
 
     @property
     def is_before(self) -> Bools:
-        """By node, whether it is on the side of the source, of which no cut has fewer."""
+        """By node, True on the side of the source, in the minimum cut where that is smallest."""
         found: Bools = np.zeros(self._nodes, dtype=np.bool_)
         found[self._flow.get_source_side_min_cut()] = True
         return found
 
     @property
     def is_after(self) -> Bools:
-        """By node, whether it is on the side of the sink, of which no cut has fewer."""
+        """By node, True on the side of the sink, in the minimum cut where that is smallest."""
         found: Bools = np.zeros(self._nodes, dtype=np.bool_)
         found[self._flow.get_sink_side_min_cut()] = True
         return found
 
     @property
     def flows(self) -> Ints:
-        """By arc, what a maximum flow sends through it."""
+        """The flow through each arc in a maximum flow."""
         return np.asarray(self._flow.flows(self._arcs), dtype=np.int64)
 
 
 class PricedNetwork:
-    """A network whose cuts say what runs again: their arcs take time, and keep bytes.
+    """A network with cuts that choose recomputed operators: cut arcs take time, and keep bytes.
 
-    On the side of the source, node 0, is what runs again; on that of the sink, node 1, what is
-    kept.
+    Recomputed operators are on the side of the source, node 0, kept storages on that of the sink,
+    node 1.
 
     Parameters
     ----------
     arcs : sequence of (int, int, int, int)
-        Tail, head, time and bytes of each. The time of those that no cut has is `UNCUT`.
+        Tail, head, time and bytes of each. The time is `UNCUT` for arcs that must not be cut.
 
     Attributes
     ----------
     tails, heads, times, bytes : array of int
         Of arcs.
     is_uncut : array of bool
-        Of arcs: no cut has it.
+        Of arcs, True for those that must not be cut.
     """
 
     def __init__(self, arcs: Sequence[tuple[int, int, int, int]]) -> None:
@@ -93,7 +93,7 @@ class PricedNetwork:
         self.times: Ints = np.where(self.is_uncut, 0, times)
 
     def costs(self, time: float, size: float) -> Floats:
-        """Return what arcs cost if `size` bytes are worth `time` nanoseconds."""
+        """Return the costs of arcs if `size` bytes are worth `time` nanoseconds."""
         found: Floats = self.times.astype(np.float64) * size + self.bytes.astype(np.float64) * time
         return found
 
@@ -103,6 +103,6 @@ class PricedNetwork:
         return MinimumCut(self.tails, self.heads, capacities)
 
     def measured(self, is_before: Bools) -> tuple[int, int]:
-        """Return time and bytes of a cut, by what is on the side of the source."""
+        """Return time and bytes of a cut, given its source side."""
         cut = is_before[self.tails] & ~is_before[self.heads]
         return int(self.times[cut].sum()), int(self.bytes[cut].sum())

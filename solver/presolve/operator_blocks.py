@@ -1,7 +1,6 @@
 """Operators that share a device in every plan, by name.
 
-:mod:`solver.presolve.instance` has the same with all that plans cost; this is for what looks at
-sizes.
+:mod:`solver.presolve.instance` adds all costs of plans; this suffices for sizes.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from solver.presolve.graph import topological_order
 
 
 def operator_blocks(problem: PartitionProblem) -> list[tuple[str, ...]]:
-    """Return what must share a device in every plan, in a topological order.
+    """Return the operators that share a device in every plan, in a topological order.
 
-    Units that read each other in a circle share a device in every acyclic plan. Among the
+    Units that read each other in a cycle share a device in every acyclic plan. Among the
     blocks that are ready, the one whose first operator comes first is next, so that without
     colocation this is the execution order.
     """
-    # It takes longer to load than the rest of the library together.
+    # Imported on first use, since it loads more slowly than the rest of the library together.
     import networkx as nx
 
     unit_of = {name: number for number, unit in enumerate(problem.units) for name in unit}

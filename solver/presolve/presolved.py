@@ -1,4 +1,4 @@
-"""A problem as the exact solver searches it: on fewer units, with alike devices as one kind."""
+"""A problem as the exact solver searches it: on fewer units, with kinds of identical devices."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from solver.presolve.dominance import Simplified
 from solver.presolve.instance import Instance
 
 _MOST_ORDERS = 120
-"""Device orders to search one by one; beyond that, the order is part of one model."""
+"""Most device orders to search one by one; with more, the order is part of one model."""
 _LARGE_FROM = 300
-"""Units from which exact sub-solves are worth more than the whole model at once."""
+"""Units from which exact sub-solves are better than the whole model at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Presolved:
-    """What every step of the exact search knows of a problem.
+    """Data of a problem for every step of the exact search.
 
     Attributes
     ----------
     simplified : Simplified
         The merged units.
     kinds : tuple of DeviceKind
-        Devices that no constraint and no cost tells apart.
+        Devices with the same constraints and costs.
     chunks : int
         The most rounds that can be of use.
     """
@@ -61,22 +61,22 @@ class Presolved:
 
     @property
     def slots(self) -> int:
-        """How many devices can be of use."""
+        """The most devices that can be of use."""
         return usable_devices(self.units)
 
     @property
     def is_large(self) -> bool:
-        """Whether the whole model is too large to be asked at once."""
+        """True if the whole model is too large for a first run."""
         return len(self.units) >= _LARGE_FROM
 
     @property
     def has_steps(self) -> bool:
-        """Whether plans run under a schedule, which all slots and rounds are part of."""
+        """True if plans run under a schedule, which includes all slots and rounds."""
         return "step" in self.problem.objective
 
     @property
     def depends_on_count(self) -> bool:
-        """Whether what a stage holds or passes on depends on how many devices are used."""
+        """True if memory or relays of a stage depend on the number of devices in use."""
         hops = self.units.transfers.hops
         return hops or self.has_steps or self.problem.memory_depends_on_followers
 

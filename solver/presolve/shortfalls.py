@@ -1,4 +1,4 @@
-"""What no plan can place, found by adding up bytes without a search."""
+"""Bytes that no plan can place, found by adding up without a search."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Shortfall:
         Those of one unit (they must share a device) if `together`, else all that may run on
         `devices` only.
     devices : tuple of str
-        Where they may run: one of these if `together`, else any of these.
+        Devices that may run them: one of these if `together`, else any of these.
     needed_bytes : int
-        What they hold at least.
+        The least bytes that they hold.
     available_bytes : int
         The largest of the devices if `together`, else the most that a plan may use of them.
     together : bool
@@ -43,7 +43,7 @@ class Shortfall:
 
     @property
     def missing_bytes(self) -> int:
-        """How many bytes are too few."""
+        """Difference of needed and available bytes."""
         return self.needed_bytes - self.available_bytes
 
     @property
@@ -78,13 +78,13 @@ def find_shortfalls(problem: PartitionProblem) -> tuple[Shortfall, ...]:
     graph inputs that it reads. While one of the unit's operators v runs, the device holds v's own
     storage and, for each other storage that v reads, that storage or a received value of the chain
     of aliases from it to v, because a value that is not received lives in a storage of this device;
-    in training it holds what the unit's own operators make it hold then. *Operators that may run
-    only on a set of devices*: some device of the set holds each of their weights and graph inputs,
-    and, when the last of its operators runs, what each saves for each microbatch in flight; so
-    together these are at most the set's capacity.
+    in training it holds the holdings of the unit's own operators at that time. *Operators that may
+    run only on a set of devices*: some device of the set holds each of their weights and graph
+    inputs, and, when the last of its operators runs, their saved bytes for each microbatch in
+    flight; so together these are at most the set's capacity.
     """
     units = condense(problem)
-    # Operators pinned apart have no devices: no matter of bytes.
+    # Units with contradicting pins have no devices, and are skipped.
     names = [tuple(problem.operators[i].name for i in members) for members in units.members]
     single: list[Shortfall] = []
     pinned: dict[frozenset[str], list[str]] = {}
@@ -114,12 +114,12 @@ def find_shortfalls(problem: PartitionProblem) -> tuple[Shortfall, ...]:
             several.append(Shortfall(tuple(operators), devices, needed_bytes, room, False))
     worst = [max(found, key=lambda s: s.missing_bytes) for found in (single, several) if found]
     if len(worst) == 2 and worst[0].operators == worst[1].operators:
-        del worst[1]  # the same said twice
+        del worst[1]  # the same shortfall
     return tuple(worst)
 
 
 def least_bytes_together(problem: PartitionProblem, unit: Iterable[str]) -> int:
-    """Return a lower bound of what a device holds that runs `unit`, whatever else it runs."""
+    """Return a lower bound of the bytes of a device that runs `unit`, and perhaps more."""
     names = list(unit)
     held_bytes = sum(_held_bytes(problem, names))
     if problem.memory_model == "weights":
@@ -168,7 +168,7 @@ def _live_bytes(problem: PartitionProblem, op: Operator) -> int:
 
 
 def _held_bytes(problem: PartitionProblem, names: list[str]) -> Iterable[int]:
-    """Yield what devices hold for `names` until their stages end, each thing once."""
+    """Yield the bytes that devices hold for `names` until their stages end, each item once."""
     ops = [problem.operators[problem.index_of[name]] for name in names]
     for key in dict.fromkeys(key for op in ops for key in op.weights):
         yield problem.weights[key].held_bytes(problem.memory_model)

@@ -7,21 +7,21 @@ Exchanges
 ---------
 A permutation f of the units is *harmless* if it maps to themselves: the forward arcs, the times of
 forward and backward passes on every class, pins, cuts and pinned stages; and, each with its bytes,
-times and multiplicity, the nets and the relays (with what the graph returns) and, where some
-device could be full or ``peak_memory`` is minimised, graph inputs, weights, what is saved, and
-storages with the rows in which they count.
+times and multiplicity, the nets and the relays (with the graph's outputs) and, if some device
+could be full or ``peak_memory`` is minimised, graph inputs, weights, saved bytes, and storages
+with the rows in which they count.
 
 Let a feasible plan put u on position s(u). Then s(f(u)) is feasible and has the same value in
 every objective. *Proof.* By ``docs/definition.md``, sections 2 to 5, order, pins, cuts,
-work, transfers, hops, and arcs between stages are sums over units, nets and arcs, or ask whether
-there is one with some property, where each enters by nothing but the above and the positions of
+work, transfers, hops, and arcs between stages are sums over units, nets and arcs, or ask for the
+existence of one with some property, where each enters by nothing but the above and the positions of
 its ends. Renaming the units by f permutes the terms. So it does in the rows of memory, if each
 storage counts in the same ones as its image: live in the same and waiting in the same
 (`_storages`). No chunk, order of devices, charging, schedule or link enters but through positions.
-What depends on the execution order is cuts, which are asked for, and those rows. QED.
+Only cuts, which are compared, and those rows depend on the execution order. QED.
 
-Where storages bind, blocks of several operators that run one after the other are not
-exchangeable: while the second runs, what the first left is there, and not the reverse.
+If storages bind, blocks of several operators that run one after the other are not
+exchangeable: while the second runs, the storages of the first exist, and not the reverse.
 
 Groups
 ------
@@ -36,12 +36,12 @@ unit to a predecessor of its own.
 
 Finding them
 ------------
-Units are coloured by what they are, and then, in sweeps along the arcs and against them, by the
-colours of what they are joined to (colour refinement, after Weisfeiler and Leman, 1968; sweeps
-in topological order see whole paths at once). Units of unique colour stay where they are. Without
-them, and without what joins a unit to all of a colour, the graph falls apart into blocks; those of
-equal colours are compared exactly, in time proportional to their arcs. Colours are hashes, and
-what they miss costs a group but no proof. All this takes O(e log e) for a bounded number of sweeps.
+Units are coloured by their own data, and then, in sweeps along the arcs and against them, by the
+colours of their neighbours (colour refinement, after Weisfeiler and Leman, 1968; sweeps in
+topological order see whole paths at once). Units of unique colour stay in place. Without them, and
+without facts that join a unit to all of a colour, the graph falls apart into blocks; those of
+equal colours are compared exactly, in time proportional to their arcs. Colours are hashes, and a
+collision costs a group but no proof. All this takes O(e log e) for a bounded number of sweeps.
 
 Symmetry in constraint models: Margot, "Symmetry in integer linear programming", 50 Years of
 Integer Programming, 2010, section 5 (orbits, lexicographic order).
@@ -65,7 +65,7 @@ from solver.presolve.unit_cuts import unit_blocks, unit_stages
 
 _MOST_SWEEPS = 6
 _MOST_TRIES = 4
-"""References to compare the blocks of equal colours with, before the rest is left alone."""
+"""Most reference blocks of a colour; the blocks equal to none of them are left alone."""
 
 
 Blocks = tuple[tuple[int, ...], ...]
@@ -73,7 +73,7 @@ Blocks = tuple[tuple[int, ...], ...]
 
 
 class _Fact(NamedTuple):
-    """Something that units have together, as far as any cost can tell."""
+    """A relation between units, with the data that enter any cost."""
 
     label: int
     head: int
@@ -114,7 +114,7 @@ class _Finder:
 
     @staticmethod
     def _key(fact: _Fact, image: Mapping[int, int]) -> tuple[int, int, frozenset[int]]:
-        """Return what a fact becomes when units are renamed, whatever the order of its tail."""
+        """Return a fact with renamed units, for any order of its tail."""
         tail = frozenset(image.get(unit, unit) for unit in fact.tail)
         return fact.label, image.get(fact.head, fact.head), tail
 
@@ -150,7 +150,7 @@ class _Finder:
         yield from self._storages()
 
     def _moved(self, net: Net) -> tuple[object, ...]:
-        """Return what decides times and bytes of a net wherever it goes."""
+        """Return the data that determine times and bytes of a net in any plan."""
         operators, arrays = self.units.problem.operators, self.units.problem.arrays
         values = sorted(
             (
@@ -165,7 +165,7 @@ class _Finder:
     def _storages(self) -> Iterator[_Fact]:
         """Yield storages with the rows in which they are live, and those in which they wait.
 
-        Rows are the maximal live sets, which are enough (``docs/definition.md``, section 3).
+        Rows are the maximal live sets, which suffice (``docs/definition.md``, section 3).
         """
         storages = self.units.storages
         steps = [step for step, _ in maximal_live_sets(storages)]
@@ -189,7 +189,7 @@ class _Finder:
         return colour
 
     def _swept(self, old: list[int], *, forward: bool) -> list[int]:
-        """Return colours that tell apart what arrives at a unit, or what leaves it.
+        """Return colours refined by the facts that enter a unit, or leave it.
 
         The units on the other end of an arc have been swept before, others have not.
         """
@@ -237,13 +237,13 @@ class _Finder:
                 left = [block for block, fit in zip(others, fits, strict=True) if not fit]
 
     def _components(self, colour: list[int], size: Counter[int]) -> list[list[int]]:
-        """Return the parts into which units of unique colour divide the others."""
+        """Return the connected parts of the units without a unique colour."""
         leader = list(range(self.count))
 
         find = partial(leader_of, leader)
         for _, head, tail in self.facts:
             present = Counter(colour[unit] for unit in tail)
-            # What all units of a colour have is no reason to keep any of them together.
+            # A fact of all units of a colour joins none of them.
             joined = [unit for unit in tail if present[colour[unit]] < size[colour[unit]]]
             if head >= 0 and size[colour[head]] > 1:
                 joined.append(head)
@@ -256,20 +256,20 @@ class _Finder:
         return list(parts.values())
 
     def _may_exchange(self, block: Sequence[int], other: Sequence[int]) -> bool:
-        """Whether to exchange the units of two blocks, in this order, is harmless."""
+        """Return True if the exchange of two blocks, units in this order, is harmless."""
         image = dict(zip((*block, *other), (*other, *block), strict=True))
         for unit, partner in image.items():
             if self.own[unit] != self.own[partner]:
                 return False
-            for near in self.neighbours[unit]:
-                forward = (unit, near) in self.arcs
-                pair = (partner, image.get(near, near))
+            for other_end in self.neighbours[unit]:
+                forward = (unit, other_end) in self.arcs
+                pair = (partner, image.get(other_end, other_end))
                 if (pair if forward else pair[::-1]) not in self.arcs:
                     return False
             for number in self.facts_of[unit]:
                 fact = self.facts[number]
                 if fact.head not in image and partner in self._tails[number]:
-                    # Mapped to itself, unless another unit says otherwise.
+                    # Mapped to itself, unless another unit contradicts.
                     continue
                 renamed = self._key(fact, image)
                 if self._multiplicity[renamed] != self._multiplicity[self._key(fact, {})]:

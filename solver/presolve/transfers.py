@@ -1,6 +1,6 @@
-"""What moves between devices, who pays for it, and how long that takes.
+"""Transfers between devices: payers and times.
 
-Everything but the evaluator and the rows of CP-SAT asks here what the charging of a problem means.
+Everything but the evaluator and the rows of CP-SAT takes the charging of a problem from here.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from solver.model.devices import STAGING_HOST, Device, Link
 from solver.model.problem import PartitionProblem
 
 Part = Literal["both", "forward", "backward"]
-"""Which passes count; in the backward ones gradients travel."""
+"""Passes to count; backward ones transfer gradients."""
 
 LinkPair = tuple[Link, Link]
-"""The link on which values travel, and the one on which their gradients return."""
+"""The link of values, and the one on which their gradients return."""
 
 Links = frozenset[LinkPair]
 
@@ -38,17 +38,17 @@ class Net:
     producer : int
         Unit; -1 for graph inputs.
     consumers : tuple of int
-        Other units with a reader, ascending; empty for what is relayed to the last position.
+        Other units with a reader, ascending; empty for values relayed to the last position.
     operators : tuple of int
         Indices of the operators whose values these are; empty for graph inputs.
     value_bytes : int
-        What travels: sum over the values and, in training, their gradients.
+        Transferred bytes: sum over the values and, in training, their gradients.
     held_bytes : int
-        What a stage that receives them holds for them.
+        Bytes held by a stage that receives them.
     is_output : bool
         They are relayed to the last position, since the graph returns them.
     returned_bytes : int
-        What whoever relays them holds for gradients to come back.
+        Bytes held by a stage that relays them, for gradients to come back.
     """
 
     producer: int
@@ -68,7 +68,7 @@ class Span(NamedTuple):
 
 
 class Payers(NamedTuple):
-    """Devices of one class, by name, and what they pay for a send and a receive of each net."""
+    """Devices of one class, by name, and their times of a send and a receive of each net."""
 
     names: set[str]
     device_class: str
@@ -82,18 +82,18 @@ class Transfers:
     Parameters
     ----------
     nets : sequence of Net
-        What crosses between stages; nothing where only who pays is asked for.
+        Values between stages; may be empty if only payers are needed.
 
     Attributes
     ----------
     hops : bool
-        Stages pass values on: each crosses all borders between its producer and its last reader,
+        Stages relay values: each crosses all borders between its producer and its last reader,
         and the two stages at a border pay for it. Else a value goes from its producer to each
         device that reads it, which pays one receive.
     through_host : bool
-        It goes through a host, which each device has links of its own to.
+        Values go through a host, to which each device has its own links.
     sends_once : bool
-        A stage pays one send for a value, however many devices read it; else one for each.
+        A stage pays one send for a value, for any number of reading devices; else one for each.
     """
 
     def __init__(self, problem: PartitionProblem, nets: Sequence[Net] = ()) -> None:
@@ -109,7 +109,7 @@ class Transfers:
     # -- links ----------------------------------------------------------------------------
 
     def pays(self, device: Device) -> bool:
-        """Whether a device pays for what it sends and receives."""
+        """Return True if a device pays for its sends and receives."""
         return not (self.through_host and device.is_host)
 
     def pair(self, source: str, target: str) -> LinkPair:
@@ -123,15 +123,15 @@ class Transfers:
         Parameters
         ----------
         partners : sequence of str
-            Names of other devices; by default all of them, and where there is none the device
-            itself. They do not matter where a host stages values.
+            Names of other devices; by default all of them, and if there is none the device
+            itself. They do not matter if a host stages values.
         sends : bool
             Links on which it sends; else those on which it receives.
 
         Returns
         -------
         frozenset
-            Empty where it pays nothing.
+            Empty if it pays nothing.
         """
         if not self.pays(device):
             return frozenset()
@@ -153,27 +153,27 @@ class Transfers:
 
     @cached_property
     def depends_on_pair(self) -> bool:
-        """Whether some two devices take longer for a transfer than some other two."""
+        """True if transfer times differ between pairs of devices."""
         return not self.through_host and len(self._all_links) > 1
 
     # -- times ----------------------------------------------------------------------------
 
     def send_ns(self, device: Device, part: Part = "both") -> Span:
-        """Return what a device pays for one send of each net."""
+        """Return the times of a device for one send of each net."""
         return self.span_ns(self.links(device, sends=True), part)
 
     def receive_ns(self, device: Device, part: Part = "both") -> Span:
-        """Return what a device pays for one receive of each net."""
+        """Return the times of a device for one receive of each net."""
         return self.span_ns(self.links(device, sends=False), part)
 
     @property
     def least_ns(self) -> list[int]:
-        """The least that a device pays for one send or receive of each net, if it pays at all."""
+        """The least time of any paying device for one send or receive of each net."""
         return self.span_ns(self._all_links).least
 
     @property
     def most_ns(self) -> list[int]:
-        """The most that any device pays for one send or receive of each net."""
+        """The largest time of any device for one send or receive of each net."""
         return self.span_ns(self._all_links).most
 
     @cached_property
@@ -188,7 +188,7 @@ class Transfers:
         return list(found.values())
 
     def span_ns(self, links: Links, part: Part = "both") -> Span:
-        """Return the least and the most time over `links`, 0 where there are none."""
+        """Return the least and the most time over `links`, 0 if there are none."""
         if (links, part) not in self._spans:
             times = [self.pair_ns(pair, part) for pair in links]
             times = times or [np.zeros(len(self.nets), dtype=np.int64)]
@@ -224,7 +224,7 @@ class Transfers:
     def values_ns(self, links: Links) -> list[int]:
         """Return the time of one transfer of every operator's value over the slowest of `links`.
 
-        Values that go nowhere take none.
+        Values that are never sent take none.
         """
         arrays = self._problem.arrays
         count = len(self._problem.operators)
@@ -241,7 +241,7 @@ class Transfers:
 
     @cached_property
     def is_costly(self) -> Bools:
-        """By operator: whether its value costs time or bytes where it crosses."""
+        """By operator, True if its value costs time or bytes to transfer."""
         arrays = self._problem.arrays
         held_bytes = arrays.held_bytes[: len(arrays.value_bytes)]
         moved_bytes = arrays.value_bytes + arrays.gradient_bytes + held_bytes

@@ -8,7 +8,7 @@ from solver.presolve.instance import Instance
 
 
 def unit_blocks(units: Instance) -> list[int]:
-    """Return the block of every unit, 0 for all where there are no cuts.
+    """Return the block of every unit, 0 for all if there are no cuts.
 
     No unit has operators of two blocks (:mod:`solver.model.cut_checks`).
     """
@@ -28,7 +28,7 @@ def unit_stages(units: Instance) -> list[tuple[int, ...]]:
 
 
 def block_starts(units: Instance) -> list[int]:
-    """Return where blocks but the first start when the units' operators are put in a row.
+    """Return the starts of all blocks but the first, with the units' operators in a row.
 
     The units must be sorted by block (:func:`by_block`), those in no block anywhere.
     """

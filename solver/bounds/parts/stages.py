@@ -11,7 +11,12 @@ from solver.dp.stage_list import Families, StageLister, TooManyStages
 from solver.model.arrays import Floats
 from solver.model.clock import Clock
 from solver.model.problem import PartitionProblem
-from solver.presolve.device_kinds import DeviceSets, interchangeable_kinds, most_devices, room_bytes
+from solver.presolve.device_kinds import (
+    DeviceSets,
+    capacity_bytes,
+    interchangeable_kinds,
+    most_devices,
+)
 from solver.presolve.dominance import simplify
 from solver.presolve.instance import condense
 from solver.stages.blocks import collapse_units
@@ -67,7 +72,7 @@ class PartStages:
         limits = [len(kind.devices) for kind in kinds]
         self._sets = DeviceSets.of(limits, most)
         self._pairs_left = _MOST_PAIRS
-        capacity = [room_bytes(kind.device) for kind in kinds]
+        capacity = [capacity_bytes(kind.device) for kind in kinds]
         lister = StageLister(self._costs, capacity, [1] * most, self._spend)
         bits = SetBits(limits, most)
         may = bits.pack(np.repeat(bits.usable[:, None], len(self._costs.ideals), axis=1))

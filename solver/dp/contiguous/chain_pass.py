@@ -193,7 +193,7 @@ class ChainPass:
         memory += row.waiting_bytes[offset]
         if not self.problem.is_training:
             return memory[None, :]
-        # The live bytes include the storages of the current microbatch.
+        # The live bytes include the saved bytes of one microbatch.
         sizes = self.moves.sets.sizes[targets].tolist()
         counts = [in_flight(self.problem, size) for size in sizes]
         before: Ints = np.array(counts, dtype=np.int64)[:, None] - 1
