@@ -1,46 +1,46 @@
-"""Closures: units and arcs that some best plan keeps where values are relayed, memory aside.
+"""Closures: units and arcs that some best plan keeps if values are relayed, memory aside.
 
 Source of the cuts: Picard, "Maximal closure of a graph and applications to combinatorial problems",
 Management Science 22, 1976. The theorem is our own.
 
-Let values be relayed over links alike, without overlap, in one chunk. A plan is a chain of ideals
+Let values be relayed over uniform links, without overlap, in one chunk. A plan is a chain of ideals
 {} = S_0 < S_1 < ... < S_D = all units, and device q at place k has the load
 
     w_q(S_k) - w_q(S_k-1) + c(S_k-1) + c(S_k),
 
-where c(S) is the time of what is made in S and read outside, or returned; nothing leaves the last
-ideal. c is submodular: that a unit is in S is modular, that a unit and all readers of its value
-are is supermodular. Let W be the most that a unit takes on any class.
+where c(S) is the time of the values made in S and read outside, or returned; nothing leaves the
+last ideal. c is submodular: that a unit is in S is modular, that a unit and all readers of its
+value are is supermodular. Let W be the most time that a unit takes on any class.
 
 *Closing upwards.* Let S and S + X be ideals, where S + X minimises c + W among all ideals between
 the two. Then in any plan all borders T that contain S may become T + X at once, and no load grows.
 *Proof.* They stay a chain of ideals. As c + W is submodular, and T & (S + X) is between S and
 S + X, (c + W)(T + X) <= (c + W)(T). So c(T + X) - c(T) <= W(T) - W(T + X) <= w_q(T) - w_q(T + X):
-w_q + c falls, which is what the stage that ends at T pays for T, and c falls, and so does c - w_q,
-which is what the stage that begins there pays. ∎
+w_q + c falls, the part of T in the load of the stage that ends there, and c falls, and so does
+c - w_q, the part of T in the load of the stage that begins there. ∎
 
 *Closing downwards.* Let S and S - X be ideals, where S - X minimises c - W among all ideals between
 the two. Then all borders T within S may become T - X, and no load grows (the mirror image).
 
-A stage that gets empty is taken out, which raises no load. Units with pins are in no X, so no pin
-is broken. The second takes X as small as it can be: it lowers c wherever it changes T, while the
-first adds units and does not raise c. Hence turns of both end, with a plan that none changes. It is
-no worse and has, for all X that were found,
+An empty stage is removed, which raises no load. Units with pins are in no X, so no pin is broken.
+The second takes the smallest X: it lowers c wherever it changes T, while the first adds units and
+does not raise c. Hence alternating them ends, with a plan that neither changes. It is no worse and
+has, for all X that were found,
 
     S in T implies X in T    (upwards),        a unit of X in T implies T not in S   (downwards).
 
-With S all that a unit needs the first is arcs from each unit of X to it; with S all that does
-not need it the second is an arc from it to each unit of X. Units on a circle of arcs are one unit.
-The ideals that keep all arcs are a lattice again, on which all of this may be repeated.
+With S all ancestors of a unit the first is arcs from each unit of X to it; with S all units but
+its descendants the second is an arc from it to each unit of X. Units on a cycle of arcs are one
+unit. The ideals that keep all arcs are a lattice again, on which all of this may be repeated.
 
-X need not be sought in the whole graph: a *window* of units near by will do. Equal windows, as
-those of equal layers are, have equal answers.
+X need not be sought in the whole graph: a *window* of nearby units suffices. Equal windows, such
+as those of equal layers, have equal answers.
 
-*Memory at a price.* The least bottleneck without limits on memory bounds that with them. To know
-more, let a stage with f microbatches in flight hold at least ``b_f(E) - b_f(S) + ret(E) + recv(S)``
-bytes (:mod:`solver.presolve.least_held`) in a room r. For any price x >= 0 a plan of bottleneck T
-has, for each stage, (1) load <= T and (2) load + x (held - r) <= T. Let X minimise, as above, at
-once
+*Memory at a price.* The least bottleneck without limits on memory bounds that with them. For a
+better bound, let a stage with f microbatches in flight hold at least
+``b_f(E) - b_f(S) + ret(E) + recv(S)`` bytes (:mod:`solver.presolve.least_held`) of a capacity r.
+For any price x >= 0 a plan of bottleneck T has, for each stage, (1) load <= T and
+(2) load + x (held - r) <= T. Let X minimise, as above, at once
 
     upwards:    c + W,   c + x ret + W + x b_m,    c + x recv,
     downwards:  c - W,   c + x recv - W - x b_m,   c + x ret,
@@ -49,38 +49,37 @@ with m the most microbatches that may be in flight on the stage that X joins. Th
 grows when borders move. *Proof.* All six are submodular, so each falls for all borders at once.
 Upwards, at an end, c + x ret + w_q + x b_f falls since w_q + x b_f grows by no more than
 W + x b_m; at a start c + x recv falls, and so does -(w_q + x b_f). Downwards is the mirror image.
-A stage that is taken out lowers f of those before it. ∎ A set that minimises several functions is
-found by minimising each among the subsets of what the last one found, until none of them shrinks
-it.
+A removed stage lowers f of those before it. ∎ A set that minimises several functions is found by
+minimising each among the subsets of the last minimiser, until none of them shrinks it.
 
-*Which stage X joins.* An arc upwards from u moves the borders that contain u, so only the stage of
-u gains units; downwards those without u move, and it is the same stage. All that u needs is there
-or before it, in stages of which (1) and (2) hold, as moves keep them. So of plans no worse than a
-known one it has no fewer stages before it than all this takes, in time and memory, which limits m
-(``_flying`` in :mod:`solver.presolve.closure_graph`).
+*The stage that X joins.* An arc upwards from u moves the borders that contain u, so only the stage
+of u gains units; downwards those without u move, and it is the same stage. All ancestors of u are
+there or before it, in stages that satisfy (1) and (2), as moves keep both. In a plan no worse than
+a known one their time and memory therefore need a least number of stages up to that of u, which
+limits m (``_flying`` in :mod:`solver.presolve.closure_graph`).
 
-*What passes.* While an operator t of the stage runs, the stage holds besides what passes then: some
-storages P(t) of its units; and does not hold what stays but is made later. Let b_m of a unit have
-in addition its largest part of any P(t), or all P(t) for a t of its own, if that is more. Then
-(2) with the most that is held while any t runs stays true, too. *Proof.* For each t, what is held
-is low plus modular terms of the units, of at most their part of P(t). A stage whose end moves
-upwards pays for each t that it has at most what b_m says. Of a t that joins, all that passes is
-charged to its unit, and low grows by at most what b_m says without charges. A stage whose start
-moves upwards loses units, hence operators and what passes. Downwards is the mirror image. ∎
+*Transients.* While an operator t of the stage runs, the stage also holds the transient storages
+P(t) of its units, and not yet the kept values that are made later. Add to b_m of a unit its largest
+part of any P(t), or all of P(t) for its own operators t, if that is more. Then (2) with the most
+bytes held while any t runs stays true, too. *Proof.* For each t, the bytes held are ``low`` plus
+modular terms of the units, each at most its part of P(t). A stage whose end moves upwards grows,
+for each t that it has, by at most b_m. For a t that joins, all transients are charged to its unit,
+and ``low`` grows by at most b_m without charges. A stage whose start moves upwards loses units,
+hence operators and transients. Downwards is the mirror image. ∎
 
 *Memory itself.* Let b be the most bytes that units add to a stage that they join. Let u(S) be the
-bytes of what is made in S and read outside, minus all bytes of what is made in S and read by other
-units. Closures of
+bytes of the values made in S and read outside, minus all bytes of values made in S and read by
+other units. Closures of
 
     upwards:    c + W,   ret + b,    recv,
     downwards:  c - W,   recv - b,   ret + u
 
-raise neither a load nor what a stage holds. *Proof.* The stage that units join gains at most b, and
-falls by as much at that border. The one that they leave loses units, but storages may begin to wait
-for readers among them: u grows by no less, as no more is taken off than what the units hold. ∎
+raise neither a load nor the memory of a stage. *Proof.* The stage that units join gains at most b,
+and loses as much at that border. The one that they leave loses units, but storages may begin to
+wait for readers among them: u grows by no less, as no more is subtracted than the units hold. ∎
 
-Where values are sent to each reader, a third stage may pay for a unit that moves, and with overlap
-what a device computes and what it transfers are not added, so nothing is said of either.
+If values are sent to each reader, a third stage may pay for a unit that moves, and with overlap
+compute and transfers of a device do not add up, so neither is covered.
 """
 
 from __future__ import annotations
@@ -105,19 +104,19 @@ _WINDOWS: Final = (12, 40, 160, 640)
 _UNIT_S: Final = 3e-6
 """Work of a unit in a window."""
 _WINDOW_UNITS: Final = 10
-"""Units that take as long as a window by itself."""
+"""Overhead of a window, in units."""
 _UNCUT: Final = 1 << 58
 _MOST_NS: Final = 1 << 50
 _SOURCE, _SINK = 0, 1
 
 Row = tuple[int, tuple[int, ...], int]
-"""The same in a window, for one function."""
+"""A net in a window, by place, with its value of one function."""
 Window = tuple[bool, tuple[Row, ...], tuple[int, ...], tuple[tuple[int, int], ...]]
-"""Direction, nets, weights and arcs of a window, by place: what has one answer."""
+"""Direction, nets, weights and arcs of a window, by place; equal windows have equal answers."""
 
 
 def applies(units: Instance) -> bool:
-    """Return whether the loads of stages are sums of what their two borders cost."""
+    """Return True if the loads of stages are sums of costs of their two borders."""
     problem, transfers = units.problem, units.transfers
     return (
         transfers.hops
@@ -133,7 +132,7 @@ def applies(units: Instance) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """Clusters in a topological order, of which some best plan keeps all arcs.
+    """Clusters in a topological order, and arcs that some best plan keeps.
 
     Attributes
     ----------
@@ -148,7 +147,7 @@ class Closed:
 
     @property
     def count(self) -> int:
-        """How many clusters there are."""
+        """Number of clusters."""
         return 1 + max(self.cluster_of)
 
 
@@ -164,15 +163,15 @@ def closed_units(
     Parameters
     ----------
     units : Instance
-        One that :func:`applies`.
+        One for which :func:`applies`.
     clock : Clock
-        Arcs that are found before it is over hold.
+        Arcs found before it is over hold.
     price : Price
         Of memory; without one it is free.
-    most_ns : int
+    most_ns : int, optional
         Plans with larger loads do not matter.
-    passing : Passing
-        What stages hold besides, if it has a price.
+    passing : Passing, optional
+        Transients of stages, if memory has a price.
     """
     graph = ClosureGraph.of(units, price or Price(), most_ns, passing)
     cluster_of = list(range(len(units)))
@@ -191,13 +190,13 @@ def closed_units(
 class _Closing:
     """All sets X of a graph, in one direction.
 
-    Downwards all is turned around: what needs a unit leaves with it, and to leave costs the values
-    that are made by what stays and read by what leaves.
+    Downwards all is reversed: the descendants of a unit leave with it, and the cost of leaving is
+    that of the values from units that stay to units that leave.
 
     Parameters
     ----------
     known : dict
-        Answers by window, for all that ask.
+        Answers by window, shared by all.
     upwards : bool
         The direction.
     """
@@ -208,7 +207,7 @@ class _Closing:
         self._graph, self._known, self._upwards = graph, known, upwards
         self._needs = graph.before if upwards else graph.after
         self._inside = graph.below if upwards else graph.above
-        # The cost of a stage where it ends and where it starts; downwards it is the reverse.
+        # The costs of a stage at its end and at its start; downwards reversed.
         functions = (0, 1, 2) if upwards else (0, 2, 3)
         own = (0, 1, 2) if upwards else (0, 1, 3)
         sign = 1 if upwards else -1
@@ -228,14 +227,14 @@ class _Closing:
                 for reader in readers:
                     self._beside[reader].extend(readers)
         if upwards:
-            # Units that cost nothing come first; then all ideals but the empty one have them.
+            # Units without costs come first; then all ideals but the empty one contain them.
             sources = [unit for unit, needs in enumerate(self._needs) if not needs]
             idle = [unit for unit in sources if not any(self._weights[unit])]
             for unit in sources:
                 self._beside[unit] += idle
 
     def arcs(self, most: int, clock: Clock) -> set[tuple[int, int]]:
-        """Return the arcs that follow from windows of at most some units."""
+        """Return the arcs that follow from windows of at most `most` units."""
         found: set[tuple[int, int]] = set()
         for unit in range(len(self._graph)):
             if clock.is_over:
@@ -247,7 +246,7 @@ class _Closing:
         return found
 
     def _window(self, unit: int, most: int) -> list[int]:
-        """Return units near by that may be added one after the other, with all that they need."""
+        """Return nearby units that may be added one after the other, with all their ancestors."""
         inside, chosen = self._inside[unit], list[int]()
         seen, queue = {unit}, [unit]
         for near in queue:
@@ -264,7 +263,7 @@ class _Closing:
         return chosen
 
     def _missing(self, unit: int, inside: int, seen: set[int], most: int) -> list[int]:
-        """Return a unit and all that it needs besides, or nothing if that is too much."""
+        """Return a unit and all its missing ancestors, or nothing if there are too many."""
         found = [unit]
         for one in found:
             if len(found) > most or not self._graph.is_free[one]:
@@ -275,7 +274,7 @@ class _Closing:
         return found
 
     def _closure(self, unit: int, window: list[int]) -> list[int]:
-        """Return the units of X: of a part that minimises each function among its own parts."""
+        """Return the units of X: a subset that minimises each function among its own subsets."""
         calm = 0
         for place in itertools.cycle(range(len(self._functions))):
             found = self._added(unit, window, place)
@@ -324,7 +323,7 @@ class _Closing:
         return [window[number - 2] for number in self._known[key]]
 
     def _row(self, maker: int, readers: set[int]) -> tuple[int, tuple[int, ...]] | None:
-        """Return the ends of a net in a window; None if the window does not matter to it."""
+        """Return the ends of a net in a window; None if the window does not affect it."""
         if self._upwards:
             readers -= {_SOURCE, maker}
             if _SINK in readers:

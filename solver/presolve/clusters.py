@@ -1,6 +1,6 @@
 """Coarser unit graphs: units merged where a cut seldom pays, for searches that move many at once.
 
-A contracted graph describes fewer plans, each with exactly the costs it has on the units.
+A contracted graph describes fewer plans, each with exactly its costs on the units.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from solver.presolve.transfers import Net
 def cluster(
     units: Instance, position_of: Sequence[int], share: float, seed: int
 ) -> tuple[list[int], int]:
-    """Merge units of equal position along arcs that nothing else can run between.
+    """Merge units of equal position along arcs without a parallel path.
 
-    An arc (u, v) may be contracted when v is the only successor of u or u the only predecessor
+    An arc (u, v) may be contracted if v is the only successor of u or u the only predecessor
     of v: any other path from u to v would begin, or end, with another arc, so no cycle
-    appears. Arcs whose values take
-    longest to move come first, as in heavy-edge matching (Karypis and Kumar, SIAM J. Sci.
-    Comput. 20, 1998, section 3.1; for acyclic partitions Herrmann et al., SIAM J. Sci. Comput.
-    41, 2019, section 4.1).
+    appears. Arcs with the largest transfers come first, as in heavy-edge matching (Karypis and
+    Kumar, SIAM J. Sci. Comput. 20, 1998, section 3.1; for acyclic partitions Herrmann et al., SIAM
+    J. Sci. Comput. 41, 2019, section 4.1).
 
     Parameters
     ----------
@@ -89,7 +88,7 @@ def cluster(
 
 
 def _sizes(units: Instance) -> tuple[list[int], list[int], list[int]]:
-    """Return the work of every unit, the weights that it alone reads, and what its values cost."""
+    """Return, by unit, its work, the weights that it alone reads, and the cost of its values."""
     held = [0] * len(units)
     for entry in units.weights:
         if len(entry.units) == 1:
@@ -149,7 +148,7 @@ def contract(units: Instance, cluster_of: Sequence[int], count: int) -> Instance
 
 
 def _contracted(nets: Sequence[Net], cluster_of: Sequence[int]) -> tuple[Net, ...]:
-    """Return the nets between clusters, those with the same ends as one."""
+    """Return the nets between clusters, merged by their ends."""
     merged: dict[tuple[int, tuple[int, ...], bool], list[Net]] = {}
     for net in nets:
         producer = cluster_of[net.producer]

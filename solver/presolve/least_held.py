@@ -1,4 +1,4 @@
-"""What relayed stages hold, as sums of what their two borders say: at least, and by what moves."""
+"""Bounds of the memory of relayed stages, as sums of terms of their two borders."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from solver.presolve.instance import Instance
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Time for memory, a fraction so that sums are exact: `ns` for `size_bytes`.
+    """A price of memory, as a fraction so that sums are exact: `ns` for `size_bytes`.
 
-    With no bytes for some time no stage may hold more, whatever it saves in time.
+    With no bytes for some time, no saving of time pays for more memory.
     """
 
     ns: int = 0
@@ -21,12 +21,12 @@ class Price:
 
 
 class LeastHeld:
-    """Bytes that a stage holds at least, as sums of what its two borders say.
+    """A lower bound of the bytes of a stage, as a sum of terms of its two borders.
 
     A weight or a graph input is counted at one of its readers, and of storages those that stay to
-    the end of the stage. A storage that waits since it is read behind the end counts there, and
-    is taken off at the start, where its value may have been made before: as far as that is less
-    than what is received.
+    the end of the stage. A storage that waits for a reader after the end counts there, and is
+    subtracted at the start, before which its value may have been made: at most as much as is
+    received.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class LeastHeld:
 
 
 class MostHeld:
-    """Bytes that a stage holds at most besides when units join it, or when readers leave it.
+    """An upper bound of the bytes that a stage gains if units join it, or if readers leave it.
 
     All storages of a unit are counted at once, with all its weights and inputs; a storage begins to
     wait for the end of the stage when a reader leaves.
@@ -71,7 +71,7 @@ class MostHeld:
     Attributes
     ----------
     within, saved, waiting : Ints
-        By unit, with one microbatch in flight, for each further one, and of the first those that
+        By unit, with one microbatch in flight; for each further one; and the part of the first that
         may wait for readers.
     at_end, at_start : Ints
         By net of ``units.transfers``.
