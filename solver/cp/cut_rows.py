@@ -63,7 +63,6 @@ def narrowed(units: Instance, windows: StageWindows, positions: int) -> StageWin
 
 
 def _members(units: Instance) -> list[list[int]]:
-    """Return the units of every block."""
     members: list[list[int]] = [[] for _ in range(len(units.problem.cuts) + 1)]
     for unit, block in enumerate(unit_blocks(units)):
         if block != NO_BLOCK:
@@ -129,7 +128,6 @@ def add_pinned_stages(stages: StageModel) -> None:
 
 
 def _occupied(stages: StageModel) -> list[Literal]:
-    """Return, by position, a literal that is true if it has a unit."""
     occupied: list[Literal] = []
     for position in stages.positions:
         place = (position,)

@@ -70,7 +70,6 @@ class LatencyRows:
         return literal
 
     def _is_crossed(self, border: int) -> Literal:
-        """Return a literal that is true if a value hops over a border."""
         stages, values = self.stages, self.stages.values
         hops = [self.crossings.hops(net, border) for net in stages.units.relays]
         hops = [hop for hop in hops if hop.terms or hop.constant]

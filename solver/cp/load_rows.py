@@ -88,7 +88,6 @@ class LoadRows:
             self.stages.add_row(row.expression == 0)
 
     def _variable_behind(self, device_class: str, border: int) -> LinearSum:
-        """Return a variable that equals the work after a border."""
         if not border:
             # Each round but the first begins at the end of the one before.
             total = LinearSum(sum(self.latency_ns(device_class)))
@@ -123,7 +122,6 @@ class LoadRows:
 
     @cached_property
     def _parts(self) -> list[dict[tuple[int, ...], list[LinearSum]]]:
-        """By slot and kinds of devices: sums of which the largest is the load."""
         return [self.by_kinds(slot, partial(self._load_parts, slot)) for slot in self.stages.slots]
 
     def by_kinds(
@@ -197,7 +195,6 @@ class LoadRows:
         return total
 
     def _any_kind(self, slot: int, kinds: tuple[int, ...]) -> cp_model.IntVar:
-        """Return a literal that is true if `slot` has a device of one of `kinds`."""
         chosen = [self.stages.kind[slot][kind] for kind in kinds]
         if len(chosen) == 1 and not isinstance(chosen[0], bool):
             return chosen[0]
@@ -207,7 +204,6 @@ class LoadRows:
         return literal
 
     def _load_parts(self, slot: int, device: Device) -> list[LinearSum]:
-        """Return the sums of which the largest is the load of `device` in `slot`."""
         compute = self.compute(self.stages.places[slot], device)
         if self._transfers.hops:
             send, receive = LinearSum(), LinearSum()
@@ -271,7 +267,6 @@ class LoadRows:
         return send, receive
 
     def _pair_time(self, source: int, target: int) -> LinearSum:
-        """Time on the link between two slots, for any devices."""
         if (source, target) not in self._pair_times:
             entries = self.crossings.pairs[source, target]
             self._pair_times[source, target] = self.link_time(source, target, entries)

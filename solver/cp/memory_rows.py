@@ -178,7 +178,6 @@ class MemoryRows:
         return self.stages.largest_that_count(rows)
 
     def _received(self, position: int) -> LinearSum:
-        """Return the bytes that a stage holds because it receives or relays them."""
         here: Place = (position,)
         constant, units = LinearSum(), self.stages.units
         direct = () if units.transfers.hops else units.nets
@@ -193,7 +192,6 @@ class MemoryRows:
         return constant
 
     def _in_flight(self, position: int) -> int:
-        """Return the number of microbatches for which a stage keeps saved bytes."""
         problem = self.stages.problem
         later_chunks, followers = divmod(
             len(self.stages.positions) - 1 - position, len(self.stages.slots)

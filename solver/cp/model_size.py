@@ -70,7 +70,6 @@ def link_terms(
 
 
 def _slots_of(units: Iterable[int], windows: StageWindows, slots: int) -> set[int]:
-    """Return the slots that some of the units may be on."""
     return {
         position % slots
         for unit in units

@@ -119,14 +119,12 @@ class PositionTimes:
         return literal
 
     def _sent(self, net: Net, position: int) -> Literal:
-        """Return a literal: the stage writes the values of `net` for another device."""
         place = self.stages.places[position % len(self.stages.slots)]
         leaves = LinearSum().add(self.crossings.leaves(net.producer, net.consumers, place))
         here = self.stages.on(net.producer, (position,))
         return self._both(("written", id(net), position), here, leaves)
 
     def _sent_to(self, net: Net, position: int, slot: int) -> Literal:
-        """Return a literal: the stage sends the values of `net` to the device in `slot`."""
         received = LinearSum().add(self.crossings.received(net, self.stages.places[slot]))
         here = self.stages.on(net.producer, (position,))
         return self._both(("sent", id(net), position, slot), here, received)

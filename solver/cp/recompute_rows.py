@@ -122,7 +122,6 @@ class RecomputeRows:
         return sent.add(self._choice.all_of([away_sum, anchor]), -more_bytes)
 
     def _buffers(self, position: int) -> LinearSum:
-        """Return buffers for received gradients."""
         total = LinearSum()
         for holding in self._problem.holdings:
             if holding.kind == "gradient" and holding.first == ALWAYS:
@@ -131,7 +130,6 @@ class RecomputeRows:
         return total
 
     def _leaves(self, index: int, readers: Sequence[int], position: int) -> Literal:
-        """Return a literal: an operator is on a position, and one of others is not."""
         unit_of = self._stages.units.unit_of_operator
         others = tuple(sorted({unit_of[reader] for reader in readers} - {unit_of[index]}))
         return self._crossings.leaves(unit_of[index], others, (position,)) if others else False
@@ -169,7 +167,6 @@ class RecomputeRows:
         return total
 
     def _rerun(self, at: int, position: int) -> LinearSum:
-        """Return the bytes held while an operator is recomputed."""
         region = self._regions[at]
         row = self._gradients_at_miss(region, position).copy()
         row.add(self._choice.again[at][position], self._operators[at].workspace_bytes)

@@ -119,13 +119,11 @@ class StepRows:
     # -- rows ---------------------------------------------------------------------------------
 
     def _duration(self, task: Task) -> LinearSum:
-        """Return a lower bound of the time of a job, in nanoseconds."""
         if task not in self._durations:
             self._durations[task] = self.times.duration(task)
         return self._durations[task]
 
     def _starts(self, jobs: Sequence[Job]) -> list[LinearSum]:
-        """Return a lower bound of the start of each job."""
         starts: list[LinearSum] = []
         for job in jobs:
             before = [
@@ -139,7 +137,6 @@ class StepRows:
         return True if arc is None else self._arcs.get(arc, True)
 
     def _latest(self, times: Sequence[tuple[LinearSum, Literal]]) -> LinearSum:
-        """Return a variable that is at least each of the times whose literal is true."""
         if not times:
             return LinearSum()
         if len(times) == 1 and times[0][1] is True:

@@ -152,7 +152,6 @@ class BottleneckSearch:
         return False
 
     def _settle(self, ceiling: int) -> bool:
-        """Find the best plan of at most `ceiling`; False if there is none."""
         lower = ceiling
         while self.refuted < ceiling:
             try:
@@ -178,7 +177,6 @@ class BottleneckSearch:
         return True
 
     def _improve(self, found: _Found) -> None:
-        """Find the best plan of a list of stages that has one."""
         highest = True
         while True:
             # Fewer ideals can be borders below a lower ceiling.

@@ -228,7 +228,6 @@ class InterleavedSearch:
         return best
 
     def _middles(self) -> Iterator[tuple[int, ...]]:
-        """Yield all sets of middles, by their indices."""
         chunks = self.units.problem.chunks_per_device
 
         def extend(chosen: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
@@ -359,7 +358,6 @@ class InterleavedSearch:
 
 
 def _masks(costs: StageCosts, solution: Solution) -> tuple[tuple[int, int], ...]:
-    """Return kind and blocks of every stage."""
     result = []
     for stage in solution.stages:
         inside = costs.ideals.between(stage.start, stage.end)

@@ -45,7 +45,6 @@ class _Reach:
     rest: _Reach | None = None
 
     def stages(self) -> Iterator[Stage]:
-        """Yield the stages, from the first to the last."""
         reach = self
         while reach.rest is not None:
             yield Stage(reach.kind, reach.ideal, reach.rest.ideal)

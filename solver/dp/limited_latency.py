@@ -73,7 +73,6 @@ class _Labels(NamedTuple):
     number: Indices
 
     def of(self, chosen: Indices | Bools) -> _Labels:
-        """Return a subset of the labels."""
         return _Labels(
             self.place[chosen],
             self.least_ns[chosen],

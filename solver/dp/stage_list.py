@@ -243,7 +243,6 @@ class StageLister:
         return StageList.join(listed) if listed else None
 
     def _blocks(self, starts: Indices, ends: Indices, ceiling: float) -> Iterator[_Block]:
-        """Yield the stages from some starts to some ends by kinds and classes."""
         costs = self._costs
         for kinds in costs.identical_kinds:
             kind = kinds[0]
@@ -296,8 +295,6 @@ class StageLister:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Block:
-    """Stages of one class, whose starts ascend."""
-
     class_: int
     start: Indices
     end: Indices
@@ -305,7 +302,6 @@ class _Block:
 
 
 def _level(blocks: Sequence[_Block]) -> StageList:
-    """Return the stages of blocks whose starts are of one level."""
     start = np.concatenate([block.start for block in blocks])
     lengths = [len(block.start) for block in blocks]
     class_ = np.repeat([block.class_ for block in blocks], lengths)

@@ -250,7 +250,6 @@ class Sweep:
             choice[row] = pick
 
     def _in_flight(self, target: int) -> int:
-        """Return the microbatches in flight in the first stage of a set."""
         return in_flight(self.problem, int(self.sets.sizes[target]))
 
     def _added(self, kind: int, starts: Indices, ends: Indices) -> Floats:
@@ -282,7 +281,6 @@ class Sweep:
         return scales
 
     def _choose(self, total: Floats, top: Floats) -> Indices:
-        """Return the best column of every row."""
         key = total
         if not self._goal.sums:
             key = top

@@ -343,7 +343,6 @@ class _Closing:
         weights: Sequence[int],
         needs: Sequence[tuple[int, int]],
     ) -> tuple[int, ...]:
-        """Return the members of X by place."""
         arcs = [(tail, head, _UNCUT) for tail, head in needs]
         for place, weight in enumerate(weights, 2):
             arcs.append((place, _SINK, weight) if weight >= 0 else (_SOURCE, place, -weight))

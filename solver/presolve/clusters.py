@@ -103,7 +103,6 @@ def _sizes(units: Instance) -> tuple[list[int], list[int], list[int]]:
 
 
 def _numbered(leader: list[int], units: Instance) -> tuple[list[int], int]:
-    """Return the number of each unit's cluster in a topological order, and their count."""
     place = {name: number for number, name in enumerate(dict.fromkeys(leader))}
     own = [place[name] for name in leader]
     order = topological_order(quotient_arcs(units.edges, own), range(len(place)))

@@ -105,7 +105,6 @@ class Blocks:
                 self._storage_readers.append(set(storage.readers))
 
     def _index(self, entries: Iterable[tuple[int, ...]]) -> tuple[list[set[int]], list[set[int]]]:
-        """Return the units of every entry, and the entries of every unit."""
         units_of = [set(entry) for entry in entries]
         entries_of: list[set[int]] = [set() for _ in range(self.count)]
         for index, own in enumerate(units_of):

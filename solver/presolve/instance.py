@@ -165,7 +165,6 @@ class Instance:
 
     @cached_property
     def _ratios(self) -> dict[str, tuple[float, float]]:
-        """The least and the largest ratio, by class."""
         busy = self.fastest_ns > 0
         if not busy.any():
             return dict.fromkeys(self.classes, (1.0, 1.0))

@@ -217,7 +217,6 @@ class _Finder:
     # -- blocks ---------------------------------------------------------------------------
 
     def groups(self) -> Iterator[Blocks]:
-        """Yield groups of blocks."""
         colour = self.colours()
         size = Counter(colour)
         same: dict[tuple[int, ...], list[list[int]]] = {}

@@ -218,7 +218,6 @@ class MemoryOfStages:
         self.bytes = parts.at_end
 
     def _measure(self, uncertain: npt.ArrayLike) -> None:
-        """Compute the bytes of the marked stages exactly."""
         found = np.flatnonzero(uncertain)
         peaks = self._held.peaks(self._starts[found], self._ends[found])
         self.bytes[found] = self._always[found] + peaks

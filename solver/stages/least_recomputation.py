@@ -238,7 +238,6 @@ class _Program:
 
 
 def _best_of(labels: _Labels) -> Ints:
-    """Return the numbers of the undominated labels."""
     columns = (labels.extra_ns, labels.bytes, labels.sum_bytes)
     rows = zip(*(column.tolist() for column in columns), strict=True)
     points = ((*row, 0, number) for number, row in enumerate(rows))
@@ -246,7 +245,6 @@ def _best_of(labels: _Labels) -> Ints:
 
 
 def _extended(labels: _Labels, layer: _Layer) -> _Labels:
-    """Return the labels with each choice of a part."""
     extra_ns, kept, sent, early = layer.choices.amounts.T
     # Nothing of a stage comes after its last part.
     before = 0 * kept if layer.is_last else kept

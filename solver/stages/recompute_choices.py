@@ -247,7 +247,6 @@ class RecomputeChoices:
         return PartModel((0, held_bytes, sent_bytes, 0), tuple(found), anchors)
 
     def _read_by(self, index: int) -> list[int]:
-        """Return the owners of the storages that an operator reads."""
         index_of, root_of = self._problem.index_of, self._root_of
         reads = self._problem.operators[index].reads
         roots = (root_of[index_of[name]] for name in reads if name in index_of)
@@ -259,7 +258,6 @@ class RecomputeChoices:
         return must and self.structure.inner[index]
 
     def _is_written_later(self, root: int, index: int, part: Part) -> bool:
-        """Return True if the stage writes into a storage after an operator has read it."""
         return any(writer > index and part.has(writer) for writer in self._writers(root))
 
     def _anchor(self, index: int, part: Part) -> Amounts:

@@ -131,7 +131,6 @@ class _Judged:
 
     @property
     def value_ns(self) -> int:
-        """Its objective."""
         return self.rank[1][0]
 
 
@@ -155,7 +154,6 @@ class _Search:
         self.best: _Judged | None = None
 
     def run(self, most_places: int | None) -> None:
-        """Search at few places, then at many."""
         places = CutPlaces(self._units)
         most = len(places) if most_places is None else min(most_places, len(places))
         self._round(places.spread(min(most, _FEW_PLACES)), _ROUGH)
@@ -179,7 +177,6 @@ class _Search:
         return self.best.believed_ns >= self.best.value_ns * (1 - _FINE)
 
     def _round(self, places: Ints, precision: float) -> None:
-        """Search for plans with cuts at `places` for lower and lower limits."""
         known = self.best
         longest = len(places) - 1
         if known is not None:

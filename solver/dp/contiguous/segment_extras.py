@@ -194,7 +194,6 @@ class _ClassExtras:
     # -- segments -----------------------------------------------------------------------------
 
     def extra_ns(self, capacity: int, in_flight: int) -> Floats:
-        """Return the least time added; see :class:`SegmentExtras`."""
         prices, share = self._prices, (in_flight - 1) / in_flight
         heads, tails = _least(self._heads, prices), _least(self._tails, prices * share)
         wholes, last = _least(self._wholes, prices), _least(self._wholes, prices * share)

@@ -132,7 +132,6 @@ def best_cut(
 
 
 def _rank(units: Instance, plan: PartitionPlan) -> tuple[bool, tuple[int, ...]]:
-    """Return a key that is smaller for better plans."""
     evaluation = evaluate(units.problem, plan)
     return not evaluation.feasible, evaluation.objective
 
@@ -143,7 +142,6 @@ def transition_count(units: Instance) -> int:
 
 
 def _affordable(moves: Moves, most: int | None) -> int:
-    """Return the number of places that a pass can afford, at most `most`."""
     affordable = int((2 * _WORK_LIMIT / max(moves.transition_count, 1)) ** 0.5)
     return affordable if most is None else min(most, affordable)
 
@@ -158,7 +156,6 @@ def _stage_counts(units: Instance, moves: Moves) -> Sequence[int | None]:
 
 
 def _values(problem: PartitionProblem, plan: PartitionPlan) -> tuple[int, ...] | None:
-    """Return the objectives of a plan; None if it is not feasible."""
     evaluation = evaluate(problem, plan)
     return evaluation.objective if evaluation.feasible else None
 
