@@ -33,13 +33,6 @@ if TYPE_CHECKING:
 def narrowed(units: Instance, windows: StageWindows, positions: int) -> StageWindows:
     """Return windows without the positions that cuts and pinned stages exclude.
 
-    Parameters
-    ----------
-    positions : int
-        Number of positions.
-
-    Notes
-    -----
     Proof. Each block is on a later position than all of the block before it, and no block is
     empty. Stage k has k positions with units before it, so it is on position k or later.
     """

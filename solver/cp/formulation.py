@@ -87,19 +87,11 @@ class CpSatFormulation:
         Must leave at least one optimal plan.
     slots : int
         Number of devices in a round; at most one per device and per unit is of use.
-    chunks : int
-        Number of rounds.
     largest_load_ns : int, optional
         An upper bound on the bottleneck of the plans of interest.
-    order : sequence of int, optional
-        The kind of device in each slot; without it the order is part of the decision.
-    use_all : bool
-        Only plans that leave no slot empty.
-    all_rounds : bool
-        Only plans that leave neither the first round empty nor the last.
-    clock : Clock
-        When it is over, :class:`solver.cp.hinted_model.OutOfTime` is raised, now or by
-        :meth:`objective`.
+    chunks, order, use_all, all_rounds, clock
+        As for :class:`~solver.cp.stage_model.StageModel`. When the clock is over,
+        :class:`~solver.cp.hinted_model.OutOfTime` is raised, now or by :meth:`objective`.
 
     Attributes
     ----------

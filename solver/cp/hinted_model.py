@@ -98,13 +98,7 @@ class HintedModel:
         return self._define(self.model.new_int_var(0, upper, ""), upper, definition)
 
     def at_least(self, total: LinearSum, *, exactly: bool = False) -> LinearSum:
-        """Return a variable that is at least `total`, or `total` itself if that is short.
-
-        Parameters
-        ----------
-        exactly : bool
-            Make it equal `total`.
-        """
+        """Return a variable that is at least (or exactly) `total`, or `total` itself if short."""
         if len(total.terms) <= 1:
             return total
         upper = max(total.largest(self.upper), 0)
@@ -122,10 +116,7 @@ class HintedModel:
     ) -> LinearSum:
         """Return a variable that is at least every row whose literals have their values.
 
-        Parameters
-        ----------
-        upper : int, optional
-            Its upper bound; without it that of the rows.
+        Its upper bound is `upper`, or by default that of the rows.
         """
         counting: list[tuple[LinearSum, list[tuple[cp_model.IntVar, bool]]]] = []
         for row, literals in rows:

@@ -18,12 +18,7 @@ from solver.presolve.transfers import LinkPair, Net, Part
 class LoadRows:
     """Adds the load of every slot to a model on first use.
 
-    Parameters
-    ----------
-    largest_load_ns : int, optional
-        An upper bound on the bottleneck of the plans of interest.
-    choice : RecomputeChoice, optional
-        Recomputation in backward passes.
+    The bottleneck of the plans of interest is at most `largest_load_ns`.
     """
 
     def __init__(
@@ -279,16 +274,9 @@ class LoadRows:
         entries: Sequence[tuple[Net, Literal | LinearSum]],
         part: Part = "both",
     ) -> LinearSum:
-        """Return a lower bound of the time of some nets on the link between two slots.
+        """Return a lower bound of the time of some nets on the link between two different slots.
 
-        Parameters
-        ----------
-        source, target : int
-            Different slots.
-        entries : sequence of (Net, Literal or LinearSum)
-            Nets, each with a term that is 1 if it is transferred.
-        part : {"both", "forward", "backward"}
-            Values and gradients, values, or gradients.
+        Each net has a term that is 1 if it is transferred.
         """
         stages = self.stages
         rows: list[ConditionalRow] = []

@@ -23,11 +23,6 @@ from solver.presolve.live_sets import held_from, maximal_live_sets
 class MemoryRows:
     """Adds the memory rows of every slot to a model.
 
-    Parameters
-    ----------
-    choice : RecomputeChoice, optional
-        Recomputation in backward passes.
-
     Attributes
     ----------
     peak_permille : LinearSum

@@ -28,10 +28,8 @@ def link_terms(
 
     Parameters
     ----------
-    slots : int
-        Number of devices in a round.
-    chunks : int
-        Number of rounds.
+    slots, chunks : int
+        Number of devices in a round, and of rounds.
     decides_order : bool
         The model chooses the order of devices; otherwise it is given.
 

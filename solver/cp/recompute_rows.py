@@ -38,15 +38,7 @@ class RecomputeRows:
     def stage_rows(
         self, position: int, received: LinearSum, in_flight: int
     ) -> list[ConditionalRow]:
-        """Return the sums of which the largest that counts is the memory of a position.
-
-        Parameters
-        ----------
-        received : LinearSum
-            Values and graph inputs.
-        in_flight : int
-            Microbatches.
-        """
+        """Return the sums of which the largest that counts is the memory of a position."""
         some = self._choice.some[position]
         rows: list[ConditionalRow] = []
         if some is False:

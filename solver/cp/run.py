@@ -86,14 +86,9 @@ def run_model(
     clock: Clock,
     report: Report | None,
 ) -> Answer:
-    """Search a model.
+    """Search a model; the clock ends the run, and is charged with it.
 
-    Parameters
-    ----------
-    clock : Clock
-        Ends the run, and is charged with it.
-    report : callable, optional
-        Called at every improvement of value or bound.
+    `report` is called at every improvement of value or bound.
     """
     model = question.stages.model
     watcher = _Watcher(question, report)
@@ -134,14 +129,8 @@ def portfolio_solver(workers: int, seed: int) -> cp_model.CpSolver:
     """Return a solver that searches a model in several ways.
 
     On any number of threads these are clause learning, linear programs and neighbourhoods of the
-    incumbent; more than three threads add others.
-
-    Parameters
-    ----------
-    workers : int
-        Threads. CP-SAT gives each search one; if there are fewer, all searches are interleaved.
-    seed : int
-        Of CP-SAT's random numbers.
+    incumbent; more than three threads add others. CP-SAT gives each search a thread; if there are
+    fewer, all searches are interleaved.
     """
     solver = _settled_solver(workers, seed)
     parameters = solver.parameters
@@ -161,12 +150,9 @@ def _interleave(parameters: cp_model.SatParameters) -> None:
 
 
 def single_solver(seed: int, search: str = _SUBSOLVERS[0]) -> cp_model.CpSolver:
-    """Return a solver of one thread and one search.
+    """Return a solver of one thread and one search of CP-SAT.
 
-    Parameters
-    ----------
-    search : str
-        One of CP-SAT's; by default the one that proves most models of partitions first.
+    The default search is the one that proves most models of partitions first.
     """
     solver = _settled_solver(1, seed)
     solver.parameters.subsolvers.append(search)

@@ -27,10 +27,7 @@ MOST_JOBS: Final = 600
 class StepRows:
     """Adds the time of a step to a model that uses all its slots and rounds.
 
-    Parameters
-    ----------
-    latency : LatencyRows
-        Its arcs are the precedences between positions.
+    The arcs of `latency` are the precedences between positions.
     """
 
     def __init__(self, latency: LatencyRows, times: PositionTimes) -> None:

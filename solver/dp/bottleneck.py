@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -44,8 +43,7 @@ _MOST_ENTRIES = 1 << 24
 """Most sets of devices times ideals in one array."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Found:
+class _Found(NamedTuple):
     """The value of a plan, the stages it was found among, and the ideals that these can reach."""
 
     value: int
@@ -61,14 +59,7 @@ class Incumbent(Protocol):
 
 
 class BottleneckSearch:
-    """Minimises the bottleneck.
-
-    Parameters
-    ----------
-    capacity : sequence of float
-        The most bytes on a device of each kind.
-    spend : callable
-        Called with the number of pairs of ideals examined; raises to stop.
+    """Minimises the bottleneck; see :class:`~solver.dp.stage_list.StageLister` for the parameters.
 
     Attributes
     ----------
@@ -103,14 +94,9 @@ class BottleneckSearch:
     # -- the search -----------------------------------------------------------------------
 
     def minimise(self) -> Solution | None:
-        """Return the best plan, or None if there is none at all.
+        """Return the best plan, without stages if it is the incumbent, or None.
 
-        It has no stages if the incumbent is the best plan.
-
-        Raises
-        ------
-        GaveUp
-            If the search exceeds its limits.
+        Raises `GaveUp` above its limits.
         """
         total_ns = float(self.costs.ideals.work_ns[-1])
         most_speed = float(self._viable.speed[self._bits.usable].max())
@@ -211,10 +197,7 @@ class BottleneckSearch:
     def _explored(self, stages: StageList, families: Families, ceiling: int) -> _Found | None:
         """Find a plan of the stages; if it counts too few sends, count more of them everywhere.
 
-        Returns
-        -------
-        _Found or None
-            None if the stages, a superset of those of plans of at most `ceiling`, make no plan.
+        None if the stages, a superset of those of plans of at most `ceiling`, make no plan.
         """
         while True:
             chosen = self._walk(families, stages)

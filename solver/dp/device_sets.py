@@ -26,13 +26,7 @@ _MOST_STATES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """The sets of devices that a suffix can use, and their growth by a device.
-
-    Attributes
-    ----------
-    sets : DeviceSets
-        All of them, or only those of the last devices of one order.
-    """
+    """The sets of devices that a suffix can use: all, or those of the last devices of one order."""
 
     kinds: tuple[DeviceKind, ...]
     sets: DeviceSets
@@ -86,15 +80,7 @@ def _device_orders(kinds: tuple[DeviceKind, ...], counts: Sequence[int]) -> list
 
 
 class ViableStates:
-    """The sets of devices that can run the rest of an order in a plan below a ceiling.
-
-    Parameters
-    ----------
-    units : Instance
-        In the order.
-    ceiling_ns : int or None
-        The largest bottleneck.
-    """
+    """The sets of devices that can run the rest of an order in a plan below a ceiling."""
 
     def __init__(self, units: Instance, moves: Moves, ceiling_ns: int | None) -> None:
         count = len(units)

@@ -227,19 +227,18 @@ def _solve(problem: PartitionProblem, clock: Clock, improve: Improve | None) -> 
     if not _is_summed(units):
         raise GaveUp("latency is the sum of all loads only where units are a chain")
     kinds = interchangeable_kinds(units)
-    if math.prod(len(kind.devices) + 1 for kind in kinds) > MOST_SETS:
-        raise GaveUp(f"there are more than {MOST_SETS:,} different sets of devices")
+    sets = device_sets(problem, kinds)
     known = _Known(units, clock, improve)
     whole = collapse_units(units, forget_weights=False)
     if problem.memory_model != "weights":
-        return _solve_blocks(units, kinds, whole, known, clock)
+        return _solve_blocks(units, kinds, sets, whole, known, clock)
     # Ignoring the weights of units without other costs leaves far fewer ideals, and seldom changes
     # the answer. If it does, solve again with them.
     blocks = collapse_units(units, forget_weights=True)
-    relaxed = _solve_blocks(units, kinds, blocks, known, clock)
+    relaxed = _solve_blocks(units, kinds, sets, blocks, known, clock)
     if not blocks.weightless or relaxed.status in (SolveStatus.OPTIMAL, SolveStatus.INFEASIBLE):
         return relaxed
-    answer = _solve_blocks(units, kinds, whole, known, clock)
+    answer = _solve_blocks(units, kinds, sets, whole, known, clock)
     if answer.status is not SolveStatus.UNKNOWN:
         return answer
     if relaxed.status is SolveStatus.FEASIBLE:
@@ -248,9 +247,17 @@ def _solve(problem: PartitionProblem, clock: Clock, improve: Improve | None) -> 
     return replace(answer, objective_bounds=max(bounds, default=None))
 
 
+def device_sets(problem: PartitionProblem, kinds: Sequence[DeviceKind]) -> DeviceSets:
+    """Return the sets of devices that a plan may use; raise `GaveUp` if there are too many."""
+    if math.prod(len(kind.devices) + 1 for kind in kinds) > MOST_SETS:
+        raise GaveUp(f"there are more than {MOST_SETS:,} different sets of devices")
+    return DeviceSets.of([len(kind.devices) for kind in kinds], most_devices(problem))
+
+
 def _solve_blocks(
     units: Instance,
     kinds: Sequence[DeviceKind],
+    sets: DeviceSets,
     blocks: Blocks,
     known: _Known,
     clock: Clock,
@@ -267,7 +274,6 @@ def _solve_blocks(
     ideals = list_ideals(blocks.count, [*blocks.edges, *chains.arcs()], most)
     if ideals is None:
         return IdealAnswer(SolveStatus.UNKNOWN, reason=f"the graph has more than {most:,} ideals")
-    sets = DeviceSets.of([len(kind.devices) for kind in kinds], most_devices(problem))
     if problem.chunks_per_device > 1:
         search = InterleavedSearch(
             units, kinds, blocks, ideals, sets, known.bottleneck_ns, clock, _MOST_PAIRS
@@ -343,33 +349,24 @@ class _Known:
         self._bottleneck_ns: int | None = None
 
     def bottleneck_ns(self, *, thorough: bool = False) -> int | None:
-        """Return the bottleneck of the plan, an upper bound for any relaxation.
-
-        Parameters
-        ----------
-        thorough : bool
-            Search for longer.
-        """
+        """Return the bottleneck of the plan, an upper bound for any relaxation."""
         if thorough not in self._tried:
             self._tried.add(thorough)
-            self._offer(self._improved() if thorough else self._first())
+            plan = self._found(thorough)
+            evaluation = None if plan is None else evaluate(self._units.problem, plan)
+            if evaluation is not None and evaluation.feasible:
+                value = evaluation.bottleneck_ns
+                if self._bottleneck_ns is None or value < self._bottleneck_ns:
+                    self.plan, self._bottleneck_ns = plan, value
         return self._bottleneck_ns
 
-    def _first(self) -> PartitionPlan | None:
-        return contiguous_plan(self._units.problem, self._clock.slice(_CHAIN_LIMIT_S))
-
-    def _improved(self) -> PartitionPlan | None:
+    def _found(self, thorough: bool) -> PartitionPlan | None:
+        if not thorough:
+            return contiguous_plan(self._units.problem, self._clock.slice(_CHAIN_LIMIT_S))
         if self._improve is None:
             return None
         starts = [] if self.plan is None else [self.plan]
         return self._improve(self._units, starts, self._clock.slice(self._clock.left_s / 2))
-
-    def _offer(self, plan: PartitionPlan | None) -> None:
-        evaluation = None if plan is None else evaluate(self._units.problem, plan)
-        if evaluation is None or not evaluation.feasible:
-            return
-        if self._bottleneck_ns is None or evaluation.bottleneck_ns < self._bottleneck_ns:
-            self.plan, self._bottleneck_ns = plan, evaluation.bottleneck_ns
 
 
 def _plan(costs: StageCosts, solution: Solution, chains: RepeatedChains) -> PartitionPlan:

@@ -67,17 +67,7 @@ _MOST_CANDIDATES = 20_000_000
 
 @dataclass(frozen=True, slots=True)
 class Interleaved:
-    """The best solution: the middles, and stages between unions of ideals.
-
-    Attributes
-    ----------
-    value : int
-        Bottleneck in nanoseconds.
-    middles : tuple of int
-        Bit masks of the blocks.
-    stages : tuple of (int, int)
-        For each device in order its kind and the bit mask of its blocks.
-    """
+    """The best bottleneck, its middles, and by device in order its kind and its blocks, as bits."""
 
     value: int
     middles: tuple[int, ...]
@@ -109,8 +99,6 @@ class InterleavedSearch:
         Bit masks of all ideals of the blocks, the smaller ones first.
     incumbent : callable
         Returns the bottleneck of some plan, or None.
-    clock, most_pairs
-        As for :class:`~solver.dp.sweep.Sweep`.
 
     Attributes
     ----------
@@ -183,13 +171,7 @@ class InterleavedSearch:
     # -- the search -----------------------------------------------------------------------
 
     def minimise(self) -> Interleaved | None:
-        """Return the best solution, or None if there is none at all.
-
-        Raises
-        ------
-        GaveUp
-            If the search exceeds its limits.
-        """
+        """Return the best solution, or None if there is none; raise `GaveUp` above the limits."""
         known: float | None = None
         speed = max(inside for inside, _ in self._windows)
         mean = float(self.work_ns[-1]) / speed if speed < np.inf else 0.0

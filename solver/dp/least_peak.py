@@ -52,15 +52,7 @@ class _Reach:
 
 
 class PeakSearch:
-    """Minimises the peak memory.
-
-    Parameters
-    ----------
-    capacity : sequence of float
-        The most bytes on a device of each kind; may be infinite.
-    spend : callable
-        Called with the number of pairs of ideals examined; raises to stop.
-    """
+    """Minimises the peak memory; parameters as for :class:`~solver.dp.stage_list.StageLister`."""
 
     def __init__(
         self,
@@ -72,13 +64,7 @@ class PeakSearch:
         self._costs, self._sets, self._capacity, self._spend = costs, sets, capacity, spend
 
     def minimise(self) -> Solution | None:
-        """Return the best plan, or None if nothing fits.
-
-        Raises
-        ------
-        GaveUp
-            If the search exceeds its limits.
-        """
+        """Return the best plan, or None if nothing fits; raise `GaveUp` above the limits."""
         best = self._within(_WHOLE)
         if best is None:
             return None

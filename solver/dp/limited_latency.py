@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from solver.dp.ideal_program import MOST_SETS, why_declined
+from solver.dp.ideal_program import device_sets, why_declined
 from solver.dp.sweep import GaveUp
 from solver.model.arrays import Bools, Floats, Indices
 from solver.model.clock import Clock
@@ -31,10 +31,8 @@ from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 from solver.presolve.device_kinds import (
     DeviceKind,
-    DeviceSets,
     capacity_bytes,
     interchangeable_kinds,
-    most_devices,
 )
 from solver.presolve.instance import Instance, condense
 from solver.stages.blocks import Blocks
@@ -55,14 +53,8 @@ class LimitedPlan:
 class _Labels(NamedTuple):
     """Ways to run all from some places on, with one set of devices; arrays of one length.
 
-    Attributes
-    ----------
-    place : Indices
-        Start of the first run.
-    least_ns, limited_ns : Floats
-        The two latencies.
-    kind, rest, number : Indices
-        Kind of the device of the first run; set and label of the rest.
+    `kind` is that of the device of the first run; `rest` and `number` are set and label of the
+    rest.
     """
 
     place: Indices
@@ -160,13 +152,11 @@ class LimitedChain:
         if first.transfers.depends_on_pair:
             raise GaveUp("links differ")
         kinds = interchangeable_kinds(first)
-        if math.prod(len(kind.devices) + 1 for kind in kinds) > MOST_SETS:
-            raise GaveUp(f"there are more than {MOST_SETS:,} different sets of devices")
+        self._sets = device_sets(least, kinds)
         costs_of = {key: stage_costs(units, first, kinds) for key, units in known.items()}
         costs = [costs_of[id(problem)] for problem in problems]
         self._costs = costs[0]
-        most = most_devices(self._costs.units.problem)
-        self._sets = DeviceSets.of([len(kind.devices) for kind in kinds], most)
+
         places = np.arange(len(self._costs.units) + 1)
         self._before_ns = costs[1].ideals.work_ns[:-1, None]
         self._times_ns = [

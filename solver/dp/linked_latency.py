@@ -22,11 +22,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from solver.dp.ideal_program import MOST_SETS
+from solver.dp.ideal_program import device_sets
 from solver.dp.limited_latency import LimitedPlan, fitting_runs, stage_costs
 from solver.dp.sweep import GaveUp
 from solver.model.clock import Clock
@@ -35,9 +35,7 @@ from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 from solver.presolve.device_kinds import (
     DeviceKind,
-    DeviceSets,
     interchangeable_kinds,
-    most_devices,
 )
 from solver.presolve.instance import Instance, condense
 from solver.presolve.transfers import Transfers
@@ -72,15 +70,8 @@ class _Label:
     rest: _Label | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Settled:
-    """The least costs of a run before a label, and the receives that stay pending.
-
-    Attributes
-    ----------
-    starts : range
-        Starts of the runs for which this holds.
-    """
+class _Settled(NamedTuple):
+    """The least costs of runs from some starts before a label, and the receives still pending."""
 
     starts: range
     least_ns: float
@@ -144,11 +135,9 @@ class LinkedChain:
         units = {key: condense(problem) for key, problem in distinct.items()}
         self._units = own = units[id(least)]
         kinds = interchangeable_kinds(own, exchangeable_devices(least))
-        if math.prod(len(kind.devices) + 1 for kind in kinds) > MOST_SETS:
-            raise GaveUp(f"there are more than {MOST_SETS:,} different sets of devices")
+        self._sets = device_sets(least, kinds)
         costs = {key: stage_costs(each, own, kinds) for key, each in units.items()}
         self._kinds = kinds
-        self._sets = DeviceSets.of([len(kind.devices) for kind in kinds], most_devices(least))
         places = np.arange(len(own) + 1)
         self._fits = fitting_runs([costs[id(problem)] for problem in held], places)
         self._times_ns = [
@@ -323,8 +312,7 @@ def _keep(known: list[_Label], new: _Label) -> None:
     known.append(new)
 
 
-@dataclass(frozen=True, slots=True)
-class _Value:
+class _Value(NamedTuple):
     """Operators of a unit, or before a border, whose values the same units read."""
 
     producer: int

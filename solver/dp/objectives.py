@@ -21,13 +21,6 @@ def _no_incumbent(*, thorough: bool = False) -> None:
 class Minimiser:
     """Minimises the objectives of a problem, in as few sweeps as exactness allows.
 
-    Parameters
-    ----------
-    clock : Clock
-        Of the whole search.
-    most_pairs : int
-        Most stages to cost before giving up.
-
     Attributes
     ----------
     search : BottleneckSearch or None
@@ -48,13 +41,7 @@ class Minimiser:
         self.search: BottleneckSearch | None = None
 
     def minimise(self) -> tuple[Solution, tuple[int, ...]] | None:
-        """Return the best solution with its values, or None if there is none.
-
-        Raises
-        ------
-        GaveUp
-            If the search exceeds its limits.
-        """
+        """Return the best solution with its values, or None; raise `GaveUp` above the limits."""
         objective = self.problem.objective
         sums: tuple[str, ...] = ()
         limits: dict[str, float] = {}

@@ -50,14 +50,7 @@ class Readers:
     def missing(
         self, stages: Sequence[Stage], sends: Mapping[int, Floats]
     ) -> dict[int, tuple[int, int]]:
-        """Return the values that a plan sends more often than is counted.
-
-        Parameters
-        ----------
-        stages : sequence of Stage
-            All stages of the plan.
-        sends : mapping of int to array of float
-            See `sends` of :class:`~solver.dp.stage_list.StageList`.
+        """Return the values that a plan sends more often than `sends` of its list counts.
 
         Returns
         -------
@@ -76,14 +69,9 @@ class Readers:
         return found
 
     def raised(self, stages: StageList, nets: Sequence[int]) -> StageList | None:
-        """Return a list with more sends of some values counted; None if it is the same.
+        """Return a list of stages with more sends of some values counted; None if it is the same.
 
-        Parameters
-        ----------
-        stages : StageList
-            All stages of plans below a ceiling.
-        nets : sequence of int
-            Numbers of the values.
+        The stages are all those of plans below a ceiling.
         """
         if not nets:
             return None

@@ -62,13 +62,7 @@ _ROW: Final = 4_000
 
 
 class OutOfTime(Exception):  # noqa: N818
-    """Raised when the clock is over.
-
-    Attributes
-    ----------
-    least_ns : int
-        Lower bound of the bottleneck of any chain.
-    """
+    """Raised when the clock is over, with a lower bound of the bottleneck of any chain."""
 
     def __init__(self, least_ns: int) -> None:
         super().__init__(least_ns)

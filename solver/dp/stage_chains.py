@@ -35,12 +35,10 @@ class Stage(NamedTuple):
 
 
 class ChainStages(NamedTuple):
-    """Stages of a kind of device with some microbatches in flight.
+    """Stages of a kind of device with some microbatches in flight, ordered by `starts`.
 
     Attributes
     ----------
-    starts, ends : array of int
-        Places; ordered by `starts`.
     loads_ns : array of float
         Loads; 0 for stages that do not constrain a step.
     added_ns : array of float

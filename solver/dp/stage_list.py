@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -72,13 +73,7 @@ class StageList:
         )
 
     def below(self, ceiling: float, alive: Bools | None = None) -> StageList:
-        """Return the stages with a load of at most `ceiling`.
-
-        Parameters
-        ----------
-        alive : array of bool, optional
-            By ideal; stages from or to others are removed.
-        """
+        """Return the stages with a load of at most `ceiling`, between ideals that are `alive`."""
         kept = self.load_ns <= ceiling
         if alive is not None:
             kept &= alive[self.end]
@@ -115,8 +110,6 @@ class Families:
 
     Parameters
     ----------
-    ideals : int
-        Number of ideals.
     may : array of uint64, shape (words, ideals)
         Candidate sets of devices for the rest of each ideal.
 
@@ -206,21 +199,10 @@ class StageLister:
         return np.array(list(self._classes), dtype=np.int64).reshape(-1, len(self._capacity))
 
     def fill(self, families: Families, ceiling: float, most: int) -> StageList | None:
-        """List the stages of at most `ceiling`, and fill all families with them.
+        """List the stages of at most `ceiling`, if any, and fill new families with them.
 
-        Only stages are listed whose rest some set of devices can run.
-
-        Parameters
-        ----------
-        families : Families
-            Newly made.
-        most : int
-            Most stages before `TooManyStages` is raised.
-
-        Returns
-        -------
-        StageList or None
-            None if there are no stages.
+        Only stages are listed whose rest some set of devices can run. Raises :class:`TooManyStages`
+        if there are more than `most`.
         """
         listed: list[StageList] = []
         alive = np.zeros(len(self._costs.ideals), dtype=np.bool_)
@@ -293,8 +275,7 @@ class StageLister:
             yield _Block(class_, starts[chosen], ends[chosen], load_ns[chosen])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Block:
+class _Block(NamedTuple):
     class_: int
     start: Indices
     end: Indices

@@ -72,45 +72,8 @@ def permille_of(memory_bytes: Floats, capacity: float) -> Floats:
     return result
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Tried:
-    """Stages of a kind of device before a set of others, by start (row) and end (column).
-
-    Attributes
-    ----------
-    target, rest : int
-        The sets of devices with and without this one.
-    capacity, most_memory : float
-        Bytes of the device, and the most that a stage may hold.
-    starts, ends : Indices
-        Numbers of the ideals before and after each stage.
-    total, top : Floats
-        Sums and largest value of the stage and its rest; infinite once a stage turns out not to
-        fit.
-    uncertain : Bools
-        True where only bounds of the memory are known.
-    """
-
-    target: int
-    rest: int
-    capacity: float
-    most_memory: float
-    starts: Indices
-    ends: Indices
-    total: Floats
-    top: Floats
-    uncertain: Bools
-
-
 class Sweep:
     """Runs the dynamic program for one goal after the other.
-
-    Parameters
-    ----------
-    clock : Clock
-        Of the whole search.
-    most_pairs : int
-        Most stages to cost before giving up.
 
     Attributes
     ----------
@@ -169,13 +132,7 @@ class Sweep:
         return np.flatnonzero(possible)
 
     def spend(self, pairs: int) -> None:
-        """Count stages that are examined.
-
-        Raises
-        ------
-        GaveUp
-            If there are more than the limits allow.
-        """
+        """Count stages that are examined; raise `GaveUp` above the limits."""
         self.pairs += pairs
         if self.pairs > self.most_pairs:
             raise GaveUp(f"there are more than {self.most_pairs:,} candidate stages")
@@ -197,7 +154,7 @@ class Sweep:
             allowed &= load <= ceiling
         capacity = self.capacity[kind]
         lower = upper = np.zeros((1, 1))
-        most_memory = most_memory_bytes(capacity, limits.get("peak_memory"))
+        most_memory = self._most_memory(kind)
         if capacity < np.inf:
             lower, upper = costs.held.bounds(starts, ends, self._in_flight(target))
             allowed &= lower <= most_memory
@@ -212,12 +169,12 @@ class Sweep:
             allowed, self._added(kind, starts, ends) + self._sum[rest, ends][None, :], np.inf
         )
         top = np.where(allowed, np.maximum(top, self._top[rest, ends][None, :]), np.inf)
-        choice = self._choose(total, top)
+        choice, every = self._choose(total, top), np.arange(len(starts))
         if uncertain.any():
             uncertain = np.broadcast_to(uncertain, total.shape) & allowed
-            tried = _Tried(target, rest, capacity, most_memory, starts, ends, total, top, uncertain)
-            self._make_certain(tried, choice)
-        every = np.arange(len(starts))
+            for row in np.flatnonzero(uncertain[every, choice]).tolist():
+                one = int(starts[row]), total[row], top[row], uncertain[row]
+                choice[row] = self._certain(target, kind, rest, ends, int(choice[row]), *one)
         total, top = total[every, choice], top[every, choice]
         better = self._improves(target, starts, total, top)
         chosen = starts[better]
@@ -226,28 +183,36 @@ class Sweep:
         self._end[target, chosen] = ends[choice[better]]
         self._step[target, chosen] = step
 
-    def _make_certain(self, tried: _Tried, choice: Indices) -> None:
-        """Change the chosen ends until the memory of each that improves a state is exact."""
-        starts, ends, total, top = tried.starts, tried.ends, tried.total, tried.top
-        uncertain = tried.uncertain
-        for row in np.flatnonzero(uncertain[np.arange(len(starts)), choice]):
-            pick = int(choice[row])
-            while uncertain[row, pick] and self._improves(
-                tried.target, starts[row], total[row, pick], top[row, pick]
-            ):
-                exact = float(
-                    self.costs.held.exact(
-                        int(starts[row]), int(ends[pick]), self._in_flight(tried.target)
-                    )
-                )
-                uncertain[row, pick] = False
-                if exact > tried.most_memory:
-                    total[row, pick] = top[row, pick] = np.inf
-                elif self._goal.largest == "peak_memory":
-                    least = permille_of(np.array(exact), tried.capacity)
-                    top[row, pick] = np.maximum(least, self._top[tried.rest, ends[pick]])
-                pick = int(self._choose(total[row : row + 1], top[row : row + 1])[0])
-            choice[row] = pick
+    def _most_memory(self, kind: int) -> float:
+        return most_memory_bytes(self.capacity[kind], self._goal.limits.get("peak_memory"))
+
+    def _certain(
+        self,
+        target: int,
+        kind: int,
+        rest: int,
+        ends: Indices,
+        pick: int,
+        start: int,
+        total: Floats,
+        top: Floats,
+        uncertain: Bools,
+    ) -> int:
+        """Return the best end of a start, with exact memory if it improves a state.
+
+        Updates sums and largest values by end; they are infinite for stages that do not fit.
+        """
+        flying, most_memory = self._in_flight(target), self._most_memory(kind)
+        while uncertain[pick] and self._improves(target, start, total[pick], top[pick]):
+            exact = float(self.costs.held.exact(start, int(ends[pick]), flying))
+            uncertain[pick] = False
+            if exact > most_memory:
+                total[pick] = top[pick] = np.inf
+            elif self._goal.largest == "peak_memory":
+                least = permille_of(np.array(exact), self.capacity[kind])
+                top[pick] = np.maximum(least, self._top[rest, ends[pick]])
+            pick = int(self._choose(total[None], top[None])[0])
+        return pick
 
     def _in_flight(self, target: int) -> int:
         return in_flight(self.problem, int(self.sets.sizes[target]))
@@ -289,7 +254,7 @@ class Sweep:
         best: Indices = np.argmin(key, axis=1)
         return best
 
-    def _improves(self, target: int, starts: Indices, total: Floats, top: Floats) -> Bools:
+    def _improves(self, target: int, starts: Indices | int, total: Floats, top: Floats) -> Bools:
         """Return True where a total and a top are better than the best known, and finite."""
         old_total, old_top = self._sum[target, starts], self._top[target, starts]
         better: Bools = (total < old_total) | ((total == old_total) & (top < old_top))

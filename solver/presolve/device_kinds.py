@@ -254,19 +254,8 @@ def device_orders(
 ) -> list[tuple[int, ...]] | None:
     """List the ways to put kinds of devices on positions, up to exchanges within a kind.
 
-    Parameters
-    ----------
-    positions : int
-        Length of the orders.
-    every_length : bool
-        Also list all shorter ones.
-    most : int
-        The most orders to list.
-
-    Returns
-    -------
-    list of tuple of int, or None
-        Kinds by position; None if there are more than `most`.
+    The orders, tuples of kinds, have length `positions`, or any up to it if `every_length`; None if
+    there are more than `most`.
     """
     counts = [len(kind.devices) for kind in kinds]
     orders: list[tuple[int, ...]] = []

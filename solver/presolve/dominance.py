@@ -128,13 +128,7 @@ class Simplified:
         return cls(units, units, (), tuple(range(len(units))))
 
     def repair(self, plan: PartitionPlan) -> PartitionPlan:
-        """Return a plan of `units` that is no worse than `plan` in any objective.
-
-        Parameters
-        ----------
-        plan : PartitionPlan
-            Feasible.
-        """
+        """Return a plan of `units` that is no worse than a feasible `plan` in any objective."""
         if not self.merges:
             return plan
         names = [op.name for op in self.original.problem.operators]
@@ -154,13 +148,7 @@ class Simplified:
 
 @shared_while_held
 def simplify(units: Instance) -> Simplified:
-    """Merge units as long as some best plan certainly survives; see the module for proofs.
-
-    Returns
-    -------
-    Simplified
-        The merged units, and the way to lift their plans.
-    """
+    """Merge units as long as some best plan certainly survives; see the module for proofs."""
     problem = units.problem
     merges: list[tuple[int, int]] = []
     # The proofs are about loads of devices: not about stages of several chunks, nor about a step.

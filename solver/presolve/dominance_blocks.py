@@ -19,16 +19,9 @@ _MOST_BESIDE: Final = 4
 
 
 class _MovedNets(NamedTuple):
-    """Nets that a move affects.
+    """Nets that a move affects: see :meth:`Blocks._amounts`; the others are of the unit.
 
-    Attributes
-    ----------
-    saved, foreign : sequence of int
-        As for :meth:`Blocks._amounts`.
-    leaving : sequence of (int, int)
-        Nets of the unit that others than the anchor read, each with their number.
-    arriving : sequence of int
-        Nets of the unit that the anchor reads.
+    `leaving` nets are read by others than the anchor, with their number, `arriving` ones by it.
     """
 
     saved: Sequence[int]
@@ -38,18 +31,7 @@ class _MovedNets(NamedTuple):
 
 
 class Blocks:
-    """The merged units, identified by their anchors.
-
-    Parameters
-    ----------
-    units : Instance
-        The units before any is merged.
-
-    Attributes
-    ----------
-    predecessors, successors : list of set of int
-        By forward arcs.
-    """
+    """The merged units, identified by their anchors; arcs are forward arcs."""
 
     def __init__(self, units: Instance) -> None:
         problem = units.problem

@@ -215,12 +215,9 @@ class Instance:
         return sums(unit_of, values[order], len(self))
 
     def narrowed(self, first: Sequence[int], last: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Return windows without places that arcs exclude: neither end falls along an arc.
+        """Return windows (the first and last place of each unit) without places that arcs exclude.
 
-        Parameters
-        ----------
-        first, last : sequence of int
-            The least and the largest place of each unit.
+        Neither end falls along an arc.
         """
         least, most = list(first), list(last)
         for unit, before in enumerate(self.predecessors):

@@ -83,11 +83,8 @@ class _Fact(NamedTuple):
 def identical_blocks(units: Instance) -> tuple[Blocks, ...]:
     """Return groups of blocks that any plan may exchange; see the module for the proof.
 
-    Returns
-    -------
-    tuple of tuple of tuple of int
-        For each group its blocks, for each block its units; the k-th units of two blocks
-        correspond, and the first ones of a group's blocks ascend.
+    Each group has its blocks, each block its units; the k-th units of two blocks correspond, and
+    the first ones of a group's blocks ascend.
     """
     return tuple(_Finder(units).groups())
 

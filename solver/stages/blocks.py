@@ -217,14 +217,9 @@ def crossings(nets: Sequence[Net], costs: Sequence[int], blocks: Blocks) -> list
 
 
 def relayed(nets: Sequence[Net], costs: Sequence[int], blocks: Blocks, member: Bools) -> Floats:
-    """Sum, by ideal, the costs of the nets relayed over the border after it.
+    """Sum, by ideal (column), the costs of the nets relayed over the border after it.
 
     Those are made in it and read after it, or outputs; nothing leaves the last ideal.
-
-    Parameters
-    ----------
-    member : Bools, shape (blocks, ideals)
-        By ideal, the blocks inside.
     """
     sums = np.zeros(member.shape[1])
     for net, cost in zip(nets, costs, strict=True):

@@ -62,7 +62,9 @@ class StageCosts:
         member = self.ideals.member
         self._work_ns = [blocks.sums(units.work_ns[name]) @ member for name in classes]
         self.held = HeldBytes(units, blocks, self.ideals)
-        self._build_bans()
+        # In every ideal, the units that a kind may not run.
+        banned = (units.banned(kind.device).astype(np.int64) for kind in kinds)
+        self._banned = [blocks.sums(flags) @ member for flags in banned]
         if units.transfers.hops:
             self._build_relays()
         else:
@@ -84,21 +86,11 @@ class StageCosts:
         return groups
 
     def _costs_as(self, kind: int, other: int) -> bool:
-        banned, banned_other = self._banned[kind], self._banned[other]
-        if banned is None or banned_other is None:
-            same = banned is banned_other
-        else:
-            same = np.array_equal(banned, banned_other)
-        same &= self._moved_ns[kind] is self._moved_ns[other]
-        return same and np.array_equal(self._work_ns[kind], self._work_ns[other])
-
-    def _build_bans(self) -> None:
-        """Count, in every ideal, the blocks that a kind may not run; None if there are none."""
-        self._banned: list[Floats | None] = []
-        for kind in self.kinds:
-            flags = self.units.banned(kind.device)
-            counted = self.blocks.sums(flags.astype(np.int64)) @ self.ideals.member
-            self._banned.append(counted if flags.any() else None)
+        return (
+            self._moved_ns[kind] is self._moved_ns[other]
+            and np.array_equal(self._banned[kind], self._banned[other])
+            and np.array_equal(self._work_ns[kind], self._work_ns[other])
+        )
 
     def _build_transfers(self) -> None:
         nets, transfers = self.units.nets, self.units.transfers
@@ -160,7 +152,7 @@ class StageCosts:
     def allowed(self, kind: int, starts: Indices, ends: Indices) -> Bools | None:
         """Return True where `kind` may run a stage; None if it may run all."""
         banned = self._banned[kind]
-        return None if banned is None else banned[starts][:, None] == banned[ends][None, :]
+        return banned[starts][:, None] == banned[ends][None, :] if banned[-1] else None
 
     def possible(
         self,
@@ -172,12 +164,8 @@ class StageCosts:
     ) -> tuple[Indices, Indices, Bools]:
         """Return starts and ends of stages allowed by work, pins and order, and a table of these.
 
-        Parameters
-        ----------
-        ceiling_ns : float
-            Of work; may be infinite.
-        spend : callable
-            Called with the number of pairs before they are examined.
+        The ceiling limits work, and may be infinite. The number of pairs is passed to `spend`
+        first.
         """
         work_ns = self.ideals.work_ns
         low, high = int(np.searchsorted(ends, starts[0], side="right")), len(ends)

@@ -54,13 +54,6 @@ class HeldParts:
 class HeldBytes:
     """Memory of stages of blocks, as :mod:`solver.evaluation.stage_memory` defines it.
 
-    Parameters
-    ----------
-    blocks : Blocks
-        Of `units`. Dropped units count for nothing.
-    ideals : Ideals
-        Of the blocks.
-
     Attributes
     ----------
     borders : Borders
@@ -68,13 +61,13 @@ class HeldBytes:
 
     Notes
     -----
-    If units that matter are dropped, this is a lower bound. *Proof.* Memory is the weights, graph
-    inputs and received values of a stage S, and the largest sum of storages while one of its
-    operators runs. Let K be the units of S that are in blocks. Each term only grows with S: a value
-    that K reads and S does not make is received by S; values made in S outside K count for nothing
-    here, nor do storages that wait for dropped units. A storage that K makes is there from its
-    first to its last position whatever else S runs, and to the end of the stage if it waits
-    for a unit outside S; a unit of another block outside K is one. ∎
+    If units that matter are dropped, this is a lower bound, since they count for nothing. *Proof.*
+    Memory is the weights, graph inputs and received values of a stage S, and the largest sum of
+    storages while one of its operators runs. Let K be the units of S that are in blocks. Each term
+    only grows with S: a value that K reads and S does not make is received by S; values made in S
+    outside K count for nothing here, nor do storages that wait for dropped units. A storage that K
+    makes is there from its first to its last position whatever else S runs, and to the end of the
+    stage if it waits for a unit outside S; a unit of another block outside K is one. ∎
     """
 
     def __init__(self, units: Instance, blocks: Blocks, ideals: Ideals) -> None:

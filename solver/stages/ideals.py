@@ -74,15 +74,7 @@ class Ideals:
 
     @classmethod
     def of(cls, masks: Sequence[int], work_ns: Floats) -> Self:
-        """Order ideals by work.
-
-        Parameters
-        ----------
-        masks : sequence of int
-            Ideals as bits, the smaller ones first.
-        work_ns : Floats, shape (units,)
-            Least work of each unit.
-        """
+        """Order ideals, bit masks with the smaller ones first, by the work of their units."""
         member = membership(masks, len(work_ns))
         work = work_ns @ member
         order = np.argsort(work, kind="stable")

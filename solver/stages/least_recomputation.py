@@ -68,17 +68,7 @@ class StageParts:
 
 
 class Chosen(NamedTuple):
-    """A choice for all parts.
-
-    Attributes
-    ----------
-    extra_ns : int
-        Added time.
-    held_bytes : int
-        Least bytes held, without buffers.
-    again : frozenset of int
-        Recomputed operators.
-    """
+    """A choice for all parts: its time, the least bytes without buffers, recomputed operators."""
 
     extra_ns: int
     held_bytes: int
@@ -87,14 +77,9 @@ class Chosen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Least:
-    """Choices of least time that fit.
+    """The time of any choice that fits, at least, and the best choices, the shortest first.
 
-    Attributes
-    ----------
-    bound_ns : float
-        Lower bound of the time of any choice that fits; infinite if none does.
-    found : tuple of Chosen
-        The best choices, the shortest first; perhaps none.
+    The bound is infinite if nothing fits.
     """
 
     bound_ns: float

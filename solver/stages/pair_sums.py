@@ -34,17 +34,7 @@ from solver.model.arrays import Bools, Floats, Indices, Ints
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """A net with a cost of crossing.
-
-    Attributes
-    ----------
-    producer : int
-        Block; -1 if there is none.
-    consumers : tuple of int
-        Other blocks that read it; not empty.
-    cost : int
-        Cost for each pair of ideals that the net crosses.
-    """
+    """A net between blocks with a cost of crossing; the producer is -1 if there is none."""
 
     producer: int
     consumers: tuple[int, ...]
@@ -54,10 +44,7 @@ class Crossing:
 class PairSum:
     """One sum over pairs of ideals; floats, exact because all sums are below 2**53.
 
-    Parameters
-    ----------
-    member : array of bool, shape (blocks, ideals)
-        By ideal, the blocks inside.
+    Columns of `member` are the ideals, as flags by block.
     """
 
     def __init__(self, member: Bools) -> None:
@@ -123,13 +110,8 @@ class PairSum:
     ) -> None:
         """Add a cost for each link of identical chains that is sent (or received).
 
-        Of n chains between two levels before the set, and m after it, min(n, m) stay
-        (:mod:`solver.stages.repeated_chains`).
-
-        Parameters
-        ----------
-        lower, upper : sequence of int
-            The blocks before and after the links.
+        Of n chains between the blocks `lower` and `upper` before the set, and m after it, min(n, m)
+        stay (:mod:`solver.stages.repeated_chains`).
         """
         between = self._member[list(lower)].sum(axis=0) - self._member[list(upper)].sum(axis=0)
         target = self.of_end if sent else self.of_start

@@ -43,22 +43,12 @@ class StagePeaks:
         self._waits = tuple((holding, reader[rows]) for holding, rows in _batches(waiting))
 
     def transient_bytes(self, member: Bools) -> tuple[Floats, Floats]:
-        """Return the most transient bytes within each ideal, and the most outside it.
+        """Return the most transient bytes within each ideal (column), and the most outside it.
 
         Transient storages are held while an operator runs, and then freed. In a stage an operator
         finds no more than those and the storages that wait for the end of the stage: everything
         else is freed at the same time as if all blocks were one stage. So the lesser of the
         transient bytes within its end and outside its start is enough.
-
-        Parameters
-        ----------
-        member : Bools, shape (blocks, ideals)
-            By ideal, the blocks inside.
-
-        Returns
-        -------
-        within, outside : Floats, shape (ideals,)
-            In bytes.
         """
         change = np.zeros(len(self._block_of_operator) + 1, dtype=np.int64)
         size_bytes = np.where(self._stays, 0, self._size_bytes[:, 0])

@@ -93,15 +93,7 @@ class PartChoices(NamedTuple):
 
 
 class RecomputeChoices:
-    """The choices of parts on one class of devices.
-
-    Parameters
-    ----------
-    problem : PartitionProblem
-        Of training, with recomputation allowed.
-    device_class : str
-        Class of the devices whose times count.
-    """
+    """The choices of parts on one class of devices, in training with recomputation."""
 
     def __init__(self, problem: PartitionProblem, device_class: str) -> None:
         self._problem = problem
@@ -117,15 +109,7 @@ class RecomputeChoices:
         self._hulls: dict[int, tuple[Choice, ...]] = {}
 
     def parts(self, members: Sequence[int], perhaps: Collection[int] = frozenset()) -> list[Part]:
-        """Return the parts of a stage.
-
-        Parameters
-        ----------
-        members : sequence of int
-            Operators certain to be on it, in the execution order.
-        perhaps : collection of int
-            Operators that may be on it.
-        """
+        """Return the parts of a stage of `members`, in the execution order, and perhaps others."""
         inside = frozenset(members)
         runs = itertools.groupby(members, self.regions.__getitem__)
         return [Part(tuple(run), inside, perhaps) for _, run in runs]

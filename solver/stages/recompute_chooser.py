@@ -26,13 +26,7 @@ _ROUNDS = 6
 
 
 class RecomputeChooser:
-    """Completes plans of a problem; caches its results for stages.
-
-    Parameters
-    ----------
-    problem : PartitionProblem
-        With recomputation allowed.
-    """
+    """Completes plans of a problem with recomputation; caches its results for stages."""
 
     def __init__(self, problem: PartitionProblem) -> None:
         self._problem = problem
@@ -96,12 +90,7 @@ class RecomputeChooser:
     ) -> frozenset[str] | None:
         """Return the operators to recompute so that the stages of a device fit, or None.
 
-        Parameters
-        ----------
-        stages : sequence of (tuple of int, int)
-            Operators and microbatches in flight of each.
-        free_bytes : int
-            Memory for them.
+        Stages are operators with the microbatches in flight.
         """
         choices, operators = self.choices[device_class], self._problem.operators
         parts = [

@@ -149,13 +149,7 @@ def _chains_of(
 
 
 class _Facts:
-    """Relations between blocks: edges, values, and weights.
-
-    Parameters
-    ----------
-    limited : bool
-        True if memory is, so that weights matter.
-    """
+    """Relations between blocks: edges, values, and, if memory is limited, weights."""
 
     def __init__(self, units: Instance, blocks: Blocks, *, limited: bool) -> None:
         self._after = neighbours(blocks.count, blocks.edges)

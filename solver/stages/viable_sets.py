@@ -69,14 +69,9 @@ class ViableSets:
         )
 
     def can(self, borders: Borders, ceiling_ns: float, sets: slice = slice(None)) -> Bools:
-        """Return True where a set (row) is viable at a border (column).
+        """Return True where a set (row, one of `sets`) is viable at a border (column).
 
-        Parameters
-        ----------
-        ceiling_ns : float
-            Of the load of every device; may be infinite.
-        sets : slice
-            The sets to test.
+        The ceiling on the load of every device may be infinite.
         """
         viable: Bools = borders.after_bytes <= self._bytes[sets, None]
         viable &= borders.before_bytes <= self._bytes_of_others[sets, None]

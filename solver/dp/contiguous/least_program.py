@@ -23,16 +23,9 @@ _PART: Final = 1 / 2000
 
 
 def least_stages(program: LimitProgram, most_ns: float = math.inf) -> list[Stage] | None:
-    """Return the stages with the least objective, from the first to the last; None if none fit.
+    """Return the stages with the least objective, if less than `most_ns`; None if none fit.
 
-    A device is charged at the slower of its links.
-
-    Parameters
-    ----------
-    program : LimitProgram
-        Of a problem with the objective ``bottleneck`` or ``step``.
-    most_ns : float
-        Larger objectives are ignored.
+    A device is charged at the slower of its links. The objective is ``bottleneck`` or ``step``.
     """
     longest = program.tables.longest
     ends, columns = np.nonzero(program.tables.exists)

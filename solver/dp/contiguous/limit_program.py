@@ -42,8 +42,6 @@ class KindCosts:
 
     Parameters
     ----------
-    units : Instance
-        In the order.
     stretch_permille : int
         Capacities, per thousand of the true ones.
 
@@ -57,8 +55,6 @@ class KindCosts:
         Times of one transfer of every operator's value.
     nodes : list of int
         By kind, numbered from 0.
-    node_count : int
-        Number of different nodes.
     """
 
     def __init__(
@@ -106,15 +102,11 @@ class LimitProgram:
     ----------
     tables : SegmentTables
         Of the same order, with the transfer times of `costs`.
-    sets : DeviceSets
-        Of the kinds of `costs`.
     extras : SegmentExtras, optional
         Time added to segments by recomputation.
 
     Attributes
     ----------
-    problem, tables, sets
-        The arguments.
     most_ns : int
         Upper bound of any load.
     """
@@ -224,15 +216,7 @@ class LimitProgram:
         return allowed & (memory <= capacity), work_ns
 
     def loads_ns(self, kind: int, flying: int) -> Floats:
-        """Return the loads of segments next to any neighbours at most; infinite if they do not fit.
-
-        Parameters
-        ----------
-        kind : int
-            Of devices.
-        flying : int
-            Microbatches in flight.
-        """
+        """Return the loads of segments at most, for any neighbours; infinite if they do not fit."""
         fits, compute_ns = self._computes(kind, flying)
         profiles = {*self._costs.profiles[kind]}
         send_ns = np.max([self.tables.send_ns[profile] for profile in profiles], axis=0)
@@ -310,13 +294,7 @@ class LimitProgram:
                     yield _OTHER, other, int(reached[_OTHER][other, rest])
 
     def correct(self, stages: Sequence[Stage], usage: Sequence[DeviceUsage]) -> bool:
-        """Replace costs of some stages by evaluated ones; return True if any of these is larger.
-
-        Parameters
-        ----------
-        usage : sequence of DeviceUsage
-            Of the stages' devices.
-        """
+        """Replace costs of some stages by evaluated ones; return True if any of these is larger."""
         is_more = False
         for number, (stage, used) in enumerate(zip(stages, usage, strict=True)):
             if used.capacity_bytes is None:

@@ -28,15 +28,7 @@ _MOST_PRICES = 48
 
 
 class SegmentExtras:
-    """Time added to segments of the execution order on each class of devices.
-
-    Parameters
-    ----------
-    tables : SegmentTables
-        Of the execution order.
-    choices : mapping of str to RecomputeChoices
-        By class of devices.
-    """
+    """Time added to segments of the execution order, by class of devices."""
 
     def __init__(
         self,
@@ -48,15 +40,7 @@ class SegmentExtras:
         self._by_class = {name: _ClassExtras(problem, tables, own) for name, own in choices.items()}
 
     def extra_ns(self, device: Device, capacity: int | None, in_flight: int) -> Floats:
-        """Return the least time added, by end and start; infinite where nothing fits.
-
-        Parameters
-        ----------
-        capacity : int or None
-            Bytes.
-        in_flight : int
-            Microbatches.
-        """
+        """Return the least time added, by end and start; infinite where nothing fits."""
         tables = self._tables
         if capacity is None:
             return np.zeros(tables.memory_bytes.shape)

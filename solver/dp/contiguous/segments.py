@@ -50,10 +50,7 @@ class SegmentRow:
 class _FirstUse:
     """Sum of values over items by the first place at or after the start that uses each.
 
-    Parameters
-    ----------
-    ends : sequence of int
-        By item, the place from which on it does not count, though it was used before.
+    An item does not count from its place in `ends` on, though it was used before.
     """
 
     def __init__(self, length: int, ends: Sequence[int]) -> None:

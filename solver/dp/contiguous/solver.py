@@ -65,13 +65,11 @@ def contiguous_plan(problem: PartitionProblem, clock: Clock = UNLIMITED) -> Part
     choices = device_moves(units)
     if not are_few(units):
         found = farthest_cuts(units, clock=clock)
-        found = None if found is None else with_required(problem, found)
-        values = None if found is None else _values(problem, found)
-        if found is not None and values is not None:
-            best = values, found
+        best = None if found is None else _better(problem, found, None)
+        if best is not None:
             # Only later objectives can still improve.
             later = len(problem.objective) > 1
-            choices = [order_moves(units, found.device_order)] if later else []
+            choices = [order_moves(units, best[1].device_order)] if later else []
     for moves in choices:
         for count in _stage_counts(units, moves):
             best = _improve(units, moves, count, best, clock)
@@ -155,9 +153,13 @@ def _stage_counts(units: Instance, moves: Moves) -> Sequence[int | None]:
     return range(max(pins.values()) + 1, moves.sets.most + 1) if pins else [None]
 
 
-def _values(problem: PartitionProblem, plan: PartitionPlan) -> tuple[int, ...] | None:
+def _better(problem: PartitionProblem, plan: PartitionPlan, best: _Best | None) -> _Best | None:
+    """Return a plan, with required recomputation, if it is feasible and better than the best."""
+    plan = with_required(problem, plan)
     evaluation = evaluate(problem, plan)
-    return evaluation.objective if evaluation.feasible else None
+    if evaluation.feasible and (best is None or evaluation.objective < best[0]):
+        return evaluation.objective, plan
+    return best
 
 
 def _improve(
@@ -176,10 +178,7 @@ def _improve(
             ceilings[name] = best[0][level]
         places = cuts.spread(_affordable(moves, spread))
         for found in ChainPass(problem, units, moves, places, name, ceilings, stage_count).run():
-            found = with_required(problem, found)
-            values = _values(problem, found)
-            if values is not None and (best is None or values < best[0]):
-                best = (values, found)
+            best = _better(problem, found, best)
         if spread is None:
             level += 1
             if best is None or name in ("transfer", "latency", "step"):
