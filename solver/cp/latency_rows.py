@@ -83,8 +83,6 @@ class LatencyRows:
             stages.add_row(row.expression >= 0)
         return literal
 
-    # -- times of stages ------------------------------------------------------------------
-
     @cached_property
     def _stage_times(self) -> list[LinearSum]:
         """The time of every stage; with one chunk per device, the device's load."""

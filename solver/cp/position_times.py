@@ -54,8 +54,6 @@ class PositionTimes:
         slot = position % len(self.stages.slots)
         return self.loads.add_load(slot, self.loads.by_kinds(slot, parts))
 
-    # -- transfers ----------------------------------------------------------------------------
-
     def traffic(self, position: int, device: Device, part: Part) -> tuple[LinearSum, LinearSum]:
         """Return the send and receive times of `position`, for values and for their gradients."""
         transfers = self.stages.units.transfers
@@ -99,8 +97,6 @@ class PositionTimes:
             arriving = [(net, self._received_from(net, other, position)) for net in nets]
             receive.add_sum(self.loads.link_time(other, here, arriving, part))
         return send, receive
-
-    # -- literals -----------------------------------------------------------------------------
 
     def _both(self, key: tuple[object, ...], first: LinearSum, second: LinearSum) -> Literal:
         """Return a literal that is true at least if two sums of 0 or 1 are both 1."""

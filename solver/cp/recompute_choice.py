@@ -59,8 +59,6 @@ class RecomputeChoice:
             if inner[index] and (backward.must_recompute or self._is_whole):
                 self._add_required(index, backward.must_recompute or regions[backward.region])
 
-    # -- sums of 0 or 1 --------------------------------------------------------------------
-
     def on(self, index: int, position: int) -> Literal:
         """Return a literal that is true if an operator is on a position."""
         key = self._unit_of[index], position
@@ -127,8 +125,6 @@ class RecomputeChoice:
             self.stages.add_row(total.copy().add(result, -1).expression >= 0)
         return result
 
-    # -- recomputed operators ---------------------------------------------------------------
-
     def _new_again(self, index: int, position: int) -> Literal:
         unit = self._unit_of[index]
         if not self.stages.may_be_on(unit, (position,)):
@@ -189,8 +185,6 @@ class RecomputeChoice:
         total = LinearSum().add(self.on(index, position))
         return total.add(self.again[index][position], -1)
 
-    # -- rules ----------------------------------------------------------------------------------
-
     def _add_rules(self, index: int) -> None:
         operators, structure = self.problem.operators, self.structure
         region = operators[index].backward.region
@@ -234,8 +228,6 @@ class RecomputeChoice:
         total = LinearSum(-1).add(first).add(second)
         self.stages.add_row(total.expression <= 0)
 
-    # -- required recomputation ---------------------------------------------------------------
-
     def _new_regions(self) -> dict[int, cp_model.IntVar]:
         """Return literals by region: some operator of it is recomputed, on any position."""
         regions: dict[int, list[int]] = {}
@@ -272,8 +264,6 @@ class RecomputeChoice:
             premises = [condition, self.any_of(users)]
             premises += [self.on(member, position) for member in {index, *writers}]
             self.stages.imply(self.all_of([LinearSum().add(one) for one in premises]), again)
-
-    # -- plans ------------------------------------------------------------------------------
 
     def add_time(
         self, total: LinearSum, positions: Iterable[int], latency_ns: Sequence[int]

@@ -59,8 +59,6 @@ class RecomputeRows:
                 rows.append((self._rerun(index, position).add_sum(base), [(again, True)]))
         return rows
 
-    # -- bytes of an operator ---------------------------------------------------------------
-
     def _kept_storage(self, index: int, position: int) -> LinearSum:
         op = self._operators[index]
         kept = LinearSum()
@@ -125,8 +123,6 @@ class RecomputeRows:
         unit_of = self._stages.units.unit_of_operator
         others = tuple(sorted({unit_of[reader] for reader in readers} - {unit_of[index]}))
         return self._crossings.leaves(unit_of[index], others, (position,)) if others else False
-
-    # -- rows -------------------------------------------------------------------------------
 
     def _forward(self, at: int, position: int) -> LinearSum:
         row = LinearSum().add(self._choice.on(at, position), self._operators[at].workspace_bytes)

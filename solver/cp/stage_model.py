@@ -84,8 +84,6 @@ class StageModel(HintedModel):
                 first = round_number * slots
                 self._occupy(tuple(range(first, first + slots)))
 
-    # -- units ----------------------------------------------------------------------------
-
     def reaches(self, unit: int, position: int) -> Literal:
         """y[unit, position]: the unit is on this position or a later one."""
         if position <= self.windows.first[unit]:
@@ -135,8 +133,6 @@ class StageModel(HintedModel):
         for source, target in self.units.edges:
             for position in self.positions[1:]:
                 self.imply(self.reaches(source, position), self.reaches(target, position))
-
-    # -- devices --------------------------------------------------------------------------
 
     def _add_devices(self) -> None:
         self.used: list[Literal] = [True for _ in self.slots]
@@ -220,8 +216,6 @@ class StageModel(HintedModel):
                     total = self.sum_of([self.kind[slot][kind] for kind in kinds])
                     self.add_on(total, unit, place, -1)
                     self.add_row(total.expression >= 0)
-
-    # -- plans ----------------------------------------------------------------------------
 
     def choice_of(self, plan: PartitionPlan) -> StageChoice | None:
         """Return `plan` in the model's terms, or None if order or windows exclude it."""

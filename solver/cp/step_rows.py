@@ -62,8 +62,6 @@ class StepRows:
             ]
         return self.stages.largest_of(rows)
 
-    # -- precedence -------------------------------------------------------------------------
-
     @cached_property
     def _arcs(self) -> dict[Arc, Literal]:
         """The pairs of positions with a possible precedence, and its literal.
@@ -112,8 +110,6 @@ class StepRows:
     @cached_property
     def _one_microbatch(self) -> tuple[Job, ...]:
         return self._jobs(1)
-
-    # -- rows ---------------------------------------------------------------------------------
 
     def _duration(self, task: Task) -> LinearSum:
         if task not in self._durations:

@@ -91,8 +91,6 @@ class BottleneckSearch:
         self._lister = StageLister(costs, capacity, flying, spend)
         self._viable = ViableSets(self._bits.counts, limits, self._most, costs.slowness, capacity)
 
-    # -- the search -----------------------------------------------------------------------
-
     def minimise(self) -> Solution | None:
         """Return the best plan, without stages if it is the incumbent, or None.
 

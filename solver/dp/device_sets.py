@@ -106,5 +106,4 @@ class ViableStates:
         """Return, by state, True if it can run all from `start` on, the first place of a unit."""
         unit = self._unit_at[start]
         border = self._borders.part(slice(unit, unit + 1))
-        viable: Bools = self._viable.can(border, self._ceiling_ns)[:, 0]
-        return viable
+        return self._viable.can(border, self._ceiling_ns)[:, 0]

@@ -168,8 +168,6 @@ class InterleavedSearch:
         self._out = self._made & (self._read < self._readers[:, None])
         self._back = ~self._made & (self._read > 0)
 
-    # -- the search -----------------------------------------------------------------------
-
     def minimise(self) -> Interleaved | None:
         """Return the best solution, or None if there is none; raise `GaveUp` above the limits."""
         known: float | None = None

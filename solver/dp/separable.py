@@ -163,8 +163,6 @@ class SeparableProgram:
         moved_ns = 2 * sum(self.units.transfers.most_ns)
         return int(self._work_ns[:, -1].max()) + moved_ns + 1
 
-    # -- the search -----------------------------------------------------------------------
-
     def minimise(
         self, least_ns: int, most_ns: int, clock: Clock, price: float = 0.0
     ) -> tuple[int, list[Stage] | None]:
@@ -222,8 +220,7 @@ class SeparableProgram:
     def _least(self, start: int, ends: Indices) -> Floats:
         """Return the least bytes held by stages with one microbatch in flight."""
         at_start = float(self._starts[start] - self._within[start])
-        held: Floats = self._within[ends] + self._ends[ends] + at_start
-        return held
+        return self._within[ends] + self._ends[ends] + at_start
 
     def _pass(
         self, ceiling: float, clock: Clock, least_ns: int, price: float

@@ -101,8 +101,7 @@ class StageList:
 
 def _shifted(parts: Sequence[Ints], offsets: Ints) -> Ints:
     moved = [part[:-1] + offset for part, offset in zip(parts, offsets[:-1], strict=True)]
-    result: Ints = np.concatenate([*moved, offsets[-1:]])
-    return result
+    return np.concatenate([*moved, offsets[-1:]])
 
 
 class Families:

@@ -68,8 +68,7 @@ def permille_of(memory_bytes: Floats, capacity: float) -> Floats:
     """Return the share of a memory, rounded up."""
     # A thousand times the memory does not fit a float.
     exact = -(-memory_bytes.astype(np.int64) * 1000 // int(capacity))
-    result: Floats = exact.astype(np.float64)
-    return result
+    return exact.astype(np.float64)
 
 
 class Sweep:
@@ -95,8 +94,6 @@ class Sweep:
         self.capacity = [capacity_bytes(kind.device) for kind in costs.kinds]
         full = [len(kind.devices) for kind in costs.kinds]
         self._viable = ViableSets(sets.counts, full, sets.most, costs.slowness, self.capacity)
-
-    # -- one sweep ------------------------------------------------------------------------
 
     def run(self, goal: Goal) -> Solution | None:
         """Return the optimum of `goal` in one sweep, or None if nothing satisfies its limits."""

@@ -94,8 +94,6 @@ class Blocks:
                 entries_of[unit].add(index)
         return units_of, entries_of
 
-    # -- candidates -----------------------------------------------------------------------
-
     def is_merged(self, unit: int) -> bool:
         """Return True if `unit` has been merged into another."""
         return self._anchor[unit] != unit
@@ -140,8 +138,6 @@ class Blocks:
             if 1 < len(self._readers[net]) <= largest
         }
         return sorted(sets)
-
-    # -- the test -------------------------------------------------------------------------
 
     def may_move(self, unit: int, anchor: int) -> bool:
         """Return True if moving `unit` to the stage of `anchor` makes no plan worse."""
@@ -312,8 +308,6 @@ class Blocks:
             amounts += (time_ns, send_ns, receive_ns)
         else:
             amounts.append(time_ns + send_ns + receive_ns)
-
-    # -- the merge ------------------------------------------------------------------------
 
     def merge(self, unit: int, anchor: int) -> None:
         """Merge `unit` into `anchor`."""

@@ -172,8 +172,6 @@ class _Finder:
             label = ("storage", storage.size_bytes, storage.is_output, *rows)
             yield _Fact(self._label(label), storage.unit, storage.readers)
 
-    # -- colours --------------------------------------------------------------------------
-
     def colours(self) -> list[int]:
         """Return a colour for every unit; those of exchangeable units are equal."""
         colour, classes = list(self.own), 0
@@ -210,8 +208,6 @@ class _Finder:
                     seen.append(hash((label, *ends)))
             new[unit] = hash((old[unit], *sorted(seen)))
         return new
-
-    # -- blocks ---------------------------------------------------------------------------
 
     def groups(self) -> Iterator[Blocks]:
         colour = self.colours()

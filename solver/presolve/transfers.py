@@ -106,8 +106,6 @@ class Transfers:
         self._times_ns: dict[tuple[LinkPair, Part], Ints] = {}
         self._spans: dict[tuple[Links, Part], Span] = {}
 
-    # -- links ----------------------------------------------------------------------------
-
     def pays(self, device: Device) -> bool:
         """Return True if a device pays for its sends and receives."""
         return not (self.through_host and device.is_host)
@@ -155,8 +153,6 @@ class Transfers:
     def depends_on_pair(self) -> bool:
         """True if transfer times differ between pairs of devices."""
         return not self.through_host and len(self._all_links) > 1
-
-    # -- times ----------------------------------------------------------------------------
 
     def send_ns(self, device: Device, part: Part = "both") -> Span:
         """Return the times of a device for one send of each net."""
@@ -219,8 +215,6 @@ class Transfers:
         }[part]
         return sums(net_of, times_ns, len(nets))
 
-    # -- single values --------------------------------------------------------------------
-
     def values_ns(self, links: Links) -> list[int]:
         """Return the time of one transfer of every operator's value over the slowest of `links`.
 
@@ -236,8 +230,7 @@ class Transfers:
                 is_sent |= arrays.is_output
             sent = np.flatnonzero(is_sent)
             slowest[sent] = np.max([arrays.transfer_ns(sent, *pair) for pair in links], axis=0)
-        result: list[int] = slowest.tolist()
-        return result
+        return slowest.tolist()
 
     @cached_property
     def is_costly(self) -> Bools:

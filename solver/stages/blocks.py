@@ -47,8 +47,7 @@ class Blocks:
         block_of = np.array(self.block_of)
         kept = block_of != DROPPED
         amounts = np.asarray(of_units, dtype=np.float64)
-        sums: Floats = np.bincount(block_of[kept], amounts[kept], self.count).astype(np.float64)
-        return sums
+        return np.bincount(block_of[kept], amounts[kept], self.count).astype(np.float64)
 
     def stage_of_units(self, stage_of_block: Sequence[int]) -> list[int]:
         """Return the stage of every unit, given that of every block."""

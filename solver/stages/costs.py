@@ -147,8 +147,6 @@ class StageCosts:
         self.transfer_bytes.of_start += relayed(nets, sizes_bytes, self.blocks, member)
         self.most_transfer_bytes = sum(sizes_bytes) * (len(self.problem.devices) - 1)
 
-    # -- pairs of ideals ------------------------------------------------------------------
-
     def allowed(self, kind: int, starts: Indices, ends: Indices) -> Bools | None:
         """Return True where `kind` may run a stage; None if it may run all."""
         banned = self._banned[kind]
@@ -189,8 +187,7 @@ class StageCosts:
     def compute_ns(self, kind: int, starts: Indices, ends: Indices) -> Floats:
         """Return the compute time of each stage on `kind`."""
         work = self._work_ns[kind]
-        result: Floats = work[ends][None, :] - work[starts][:, None]
-        return result
+        return work[ends][None, :] - work[starts][:, None]
 
     def load_ns(self, kind: int, starts: Indices, ends: Indices) -> Floats:
         """Return the load of each stage on `kind`."""

@@ -42,8 +42,7 @@ class HeldParts:
     @property
     def at_end(self) -> Floats:
         """Bytes held when stages end, which is no more than their peaks."""
-        result: Floats = self.always + self.waiting
-        return result
+        return self.always + self.waiting
 
     def of(self, chosen: Bools) -> HeldParts:
         """Return the parts of the chosen stages."""

@@ -110,8 +110,7 @@ class Ideals:
 
     def between(self, starts: Indices | int, ends: Indices | int) -> Bools:
         """Return the units (rows) of the stage from each start to the end at the same index."""
-        result: Bools = self.member[:, ends] & ~self.member[:, starts]
-        return result
+        return self.member[:, ends] & ~self.member[:, starts]
 
 
 def _packed_words(member: Bools) -> npt.NDArray[np.uint64]:

@@ -138,8 +138,6 @@ class RecomputeChoices:
             self._hulls[id(amounts)] = tuple(Choice(*point) for point in points)
         return self._hulls[id(amounts)]
 
-    # -- one part -------------------------------------------------------------------------------
-
     def _is_candidate(self, index: int, part: Part) -> bool:
         """Return True if the rules allow to recompute an operator, whatever other regions read."""
         operators, region = self._problem.operators, self.regions[index]

@@ -68,8 +68,6 @@ class RecomputeChooser:
             again |= self._found[key] or frozenset()
         return with_required(self._problem, replace(plan, recomputed=again))
 
-    # -- one device -----------------------------------------------------------------------------
-
     def _held_bytes(self, members: tuple[int, ...], in_flight: int, again: frozenset[str]) -> int:
         """Return the bytes of a stage, without weights and received values."""
         key = members, again

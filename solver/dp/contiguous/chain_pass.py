@@ -81,8 +81,6 @@ class ChainPass:
         self.viable = ViableStates(units, moves, ceilings.get("bottleneck"))
         self.transitions = [(np.flatnonzero(own >= 0), own[own >= 0]) for own in moves.sets.rest.T]
 
-    # -- tables ---------------------------------------------------------------------------
-
     def _profiles(self) -> tuple[list[list[int]], list[list[int]], list[int]]:
         """Return send and receive times of all operators by profile, and each kind's profile."""
         send: list[list[int]] = []
@@ -118,8 +116,6 @@ class ChainPass:
         before = np.zeros((len(numbers), self.length + 1), dtype=np.int64)
         before[:, 1:] = np.cumsum(other, axis=1)
         return before
-
-    # -- the sweep ------------------------------------------------------------------------
 
     def run(self) -> list[PartitionPlan]:
         """Return the best plan, if any; for a step the best one of each number of devices."""
@@ -236,8 +232,7 @@ class ChainPass:
             "latency": load,
             "peak_memory": permille,
         }[self.objective]
-        result: Ints = np.where(allowed, cost, _INFINITE)
-        return result
+        return np.where(allowed, cost, _INFINITE)
 
     def _load(self, row: SegmentRow, span: slice, offset: Ints, kind: int, rests: Ints) -> Ints:
         profile = self.profile_of[kind]
@@ -257,8 +252,6 @@ class ChainPass:
         else:
             joined = np.minimum(cost + rest, _INFINITE)
         return joined
-
-    # -- sends ----------------------------------------------------------------------------
 
     def _charge_sends(self, place: int) -> None:
         """Charge the sends of the value of `place` to all segments with it, by their end."""
@@ -314,8 +307,6 @@ class ChainPass:
             inside = np.minimum(end, last) - first
             counts[states, :-1] = (following < self.place_of_cut[end]) + counts[rest, inside]
         return counts[:, : several - first]
-
-    # -- the plan -------------------------------------------------------------------------
 
     def _plan(self, state: int) -> PartitionPlan:
         free = [list(kind.names) for kind in self.moves.kinds]

@@ -47,12 +47,10 @@ class CutPlaces:
         stretch = np.searchsorted(ends, np.arange(len(self._all)), side="right")
         order = np.lexsort((self._crossing_bytes, self._crossing_ns, stretch))
         chosen = order[np.flatnonzero(np.diff(stretch[order], prepend=-1))]
-        picked: Ints = np.union1d(self._all[chosen], self._certain)
-        return picked
+        return np.union1d(self._all[chosen], self._certain)
 
     def near(self, cuts: Ints, width: int) -> Ints:
         """Return all places that are at most `width` places from one of `cuts`."""
         middle = np.searchsorted(self._all, cuts)
         near = np.unique(middle[:, None] + np.arange(-width, width + 1)[None, :])
-        picked: Ints = self._all[near[(near >= 0) & (near < len(self._all))]]
-        return picked
+        return self._all[near[(near >= 0) & (near < len(self._all))]]

@@ -134,8 +134,6 @@ class LimitProgram:
         self.most_ns = max(int(before[-1]) for before in costs.work_before)
         self.most_ns += sum(int(times[tables.exists].max(initial=0)) for times in moved)
 
-    # -- one limit --------------------------------------------------------------------------
-
     def stages(self, limit_ns: int) -> list[Stage] | None:
         """Return stages, from the first to the last, whose loads keep a limit, or None."""
         steps = self._steps(limit_ns)
@@ -306,8 +304,6 @@ class LimitProgram:
             is_more |= not has_room or used.compute_ns > compute_ns[at]
             fits[at], compute_ns[at] = has_room, used.compute_ns
         return is_more
-
-    # -- plans ------------------------------------------------------------------------------
 
     def stage_loads_ns(self, stages: Sequence[Stage]) -> list[int]:
         """Return the loads of some stages by the tables."""

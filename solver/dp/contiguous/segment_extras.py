@@ -66,8 +66,6 @@ class _ClassExtras:
         begin = np.arange(shape[0])[:, None] - shape[1] + np.arange(shape[1])[None, :]
         self._begin = np.maximum(begin, 0)
 
-    # -- parts ------------------------------------------------------------------------------
-
     def _hull(self, start: int, end: int, stage: range | None = None) -> tuple[Choice, ...]:
         """Return the hull of a part of a stage, by default of the whole graph."""
         if start >= end:
@@ -174,8 +172,6 @@ class _ClassExtras:
                 later = np.append(np.cumsum(sizes[::-1])[::-1], 0)
                 found[end] = later[np.searchsorted(makers, begin[end])]
         return (self._problem.microbatches - 1) * found
-
-    # -- segments -----------------------------------------------------------------------------
 
     def extra_ns(self, capacity: int, in_flight: int) -> Floats:
         prices, share = self._prices, (in_flight - 1) / in_flight
