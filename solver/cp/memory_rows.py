@@ -30,11 +30,7 @@ class MemoryRows:
         unless the objective ``peak_memory`` asks for it.
     """
 
-    def __init__(
-        self,
-        crossings: Crossings,
-        choice: RecomputeChoice | None = None,
-    ) -> None:
+    def __init__(self, crossings: Crossings, choice: RecomputeChoice | None = None) -> None:
         self.crossings = crossings
         self.stages = crossings.stages
         # Memory without recomputation.

@@ -81,10 +81,7 @@ Report = Callable[[int | None, int], None]
 
 
 def run_model(
-    question: Question,
-    limits: SolveLimits,
-    clock: Clock,
-    report: Report | None,
+    question: Question, limits: SolveLimits, clock: Clock, report: Report | None
 ) -> Answer:
     """Search a model; the clock ends the run, and is charged with it.
 

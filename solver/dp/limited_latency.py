@@ -29,11 +29,7 @@ from solver.model.arrays import Bools, Floats, Indices
 from solver.model.clock import Clock
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
-from solver.presolve.device_kinds import (
-    DeviceKind,
-    capacity_bytes,
-    interchangeable_kinds,
-)
+from solver.presolve.device_kinds import DeviceKind, capacity_bytes, interchangeable_kinds
 from solver.presolve.instance import Instance, condense
 from solver.stages.blocks import Blocks
 from solver.stages.costs import StageCosts

@@ -33,10 +33,7 @@ from solver.model.clock import Clock
 from solver.model.devices import Link
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
-from solver.presolve.device_kinds import (
-    DeviceKind,
-    interchangeable_kinds,
-)
+from solver.presolve.device_kinds import DeviceKind, interchangeable_kinds
 from solver.presolve.instance import Instance, condense
 from solver.presolve.transfers import Transfers
 

@@ -251,12 +251,7 @@ class StageLister:
         return result
 
     def _classified(
-        self,
-        kinds: Sequence[int],
-        behind: Ints,
-        starts: Indices,
-        ends: Indices,
-        load_ns: Floats,
+        self, kinds: Sequence[int], behind: Ints, starts: Indices, ends: Indices, load_ns: Floats
     ) -> Iterator[_Block]:
         """Yield stages by class, without those that fit nowhere; starts ascend."""
         radix = max(self._most_behind.values()) + 2

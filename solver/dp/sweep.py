@@ -80,13 +80,7 @@ class Sweep:
         No plan has a bottleneck of at most this, in nanoseconds, as far as the caller knows.
     """
 
-    def __init__(
-        self,
-        costs: StageCosts,
-        sets: DeviceSets,
-        clock: Clock,
-        most_pairs: int,
-    ) -> None:
+    def __init__(self, costs: StageCosts, sets: DeviceSets, clock: Clock, most_pairs: int) -> None:
         self.costs, self.sets, self.problem = costs, sets, costs.problem
         self.clock, self.most_pairs = clock, most_pairs
         self.pairs = 0

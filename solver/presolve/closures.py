@@ -338,10 +338,7 @@ class _Closing:
 
     @staticmethod
     def _cut(
-        upwards: bool,
-        nets: Sequence[Row],
-        weights: Sequence[int],
-        needs: Sequence[tuple[int, int]],
+        upwards: bool, nets: Sequence[Row], weights: Sequence[int], needs: Sequence[tuple[int, int]]
     ) -> tuple[int, ...]:
         arcs = [(tail, head, _UNCUT) for tail, head in needs]
         for place, weight in enumerate(weights, 2):

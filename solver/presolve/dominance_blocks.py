@@ -340,10 +340,7 @@ class Blocks:
             self._storage_readers[storage].discard(unit)
             self._storage_readers[storage].add(anchor)
             self._read_storages[anchor].add(storage)
-        for of_unit, units_of in (
-            (self._shared_of, self._shared),
-            (self._inputs_of, self._inputs),
-        ):
+        for of_unit, units_of in ((self._shared_of, self._shared), (self._inputs_of, self._inputs)):
             for entry in of_unit[unit]:
                 units_of[entry].discard(unit)
                 units_of[entry].add(anchor)

@@ -20,13 +20,7 @@ from solver.model.arrays import Ints
 from solver.model.holdings import GradientSpan
 from solver.model.problem import PartitionProblem
 from solver.model.recomputation import required
-from solver.stages.choice_program import (
-    Amounts,
-    Candidate,
-    PartModel,
-    best_choices,
-    given_choices,
-)
+from solver.stages.choice_program import Amounts, Candidate, PartModel, best_choices, given_choices
 from solver.stages.pareto import lower_hull
 
 

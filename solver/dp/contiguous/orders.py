@@ -111,10 +111,7 @@ def _breadth_first(units: Instance) -> list[int]:
     return sorted(range(len(units)), key=lambda unit: (level[unit], unit))
 
 
-def _least_crossing(
-    units: Instance,
-    rng: random.Random | None = None,
-) -> list[int]:
+def _least_crossing(units: Instance, rng: random.Random | None = None) -> list[int]:
     """Take, again and again, the ready unit after which the least time crosses a cut.
 
     A value crosses from its producer to its last reader, so a unit adds its own values and

@@ -108,10 +108,7 @@ def best_cut(
     best: tuple[tuple[bool, tuple[int, ...]], PartitionPlan] | None = None
     if not are_few(units):
         found = farthest_cuts(
-            units,
-            most_places=most_cuts,
-            stretch_permille=stretch_permille,
-            clock=clock,
+            units, most_places=most_cuts, stretch_permille=stretch_permille, clock=clock
         )
         if found is not None:
             best = _rank(units, found), found
