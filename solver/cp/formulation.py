@@ -52,10 +52,9 @@ recomputation               rows of :mod:`solver.cp.recompute_choice` and       
                             :mod:`solver.cp.recompute_rows`
 ==========================  =====================================================  ===============
 
-The memory rows are exact although they ignore whether an operator runs on p at t; the proof
-is in ``docs/definition.md``, section 3. The model has no costs of its own: its objective
-values equal those of :mod:`solver.evaluation.evaluate`, which :mod:`solver.search.branch_models`
-asserts.
+The memory rows are exact although they ignore whether an operator runs on p at t; the proof is in
+``docs/definition.md``, section 3. The model has no costs of its own: its objective values equal
+those of :mod:`solver.evaluation.evaluate`, which :mod:`solver.search.branch_models` asserts.
 """
 
 from __future__ import annotations

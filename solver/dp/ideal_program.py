@@ -315,8 +315,7 @@ def _interleave(search: InterleavedSearch, known: _Known) -> IdealAnswer:
         return IdealAnswer(SolveStatus.UNKNOWN, objective_bounds=bounds, reason=str(stopped))
     if found is None:
         return IdealAnswer(SolveStatus.INFEASIBLE, reason="proven: no plan fits")
-    plan = found.plan(search.units, search.kinds, search.blocks)
-    return _judge(problem, plan, known, (found.value,))
+    return _judge(problem, found.plan, known, (found.value,))
 
 
 def _judge(

@@ -39,7 +39,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -65,29 +65,11 @@ _MOST_CANDIDATES = 20_000_000
 """Most unions of ideals, for one set of middles."""
 
 
-@dataclass(frozen=True, slots=True)
-class Interleaved:
-    """The best bottleneck, its middles, and by device in order its kind and its blocks, as bits."""
+class Interleaved(NamedTuple):
+    """The best bottleneck, in nanoseconds, and a plan with it."""
 
     value: int
-    middles: tuple[int, ...]
-    stages: tuple[tuple[int, int], ...]
-
-    def plan(self, units: Instance, kinds: Sequence[DeviceKind], blocks: Blocks) -> PartitionPlan:
-        """Return the plan on the operators of the problem."""
-        free = [[device.name for device in kind.devices] for kind in kinds]
-        order = [free[kind].pop(0) for kind, _ in self.stages]
-        place = [0] * blocks.count
-        for position, (_, mask) in enumerate(self.stages):
-            for block in range(blocks.count):
-                if mask >> block & 1:
-                    chunk = sum(not middle >> block & 1 for middle in self.middles)
-                    place[block] = chunk * len(order) + position
-        places = blocks.stage_of_units(place)
-        assignment = units.lift([order[place % len(order)] for place in places])
-        chunks = units.lift([place // len(order) for place in places])
-        used = set(assignment.values())
-        return PartitionPlan(assignment, tuple(name for name in order if name in used), chunks)
+    plan: PartitionPlan
 
 
 class InterleavedSearch:
@@ -235,11 +217,23 @@ class InterleavedSearch:
         self.pairs += sweep.pairs
         if solution is None:
             return None
-        return Interleaved(
-            solution.values["bottleneck"],
-            tuple(self.ideals[index] for index in middles),
-            _masks(costs, solution),
-        )
+        return Interleaved(solution.values["bottleneck"], self._plan(middles, costs, solution))
+
+    def _plan(
+        self, middles: tuple[int, ...], costs: StageCosts, solution: Solution
+    ) -> PartitionPlan:
+        free = [list(kind.names) for kind in self.kinds]
+        order = [free[stage.kind].pop(0) for stage in solution.stages]
+        place_of = [0] * self.blocks.count
+        for position, stage in enumerate(solution.stages):
+            for block in costs.ideals.between(stage.start, stage.end).nonzero()[0].tolist():
+                chunk = sum(not self.ideals[middle] >> block & 1 for middle in middles)
+                place_of[block] = chunk * len(order) + position
+        places = self.blocks.stage_of_units(place_of)
+        assignment = self.units.lift([order[place % len(order)] for place in places])
+        chunks = self.units.lift([place // len(order) for place in places])
+        used = set(assignment.values())
+        return PartitionPlan(assignment, tuple(name for name in order if name in used), chunks)
 
     def _unions(self, middles: tuple[int, ...], ceiling: float) -> list[int] | None:
         """Return the masks of the unions that the ceiling leaves, smaller ones first.
@@ -335,11 +329,3 @@ class InterleavedSearch:
             own += send[net] * out + receive[net] * back
             other += receive[net] * out + send[net] * back
         return own, other
-
-
-def _masks(costs: StageCosts, solution: Solution) -> tuple[tuple[int, int], ...]:
-    result = []
-    for stage in solution.stages:
-        inside = costs.ideals.between(stage.start, stage.end)
-        result.append((stage.kind, sum(1 << int(block) for block in inside.nonzero()[0])))
-    return tuple(result)

@@ -70,10 +70,6 @@ class _Labels(NamedTuple):
             self.number[chosen],
         )
 
-    @classmethod
-    def joined(cls, parts: Sequence[_Labels]) -> _Labels:
-        return cls(*map(np.concatenate, zip(*parts, strict=True)))
-
     def undominated(self) -> _Labels:
         """Return the labels that no other of their place equals or beats in both latencies."""
         if not len(self.place):
@@ -200,7 +196,8 @@ class LimitedChain:
                 self._extended(labels[rest], kind, rest, allowed[kind], limit_ns)
                 for kind, rest in steps
             ]
-            labels.append(_Labels.joined(parts).undominated())
+            joined = _Labels(*map(np.concatenate, zip(*parts, strict=True)))
+            labels.append(joined.undominated())
             own = labels[-1]
             total += len(own.place)
             if total > _MOST_LABELS:

@@ -9,11 +9,10 @@ between. A stage that makes the value and ends at J sends it at least ``least[J]
 below the ceiling, because all stages of the plan are listed. So its load may be raised by the
 missing sends; stages above the ceiling then leave the list, and ``least`` can only rise.
 
-This is done for values that the best plan of the list undercounts, then for all, until nothing
-can be raised. (Decremental state space relaxation, Righini and Salani, "New dynamic
-programming algorithms for the resource constrained elementary shortest path problem", Networks
-51, 2008, also refines what the relaxed optimum violates; here bounds take the place of further
-states.)
+This is done for values that the best plan of the list undercounts, then for all, until nothing can
+be raised. (Decremental state space relaxation, Righini and Salani, "New dynamic programming
+algorithms for the resource constrained elementary shortest path problem", Networks 51, 2008, also
+refines what the relaxed optimum violates; here bounds take the place of further states.)
 """
 
 from __future__ import annotations

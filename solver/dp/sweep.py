@@ -1,8 +1,7 @@
 """The dynamic program over ideals and sets of devices.
 
-``best[s, I]`` is the least cost of running everything outside ideal I on exactly the devices
-s. One transition puts J - I, for an ideal J above I, on a device of kind k, and the rest on
-s without it.
+``best[s, I]`` is the least cost of running everything outside ideal I on exactly the devices s. One
+transition puts J - I, for an ideal J above I, on a device of kind k, and the rest on s without it.
 """
 
 from __future__ import annotations

@@ -73,12 +73,11 @@ A unit tries its last predecessor and its first successor, since no other can sa
 without arcs, as for backward operators, its neighbours by nets. Moves of units that take no time
 are *free* (views, elements of tuples, sources and sinks without cost), others *cheap*.
 
-*Fans*: all readers S of a value of u move to u at once, so that no device receives it. Let
-e(v) >= 0 be the excess of v in an inequality. If in each the sum of e(v) is at most the cost of the
-value there, no plan gets worse: whichever of S were elsewhere, P saves a send of the value and
-each of their devices a receive. All other changes are moves of one unit after the other, and the
-table is about any plan, so also about those in between, whatever S reads elsewhere or of each
-other.
+*Fans*: all readers S of a value of u move to u at once, so that it never leaves u. Let e(v) >= 0 be
+the excess of v in an inequality. If in each the sum of e(v) is at most the cost of the value there,
+no plan gets worse: whichever of S were elsewhere, P saves a send of the value and each of their
+devices a receive. All other changes are moves of one unit after the other, and the table is about
+any plan, so also about those in between, whatever S reads elsewhere or of each other.
 
 Under relayed charging a value crosses every border between its producer and its last reader, and
 a moved unit may lengthen the route of values that it does not read: nothing is merged.

@@ -8,9 +8,8 @@ of P devices at most, in GPipe all. Then a step is at least
 * in GPipe, and without backward passes, sum(L) + (m - 1) L_j: the passes before the stage, all of
   its own, and those after it.
 * in 1F1B with w < m: until its first backward pass, all forward passes of the first microbatch and
-  the backward passes after the stage; then m - w backward and forward passes in turn; then the
-  last microbatch goes to the end and all the way back. Together
-  sum(L) + sum(L_i, i > j) + (m - w) L_j.
+  the backward passes after the stage; then m - w backward and forward passes in turn; then the last
+  microbatch goes to the end and all the way back. Together sum(L) + sum(L_i, i > j) + (m - w) L_j.
 * in 1F1B, for any w, sum(L) + (m - (w + 1) / 2) L_j: the mean of two bounds, the one above, and
   all before the stage and its own passes, or of its forward and its backward passes.
 
