@@ -50,30 +50,30 @@ class MemoryRows:
             permille = self.stages.model.new_int_var(0, 1000, "peak_permille")
             self.stages.upper[permille.index] = 1000
             self.peak_permille = LinearSum().add(permille)
-        needs: list[LinearSum] = []
+        totals: list[LinearSum] = []
         for slot in self.stages.slots:
             rows = self._device_rows(slot)
             if wants_ratio:
                 rows = [self.stages.largest_of(rows)]
-                needs.append(rows[0])
+                totals.append(rows[0])
                 self._add_peak_permille(rows[0], slot, capacities)
             for row in rows:
                 self._add_capacity(row, slot, capacities)
         if wants_ratio:
             # Last, because its value under a plan depends on the sums above.
-            self.stages.definitions.append((permille, self._peak_of(needs, capacities)))
+            self.stages.definitions.append((permille, self._peak_of(totals, capacities)))
 
     def _peak_of(
-        self, needs: list[LinearSum], capacities: list[int | None]
+        self, totals: list[LinearSum], capacities: list[int | None]
     ) -> Callable[[StageChoice], int]:
         values = self.stages.values
 
         def permille(choice: StageChoice) -> int:
             peak = 0
-            for need, kind in zip(needs, choice.kind_at, strict=True):
+            for total, kind in zip(totals, choice.kind_at, strict=True):
                 capacity = None if kind is None else capacities[kind]
                 if capacity is not None:
-                    peak = max(peak, -(-1000 * need.value(values) // capacity))
+                    peak = max(peak, -(-1000 * total.value(values) // capacity))
             return peak
 
         return permille

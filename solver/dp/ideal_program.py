@@ -190,9 +190,9 @@ def why_declined(
     """
     objective = problem.objective if objective is None else objective
     if is_hand_made(problem):
-        return "cuts and pinned stages tell stages apart by more than what they run"
+        return "cuts and pinned stages constrain stages by more than their operators"
     if problem.may_recompute:
-        return "what runs again is chosen within stages"
+        return "recomputation is chosen within stages"
     if "step" in objective:
         return "step is not a sum or maximum over stages"
     if problem.chunks_per_device > 1:

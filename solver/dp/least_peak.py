@@ -81,14 +81,14 @@ class PeakSearch:
     def _within(self, permille: int) -> Solution | None:
         """Return a plan that uses at most this share of each memory, or None."""
         costs, sets = self._costs, self._sets
-        rooms = [most_memory_bytes(capacity, permille) for capacity in self._capacity]
+        capacities = [most_memory_bytes(capacity, permille) for capacity in self._capacity]
         full = [len(kind.devices) for kind in costs.kinds]
-        viable = ViableSets(sets.counts, full, sets.most, costs.slowness, rooms)
+        viable = ViableSets(sets.counts, full, sets.most, costs.slowness, capacities)
         farthest = [[_Reach(len(costs.ideals) - 1)]]
         while farthest[-1][0].ideal and len(farthest) < len(sets):
             target = len(farthest)
             borders = viable.can(costs.held.borders, np.inf, slice(target, target + 1))[0]
-            farthest.append(self._farthest(target, np.flatnonzero(borders), rooms, farthest))
+            farthest.append(self._farthest(target, np.flatnonzero(borders), capacities, farthest))
         last = farthest[-1][0]
         return None if last.ideal else self._solution(tuple(last.stages()))
 
@@ -96,7 +96,7 @@ class PeakSearch:
         self,
         target: int,
         starts: Indices,
-        rooms: Sequence[float],
+        capacities: Sequence[float],
         farthest: Sequence[Sequence[_Reach]],
     ) -> list[_Reach]:
         """Return the farthest ideals of a set of devices, given those of the smaller sets."""
@@ -111,7 +111,7 @@ class PeakSearch:
             own, ends, fits = costs.possible(kind, starts, ends, np.inf, self._spend)
             if not fits.any():
                 continue
-            fits = fits & (costs.held.bounds(own, ends, 1)[0] <= rooms[kind])
+            fits = fits & (costs.held.bounds(own, ends, 1)[0] <= capacities[kind])
             some = fits.any(axis=1)
             for ideal, end in zip(own[some].tolist(), ends[fits[some].argmax(axis=1)], strict=True):
                 found[ideal] = _Reach(ideal, kind, reaches[int(end)])

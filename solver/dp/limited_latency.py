@@ -106,10 +106,10 @@ def fitting_runs(held: Sequence[StageCosts], places: Indices) -> list[Bools]:
     """Return by kind if a run fits, from a place (row) to a later one (column)."""
     kinds = held[0].kinds
     ahead: Bools = places[:-1, None] < places[None, :]
-    rooms = np.array([capacity_bytes(kind.device) for kind in kinds])
+    capacities = np.array([capacity_bytes(kind.device) for kind in kinds])
     fits = [ahead.copy() for _ in kinds]
     for each in held:
-        extra_ns = each.held.of(places[:-1], places, ahead).extra_ns(rooms, 1)
+        extra_ns = each.held.of(places[:-1], places, ahead).extra_ns(capacities, 1)
         for kind, table in enumerate(fits):
             table[ahead] &= extra_ns[:, kind] == 0
             may = each.allowed(kind, places[:-1], places)

@@ -102,7 +102,7 @@ class SeparableProgram:
         ]
         self._bans = np.array(bans) if np.any(bans) else None
         self._border_ns = relayed(nets, units.transfers.most_ns, blocks, member)
-        self._rooms = np.array([capacity_bytes(kind.device) for kind in self.kinds])
+        self._capacities = np.array([capacity_bytes(kind.device) for kind in self.kinds])
         counts, most = [len(kind.devices) for kind in self.kinds], most_devices(problem)
         self._bits = SetBits(counts, most)
         # Extra charges are no higher on slow devices.
@@ -203,7 +203,7 @@ class SeparableProgram:
         fits = True
         for place, stage in enumerate(chain):
             start, flying = stage.start, in_flight(self.units.problem, len(chain) - place)
-            if self._held.exact(start, stage.end, flying) <= self._rooms[stage.kind]:
+            if self._held.exact(start, stage.end, flying) <= self._capacities[stage.kind]:
                 continue
             fits = False
             ends = self.ideals.containing(start, np.arange(len(self.ideals)))
@@ -246,10 +246,12 @@ class SeparableProgram:
                     raise OutOfTime(least_ns)
             if too_much.all():
                 continue
-            room = ceiling - self._border_ns[start] + self._fast_ns[start]
-            ends = alive[first : first + int(np.searchsorted(work_ns[first:], room, side="right"))]
+            most_ns = ceiling - self._border_ns[start] + self._fast_ns[start]
+            ends = alive[
+                first : first + int(np.searchsorted(work_ns[first:], most_ns, side="right"))
+            ]
             spent += _ROW + len(ends)
-            ends = ends[self._fast_ns[ends] + self._border_ns[ends] <= room]
+            ends = ends[self._fast_ns[ends] + self._border_ns[ends] <= most_ns]
             ends = self.ideals.containing(start, ends)
             if not len(ends):
                 continue
@@ -280,14 +282,14 @@ class SeparableProgram:
         if self._bans is not None:
             good &= self._bans[kind, ends] == self._bans[kind, start]
         ends, values = ends[good], loads[good][:, None]
-        if price and self._rooms[kind] < np.inf:
+        if price and self._capacities[kind] < np.inf:
             held = self._least(start, ends)
             more = self._more if price == math.inf else self._passed
             if start in more:
                 held = held + more[start][ends]
             saved = self._saved[ends] - self._saved[start]
-            beyond = held[:, None] + saved[:, None] * self._flying - self._rooms[kind]
-            values = values + np.multiply(price, beyond, where=beyond > 0, out=0 * beyond)
+            excess = held[:, None] + saved[:, None] * self._flying - self._capacities[kind]
+            values = values + np.multiply(price, excess, where=excess > 0, out=0 * excess)
             values = np.where(values <= ceiling, values, np.inf)[:, self._bits.sizes]
         return ends, values
 
@@ -352,9 +354,9 @@ def _light_sources(units: Instance) -> set[int]:
     most_ns = _LIGHT * int(units.fastest_ns.sum()) / most_devices(units.problem)
     light = list[bool]()
     below: list[set[int]] = []
-    for unit, needs in enumerate(units.predecessors):
-        is_light = units.allowed_devices[unit] is None and all(light[other] for other in needs)
-        own = {unit}.union(*(below[other] for other in needs)) if is_light else set[int]()
+    for unit, before in enumerate(units.predecessors):
+        is_light = units.allowed_devices[unit] is None and all(light[other] for other in before)
+        own = {unit}.union(*(below[other] for other in before)) if is_light else set[int]()
         is_light = is_light and int(units.slowest_ns[list(own)].sum()) <= most_ns
         light.append(is_light)
         below.append(own)

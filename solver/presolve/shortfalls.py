@@ -92,26 +92,26 @@ def find_shortfalls(problem: PartitionProblem) -> tuple[Shortfall, ...]:
     for unit, allowed in zip(names, units.allowed_devices, strict=True):
         may = every if allowed is None else allowed
         pinned.setdefault(may, []).extend(unit)
-        room = _room(problem, may, 1)
-        if room is None or not may:
+        capacity = _capacity(problem, may, 1)
+        if capacity is None or not may:
             continue
         needed_bytes = least_bytes_together(problem, unit)
-        if needed_bytes > room:
+        if needed_bytes > capacity:
             modules = {problem.operators[problem.index_of[name]].module for name in unit}
             module = modules.pop() if len(modules) == 1 else ""
             devices = _ordered(problem, may)
-            single.append(Shortfall(unit, devices, needed_bytes, room, True, module))
+            single.append(Shortfall(unit, devices, needed_bytes, capacity, True, module))
     several: list[Shortfall] = []
     for may in {every, *pinned}:
-        room = _room(problem, may, problem.max_devices)
-        if room is None or not may:
+        capacity = _capacity(problem, may, problem.max_devices)
+        if capacity is None or not may:
             continue
         operators = [name for own, held in pinned.items() if own <= may for name in held]
         needed_bytes = sum(_held_bytes(problem, operators))
         needed_bytes += _least_in_flight(problem) * _saved_bytes(problem, operators)
-        if needed_bytes > room:
+        if needed_bytes > capacity:
             devices = _ordered(problem, may)
-            several.append(Shortfall(tuple(operators), devices, needed_bytes, room, False))
+            several.append(Shortfall(tuple(operators), devices, needed_bytes, capacity, False))
     worst = [max(found, key=lambda s: s.missing_bytes) for found in (single, several) if found]
     if len(worst) == 2 and worst[0].operators == worst[1].operators:
         del worst[1]  # the same shortfall
@@ -179,15 +179,11 @@ def _held_bytes(problem: PartitionProblem, names: list[str]) -> Iterable[int]:
             yield problem.microbatches * problem.input_of[name].value_bytes
 
 
-def _room(problem: PartitionProblem, names: frozenset[str], most: int | None) -> int | None:
+def _capacity(problem: PartitionProblem, names: frozenset[str], most: int | None) -> int | None:
     """Return the bytes of the `most` largest of these devices, or None if one is unlimited."""
-    room: list[int] = []
-    for name in names:
-        capacity = problem.device_of[name].memory_bytes
-        if capacity is None:
-            return None
-        room.append(capacity)
-    return sum(sorted(room, reverse=True)[:most])
+    sizes = [problem.device_of[name].memory_bytes for name in names]
+    limited = [size for size in sizes if size is not None]
+    return sum(sorted(limited, reverse=True)[:most]) if len(limited) == len(sizes) else None
 
 
 def _ordered(problem: PartitionProblem, names: frozenset[str]) -> tuple[str, ...]:

@@ -285,11 +285,11 @@ class ChainPass:
 
     def _charge_earlier(self, place: int, sign: int) -> None:
         """Charge a send of the value of `place` to segments before earlier readers, or undo it."""
-        paid = [place]
+        charged = [place]
         if self.transfers.sends_once:
             # Segments that end at the last reader, or before, are charged for later ones.
-            paid += self.rows.readers[place]
-        first = np.searchsorted(self.cuts, paid[-1], side="right")
+            charged += self.rows.readers[place]
+        first = np.searchsorted(self.cuts, charged[-1], side="right")
         for profile, table in enumerate(self.send_table):
             self.send[profile][:, first:] += sign * table[self.rows.order[place]]
 

@@ -154,7 +154,7 @@ class LimitProgram:
         or of another one, and so is the one before. If nothing fits, the start is the number of
         places, which also stands for the end of a rest that cannot be run.
         """
-        rooms: dict[tuple[int, int], Ints] = {}
+        budgets: dict[tuple[int, int], Ints] = {}
         known: dict[tuple[object, ...], Ints] = {}
         result: list[list[Ints]] = []
         for size in range(1, len(self.sets.levels)):
@@ -173,25 +173,25 @@ class LimitProgram:
                     starts = []
                     for send in profiles:
                         for receive in profiles:
-                            room = self._room(rooms, limit_ns, send, receive)
-                            starts.append(self._starts(fits & (compute_ns <= room)))
+                            budget = self._budget(budgets, limit_ns, send, receive)
+                            starts.append(self._starts(fits & (compute_ns <= budget)))
                     known[key] = np.array(starts).reshape(2, 2, -1)
                 level.append(known[key])
             result.append(level)
         return result
 
-    def _room(
-        self, rooms: dict[tuple[int, int], Ints], limit_ns: int, send: int, receive: int
+    def _budget(
+        self, budgets: dict[tuple[int, int], Ints], limit_ns: int, send: int, receive: int
     ) -> Ints:
         """Return the most compute time of each segment; negative if transfers exceed the limit."""
-        if (send, receive) not in rooms:
+        if (send, receive) not in budgets:
             send_ns, receive_ns = self.tables.send_ns[send], self.tables.receive_ns[receive]
             if self._overlap:
                 moved = np.maximum(send_ns, receive_ns)
-                rooms[send, receive] = np.where(moved <= limit_ns, limit_ns, -1)
+                budgets[send, receive] = np.where(moved <= limit_ns, limit_ns, -1)
             else:
-                rooms[send, receive] = limit_ns - send_ns - receive_ns
-        return rooms[send, receive]
+                budgets[send, receive] = limit_ns - send_ns - receive_ns
+        return budgets[send, receive]
 
     def _computes(self, kind: int, flying: int) -> tuple[Bools, Ints]:
         """Return, by segment, if a kind may run it and has the memory, and its compute time."""

@@ -180,7 +180,7 @@ class _ClassExtras:
         before = np.concatenate([np.zeros((1, len(prices))), np.cumsum(wholes, axis=0)])
         first, final = self._start_region[self._begin], self._end_region[:, None]
         tail_peaks, whole_peaks = self._peaks
-        room = self._tables.always_bytes - self._anchored_bytes - capacity
+        excess = self._tables.always_bytes - self._anchored_bytes - capacity
         is_one = first == final
         # A segment within a region lacks the part before its start.
         is_within = is_one & (self._end_region[self._begin] == final)
@@ -188,7 +188,7 @@ class _ClassExtras:
         kept = kept - self._saved_bytes[self._first[final]]
         tail_peaks = tail_peaks[:, None] - np.where(is_within, kept, 0)
         inner = final - 1 > first
-        result = np.zeros(room.shape)
+        result = np.zeros(excess.shape)
         for number, price in enumerate(prices.tolist()):
             # Price of a byte that is held once, not for each microbatch.
             once = price / in_flight
@@ -197,9 +197,9 @@ class _ClassExtras:
             head = np.where(is_one, 0.0, heads[self._begin, number])
             found = head + middle + tails[:, number][:, None]
             found -= np.where(is_within, tails[self._begin, number], 0.0)
-            result = np.maximum(result, found + once * (room + tail_peaks))
+            result = np.maximum(result, found + once * (excess + tail_peaks))
             found += last[final - 1, number] - wholes[final - 1, number]
-            found += once * (room + whole_peaks[np.maximum(final - 1, 0)])
+            found += once * (excess + whole_peaks[np.maximum(final - 1, 0)])
             result = np.maximum(result, np.where(inner, found, 0.0))
         least = np.array([hull[-1].held_bytes for hull in self._wholes])
         before_bytes = np.append(0, np.cumsum(least))
@@ -208,7 +208,7 @@ class _ClassExtras:
         held = held + np.where(is_one, 0, ends[self._begin])
         last_bytes = np.array([hull[-1].held_bytes for hull in self._tails])
         tail = last_bytes[:, None] - np.where(is_within, last_bytes[self._begin], 0)
-        need = room + in_flight * held + (in_flight - 1) * tail + tail_peaks
+        need = excess + in_flight * held + (in_flight - 1) * tail + tail_peaks
         return np.where(need > 0, np.inf, result)
 
 
