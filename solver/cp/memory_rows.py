@@ -112,7 +112,8 @@ class MemoryRows:
 
     def _device_rows(self, slot: int) -> list[LinearSum]:
         """Return the sums of which the largest is the memory of the device in `slot`."""
-        weights = self._weights(slot)
+        weights = LinearSum()
+        self._add_shared(weights, self.stages.units.weights, self.stages.places[slot])
         if self._weights_only:
             return [weights]
         if self._recompute is not None:
@@ -125,11 +126,6 @@ class MemoryRows:
         for position in self.stages.places[slot]:
             total.add_sum(self.stages.largest_of(self._stage_rows(position, LinearSum())))
         return [total]
-
-    def _weights(self, slot: int) -> LinearSum:
-        weights = LinearSum()
-        self._add_shared(weights, self.stages.units.weights, self.stages.places[slot])
-        return weights
 
     def _stage_rows(self, position: int, constant: LinearSum) -> list[LinearSum]:
         """Return the sums of which the largest is `constant` plus the memory of one stage."""

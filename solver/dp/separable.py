@@ -70,14 +70,10 @@ class OutOfTime(Exception):  # noqa: N818
 
 
 class SeparableProgram:
-    """The program on the ideals of some blocks.
+    """The program on the ideals of some blocks, if :func:`solver.presolve.closures.applies`.
 
     Parameters
     ----------
-    units : Instance
-        One for which :func:`solver.presolve.closures.applies`.
-    blocks : Blocks
-        Of the units.
     masks : sequence of int
         Ideals of the blocks as bits, the smaller ones first; the empty one and the whole included.
     charges_ns : Ints

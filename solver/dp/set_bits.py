@@ -21,14 +21,7 @@ _WORD = 64
 
 
 class SetBits:
-    """The sets of at most `most` of devices of several kinds.
-
-    Parameters
-    ----------
-    limits : sequence of int
-        Number of devices of each kind.
-    most : int
-        The most devices in a set.
+    """The sets of at most `most` of devices of several kinds, given the number of each kind.
 
     Attributes
     ----------

@@ -14,20 +14,7 @@ _UNLIMITED = 1 << 58
 
 
 class MinimumCut:
-    """A minimum cut of a network.
-
-    Parameters
-    ----------
-    tails, heads, capacities : array of int
-        Of arcs.
-    source, sink : int
-        Nodes.
-
-    Attributes
-    ----------
-    is_exact : bool
-        False if sums of capacities are too large; then nothing is known of the cut.
-    """
+    """A minimum cut of a network; unknown if capacities overflow (`is_exact` is False)."""
 
     def __init__(
         self, tails: Ints, heads: Ints, capacities: Ints, source: int = 0, sink: int = 1

@@ -23,17 +23,7 @@ _LARGE_FROM = 300
 
 @dataclass(frozen=True, slots=True)
 class Presolved:
-    """Data of a problem for every step of the exact search.
-
-    Attributes
-    ----------
-    simplified : Simplified
-        The merged units.
-    kinds : tuple of DeviceKind
-        Devices with the same constraints and costs.
-    chunks : int
-        The most rounds that can be of use.
-    """
+    """Data of a problem for every step of the exact search; `chunks` are the most rounds of use."""
 
     simplified: Simplified
     kinds: tuple[DeviceKind, ...]

@@ -26,16 +26,9 @@ from solver.stages.pareto import lower_hull
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The operators of one region on one stage.
+    """The operators of one region on one stage, in the execution order.
 
-    Attributes
-    ----------
-    members : tuple of int
-        Operators certain to be on the stage, in the execution order.
-    inside : collection of int
-        All operators certain to be on the stage.
-    perhaps : collection of int
-        Operators that may be on the stage.
+    `members` and `inside`, all operators of the stage, are there for certain; `perhaps` may be.
     """
 
     members: tuple[int, ...]

@@ -109,18 +109,10 @@ def farthest_cuts(
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """An evaluated plan.
+    """An evaluated plan, with the kinds and the starts of its stages in the order.
 
-    Attributes
-    ----------
-    rank : (bool, tuple of int)
-        Smaller for better plans: True if infeasible, and the objectives.
-    believed_ns : float
-        Its objective by the tables.
-    kinds : tuple of int
-        Of its stages.
-    starts : array of int64
-        Starts of its stages in the order.
+    `rank` is smaller for better plans: True if infeasible, and the objectives. `believed_ns` is the
+    objective by the tables.
     """
 
     plan: PartitionPlan

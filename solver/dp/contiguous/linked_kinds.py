@@ -19,12 +19,7 @@ _MOST_SETS = 1 << 17
 class LinkedKind(DeviceKind):
     """Devices treated as interchangeable, and their links to the others.
 
-    Attributes
-    ----------
-    node : int
-        Links between devices of a node differ from those to other nodes.
-    send, receive : tuple of Links
-        To and from devices of the same node, and of other nodes.
+    Links within a node differ from those to other nodes; `send` and `receive` have both.
     """
 
     node: int

@@ -22,17 +22,8 @@ from solver.presolve.unit_cuts import by_block
 def topological_orders(units: Instance, count: int, seed: int = 0) -> Iterator[list[int]]:
     """Yield up to `count` different topological orders, the most promising first.
 
-    Parameters
-    ----------
-    count : int
-        Fewer if the graph has no more.
-    seed : int
-        Of the random ones, which come last.
-
-    Yields
-    ------
-    list of int
-        Units; the execution order first. Those before a cut come before those behind it.
+    The execution order comes first, random ones last. Units before a cut come before those after
+    it.
     """
     seen: set[tuple[int, ...]] = set()
     in_vain = 0

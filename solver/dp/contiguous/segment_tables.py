@@ -54,16 +54,10 @@ class SegmentTables:
         receive_ns: Sequence[Sequence[int]],
         starts: Ints | None = None,
     ) -> SegmentTables:
-        """Cost all segments of at most `longest` steps from place to place.
+        """Cost all segments of at most `longest` steps between neighbouring places.
 
         Parameters
         ----------
-        units : Instance
-            In the order.
-        places : array of int64
-            Positions in the order at which segments may begin and end, ascending.
-        longest : int
-            In steps between neighbouring places.
         send_ns, receive_ns : sequence of sequence of int
             For each profile the time of one transfer of every operator's value.
         starts : array of int64, optional
