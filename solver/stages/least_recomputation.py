@@ -120,7 +120,7 @@ class _Layer(NamedTuple):
 
 
 def least_recomputation(stages: Sequence[StageParts], free_bytes: int, most: int = 1) -> Least:
-    """Return the least time of a device's stages in some free bytes, and the `most` best choices."""
+    """Return the least time of a device's stages in free bytes, and the `most` best choices."""
     layers = [
         _Layer(choices, stage.in_flight, peak_bytes, not number)
         for stage in stages
