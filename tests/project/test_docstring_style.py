@@ -26,6 +26,12 @@ VAGUE_WORDS = {}
 """Matches in files of Python, by room, and in pages. Numbers may only become smaller."""
 
 
+WH_FIRST = re.compile(r"(?:what|which|who|whose|how|whether|where|when|why)\b", re.IGNORECASE)
+MOST_WHAT = 2
+"""Of 1,000 words of a room's docstrings."""
+WORD = re.compile(r"[A-Za-z']+")
+
+
 def types_alone(text):
     """The entries of a numpydoc docstring below which nothing is said."""
     lines = text.splitlines()
@@ -59,6 +65,31 @@ def test_sentences_name_who_acts_and_how_much():
         texts.append((page.relative_to(ROOT).as_posix(), page.read_text(encoding="utf-8")))
     found = Counter(name for name, text in texts for _ in VAGUE.findall(text))
     assert found == VAGUE_WORDS
+
+
+def test_docstrings_begin_with_a_noun_or_a_verb():
+    found = [
+        (file.as_posix(), text.splitlines()[0])
+        for package in PACKAGES
+        for file in files(package)
+        for text in docstrings(file)
+        if WH_FIRST.match(text)
+    ]
+    assert not found
+
+
+def test_docstrings_name_things_by_nouns():
+    words: Counter[str] = Counter()
+    what: Counter[str] = Counter()
+    for package in PACKAGES:
+        for file in files(package):
+            for text in docstrings(file):
+                said = [word.lower() for word in WORD.findall(text)]
+                words[room(file)] += len(said)
+                what[room(file)] += said.count("what")
+    # A room of few words may say it once.
+    most = {name: max(1, MOST_WHAT * count // 1000) for name, count in words.items()}
+    assert {name: count for name, count in what.items() if count > most[name]} == {}
 
 
 def test_the_reader_finds_what_it_looks_for():

@@ -7,7 +7,7 @@ from solver.dp.separable import program_of
 from solver.evaluation.evaluate import evaluate
 from solver.model.clock import UNLIMITED
 from solver.presolve.closures import closed_units
-from solver.presolve.device_kinds import room_bytes
+from solver.presolve.device_kinds import capacity_bytes
 from solver.presolve.instance import condense
 from solver.presolve.least_held import Price
 from solver.presolve.passing import Passing
@@ -36,7 +36,7 @@ def test_prices_bound_what_fits(count):
         tight += bound == result.objective
         # What passes raises the bound, and so do plans that are known.
         price, most_ns = PRICES[seed % len(PRICES)], result.objective + (seed % 3) * seed
-        for passing in (None, Passing(units, min(map(room_bytes, problem.devices)))):
+        for passing in (None, Passing(units, min(map(capacity_bytes, problem.devices)))):
             closed = closed_units(units, UNLIMITED, price, most_ns, passing)
             program = program_of(units, closed)
             assert program is not None
