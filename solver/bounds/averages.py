@@ -5,11 +5,11 @@ They hold for any order of devices and any number of chunks.
 
 from __future__ import annotations
 
-from solver.bounds.held_weights import stage_weights
 from solver.bounds.pipeline_step import least_filled_step_ns, step_of_load_ns
-from solver.bounds.positions import PositionBound
+from solver.bounds.positions.held_weights import stage_weights
+from solver.bounds.positions.positions import PositionBound
+from solver.bounds.positions.spine import longest_path, spine
 from solver.bounds.shared_time import least_shared_ns
-from solver.bounds.spine import longest_path, spine
 from solver.model.problem import ObjectiveName
 from solver.presolve.device_kinds import usable_devices
 from solver.presolve.instance import Instance

@@ -26,9 +26,9 @@ from typing import Final
 
 import numpy as np
 
+from solver.dp.chains.stage_chains import Stage
 from solver.dp.ideal_program import plan_of
 from solver.dp.set_bits import SetBits
-from solver.dp.stage_chains import Stage
 from solver.model.arrays import Floats, Indices, Ints
 from solver.model.clock import Clock
 from solver.model.plan import PartitionPlan

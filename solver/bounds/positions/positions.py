@@ -1,23 +1,23 @@
 """A lower bound of the bottleneck with transfers, in near-linear time and memory.
 
 The stages of a plan run growing sets of operators, each closed under ancestors. Such a set is
-described by its *position*, the work in it, and ends in one region between two articulation
-units (:mod:`solver.bounds.markers`). The values that must cross its border depend on the region
-and the position (:mod:`solver.bounds.region_cuts`). So a stage from position x to position y
-takes at least y - x + arrive(x) + leave(y), and T is too small if the farthest positions that
-stages of at most T can reach do not pass all work.
+described by its *position*, the work in it, and ends in one region between two articulation units
+(:mod:`solver.bounds.positions.markers`). The values that must cross its border depend on the region
+and the position (:mod:`solver.bounds.positions.region_cuts`). So a stage from position x to
+position y takes at least y - x + arrive(x) + leave(y), and T is too small if the farthest positions
+that stages of at most T can reach do not pass all work.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from solver.bounds.held_weights import stage_weights
-from solver.bounds.markers import cells
-from solver.bounds.position_steps import Cells, Steps
-from solver.bounds.region_cuts import LeastCrossing, Region, RegionNet, least_crossing
-from solver.bounds.regions import PlacedNets, Regions
-from solver.bounds.stepping import Step, SteppingBound
+from solver.bounds.positions.held_weights import stage_weights
+from solver.bounds.positions.markers import cells
+from solver.bounds.positions.position_steps import Cells, Steps
+from solver.bounds.positions.region_cuts import LeastCrossing, Region, RegionNet, least_crossing
+from solver.bounds.positions.regions import PlacedNets, Regions
+from solver.bounds.positions.stepping import Step, SteppingBound
 from solver.model.arrays import Floats, Ints
 from solver.presolve.instance import Instance
 

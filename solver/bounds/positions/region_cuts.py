@@ -1,14 +1,14 @@
 """The least time of the values that leave a set of operators, as a function of its work.
 
-A region is a part of the graph between two articulation units (:mod:`solver.bounds.markers`).
-The units of the first stages within it are closed under ancestors; their work x and the time c of
-the values that cross their border are bounded together by minimum cuts: for integers A > 0 and B,
-the least A c + B x over all closed sets is a minimum cut (closure problem: Picard, "Maximal
-closure of a graph", Management Science 22, 1976; a net as a node of its own: Yang and Wong,
-"Efficient network flow based min-cut balanced partitioning", ICCAD 1994). Every (A, B) gives a
-line below all (x, c). The true least time is far from convex in x, so lines are taken separately
-for a few cases: whether a value that many operators of the region read has all its readers
-inside, and whether the first operator of the heaviest chain is inside.
+A region is a part of the graph between two articulation units
+(:mod:`solver.bounds.positions.markers`). The units of the first stages within it are closed under
+ancestors; their work x and the time c of the values that cross their border are bounded together by
+minimum cuts: for integers A > 0 and B, the least A c + B x over all closed sets is a minimum cut
+(closure problem: Picard, "Maximal closure of a graph", Management Science 22, 1976; a net as a node
+of its own: Yang and Wong, "Efficient network flow based min-cut balanced partitioning", ICCAD
+1994). Every (A, B) gives a line below all (x, c). The true least time is far from convex in x, so
+lines are taken separately for a few cases: whether a value that many operators of the region read
+has all its readers inside, and whether the first operator of the heaviest chain is inside.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Bounds by the position of stages in the order of work."""

@@ -1,0 +1,1 @@
+"""Chains of stages over sets of devices."""
