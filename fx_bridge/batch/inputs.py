@@ -1,4 +1,4 @@
-"""Where the batch is in the inputs of a captured graph, and inputs of another batch size."""
+"""The batch dimension of the inputs of a captured graph, and inputs of another batch size."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class BatchInputs:
     dims : mapping of str to tuple of int or None
         For each placeholder the dimension of the batch in each of its leaves.
     symbols : mapping of sympy.Symbol to sympy.Expr
-        In a graph with symbolic sizes, what the batch size is made of, and the batch size in
-        terms of it; several where the inputs have symbols of their own.
+        In a graph with symbolic sizes, the symbols of the batch size, and the batch size in terms
+        of each; several if the inputs have symbols of their own.
     """
 
     size: int
@@ -39,12 +39,12 @@ class BatchInputs:
     symbols: Mapping[Any, Any] = field(default_factory=dict)
 
     def symbol_values(self, batch_size: int) -> dict[Any, Any]:
-        """Return what the symbols are at `batch_size`.
+        """Return the values of the symbols at `batch_size`.
 
         Raises
         ------
         PartitionError
-            If the graph's batch size cannot be that.
+            If the graph cannot have this batch size.
         """
         found: dict[Any, Any] = {}
         for symbol, expression in self.symbols.items():
@@ -61,8 +61,8 @@ class BatchInputs:
 def batch_inputs(captured: CapturedGraph, batch_size: int | None = None) -> BatchInputs:
     """Find the batch among the inputs of `captured`.
 
-    Symbolic sizes say where it is: the symbols of dimension 0 of most inputs, wherever they occur.
-    Otherwise it is dimension 0 of the inputs that are as long there as most of them.
+    With symbolic sizes, its symbols are those of dimension 0 of most inputs, wherever they occur.
+    Otherwise it is dimension 0 of the inputs with the most common length there.
 
     Raises
     ------
@@ -138,8 +138,7 @@ def fake_like(
     device = tensor.device
     present = torch.accelerator.current_accelerator(check_available=True)
     if device.type not in ("cpu", "meta") and (present is None or present.type != device.type):
-        # Where a graph is replayed that comes from elsewhere.
-        device = torch.device("cpu")
+        device = torch.device("cpu")  # for a graph of another machine
     with FakeTensorMode():
         made = torch.empty_strided(list(sizes), list(strides), dtype=tensor.dtype, device=device)
         return made.requires_grad_(tensor.requires_grad)

@@ -1,4 +1,4 @@
-"""How inputs are split into microbatches, and outputs merged, by torch.distributed.pipelining."""
+"""Split and merge specifications of torch.distributed.pipelining for microbatches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from solver.model.text import shown
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkSpecs:
-    """What torch's functions for microbatches take.
+    """Arguments of torch's functions for microbatches.
 
     Attributes
     ----------
@@ -32,10 +32,10 @@ class ChunkSpecs:
     outputs : Any
         For ``merge_chunks(results, specs.outputs)``: the structure of the outputs with
         ``TensorChunkSpec(dim)``, or a ``_CustomReducer`` for sums and means over the batch, for
-        what is the same in all microbatches (the first is taken), and for samples that are not
+        values equal in all microbatches (the first is taken), and for samples that are not
         outermost in their dimension.
     microbatches : int
-        How many equal parts the batch is cut into.
+        Number of equal parts of the batch.
     """
 
     args: tuple[Any, ...]
@@ -48,7 +48,7 @@ class ChunkSpecs:
 def chunk_specs(
     captured: CapturedGraph, microbatches: int, *, table: BatchTable | None = None
 ) -> ChunkSpecs:
-    """Say how to split the inputs of a model into microbatches and to merge its outputs.
+    """Return how to split the inputs of a model into microbatches and to merge its outputs.
 
     Parameters
     ----------
@@ -56,14 +56,14 @@ def chunk_specs(
         At the size of the whole batch. ``rescale(captured, batch_size // microbatches)`` runs on
         each microbatch.
     microbatches : int
-        Of equal size; the mean of their means is the mean then.
+        Of equal size, so that the mean of their means is the mean.
     table : BatchTable, optional
-        Of the same graph, when it is there already.
+        Of the same graph, if known.
 
     Raises
     ------
     PartitionError
-        If `microbatches` does not divide the batch, or the model mixes samples: which operator.
+        If `microbatches` does not divide the batch, or an operator mixes samples.
 
     Examples
     --------
@@ -86,28 +86,28 @@ def chunk_specs(
     args, kwargs = _inputs(captured, table)
 
     def merged(state: BatchDim) -> Any:
-        return _merged(state, microbatches) or _first()
+        return _merged(state, microbatches) or _reducer(_keep)
 
     return ChunkSpecs(args, kwargs, _outputs(captured, table, merged), microbatches)
 
 
 def pipeline_specs(captured: CapturedGraph, microbatches: int) -> ChunkSpecs:
-    """Say how to split a batch for a pipeline, of a model captured at one microbatch.
+    """Return how to split a batch for a pipeline, of a model captured at one microbatch.
 
     Parameters
     ----------
     captured : CapturedGraph
         At the size of one microbatch. It may mix the samples of a microbatch, as BatchNorm does
-        in training, and write to buffers: each microbatch by itself is what is to be computed.
+        in training, and write to buffers: the pipeline computes each microbatch by itself.
     microbatches : int
-        Of that size, in a batch.
+        Number of microbatches of that size in a batch.
 
     Returns
     -------
     ChunkSpecs
-        As of :func:`chunk_specs`. What does not depend on the samples is that of the last
-        microbatch. An output of which it is not known how it is merged becomes a list with one
-        value for each microbatch.
+        As of :func:`chunk_specs`. Values that do not depend on the samples are those of the last
+        microbatch. An output with an unknown merge becomes a list with one value for each
+        microbatch.
 
     Raises
     ------
@@ -157,7 +157,7 @@ def _inputs(captured: CapturedGraph, table: BatchTable) -> tuple[tuple[Any, ...]
         return (tuple(given[0]), given[1]) if both else (tuple(given), {})
     values = placeholder_values(captured, captured.args, captured.kwargs)
     dims: dict[int, int | None] = {}
-    # What *args collects is the value of the last placeholder.
+    # The last placeholder holds all values of *args.
     for node, value in zip(placeholders, values, strict=False):
         found = zip(pytree.tree_leaves(value), table.inputs[node.name], strict=False)
         dims.update((id(leaf), dim) for leaf, dim in found)
@@ -184,13 +184,12 @@ def _check_numbers(captured: CapturedGraph, size: int) -> None:
 
 def _outputs(captured: CapturedGraph, table: BatchTable, merged: Callable[[BatchDim], Any]) -> Any:
     def specs(read: Any) -> Any:
-        if not isinstance(read, fx.Node):
-            return _first()
         return pytree.tree_map(merged, table[read.name])
 
     found = pytree.tree_map_only(fx.Node, specs, captured.graph.output_node().args[0])
     found = pytree.tree_map(
-        lambda leaf: leaf if type(leaf).__module__.endswith("microbatch") else _first(), found
+        lambda leaf: leaf if type(leaf).__module__.endswith("microbatch") else _reducer(_keep),
+        found,
     )
     info = getattr(captured.graph._codegen, "pytree_info", None)
     if info is None or info.out_spec is None:
@@ -199,7 +198,7 @@ def _outputs(captured: CapturedGraph, table: BatchTable, merged: Callable[[Batch
 
 
 def _merged(state: BatchDim, microbatches: int) -> Any:
-    """Return how a value is merged; None for one that is the same in all microbatches."""
+    """Return the merge of a value; None for one that is equal in all microbatches."""
     if state.kind == "batch":
         if state.outer == 1:
             return _chunks(state.dim)
@@ -207,10 +206,6 @@ def _merged(state: BatchDim, microbatches: int) -> Any:
     if state.kind == "partial":
         return _reducer(_Reduced(str(state.reduction), microbatches))
     return None
-
-
-def _first() -> Any:
-    return _reducer(_keep)
 
 
 def _reducer(function: Any) -> Any:
@@ -256,7 +251,7 @@ class _Reduced:
 
 @dataclass(frozen=True, slots=True)
 class _Interleaved:
-    """Puts the samples of a microbatch behind those before it, in each of `outer` groups."""
+    """Appends the samples of a microbatch to those before it, in each of `outer` groups."""
 
     state: BatchDim
 

@@ -1,8 +1,8 @@
-"""Run a graph on fake tensors and follow the batch through every operator that is dispatched.
+"""Batch propagation: a graph run on fake tensors, with rules for every dispatched operator.
 
-What a node calls, be it a module, a method or a function, arrives as ATen operators, few of
-which have rules of their own: linear, attention and recurrent layers, einsum and normalisation
-come apart into products, views and reductions on the way.
+Modules, methods and functions that nodes call arrive as ATen operators, few of which have rules of
+their own: linear, attention and recurrent layers, einsum and normalisation decompose into products,
+views and reductions on the way.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from fx_bridge.batch.rules.dims import REPLICATED, BatchDim, mixed, partial, unk
 from fx_bridge.storages.replay import Replay, without_fast_path
 
 State = Any
-"""A :class:`BatchDim`, or the structure of a value with one in the place of each leaf."""
+"""A :class:`BatchDim`, or the structure of a value with one for each leaf."""
 
-_HIGHER_ORDER_REASON: Final = "what runs inside {} is not followed"
+_HIGHER_ORDER_REASON: Final = "operators inside {} are not followed"
 _ARITHMETIC: Final = frozenset(
     {operator.mul, operator.truediv, operator.add, operator.sub, operator.pow, operator.floordiv}
 )
 
 
 class BatchRun(Replay):
-    """A replay that finds `states`, of every node, from those of the placeholders.
+    """A replay that finds the `states` of every node from those of the placeholders.
 
     Parameters
     ----------
@@ -44,9 +44,9 @@ class BatchRun(Replay):
         Samples in the batch of `module`.
     dims : mapping of str to tuple of int or None
         For each placeholder the dimension of the batch in each of its leaves.
-    told_apart : bool
-        Whether no size of the graph is a multiple of `batch_size` but for the batch, so that
-        sizes tell whether the rules are right.
+    unique_size : bool
+        True if only the batch's sizes are multiples of `batch_size`, so that sizes verify the
+        rules.
     """
 
     # States of results depend on those of arguments.
@@ -58,12 +58,12 @@ class BatchRun(Replay):
         batch_size: int,
         dims: Mapping[str, tuple[int | None, ...]],
         *,
-        told_apart: bool,
+        unique_size: bool,
     ) -> None:
         super().__init__(module)
         self.batch_size = batch_size
         self.dims = dims
-        self.told_apart = told_apart
+        self.unique_size = unique_size
         self.states: dict[str, State] = {}
         self.writes: dict[str, BatchDim] = {}
         self._watch = _Watch(self)
@@ -77,12 +77,12 @@ class BatchRun(Replay):
         """Run all nodes."""
         with without_fast_path():
             self.replay()
-        # What the graph returns may have been written to since it was made.
+        # Results of the graph may have been written to after their node.
         for node in self.graph.output_node().all_input_nodes:
             self._keep_states(node, self.values[node])
 
     def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
-        """Yield what is entered around the run, outermost first."""
+        """Yield the contexts around the run, outermost first."""
         yield from super().contexts()
         yield self._watch
 
@@ -115,7 +115,7 @@ class BatchRun(Replay):
         self.states[node.name] = pytree.tree_map(self._leaf, value)
 
     def _made_up(self, node: fx.Node) -> BatchDim:
-        """Return the state of what cannot run on fakes; lost, but from what is replicated."""
+        """Return the state of a value that cannot run on fakes."""
         leaves = pytree.tree_leaves([self.values.get(read) for read in node.all_input_nodes])
         states = [self.state(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)]
         lost = [state for state in states if state.kind == "unknown"]
@@ -134,7 +134,7 @@ class BatchRun(Replay):
         return REPLICATED
 
     def _grows(self, number: int) -> bool:
-        return self.told_apart and number != 0 and number % self.batch_size == 0
+        return self.unique_size and number != 0 and number % self.batch_size == 0
 
     def _scaled(self, node: fx.Node, leaves: list[Any]) -> None:
         """Correct the state of a value that was computed with the batch size as a number."""
@@ -169,20 +169,19 @@ class BatchRun(Replay):
     # -- states of tensors -----------------------------------------------------------------
 
     def state(self, tensor: torch.Tensor) -> BatchDim:
-        """Return what is known of a tensor of this run."""
+        """Return the state of a tensor of this run."""
         return self._of.get(id(tensor), REPLICATED)
 
     def _set(self, tensor: torch.Tensor, state: BatchDim) -> None:
         if id(tensor) not in self._of:
-            # Kept, so that no other tensor gets its address.
-            self._alive.append(tensor)
+            self._alive.append(tensor)  # so that no other tensor gets its id
             self._sharing.setdefault(_storage(tensor), []).append(tensor)
         self._of[id(tensor)] = state
 
     def note(self, func: OpOverload, args: tuple[Any, ...], kwargs: Any, out: Any) -> None:
-        """Find the states of what an operator returned, and of what it wrote to."""
+        """Set the states of the results of an operator, and of the tensors that it wrote to."""
         call = Call(
-            func, args, kwargs, out, self.batch_size, self.state, self._node, self.told_apart
+            func, args, kwargs, out, self.batch_size, self.state, self._node, self.unique_size
         )
         found = outcome(call)
         results = [leaf for leaf in pytree.tree_leaves(out) if isinstance(leaf, torch.Tensor)]
@@ -209,9 +208,10 @@ class BatchRun(Replay):
         return found
 
     def _write(self, target: torch.Tensor, state: BatchDim) -> None:
-        """Tell all that shares the storage of `target` what was written to it.
+        """Update the states of all tensors that share the storage of a written `target`.
 
-        Nothing is said of a part of the samples, nor of what holds them all once that is written.
+        Values that hold a part of the samples, or all of them next to a written part, become
+        unknown.
         """
         if state == self.state(target) and state.kind != "unknown":
             return
@@ -225,19 +225,19 @@ class BatchRun(Replay):
                 self._of[id(other)] = replace(lost, origin=self._node, mixes=state.mixes)
 
     def _settled(self, call: Call, result: torch.Tensor, state: BatchDim) -> BatchDim:
-        """Compare what the rules say with the sizes that grew."""
+        """Compare the state that the rules give with the sizes that grew."""
         size = self.batch_size
         grown = [
             dim
             for dim, extent in enumerate(result.shape)
-            if self.told_apart and extent and extent % size == 0
+            if self.unique_size and extent and extent % size == 0
         ]
         if state.kind == "unknown":
             origin = state.origin or self._node
             return replace(state, origin=origin, dim=grown[0] if len(grown) == 1 else None)
         if state.dim is not None:
             fits = state.dim < result.dim() and result.size(state.dim) == state.factor * size
-            if fits and (not self.told_apart or grown == [state.dim]):
+            if fits and (not self.unique_size or grown == [state.dim]):
                 return state
             if fits:
                 state = call.mixed("pairs samples with each other")
@@ -290,7 +290,7 @@ class BatchRun(Replay):
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    # Asked for by HigherOrderOperator.dispatch.
+    # Read by HigherOrderOperator.dispatch.
     supports_higher_order_operators = True
 
     def __init__(self, run: BatchRun) -> None:

@@ -1,8 +1,7 @@
-"""A captured graph at another batch size: its sizes, its times, and a module that runs."""
+"""A captured graph at another batch size: its sizes, its times, and an executable module."""
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 from typing import Any, Final
 
@@ -12,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from fx_bridge.batch.inputs import BatchInputs, batch_inputs, fake_like, resized_inputs
 from fx_bridge.batch.rewrite import rewritten
-from fx_bridge.batch.trace import NotAlikeError, TracePair
+from fx_bridge.batch.trace import TraceMismatchError, TracePair
 from fx_bridge.batch.values import with_values
 from fx_bridge.capture.graph import COMPUTE_OPS, CapturedGraph, capture
 from fx_bridge.capture.model.messages import quiet
@@ -27,12 +26,12 @@ _CHECKS: Final = ("_assert_scalar", "sym_constrain_range", "sym_constrain_range_
 
 
 def rescale(captured: CapturedGraph, batch_size: int) -> CapturedGraph:
-    """Return a captured graph as it is at another batch size, without capturing it there.
+    """Return a captured graph at another batch size, without capturing it there.
 
     Parameters
     ----------
     captured : CapturedGraph
-        The batch is dimension 0 of the inputs, of those that are as long there as most are.
+        The batch is dimension 0 of the inputs with the most common length there.
     batch_size : int
         Samples that the returned graph takes.
 
@@ -45,16 +44,15 @@ def rescale(captured: CapturedGraph, batch_size: int) -> CapturedGraph:
     Raises
     ------
     PartitionError
-        If the model takes no such batch: in one line, which operator stops it.
+        If the model takes no such batch: in one line, with the operator that fails.
 
     Notes
     -----
-    Symbolic sizes are replaced by numbers. Where there are none, the model is captured once
-    more, at twice the batch size, when it is first asked for; numbers that differ are taken for
-    linear in the batch size, and the result is run on fake tensors to see that it is so. A batch
-    of one can take another path through a model: from one, and to one, that batch is compared
-    too. A graph that came without its model is followed by rules; see
-    :func:`fx_bridge.batch.table.batch_dimensions`.
+    Symbolic sizes are replaced by numbers. Without any, the model is captured once more, at twice
+    the batch size, on the first call; numbers that differ are assumed linear in the batch size,
+    and the result is run on fake tensors to confirm it. A batch of one can take another path
+    through a model: from one, and to one, that batch is compared too. A graph without its model is
+    followed by rules; see :func:`fx_bridge.batch.table.batch_dimensions`.
 
     Examples
     --------
@@ -84,7 +82,7 @@ def rescale(captured: CapturedGraph, batch_size: int) -> CapturedGraph:
 def sized(captured: CapturedGraph, inputs: BatchInputs, batch_size: int) -> fx.GraphModule:
     """Return a graph with the nodes of `captured` and the values of another batch size.
 
-    At and from a batch of one the nodes are those of a capture at the new size.
+    To and from a batch of one the nodes are those of a capture at the new size.
     """
     if inputs.symbols:
         return _at_symbol(captured, inputs, batch_size)
@@ -119,10 +117,10 @@ def _number(leaf: Any, known: dict[Any, Any]) -> Any:
 
 
 def _folded(module: fx.GraphModule, captured: CapturedGraph) -> fx.GraphModule:
-    """Replace the numbers that `module` computes by their values, and drop what they need.
+    """Replace numbers that `module` computes by their values, and drop unused operators.
 
-    Checks of sizes go, and slices that take a whole dimension: a capture at a fixed size has
-    none, or an alias where nothing else is taken.
+    Checks of sizes go, and slices of a whole dimension: a capture at a fixed size has none, or an
+    alias if nothing else is taken.
     """
     graph = module.graph
     symbolic = {node.name: node.meta.get("val") for node in captured.graph.nodes}
@@ -142,7 +140,10 @@ def _folded(module: fx.GraphModule, captured: CapturedGraph) -> fx.GraphModule:
             continue
         for user in list(node.users):
             if user.op != "output":
-                put = functools.partial(_put, node, value)
+
+                def put(read: fx.Node, node: fx.Node = node, value: Any = value) -> Any:
+                    return value if read is node else read
+
                 user.args = fx.node.map_arg(user.args, put)
                 user.kwargs = fx.node.map_arg(user.kwargs, put)
     for node in reversed(list(graph.nodes)):
@@ -161,16 +162,12 @@ def _takes_all(node: fx.Node, symbolic: Any) -> bool:
 
 
 def _part_of_index(node: fx.Node) -> bool:
-    """Return whether the next step of one expression ``x[:, ...]`` works on this one's result."""
+    """Return True if the next step of one expression ``x[:, ...]`` reads this one's result."""
     user = next(iter(node.users), None)
     name = operation_name(user) if user is not None else ""
     steps = ("slice", "select", "unsqueeze", "index", "alias")
     same = user is not None and user.meta.get("stack_trace") == node.meta.get("stack_trace")
     return len(node.users) == 1 and name in steps and same
-
-
-def _put(node: fx.Node, value: Any, read: fx.Node) -> Any:
-    return value if read is node else read
 
 
 # -- two traces ----------------------------------------------------------------------------
@@ -211,11 +208,11 @@ def _from_traces(captured: CapturedGraph, inputs: BatchInputs, batch_size: int) 
     try:
         _trace(captured, inputs, other)
     except PartitionError:
-        # Perhaps it takes other sizes than that.
+        # The model may still accept `batch_size`.
         return copied(_trace(captured, inputs, batch_size).module)
     try:
         return _pair(captured, inputs, size, other).at(batch_size)
-    except NotAlikeError as difference:
+    except TraceMismatchError as difference:
         if size != 1:
             raise PartitionError(
                 f"the graph of a batch of {other} is another than that of {size}: {difference}; "
@@ -223,7 +220,7 @@ def _from_traces(captured: CapturedGraph, inputs: BatchInputs, batch_size: int) 
             ) from None
     try:
         return _pair(captured, inputs, other, 2 * other).at(batch_size)
-    except NotAlikeError as difference:
+    except TraceMismatchError as difference:
         raise PartitionError(
             f"the graph of a batch of {2 * other} is another than that of {other}: {difference}; "
             "capture the model at each batch size"

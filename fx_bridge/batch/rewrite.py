@@ -1,4 +1,4 @@
-"""A graph without its model at another batch size: sizes rewritten where the samples are."""
+"""A graph without its model at another batch size: batch sizes in its arguments are rewritten."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _REMEDY: Final = "give the model itself, or capture it with dynamic_batch=True"
 def rewritten(captured: CapturedGraph, inputs: BatchInputs, batch_size: int) -> fx.GraphModule:
     """Return a copy of a graph that takes batches of another size.
 
-    Rules say in which dimension of its result each operator has the batch; the number that its
-    arguments give for that dimension is replaced. What is made from sizes alone holds the batch
-    where its dimension 0 is as long, for batches of more than one.
+    Rules give the batch dimension of each operator's result; the number in its arguments for that
+    dimension is replaced. Values made from sizes alone hold the batch if their dimension 0 is as
+    long, for batches of more than one.
 
     Raises
     ------
@@ -41,7 +41,7 @@ def rewritten(captured: CapturedGraph, inputs: BatchInputs, batch_size: int) -> 
                 f"the graph returns the number {leaf}, which may be the batch's or the model's "
                 f"own; {_REMEDY}"
             )
-    run = BatchRun(captured.module, inputs.size, inputs.dims, told_apart=False)
+    run = BatchRun(captured.module, inputs.size, inputs.dims, unique_size=False)
     run.follow()
     values = {node.name: value for node, value in run.values.items()}
     module = copied(captured.module)
@@ -90,7 +90,7 @@ def _rewrite(
             node.args = _replaced(node.args, [3], new)
     else:
         if name in _REPEATS:
-            # It counts copies: the samples are its copies when what it copies holds none.
+            # Its argument counts copies: these are the samples if the source holds none.
             own = node.all_input_nodes[0].name
             if run.states[own].kind != "replicated":
                 return
@@ -122,7 +122,7 @@ def _sizes(args: tuple[Any, ...], dim: int, rank: int, old: int, new: int) -> tu
 
 
 def _check(module: fx.GraphModule, values: Mapping[str, Any], run: BatchRun, size: int) -> None:
-    """Raise PartitionError unless every value has the sizes that the rules say."""
+    """Raise PartitionError unless every value has the sizes of the rules."""
     for node in module.graph.nodes:
         if node.op not in COMPUTE_OPS:
             continue

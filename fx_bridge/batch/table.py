@@ -1,10 +1,9 @@
-"""Which dimension of every value is the batch, what is the same for all samples, what mixes them.
+"""The batch dimension of every value, values equal for all samples, and operators that mix them.
 
-Found by running the graph on fake tensors at a batch size that divides no other size in it:
-rules follow the samples through every operator (:mod:`fx_bridge.batch.propagation`), and the
-sizes that come out must be those that the rules expect. The graph at that size comes from
-:func:`fx_bridge.batch.resize.rescale`: from symbolic sizes, or from a second trace of the
-model.
+The graph is run on fake tensors at a batch size that divides no other size in it: rules follow the
+samples through every operator (:mod:`fx_bridge.batch.propagation`), and the resulting sizes must be
+those that the rules expect. :func:`fx_bridge.batch.resize.rescale` makes the graph at that size:
+from symbolic sizes, or from a second trace of the model.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+import sympy  # type: ignore[import-untyped]
 import torch
 from torch import fx
 from torch.utils import _pytree as pytree
@@ -34,21 +34,21 @@ __all__ = ["BatchDim", "BatchTable", "batch_dimensions", "check_microbatchable"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchTable:
-    """What every value of a graph has to do with the batch.
+    """The relation of every value of a graph to the batch.
 
     Attributes
     ----------
     values : mapping of str to BatchDim, or a structure of these
-        By node name: of a tensor one, of a tuple one for each element. Of what the graph returns
-        when it returns it, of all else when it is made: in-place operators come later.
+        By node name: one for a tensor, one for each element of a tuple. Results of the graph are
+        described at its end, other values when computed, before later writes in place.
     writes : mapping of str to BatchDim
-        For each operator that writes to a parameter or buffer, the state of what it wrote to.
+        For each operator that writes to a parameter or buffer, the state of the written tensor.
     batch_size : int
         Of the graph.
     inputs : mapping of str to tuple of int or None
         For each placeholder the dimension of the batch in each of its leaves.
     checked : bool
-        Whether the rules were compared with the sizes at another batch size.
+        True if the rules were compared with the sizes at another batch size.
     note : str
         Why they were not.
     """
@@ -77,13 +77,13 @@ def batch_dimensions(captured: CapturedGraph, *, batch_size: int | None = None) 
     Parameters
     ----------
     batch_size : int, optional
-        Inputs with this number of rows in dimension 0 hold the batch there; the most common
-        number of rows when left out.
+        Inputs with this number of rows in dimension 0 hold the batch there; by default the most
+        common number of rows.
 
     Returns
     -------
     BatchTable
-        A placeholder, ``get_attr`` or operator that is not certain is ``"unknown"``, and says why.
+        An uncertain placeholder, ``get_attr`` or operator is ``"unknown"``, with a reason.
 
     Raises
     ------
@@ -99,7 +99,7 @@ def batch_dimensions(captured: CapturedGraph, *, batch_size: int | None = None) 
     """
     inputs = batch_inputs(captured, batch_size)
     note = ""
-    for size in _telling_sizes(captured, inputs):
+    for size in _unique_sizes(captured, inputs):
         try:
             with quiet():
                 module = sized(captured, inputs, size)
@@ -110,11 +110,11 @@ def batch_dimensions(captured: CapturedGraph, *, batch_size: int | None = None) 
         if names != [node.name for node in captured.graph.nodes]:
             note = "a batch of one takes another path through the model than larger ones"
             break
-        run = BatchRun(module, size, inputs.dims, told_apart=True)
+        run = BatchRun(module, size, inputs.dims, unique_size=True)
         with quiet():
             run.follow()
         return _table(captured, inputs, run, "")
-    run = BatchRun(captured.module, inputs.size, inputs.dims, told_apart=False)
+    run = BatchRun(captured.module, inputs.size, inputs.dims, unique_size=False)
     with quiet():
         run.follow()
     return _table(captured, inputs, run, note)
@@ -127,48 +127,41 @@ def _table(captured: CapturedGraph, inputs: BatchInputs, run: BatchRun, note: st
         MappingProxyType(dict(run.writes)),
         inputs.size,
         inputs.dims,
-        run.told_apart,
+        run.unique_size,
         note,
     )
 
 
-def _telling_sizes(captured: CapturedGraph, inputs: BatchInputs) -> list[int]:
-    """Return batch sizes that divide nothing else: a prime, and that times the graph's own."""
+def _unique_sizes(captured: CapturedGraph, inputs: BatchInputs) -> list[int]:
+    """Return batch sizes that divide no other size: a prime, and that times the graph's own."""
     others = {1}
     for node in captured.graph.nodes:
         for leaf in pytree.tree_leaves(node.meta.get("val")):
             if isinstance(leaf, torch.Tensor):
                 others.update(int(hint(size)) for size in leaf.shape)
-    prime = next(p for p in _primes(97) if not any(size % p == 0 for size in others if size))
+    prime = 97
+    while any(size % prime == 0 for size in others if size):
+        prime = int(sympy.nextprime(prime))
     return [prime] if inputs.size == 1 else [prime, prime * inputs.size]
 
 
-def _primes(start: int) -> Iterator[int]:
-    number = start
-    while True:
-        if all(number % divisor for divisor in range(2, int(number**0.5) + 1)):
-            yield number
-        number += 1
-
-
 def check_microbatchable(captured: CapturedGraph, table: BatchTable | None = None) -> BatchTable:
-    """Raise unless running parts of the batch by themselves gives the same outputs.
+    """Raise PartitionError unless parts of the batch, run by themselves, give the same outputs.
 
     Parameters
     ----------
     table : BatchTable, optional
-        Of the same graph, when it is there already.
+        Of the same graph, if known.
 
     Returns
     -------
     BatchTable
-        What was found of every value, for :func:`~fx_bridge.batch.microbatches.chunk_specs`.
+        For :func:`~fx_bridge.batch.microbatches.chunk_specs`.
 
     Raises
     ------
     PartitionError
-        Naming the operator that mixes samples, or of which that is not known, with its module
-        and source line.
+        Naming the operator that mixes samples or may do so, with its module and source line.
 
     Examples
     --------
@@ -187,7 +180,8 @@ def check_microbatchable(captured: CapturedGraph, table: BatchTable | None = Non
         raise PartitionError("table is of another graph; give batch_dimensions(captured)")
     outputs = [
         (nodes.get(state.origin or read.name, read), state)
-        for read, state in output_states(captured, table)
+        for read in pytree.tree_leaves(captured.graph.output_node().args[0])
+        for state in pytree.tree_leaves(table[read.name] if isinstance(read, fx.Node) else ())
         if state.kind not in ("batch", "replicated", "partial")
     ]
     for node, state in outputs:
@@ -215,12 +209,3 @@ def check_microbatchable(captured: CapturedGraph, table: BatchTable | None = Non
 
 
 _REMEDY = "run the whole batch at once, or change that operator to work on each sample alone"
-
-
-def output_states(captured: CapturedGraph, table: BatchTable) -> list[tuple[fx.Node, BatchDim]]:
-    """Return the nodes that are output, in order, with the state of each of their leaves."""
-    found: list[tuple[fx.Node, BatchDim]] = []
-    for read in pytree.tree_leaves(captured.graph.output_node().args[0]):
-        if isinstance(read, fx.Node):
-            found.extend((read, state) for state in pytree.tree_leaves(table[read.name]))
-    return found

@@ -1,4 +1,4 @@
-"""One model traced at two batch sizes: which numbers in its graph depend on the batch, and how."""
+"""One model traced at two batch sizes, and the numbers of its graph that depend on the batch."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from fx_bridge.batch.inputs import fake_like
+from fx_bridge.batch.values import SizedReplay, with_values
 from fx_bridge.capture.graph import COMPUTE_OPS, CapturedGraph
+from fx_bridge.capture.model.attributes import attribute_at
 from fx_bridge.capture.tracers.values import copied
-from fx_bridge.storages.replay import Replay, hint
+from fx_bridge.storages.replay import hint
 from solver import PartitionError
 
 
-class NotAlikeError(Exception):
-    """Two traces are not of one form; the message says where they part."""
+class TraceMismatchError(Exception):
+    """Two traces have different nodes; the message names the first difference."""
 
 
 @dataclass(frozen=True)
@@ -43,22 +45,22 @@ class TracePair:
         for first, second in zip(ones, twos, strict=False):
             same = (first.op, first.name) == (second.op, second.name)
             if not same or (first.op != "call_function" and first.target != second.target):
-                raise NotAlikeError(f"{first.name!r} is {second.name!r} there")
+                raise TraceMismatchError(f"{first.name!r} is {second.name!r} there")
             if first.op == "call_function" and str(first.target) != str(second.target):
-                raise NotAlikeError(f"{first.name!r} calls {second.target} there")
+                raise TraceMismatchError(f"{first.name!r} calls {second.target} there")
         if len(ones) != len(twos):
-            raise NotAlikeError(f"it has {len(twos)} nodes there, not {len(ones)}")
+            raise TraceMismatchError(f"it has {len(twos)} nodes there, not {len(ones)}")
 
     def at(self, batch_size: int) -> fx.GraphModule:
         """Return the graph at another batch size, with values.
 
-        Every number in it is taken for linear in the batch size; the graph is run on fake
-        tensors, and the sizes that come out must be linear too.
+        Every number in it is assumed linear in the batch size; the graph is run on fake tensors,
+        and the resulting sizes must be linear too.
 
         Raises
         ------
         PartitionError
-            If they are not, or an operator does not run at that size.
+            If they are not, or an operator fails at that size.
         """
         module = copied(self.one.module)
         scale = _Linear(self.sizes, batch_size)
@@ -78,26 +80,15 @@ class TracePair:
                 node.meta["val"] = scale.value(*pairs[node.name])
         module.recompile()
         replay = _PairReplay(module, pairs, scale)
-        replay.replay()
-        # Finding out what does not run at the first size either takes a run of its own.
-        known = self.one.storage_table.made_up if replay.made_up else ()
-        unexpected = set(replay.made_up).difference(known)
-        if unexpected:
-            name = min(unexpected, key=replay.made_up.index)
-            raise PartitionError(
-                f"the model takes no batch of {batch_size}: node {name!r} does not run "
-                f"({replay.failures[name]})"
-            )
+        with_values(module, self.one, batch_size, replay)
         for node, value in replay.values.items():
             scale.node = node.name
             scale.check(value, *pairs[node.name])
-            if node.op != "get_attr" and not isinstance(value, torch.nn.Module):
-                node.meta["val"] = value
         return module
 
     def _check_constant(self, node: fx.Node, other: fx.Node) -> None:
         ones, twos = (
-            _attribute(c.module, str(n.target)) for c, n in ((self.one, node), (self.two, other))
+            attribute_at(c.module, str(n.target)) for c, n in ((self.one, node), (self.two, other))
         )
         if ones is twos or not isinstance(ones, torch.Tensor) or not isinstance(twos, torch.Tensor):
             return
@@ -109,14 +100,14 @@ class TracePair:
             )
 
 
-class _PairReplay(Replay):
+class _PairReplay(SizedReplay):
     def __init__(self, module: fx.GraphModule, pairs: Mapping[str, Any], scale: _Linear) -> None:
         super().__init__(module)
         self.pairs = pairs
         self.scale = scale
-        self.failures: dict[str, str] = {}
 
     def substitute(self, node: fx.Node) -> Any:
+        self.record(node)
         return pytree.tree_map(self._concrete, self.scale.value(*self.pairs[node.name]))
 
 
@@ -143,14 +134,13 @@ class _Linear:
         return int(found)
 
     def __call__(self, one: Any, two: Any) -> Any:
-        """Return arguments of a node of the first graph at the batch size."""
+        """Return the arguments of a node of the first graph at the batch size."""
         if isinstance(one, fx.Node):
             return one
         if isinstance(one, int) and not isinstance(one, bool) and isinstance(two, int):
             return self.number(one, two)
         if isinstance(one, str) and isinstance(two, str):
-            # The message of an assertion.
-            return one
+            return one  # the message of an assertion
         if isinstance(one, slice) and isinstance(two, slice):
             return slice(
                 *(
@@ -171,7 +161,7 @@ class _Linear:
         return one
 
     def value(self, one: Any, two: Any) -> Any:
-        """Return a value of the sizes that a node's has at the batch size."""
+        """Return a node's value with the sizes of the batch size."""
         leaves, structure = pytree.tree_flatten(one)
         others = pytree.tree_leaves(two)
         if len(leaves) != len(others):
@@ -191,7 +181,7 @@ class _Linear:
         return [self.number(hint(a), hint(b)) for a, b in zip(one.shape, two.shape, strict=True)]
 
     def check(self, value: Any, one: Any, two: Any) -> None:
-        """Raise PartitionError unless `value` has the sizes that two others lead to expect."""
+        """Raise PartitionError unless `value` has the sizes expected from two others."""
         leaves = [pytree.tree_leaves(tree) for tree in (value, one, two)]
         if len({len(found) for found in leaves}) != 1:
             return
@@ -205,10 +195,3 @@ class _Linear:
                         f"and {list(second.shape)} in one of {self.sizes[1]} lead to expect "
                         f"{sizes}; capture the model at this size"
                     )
-
-
-def _attribute(module: torch.nn.Module, path: str) -> Any:
-    value: Any = module
-    for part in path.split("."):
-        value = getattr(value, part)
-    return value

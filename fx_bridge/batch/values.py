@@ -1,4 +1,4 @@
-"""The values of a graph at another batch size, and which operator does not take it."""
+"""Values of a graph at another batch size, and the operator that rejects it."""
 
 from __future__ import annotations
 
@@ -13,22 +13,37 @@ from fx_bridge.storages.replay import Replay
 from solver import PartitionError
 
 
-def with_values(module: fx.GraphModule, captured: CapturedGraph, batch_size: int) -> fx.GraphModule:
-    """Write the values of all nodes of `module` from those of its placeholders.
+def with_values(
+    module: fx.GraphModule,
+    captured: CapturedGraph,
+    batch_size: int,
+    replay: SizedReplay | None = None,
+) -> fx.GraphModule:
+    """Write the values of all nodes of `module`, computed from those of its placeholders.
+
+    Parameters
+    ----------
+    replay : SizedReplay, optional
+        A replay of `module` that has not run.
 
     Raises
     ------
     PartitionError
-        If a node does not run that runs in `captured`.
+        If a node fails that runs in `captured`.
     """
-    replay = SizedReplay(module)
+    replay = SizedReplay(module) if replay is None else replay
     replay.replay()
-    # Finding out what does not run in `captured` either takes a run of its own.
+    # The nodes that fail in `captured` too take a run of their own.
     known = captured.storage_table.made_up if replay.made_up else ()
     unexpected = set(replay.made_up).difference(known)
     if unexpected:
         name = min(unexpected, key=replay.made_up.index)
-        raise refusal(captured, name, batch_size, replay.failures.get(name))
+        node = next(node for node in captured.graph.nodes if node.name == name)
+        error = replay.failures.get(name)
+        why = f" ({type(error).__name__}: {first_line(error)})" if error is not None else ""
+        raise PartitionError(
+            f"the model takes no batch of {batch_size}: {place(node)} does not run{why}"
+        )
     for node, value in replay.values.items():
         if node.op != "get_attr" and not isinstance(value, nn.Module):
             node.meta["val"] = value
@@ -36,33 +51,26 @@ def with_values(module: fx.GraphModule, captured: CapturedGraph, batch_size: int
 
 
 class SizedReplay(Replay):
-    """A replay that remembers why nodes do not run."""
+    """A replay that records the errors of nodes."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
         self.failures: dict[str, BaseException] = {}
 
-    def substitute(self, node: fx.Node) -> Any:
-        """Return a value for a node that cannot run; called while its error is handled."""
+    def record(self, node: fx.Node) -> None:
+        """Record the error of a node, which is being handled."""
         error = sys.exc_info()[1]
         if error is not None:
             self.failures[node.name] = error
+
+    def substitute(self, node: fx.Node) -> Any:
+        """Return a value for a node that fails, and record its error."""
+        self.record(node)
         return super().substitute(node)
 
 
-def refusal(
-    captured: CapturedGraph, name: str, batch_size: int, error: BaseException | None
-) -> PartitionError:
-    """Return the error for a batch size that a node does not take."""
-    node = next(node for node in captured.graph.nodes if node.name == name)
-    why = f" ({type(error).__name__}: {first_line(error)})" if error is not None else ""
-    return PartitionError(
-        f"the model takes no batch of {batch_size}: {place(node)} does not run{why}"
-    )
-
-
 def place(node: fx.Node) -> str:
-    """Return a node's name with its module and the source line that made it."""
+    """Return a node's name with its module and its source line."""
     words = [f"operator {node.name!r}"]
     stack = node.meta.get("nn_module_stack")
     path = str(list(stack.values())[-1][0]) if stack else ""

@@ -1,4 +1,4 @@
-"""Plans as other programs write them, and for them."""
+"""Plans in the formats of other programs, written and read."""
 
 import sys
 from typing import TYPE_CHECKING

@@ -1,9 +1,9 @@
-"""Where accelerate runs every operator of a model that it dispatches by a device map.
+"""Devices of the operators of a model that accelerate dispatches by a device map.
 
-Read from ``dispatch_model`` and the hooks of accelerate 1.15, and compared with what they do in
-the tests. Values move only when a module is entered: those of ``forward``'s arguments that are
-elsewhere go to the module's device, if it has one. What a module returns stays where it is. So
-operators between modules (residual sums, masks) run where what they read happens to be.
+Read from ``dispatch_model`` and the hooks of accelerate 1.15, and compared with them in the tests.
+Values move only on entry to a module: arguments of ``forward`` go to the module's device, if it
+has one. Results stay on the device that computed them. Operators between modules (residual sums,
+masks) therefore run on the device of their inputs.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from fx_bridge.presentation.modules import enclosing
 from solver.model.checks import only_given
 
 _CONVERSIONS: Final = ("to", "type_as", "float", "half", "bfloat16", "contiguous")
-"""Functions and methods that return a tensor itself where it is already as it should be."""
+"""Functions and methods that may return their input itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class MixedOperator:
-    """An operator that would read values on several devices, at which accelerate's run ends.
+    """An operator that would read values on several devices, at which accelerate fails.
 
     Attributes
     ----------
     operator : str
         Name of its node.
     module : str
-        The innermost module that it runs in; empty for the model itself.
+        The innermost module around it; empty for the model itself.
     reads : tuple of (str, str)
-        One value for each device, by the node's name, with the device.
+        One value for each device: name of the node, device.
     """
 
     operator: str
@@ -46,14 +46,14 @@ class MixedOperator:
 
 @dataclass(frozen=True, slots=True)
 class DeviceMapRun:
-    """What a device map makes of a model.
+    """The execution of a model under a device map.
 
     Attributes
     ----------
     assignment : mapping of str to str
-        The device of every operator; one of `mixed` is on that of its first value.
+        The device of every operator. An operator of `mixed` is on the device of its first value.
     mixed : tuple of MixedOperator
-        Empty where accelerate can run the model.
+        Empty if accelerate can run the model.
     """
 
     assignment: Mapping[str, str]
@@ -64,21 +64,20 @@ class DeviceMapRun:
 def run_by_device_map(
     captured: CapturedGraph, device_of: Mapping[str, str], main: str
 ) -> DeviceMapRun:
-    """Return where the operators of a model run that is dispatched by a device map.
+    """Return the devices on which the operators of a dispatched model run.
 
     Parameters
     ----------
     device_of : mapping of str to str
-        Paths of modules, parameters and buffers to names of devices; of those that enclose a
-        path, the longest counts.
+        Paths of modules, parameters and buffers to names of devices. The longest path that
+        encloses a name counts.
     main : str
-        The device that the model's inputs are taken to.
+        The device of the model's inputs.
 
     Notes
     -----
-    An operator that reads nothing, such as ``arange``, is taken to run on the device of the module
-    that it is in, or else of the model's inputs: that is where models make such values, by
-    ``device=inputs.device``.
+    An operator without inputs, such as ``arange``, is assumed to run on the device of its module,
+    or else of the model's inputs: models make such values by ``device=inputs.device``.
     """
     run = _Run(captured, device_of, main)
     for node in captured.operators:
@@ -87,7 +86,7 @@ def run_by_device_map(
 
 
 def tensor_names(captured: CapturedGraph) -> list[str]:
-    """Return the names of the parameters and buffers of the model, under all of their names."""
+    """Return the names of the model's parameters and buffers, all names of a shared one."""
     model = captured.module if captured.source is None else captured.source
     parameters = (name for name, _ in model.named_parameters(remove_duplicate=False))
     buffers = (name for name, _ in model.named_buffers(remove_duplicate=False))
@@ -126,9 +125,9 @@ class _Run:
         self.devices[node.name] = here or self._entered(own) or self.main
 
     def _source(self, read: fx.Node, own: tuple[ModuleCall, ...]) -> fx.Node:
-        """Return the value that is really read where a graph shows a conversion of it.
+        """Return the value that is really read where the graph shows a conversion of it.
 
-        What a module did not have to convert is read outside of it as what went in.
+        A conversion in a module that changes nothing returns its input, which is read outside.
         """
         made_in = self.calls.get(read.name, ())
         while _is_same_tensor(read) and made_in and made_in[-1] not in own:
@@ -151,13 +150,13 @@ class _Run:
 
     def _device_of_tensor(self, name: str) -> str | None:
         if name not in self.tensors:
-            return None  # a constant, which the model makes where it needs it
+            return None  # a constant, made on the device that needs it
         if "." not in name:
             return self.main
         return self._longest(name)
 
     def _entered(self, calls: tuple[ModuleCall, ...]) -> str | None:
-        """Return where the arguments of the innermost of `calls` go that takes them anywhere."""
+        """Return the device to which the innermost of `calls` with a device moves its arguments."""
         for call in reversed(calls):
             device = self._longest(call.path)
             if device is not None and (call.path in self.device_of or call.path in self.with_state):
@@ -172,7 +171,7 @@ class _Run:
 
 
 def _is_same_tensor(node: fx.Node) -> bool:
-    """Return whether a conversion returns its input itself, so that graphs take the two for one."""
+    """Return True if a conversion returns its input itself."""
     name = str(node.target).removeprefix("aten.").partition(".")[0]
     if name not in _CONVERSIONS or not node.all_input_nodes:
         return False
@@ -186,7 +185,7 @@ def _is_same_tensor(node: fx.Node) -> bool:
 
 
 def _is_host_number(read: fx.Node, device: str) -> bool:
-    """Return whether a value goes along with tensors on any device."""
+    """Return True if a value is a scalar on the host, which kernels of any device accept."""
     value = read.meta.get("val")
     return (
         device.partition(":")[0] == "cpu" and isinstance(value, torch.Tensor) and value.dim() == 0

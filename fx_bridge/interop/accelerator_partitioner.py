@@ -1,14 +1,13 @@
-"""What torch's own ``torch.fx.experimental.accelerator_partitioner`` makes of a captured graph.
+"""Partitions by torch's own ``torch.fx.experimental.accelerator_partitioner``.
 
-It runs as it is shipped, on a copy of the graph. It reads the size of every value from
-``meta["tensor_meta"]``, which ``ShapeProp`` leaves by running the model; here shapes and dtypes
-are those that the capture knows, so that models on the meta device can be partitioned too. What
-``ShapeProp`` leaves without a size, at which torch stops, has one here: tuples that of all their
-tensors, and assertions and numbers none.
+It runs unchanged, on a copy of the graph. It reads sizes from ``meta["tensor_meta"]``, which
+``ShapeProp`` sets by running the model. Here shapes and dtypes come from the capture, so that
+models on the meta device can be partitioned too. Values to which ``ShapeProp`` gives no size, at
+which torch stops, have one here: tuples the sum of their tensors, assertions and numbers zero.
 
-Only its mode by sizes is here. Those by times take time that is exponential in the number of
+Only the mode by sizes is offered. The modes by times take time exponential in the number of
 operators, ``sparse_nn`` needs calls of embedding modules, which no exported graph has, and
-``aot_based`` carries out a partition that it is given.
+``aot_based`` executes a given partition.
 """
 
 from __future__ import annotations
@@ -37,10 +36,9 @@ class TorchPartition:
     Attributes
     ----------
     partition_of : mapping of str to int
-        The number of every operator's partition, in execution order.
+        The partition of every operator, in execution order.
     devices_of : mapping of int to tuple of int
-        The numbers of the devices of every partition: none where torch found none, several
-        where each of them is to run a copy.
+        The devices of every partition: none if torch found none, several if each runs a copy.
     """
 
     partition_of: Mapping[str, int]
@@ -49,19 +47,19 @@ class TorchPartition:
 
 
 def torch_partition(captured: CapturedGraph, device_bytes: Sequence[int]) -> TorchPartition:
-    """Run torch's partitioner, which also splits the module, and return what it reports.
+    """Run torch's partitioner, which also splits the module, and return its report.
 
     Parameters
     ----------
     captured : CapturedGraph
-        It is not changed.
+        Not changed.
     device_bytes : sequence of int
         Memory of each device.
 
     Raises
     ------
     Exception
-        Whatever torch raises, as it is.
+        Any exception of torch, unchanged.
 
     Examples
     --------
@@ -94,7 +92,7 @@ def torch_partition(captured: CapturedGraph, device_bytes: Sequence[int]) -> Tor
 
 
 def _sized_copy(captured: CapturedGraph) -> tuple[fx.GraphModule, dict[str, fx.Node]]:
-    """Return a copy whose values have ``meta["tensor_meta"]``, and its operators by their names."""
+    """Return a copy whose values have ``meta["tensor_meta"]``, and its operators by name."""
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     attributes: dict[str, Any] = {}
@@ -113,16 +111,16 @@ def _sized_copy(captured: CapturedGraph) -> tuple[fx.GraphModule, dict[str, fx.N
 
 
 def _renamed(name: str) -> str:
-    """Return another name for what is called as torch's partitions are.
+    """Return a name that torch does not take for one of its partitions.
 
-    It reads the numbers of partitions from the names of submod_0, submod_1 and so on. Exporters
-    call what runs without gradients the same.
+    It reads numbers of partitions from the names submod_0, submod_1 and so on. Exporters give
+    these names to regions without gradients.
     """
     return f"region_{name}" if name.startswith("submod_") else name
 
 
 def _metadata(value: Any) -> TensorMetadata:
-    """Return what ``ShapeProp`` would note of a value, as far as sizes go."""
+    """Return the metadata of ``ShapeProp`` for a value, as far as sizes go."""
     shape, dtype = [_size_bytes(value)], torch.uint8
     if isinstance(value, torch.Tensor):
         shape, dtype = [hint(size) for size in value.shape], value.dtype

@@ -1,9 +1,9 @@
-"""What runs again in the words of torch's ``checkpoint_wrapper``: modules, each as a whole.
+"""Recomputation by torch's ``checkpoint_wrapper``: whole modules.
 
-A checkpointed module (``torch.utils.checkpoint``, without reentrance) keeps its inputs and runs
-again in the backward pass, up to the last operator of which something is saved in it. In a plan
-these are the operators of one call of the module that its backward pass needs, but for those that
-operators outside read too. ``recompute="layers"`` lets whole layers run again in the same sense.
+A checkpointed module (``torch.utils.checkpoint`` without reentrance) keeps its inputs and runs
+again in the backward pass, up to the last operator with a saved tensor. In a plan, these are the
+operators of one call of the module that its backward pass needs, except those that operators
+outside read too. ``recompute="layers"`` recomputes whole layers in the same sense.
 """
 
 from __future__ import annotations
@@ -22,29 +22,28 @@ from solver.model.recomputation import Recomputation
 def checkpointed_modules(
     captured: CapturedGraph, plan: PartitionPlan, *, problem: PartitionProblem | None = None
 ) -> list[str]:
-    """Return what runs again under a plan as modules for torch's ``checkpoint_wrapper``.
+    """Return the modules that torch's ``checkpoint_wrapper`` must wrap for a plan's recomputation.
 
     Parameters
     ----------
     problem : PartitionProblem, optional
-        Which the plan is a plan of. Needed only if something runs again.
+        The problem of the plan. Needed only if the plan recomputes operators.
 
     Returns
     -------
     list of str
-        The fewest modules that run again as a whole, none inside another, in the order in which
-        they run.
+        The fewest modules recomputed as a whole, none inside another, in execution order.
 
     Raises
     ------
     PartitionError
-        In one line: which operator runs again without the rest of its module, or what a module
-        would do again that the plan does once.
+        In one line: an operator is recomputed without the rest of its module, or a module would
+        repeat an operator that the plan runs once.
 
     Notes
     -----
-    torch runs a module again in order up to the last operator of which something is saved in it,
-    and so also what nothing needs before that; a plan counts only what is needed.
+    torch runs a module again in order, up to the last operator with a saved tensor, and so also
+    operators before it that nothing needs. A plan counts only needed operators.
 
     Examples
     --------
@@ -85,16 +84,16 @@ def plan_with_checkpoints(
     *,
     problem: PartitionProblem | None = None,
 ) -> PartitionPlan:
-    """Return a plan with what runs again where torch's ``checkpoint_wrapper`` wraps modules.
+    """Return a plan with the recomputation of modules wrapped by torch's ``checkpoint_wrapper``.
 
     Parameters
     ----------
     plan : PartitionPlan
-        Where operators are; what runs again under it is replaced.
+        Its recomputation is replaced.
     modules : collection of str
-        Paths of modules; what is inside another one runs again with that.
+        Paths of modules. One inside another runs again with that.
     problem : PartitionProblem, optional
-        Which the plan is a plan of, with ``recompute="auto"``. Needed only if there are modules.
+        The problem of the plan, with ``recompute="auto"``. Needed only if there are modules.
 
     Raises
     ------
@@ -144,12 +143,12 @@ def _check_stages(path: str, example_of: Mapping[str, str]) -> None:
 
 
 class WholeModules:
-    """What runs again where groups of operators do as a whole, such as the calls of modules.
+    """Recomputation of groups of operators as a whole, such as the calls of modules.
 
     Attributes
     ----------
     calls : dict of str to tuple of ModuleCall
-        In which calls of modules every operator runs, outermost first.
+        The calls of modules around every operator, outermost first.
     """
 
     def __init__(
@@ -162,12 +161,12 @@ class WholeModules:
     # -- from groups to operators ----------------------------------------------------------
 
     def again(self, group_of: Mapping[str, Hashable]) -> frozenset[str]:
-        """Return the operators of groups that run again if each group does as a whole.
+        """Return the operators that run again if each group does as a whole.
 
         Parameters
         ----------
         group_of : mapping of str to hashable
-            The group of every operator that is in one; each on one stage and in one region.
+            The group of every grouped operator. Each group is on one stage and in one region.
         """
         operators, index_of = self._problem.operators, self._problem.index_of
         groups = {index_of[name]: group for name, group in group_of.items()}
@@ -186,7 +185,7 @@ class WholeModules:
         return frozenset(operators[index].name for index in found)
 
     def _is_inner(self, index: int, groups: Mapping[int, Hashable]) -> bool:
-        """Return whether only its group uses what an operator makes, which may run again."""
+        """Return True if an operator may run again and only its group uses its result."""
         operators, family = self._problem.operators, self._graph.family(index)
         users = {*family, *self._graph.savers(index), *self._graph.readers(index)}
         return (
@@ -200,18 +199,18 @@ class WholeModules:
         )
 
     def _writers(self, index: int) -> list[int]:
-        """Return what writes into the storage of an operator."""
+        """Return the operators that write into the storage of an operator."""
         family = self._graph.family(index)
         return [other for other in family if self._problem.operators[other].in_place]
 
     def _reads_changed(self, index: int) -> bool:
-        """Return whether it reads what is written later, and then is something else."""
+        """Return True if an operator reads a tensor that is later modified in place."""
         return any(
             writer > index for root in self._roots_read(index) for writer in self._writers(root)
         )
 
     def _roots_read(self, index: int) -> set[int]:
-        """Return whose storages an operator and what writes into its storage read."""
+        """Return the owners of the storages that an operator and writers of its storage read."""
         problem = self._problem
         roots = (
             problem.root_of[read]
@@ -243,7 +242,7 @@ class WholeModules:
         return found
 
     def is_whole(self, group_of: Mapping[str, Hashable]) -> bool:
-        """Return whether groups run again as a whole, each on one stage and in one region."""
+        """Return True if groups run again as a whole, each on one stage and in one region."""
         recomputed = self._plan.recomputed.intersection(group_of)
         return self.divided(group_of) is None and self.again(group_of) == recomputed
 
@@ -258,7 +257,7 @@ class WholeModules:
         return None
 
     def check_effects(self, path: str, names: Iterable[str]) -> None:
-        """Raise if a module would do something again that the plan does once."""
+        """Raise PartitionError if a module would repeat an operator that the plan runs once."""
         for name, what in self.effects(names):
             raise PartitionError(
                 f"a checkpoint of module {path!r} would also run {name!r} again, which {what}; "
@@ -266,7 +265,7 @@ class WholeModules:
             )
 
     def effects(self, names: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """Yield the operators that a checkpoint would run again and the plan does not, and why."""
+        """Yield operators that only a checkpoint would run again, not the plan, with the reason."""
         table = self._captured.storage_table
         for name in names:
             op = self._problem.operators[self._problem.index_of[name]]

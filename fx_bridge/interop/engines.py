@@ -1,4 +1,4 @@
-"""Plans in the words of programs that serve and train, by layers of stages, and words as plans."""
+"""Plans as the settings of serving and training engines, by layers of stages, and the reverse."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import Final
 
 from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.interop.layer_counts import (
-    Read,
-    Write,
     partition_by_variable,
     read_offset,
     read_pp_partition,
@@ -21,9 +19,9 @@ from fx_bridge.interop.layer_counts import (
 from fx_bridge.interop.llama_cpp import read_split, write_split
 from fx_bridge.interop.megatron_layout import read_layout, write_layout
 from fx_bridge.interop.module_parts import parts_of_modules
-from fx_bridge.interop.nearest import told_nearest
+from fx_bridge.interop.nearest import suggesting_nearest
 from fx_bridge.interop.stage_layers import LayeredModel, is_host
-from fx_bridge.interop.words import Words, without_host
+from fx_bridge.interop.words import Read, Words, Write, without_host
 from fx_bridge.interop.write_plans import check_not_recomputed
 from fx_bridge.options import Placement
 from fx_bridge.split.checks import check_total
@@ -41,17 +39,17 @@ class Engine:
     Attributes
     ----------
     program : str
-        As it calls itself.
+        Its own name.
     write : callable
-        Stages, with the names of a model's modules, as words.
+        Stages and the names of a model's modules to words.
     read : callable
-        Words, the names of a model's modules and of devices, as stages.
+        Words, names of a model's modules and of devices to stages.
     has_host : bool
-        Whether it has the embedding on the host.
+        True if the embedding runs on the host.
     needs_gpus : bool
-        Whether the host can be no stage.
+        True if no stage can run on the host.
     bare_ends : bool
-        Whether the embedding and the head may be on stages without a layer.
+        True if the embedding and the head may be on stages without a layer.
     """
 
     program: str
@@ -85,7 +83,7 @@ ENGINES: Final[Mapping[str, Engine]] = MappingProxyType(
         "megatron": Engine("Megatron", write_layout, read_layout, bare_ends=True),
     }
 )
-"""By the names that users write."""
+"""Engines by the names of the options."""
 
 
 def engine_words(
@@ -95,29 +93,29 @@ def engine_words(
     *,
     problem: PartitionProblem | None = None,
 ) -> Words:
-    """Return a plan in the words of an engine: arguments of a command line, or settings.
+    """Return a plan in the words of an engine: command-line arguments or settings.
 
     Parameters
     ----------
     plan : PartitionPlan
         Its stages must be runs of whole layers, all of one list, with the embedding and the head
-        where the engine has them. Nothing runs again; for Megatron
-        :func:`~fx_bridge.interop.megatron.megatron_arguments` says what does.
+        at the engine's places. No operator runs again; for the recomputation of Megatron see
+        :func:`~fx_bridge.interop.megatron.megatron_arguments`.
     engine : str
         One of ``ENGINES``.
     problem : PartitionProblem, optional
-        Which the plan is a plan of: an error then says what the nearest plan costs.
+        The problem of the plan. With it, an error gives the cost of the nearest plan.
 
     Returns
     -------
     list of str or dict of str to object
-        Arguments and environment variables, or what belongs into a file of settings.
+        Arguments and environment variables, or the contents of a file of settings.
 
     Raises
     ------
     PartitionError
-        In one line: what the engine has no words for, and the nearest plan that it has words for,
-        if there is one.
+        In one line: the part of the plan that the engine cannot express, and the nearest plan that
+        it can, if there is one.
 
     Examples
     --------
@@ -141,34 +139,34 @@ def engine_words(
             f"{found.program} runs on GPUs, and the plan has {host!r}; plan without it"
         )
     write = partial(found.write, model.names)
-    with told_nearest(model, plan, write, problem, host=_HOST if found.has_host else None):
+    with suggesting_nearest(model, plan, write, problem, host=_HOST if found.has_host else None):
         return write(model.stages_of(plan)[0])
 
 
 def plan_from_words(
     captured: CapturedGraph, devices: Sequence[Device] | str, words: str, engine: str
 ) -> PartitionPlan:
-    """Return the plan that words for an engine say.
+    """Return the plan that the words of an engine describe.
 
     Parameters
     ----------
     devices : sequence of Device, or str
-        The first stage runs on the first, and so on, where the words name no devices.
+        Stage n runs on device n if the words name no devices.
     words : str
-        What :func:`engine_words` returns, on a command line or as JSON, or the part of it that
-        says the layers, such as ``"22,10"`` or ``"Et*3|t*3L"``.
+        The result of :func:`engine_words`, on a command line or as JSON, or only its part with the
+        layers, such as ``"22,10"`` or ``"Et*3|t*3L"``.
     engine : str
         One of ``ENGINES``.
 
     Raises
     ------
     PartitionError
-        In one line: what the words say that is no plan of this model on these devices.
+        In one line: the part of the words that is no plan of this model on these devices.
 
     Notes
     -----
     Weights that the embedding and the head share are on both of their devices. Operators outside
-    of layers run where the embedding is, or the head, or the layer before them.
+    of layers run with the embedding, the head, or the layer before them.
 
     Examples
     --------
@@ -191,10 +189,10 @@ def plan_from_words(
 def placement_for(
     engine: str, captured: CapturedGraph, beside: Placement | None = None
 ) -> Placement:
-    """Return what keeps plans of a model within what the words of an engine can say.
+    """Return the constraints that restrict plans of a model to those an engine can express.
 
-    That is every layer whole, and what is before the first and after the last one together, with
-    these layers where the engine has no stage without one. On llama.cpp the embedding is pinned to
+    They keep every layer whole, as well as the modules before the first and after the last layer,
+    with these layers if the engine has no stage without one. llama.cpp pins the embedding to
     ``cpu:0``.
 
     Parameters
@@ -202,7 +200,7 @@ def placement_for(
     engine : str
         One of ``ENGINES``.
     beside : Placement, optional
-        What is asked for besides.
+        Further constraints.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""A plan in the words of every program that takes some, or why one has none."""
+"""A plan in the words of every program that takes one, or the reason it cannot be expressed."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from solver import PartitionError, PartitionPlan, PartitionProblem
 def hand_overs(
     captured: CapturedGraph, plan: PartitionPlan, problem: PartitionProblem | None = None
 ) -> list[HandOver]:
-    """Return what ``fxpartition hand-over`` would write for each program.
+    """Return the output of ``fxpartition hand-over`` for each program.
 
     Parameters
     ----------
     problem : PartitionProblem, optional
-        Which the plan is a plan of; needed if something runs again.
+        The problem of the plan. Needed only if the plan recomputes operators.
 
     Examples
     --------

@@ -1,19 +1,21 @@
 """Engines that take a number of layers for every stage: vLLM, SGLang, TensorRT-LLM, MindFormers.
 
-The embedding is on the first stage, norm and head are on the last; weights that the two share are
-on both. Written after the sources of 2025 and 2026: of vLLM ``distributed/utils.py``, of SGLang
-``distributed/utils.py``, of TensorRT-LLM ``llmapi/llm_args.py``, of MindFormers
-``models/utils.py``. None was run.
+The first stage has the embedding, the last the norm and the head; both have weights that the two
+share. Written after the sources of 2025 and 2026, not run: of vLLM ``distributed/utils.py``, of
+SGLang ``distributed/utils.py``, of TensorRT-LLM ``llmapi/llm_args.py``, of MindFormers
+``models/utils.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from fx_bridge.interop.stage_layers import LayerNames, StageLayers, check_stages
 from fx_bridge.interop.words import (
     VISIBLE,
+    Read,
     Words,
+    Write,
     check_devices,
     check_size,
     check_sum,
@@ -29,12 +31,9 @@ from fx_bridge.interop.words import (
 from solver import PartitionError
 from solver.model.text import shown
 
-Write = Callable[[LayerNames, Sequence[StageLayers]], Words]
-Read = Callable[[str, LayerNames, Sequence[str]], list[StageLayers]]
-
 
 def partition_by_variable(program: str, variable: str, size: str) -> tuple[Write, Read]:
-    """Return what writes and reads an environment variable with numbers, ``22,10``.
+    """Return functions that write and read layers as an environment variable, such as ``22,10``.
 
     Parameters
     ----------
@@ -75,7 +74,7 @@ def write_pp_partition(names: LayerNames, stages: Sequence[StageLayers]) -> Word
 
 
 def read_pp_partition(text: str, names: LayerNames, devices: Sequence[str]) -> list[StageLayers]:
-    """Return the stages that ``pp_partition`` of TensorRT-LLM says, on the devices in order."""
+    """Return the stages of ``pp_partition`` of TensorRT-LLM, on the devices in order."""
     program, size = "TensorRT-LLM", "pipeline_parallel_size"
     found = read_settings(text, program, "pp_partition", [size, VISIBLE])
     counts = _numbers(found["pp_partition"], f"{program}'s pp_partition", 1)
@@ -85,9 +84,9 @@ def read_pp_partition(text: str, names: LayerNames, devices: Sequence[str]) -> l
 
 
 def write_offset(names: LayerNames, stages: Sequence[StageLayers]) -> Words:
-    """Return stages as settings of MindFormers: how many layers each has above the quotient.
+    """Return stages as settings of MindFormers: the layers of each beyond layers // stages.
 
-    That is layers // stages, rounded down; with several stages a device one list for each round.
+    With several stages a device, `offset` is one list for each chunk.
     """
     check_stages("MindFormers", stages, has_chunks=True)
     size = len({stage.device for stage in stages})
@@ -101,7 +100,7 @@ def write_offset(names: LayerNames, stages: Sequence[StageLayers]) -> Words:
 
 
 def read_offset(text: str, names: LayerNames, devices: Sequence[str]) -> list[StageLayers]:
-    """Return the stages that ``offset`` of MindFormers says, on the devices in order."""
+    """Return the stages of ``offset`` of MindFormers, on the devices in order."""
     program, size, interleave = "MindFormers", "pipeline_stage", "pp_interleave_num"
     found = read_settings(text, program, "offset", [size, interleave, VISIBLE])
     offset, layers = found["offset"], len(names.layers)

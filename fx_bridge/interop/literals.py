@@ -1,4 +1,4 @@
-"""Lists and settings as people write them: in JSON, Python or YAML, or numbers with commas."""
+"""Lists and settings written by hand: in JSON, Python or YAML, or numbers with commas."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from solver import PartitionError
 from solver.io.json_fields import parse_json
 
 _MOST_ITEMS: Final = 100_000
-"""Of a list that is written as a product."""
+"""Length of a list that is written as a product."""
 _SETTING: Final = re.compile(r"([A-Za-z_]\w*)[ \t]*[:=](?!=)[ \t]*")
 _BARE: Final = re.compile(r"[A-Za-z_][\w.]*")
 
 
 def read_literal(text: str, what: str) -> Any:
-    """Return the lists, strings and numbers that a text says.
+    """Return the lists, strings and numbers of a text.
 
-    Tuples are lists. ``["decoder"] * 3`` and ``decoder*3`` are three of them, and strings need no
-    quotes where nothing in the text has any. Lists of YAML may have an item a line.
+    Tuples become lists. ``["decoder"] * 3`` and ``decoder*3`` repeat an item three times. Strings
+    need no quotes if the text has none at all. Lists of YAML may have one item a line.
 
     Raises
     ------
     PartitionError
-        If it is none, as from JSON; it begins with `what`.
+        If the text is no literal, as for JSON; the message begins with `what`.
 
     Examples
     --------
@@ -54,10 +54,9 @@ def read_literal(text: str, what: str) -> Any:
 
 
 def read_named(text: str, main: str, what: str) -> Any:
-    """Return settings by their names, or the value of `main` alone.
+    """Return settings by name, or `text` as the value of `main`.
 
-    Settings are an object of JSON or Python, or a name and ``:`` or ``=`` at the beginning of a
-    line for each.
+    Settings are an object of JSON or Python, or lines that begin with a name and ``:`` or ``=``.
     """
     text = text.strip()
     if text.startswith("{"):
@@ -72,7 +71,7 @@ def read_named(text: str, main: str, what: str) -> Any:
 
 
 def _settings(text: str) -> Iterator[tuple[str, str]]:
-    """Give the names and values of lines; a line without a name continues the one before it."""
+    """Yield the names and values of lines; a line without a name continues the previous one."""
     if not _SETTING.match(text):
         return
     name, lines = "", [""]
@@ -88,14 +87,14 @@ def _settings(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _in_list(text: str) -> str:
-    """Return numbers with commas between them as a list; other text as it is."""
+    """Return comma-separated numbers as a list, other text unchanged."""
     text = _unquoted(_dedented(text))
     is_list = text.startswith(("[", "(", "{", "- ")) or "," not in text
     return text if is_list else f"[{text}]"
 
 
 def _dedented(text: str) -> str:
-    """Return lines without what they are all indented by, and without blanks around them."""
+    """Return lines without their common indentation and surrounding blanks."""
     first = len(text) - len(text.lstrip())
     return textwrap.dedent(text[text.rfind("\n", 0, first) + 1 :]).strip()
 
@@ -106,7 +105,7 @@ def _unquoted(text: str) -> str:
 
 
 def _block_list(text: str, what: str) -> list[Any]:
-    """Return a list of YAML with an item a line, which may be lists of that form in turn."""
+    """Return a list of YAML with one item a line; items may be such lists in turn."""
     root: list[Any] = []
     open_lists = [(-1, root)]
     for line in filter(str.strip, text.splitlines()):
@@ -125,7 +124,7 @@ def _block_list(text: str, what: str) -> list[Any]:
 
 
 def _value(node: ast.expr) -> Any:
-    """Return what a Python expression of lists says; ValueError if it is another."""
+    """Return the value of a Python expression of lists; ValueError for any other."""
     match node:
         case ast.Constant(value=str() | int() | float() as value):
             return value

@@ -1,9 +1,8 @@
-"""The layers of devices as ``-dev``, ``-ts`` and ``-ngl`` of llama.cpp, in mode ``layer``.
+"""Layers of devices as ``-dev``, ``-ts`` and ``-ngl`` of llama.cpp, in mode ``layer``.
 
-The embedding is on the host. The output, which is norm and head, counts as a layer behind the
-last one, so that the last device has one more than layers. ``-ngl`` is how many of these, from the
-end, are not on the host. Written after ``load_tensors`` of ``llama-model.cpp`` of 2026. It was not
-run.
+The embedding is on the host. The output, norm and head, counts as a layer behind the last one, so
+that the last device has one more than its layers. ``-ngl`` is the number of these, from the end,
+that are not on the host. Written after ``load_tensors`` of ``llama-model.cpp`` of 2026, not run.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _PROGRAM: Final = "llama.cpp"
 _PREFIX: Final = "CUDA"
 _NO_DEVICE: Final = "none"
 _ALL_LAYERS: Final = ("all", "auto", "-1")
-"""With ``-fit off``; without it ``auto`` leaves the choice to the program."""
+"""All layers on devices, with ``-fit off``; without it, ``auto`` lets the program choose."""
 _KNOWN: Final = {
     **{name: name for name in ("-dev", "-sm", "-ts", "-ngl", "-fit")},
     "--device": "-dev",
@@ -48,16 +47,16 @@ WITHIN_LAYERS: Final = {
     "-ncmoe": FIRST_EXPERTS,
     "-cmoe": ALL_EXPERTS,
 }
-"""What divides layers, for :mod:`fx_bridge.interop.llama_cpp_experts`."""
+"""Options that divide layers, for :mod:`fx_bridge.interop.llama_cpp_experts`."""
 
 
 def write_split(names: LayerNames, stages: Sequence[StageLayers]) -> Words:
-    """Return stages as arguments: the host with the embedding, and then CUDA devices.
+    """Return stages as arguments: the host with the embedding, then CUDA devices.
 
     Raises
     ------
     PartitionError
-        If the embedding is elsewhere, or the host has layers that are not the first ones.
+        If the embedding is elsewhere, or the host has layers other than the first ones.
     """
     for stage in stages:
         if stage.has_embedding and not is_host(stage.device):
@@ -83,10 +82,10 @@ def write_split(names: LayerNames, stages: Sequence[StageLayers]) -> Words:
 
 
 def read_split(text: str, names: LayerNames, devices: Sequence[str]) -> list[StageLayers]:
-    """Return the stages that arguments say, or the value of ``-ts`` alone, by llama.cpp's rule.
+    """Return the stages of arguments, or of the value of ``-ts`` alone, by llama.cpp's rule.
 
-    Without ``-ngl`` no layer is on the host, and with one device ``-ts`` says nothing. Its numbers
-    are the shares of :func:`stages_by_shares`.
+    Without ``-ngl`` no layer is on the host. With one device ``-ts`` has no effect. Its numbers are
+    the shares of :func:`stages_by_shares`.
     """
     found = read_options(text)
     for name in WITHIN_LAYERS:
@@ -100,7 +99,7 @@ def read_split(text: str, names: LayerNames, devices: Sequence[str]) -> list[Sta
 
 
 def read_options(text: str) -> dict[str, str]:
-    """Return what arguments say, of stages and of parts of layers."""
+    """Return arguments about stages and about parts of layers, by name."""
     return read_arguments(
         *(text, _PROGRAM, "-ts", {**_KNOWN, **WITHIN_LAYERS}),
         flags=(ALL_EXPERTS, NO_OP_OFFLOAD),
@@ -111,18 +110,18 @@ def read_options(text: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What options say of devices and shares, for a model of any number of layers.
+    """Options about devices and shares, for a model of any number of layers.
 
     Attributes
     ----------
     host : str
         Has the embedding.
     devices : tuple of str
-        Beside the host, in the order of their shares.
+        The other devices, in the order of their shares.
     shares : tuple of float
         Empty if all layers are on the host.
     offloaded : int, optional
-        Layers that are not on the host, with the output; all if left out.
+        Layers that are not on the host, with the output; by default all.
     """
 
     host: str
@@ -132,7 +131,7 @@ class Asked:
 
 
 def asked_of_options(found: Mapping[str, str], devices: Sequence[str]) -> Asked:
-    """Return what options say without a model."""
+    """Return the options that need no model."""
     for name, value in (("-sm", "layer"), ("-fit", "off")):
         if found.get(name, value) != value:
             raise PartitionError(
@@ -165,7 +164,7 @@ def asked_of_options(found: Mapping[str, str], devices: Sequence[str]) -> Asked:
 def stages_of_options(
     found: Mapping[str, str], names: LayerNames, devices: Sequence[str]
 ) -> list[StageLayers]:
-    """Return the stages that options say."""
+    """Return the stages of options."""
     asked, layers = asked_of_options(found, devices), len(names.layers)
     if not asked.shares:
         return [StageLayers(asked.host, layers, True, True)]
@@ -183,23 +182,23 @@ def stages_by_shares(
 ) -> list[StageLayers]:
     """Return the stages of layers that llama.cpp divides by shares, such as free memory.
 
-    It divides the shares by their sum, as float32. Of the last layers and the output, which count
-    alike and are `offloaded` together, number i of n is on the first device up to which the shares
-    add up to more than i / n.
+    It divides the shares by their sum, as float32. The last layers and the output count the same
+    and are `offloaded` together: number i of n is on the first device at which the cumulative
+    share exceeds i / n.
 
     Parameters
     ----------
     shares : sequence of float
-        Of the first devices, of which one is above 0.
+        Of the first devices; at least one is above 0.
     layers : int
-        Of the model.
+        Layers of the model.
     devices : sequence of str
-        Beside the host.
+        Devices other than the host.
     host : str, optional
-        Has the embedding and the first layers. Without it they are on the first device that has
+        Has the embedding and the first layers. Without it they are on the first device with
         layers.
     offloaded : int, optional
-        Layers that are not on the host, with the output; all if left out.
+        Layers that are not on the host, with the output; by default all.
     """
     offloaded = layers + 1 if offloaded is None else offloaded
     ends = np.cumsum(np.asarray(shares, np.float32), dtype=np.float32)
@@ -217,7 +216,6 @@ def stages_by_shares(
 
 
 def _shares(text: str, devices: int) -> list[float]:
-    """Return the numbers of ``-ts``."""
     try:
         shares = np.array([float(word) for word in text.replace("/", ",").split(",")], np.float32)
     except ValueError:

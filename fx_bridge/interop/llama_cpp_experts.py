@@ -1,18 +1,17 @@
-r"""What llama.cpp computes on the host of layers that are on a GPU, by names of their weights.
+r"""Parts of the layers of GPUs that llama.cpp computes on the host, by names of weights.
 
-``--override-tensor`` (``-ot``) has regular expressions, each with a place: the first that is found
-in the name of a weight says where it is, and an operation runs where its weight is. ``--n-cpu-moe``
-and ``--cpu-moe`` stand for expressions that find the experts of the first layers, or of all. The
-weights of a layer are called ``blk.3.ffn_up_exps.weight`` where there are experts,
-``blk.3.ffn_up.weight`` where there are none. Caches stay where ``-ngl`` has their layer. Written
-after ``common/arg.cpp`` and ``llama-model-loader.cpp`` of 2026. It was not run.
+``--override-tensor`` (``-ot``) has regular expressions, each with a place: the first one found in
+the name of a weight places it, and an operation runs where its weight is. ``--n-cpu-moe`` and
+``--cpu-moe`` stand for expressions that find the experts of the first layers, or of all. Weights of
+a layer are called ``blk.3.ffn_up_exps.weight`` if there are experts, else ``blk.3.ffn_up.weight``.
+Caches stay where ``-ngl`` puts their layer. Written after ``common/arg.cpp`` and
+``llama-model-loader.cpp`` of 2026, not run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from fx_bridge.interop.llama_cpp import (
     ALL_EXPERTS,
@@ -30,10 +29,10 @@ from fx_bridge.interop.words import Words, read_number
 from solver import PartitionError
 
 Feed = Literal["experts", "dense", "none"]
-"""What the second half of a layer is; ``"none"`` if it has no such half."""
+"""The second half of a layer; ``"none"`` if it has no such half."""
 
 OP_OFFLOAD_TOKENS: Final = 32
-"""``GGML_OP_OFFLOAD_MIN_BATCH``: for this number or more llama.cpp copies matrices of the host."""
+"""``GGML_OP_OFFLOAD_MIN_BATCH``: from this number on llama.cpp copies matrices of the host."""
 
 _HOST: Final = "CPU"
 _SUFFIX: Final[Mapping[Feed, str]] = {"experts": "_exps", "dense": ""}
@@ -63,16 +62,16 @@ def write_experts(
     on_host: Collection[int],
     feeds: Sequence[Feed],
 ) -> Words:
-    """Return stages as arguments, with the shortest that has second halves of layers on the host.
+    """Return stages as arguments, with the shortest option for second halves on the host.
 
     Parameters
     ----------
     stages : sequence of StageLayers
-        As :func:`fx_bridge.interop.llama_cpp.write_split` takes them.
+        As for :func:`fx_bridge.interop.llama_cpp.write_split`.
     on_host : collection of int
         Layers of GPUs whose second half is on the host.
     feeds : sequence of {"experts", "dense", "none"}
-        What the second half of each layer is.
+        The second half of each layer.
     """
     words = write_split(names, stages)
     assert isinstance(words, list)
@@ -93,14 +92,14 @@ def write_experts(
 def read_experts(
     text: str, names: LayerNames, devices: Sequence[str], feeds: Sequence[Feed]
 ) -> tuple[list[StageLayers], frozenset[int], bool]:
-    """Return the stages that arguments say, the layers with a half on the host, and a flag.
+    """Return the stages of arguments, the layers with a half on the host, and a flag.
 
-    The flag says whether the host computes for any number of tokens (``--no-op-offload``).
+    The flag is True if the host computes for any number of tokens (``--no-op-offload``).
 
     Raises
     ------
     PartitionError
-        In one line: which argument says nothing that a plan of halves of layers can say.
+        In one line: the argument that a plan of halves of layers cannot express.
     """
     found = read_options(text)
     stages = stages_of_options(found, names, devices)
@@ -108,21 +107,17 @@ def read_experts(
 
 
 def check_options(text: str, devices: Sequence[str]) -> None:
-    """Refuse arguments that say nothing, whatever the model is; errors as `read_experts`."""
+    """Refuse arguments that are invalid for any model; errors as for `read_experts`."""
     found = read_options(text)
     asked_of_options(found, devices)
     if FIRST_EXPERTS in found:
         _count_of_experts(found[FIRST_EXPERTS])
     if OVERRIDE in found:
-        _override_all(found[OVERRIDE])
+        _read_overrides(found[OVERRIDE])
 
 
-@dataclass(frozen=True, slots=True)
-class _Override:
-    """An expression, and the device of what it is found in; of the host, ``CPU``.
-
-    `option` is where a person wrote it.
-    """
+class _Override(NamedTuple):
+    """An expression for weights, their device (``CPU`` for the host), and the option with it."""
 
     pattern: WeightPattern
     device: str
@@ -146,7 +141,7 @@ def _overrides(found: Mapping[str, str], feeds: Sequence[Feed]) -> list[_Overrid
             pattern = WeightPattern(_EXPERTS_OF.format(layers), f"llama.cpp's {option}")
             made.append(_Override(pattern, _HOST, option))
         elif option == OVERRIDE:
-            made += _override_all(value)
+            made += _read_overrides(value)
     return made
 
 
@@ -154,35 +149,33 @@ def _count_of_experts(text: str) -> int:
     return read_number(text, f"llama.cpp's {FIRST_EXPERTS}")
 
 
-def _override_all(text: str) -> list[_Override]:
-    return [_override(part) for part in text.split(",")]
+def _read_overrides(text: str) -> list[_Override]:
+    made: list[_Override] = []
+    for part in text.split(","):
+        expression, equals, place = part.partition("=")
+        device = place.replace("CUDA", "cuda:") if place.startswith("CUDA") else place
+        if not equals or not (device == _HOST or device.startswith("cuda:")):
+            raise PartitionError(
+                f"llama.cpp's {OVERRIDE} has {part[:100]!r}; write an expression, = and {_HOST} or "
+                "such as CUDA0"
+            )
+        made.append(_Override(WeightPattern(expression, f"llama.cpp's {OVERRIDE}"), device))
+    return made
 
 
-def _override(text: str) -> _Override:
-    expression, equals, place = text.partition("=")
-    device = place.replace("CUDA", "cuda:") if place.startswith("CUDA") else place
-    if not equals or not (device == _HOST or device.startswith("cuda:")):
-        raise PartitionError(
-            f"llama.cpp's {OVERRIDE} has {text[:100]!r}; write an expression, = and {_HOST} or "
-            "such as CUDA0"
-        )
-    return _Override(WeightPattern(expression, f"llama.cpp's {OVERRIDE}"), device)
-
-
-@dataclass(frozen=True, slots=True)
-class _LayerWeights:
-    """What llama.cpp may call the weights of a layer.
+class _LayerWeights(NamedTuple):
+    """The possible names of the weights of a layer.
 
     Attributes
     ----------
     first : tuple of str
         Matrices of the half with the cache.
     rare : tuple of str
-        What that half has in some architectures only.
+        Weights that this half has in some architectures only.
     second : tuple of str
-        The matrices of the other half, which say where it is.
+        Matrices of the other half, which define its place.
     beside : tuple of str
-        What else belongs to it: a router, shared experts, norms.
+        Other weights of the second half: a router, shared experts, norms.
     """
 
     first: tuple[str, ...]
@@ -231,7 +224,7 @@ def _moved(
                 f"llama.cpp's {OVERRIDE} has {override.pattern.text[:100]!r}, which is found in no "
                 f"weight of the model, such as {last}; write it for these names"
             )
-        # What finds these matrices is hardly meant for weights that few models have.
+        # An expression that finds these matrices is hardly meant for rare weights.
         for name in found - rare if found & second else found:
             places.setdefault(name, override.device)
     for name, device in others.items():
@@ -249,7 +242,7 @@ def _moved(
 
 
 def _is_moved(weights: _LayerWeights, device: str, places: Mapping[str, str]) -> bool:
-    """Return whether the second half of a layer goes to the host and the first does not."""
+    """Return True if the second half of a layer goes to the host and the first does not."""
     own = _HOST if is_host(device) else device
     for name in (*weights.first, *weights.rare):
         if places.get(name, own) != own:
@@ -259,9 +252,9 @@ def _is_moved(weights: _LayerWeights, device: str, places: Mapping[str, str]) ->
             )
     found = {name: places.get(name, own) for name in weights.second}
     if len(set(found.values())) > 1:
-        told = ", ".join(f"{name} on {place}" for name, place in found.items())
+        places_of = ", ".join(f"{name} on {place}" for name, place in found.items())
         raise PartitionError(
-            f"llama.cpp's {OVERRIDE} divides a layer: {told}; write ffn_(up|down|gate)"
+            f"llama.cpp's {OVERRIDE} divides a layer: {places_of}; write ffn_(up|down|gate)"
         )
     place = next(iter(found.values()), own)
     allowed = {own, place} if place == _HOST else {own}

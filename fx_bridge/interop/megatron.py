@@ -1,11 +1,11 @@
-"""What runs again in the words of Megatron-LM and of FlagScale: layers by number.
+"""Recomputation as settings of Megatron-LM and of FlagScale: layers by number.
 
-Both count the layers of a pipeline stage. Megatron's ``--recompute-granularity full`` runs whole
-layers again: all of them (``uniform``, in units of one or more), or the first ones of every stage
-(``block``). ``selective`` runs parts of all layers again, such as the core of attention. FlagScale
-has a number for each stage. Written after the sources of 2025: of Megatron-LM
+Both count the layers of a pipeline stage. Megatron's ``--recompute-granularity full`` recomputes
+whole layers: all of them (``uniform``, in units of one or more), or the first ones of every stage
+(``block``). ``selective`` recomputes parts of all layers, such as the core of attention. FlagScale
+has a number for each stage. Written after the sources of 2025, not run: of Megatron-LM
 ``transformer_config.py``, ``transformer_block.py`` and ``pipeline_parallel_layer_layout.py``, of
-FlagScale ``arguments_fs.py``. Neither was run.
+FlagScale ``arguments_fs.py``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fx_bridge.capture.attention import attention_cores
 from fx_bridge.capture.graph import CapturedGraph, check_captured
 from fx_bridge.interop.checkpoints import WholeModules
 from fx_bridge.interop.megatron_layout import write_layout
-from fx_bridge.interop.nearest import told_nearest
+from fx_bridge.interop.nearest import suggesting_nearest
 from fx_bridge.interop.stage_layers import (
     Layer,
     LayeredModel,
@@ -39,21 +39,21 @@ _ADVICE: Final = "plan with recompute='layers'"
 def megatron_arguments(
     captured: CapturedGraph, plan: PartitionPlan, *, problem: PartitionProblem | None = None
 ) -> list[str]:
-    """Return a plan as arguments of Megatron-LM: the layers of stages, and what runs again.
+    """Return a plan as arguments of Megatron-LM: the layers of stages, and the recomputed layers.
 
     Parameters
     ----------
     plan : PartitionPlan
-        Its stages must be runs of whole layers, all of one list, with what is before the first
-        layer on the first stage and what is after the last one on the last.
+        Its stages must be runs of whole layers, all of one list, with the modules before the first
+        layer on the first stage and those after the last one on the last.
     problem : PartitionProblem, optional
-        Which the plan is a plan of. Needed only if something runs again; else an error says by it
-        what the nearest plan costs.
+        The problem of the plan. Needed only if the plan recomputes operators; else an error gives
+        the cost of the nearest plan by it.
 
     Raises
     ------
     PartitionError
-        In one line: which stage or layer Megatron has no words for, and the nearest that it has.
+        In one line: the stage or layer that Megatron cannot express, and the nearest that it can.
 
     Examples
     --------
@@ -84,26 +84,26 @@ def flagscale_settings(
     *,
     problem: PartitionProblem | None = None,
 ) -> dict[str, object]:
-    """Return a plan as settings of FlagScale: the layers of stages, and how many run again.
+    """Return a plan as settings of FlagScale: the layers of stages, and the recomputed layers.
 
     Parameters
     ----------
     plan : PartitionPlan
-        As :func:`megatron_arguments` takes it, with a layer or more on each stage, and one chunk.
+        As for :func:`megatron_arguments`, with a layer or more on each stage, and one chunk.
     microbatches : int
-        Of a step, which FlagScale wants to be told for each stage.
+        Microbatches of a step, which FlagScale repeats for each stage.
     problem : PartitionProblem, optional
-        Which the plan is a plan of. Needed only if something runs again.
+        The problem of the plan. Needed only if the plan recomputes operators.
 
     Returns
     -------
     dict of str to object
-        What belongs below ``train: system:`` in FlagScale's YAML.
+        The settings below ``train: system:`` in FlagScale's YAML.
 
     Raises
     ------
     PartitionError
-        In one line: which stage or layer FlagScale has no words for, and the nearest that it has.
+        In one line: the stage or layer that FlagScale cannot express, and the nearest that it can.
     """
     check_natural(microbatches, "microbatches")
     layers = _LayersAgain(
@@ -119,7 +119,7 @@ def flagscale_settings(
     if options is not None:
         return settings | {f"recompute_{name}": value for name, value in options.items()}
     again = layers.first_layers_again()
-    # Each entry: of how many stages, then of how many microbatches, and what for these.
+    # Each entry: number of stages, number of microbatches, value for these.
     return {
         **settings,
         "recompute_granularity": "full",
@@ -134,14 +134,14 @@ def flagscale_settings(
 
 
 class _LayersAgain:
-    """Which layers of the stages of a plan run again.
+    """The layers of a plan's stages that run again.
 
     Attributes
     ----------
     model : LayeredModel
         Its layers.
     stages : list of StageLayers
-        What each stage runs; `write` has words for them.
+        The layers of each stage, which `write` can express.
     """
 
     def __init__(
@@ -161,12 +161,12 @@ class _LayersAgain:
             self._modules = WholeModules(captured, plan, problem)
         self.model = LayeredModel(captured, program)
         check = partial(write, self.model.names)
-        with told_nearest(self.model, plan, check, problem):
+        with suggesting_nearest(self.model, plan, check, problem):
             self.stages, self._layers = self.model.stages_of(plan)
             check(self.stages)
 
     def same_for_all(self) -> dict[str, object] | None:
-        """Return the options that say it for all stages without counting; None if none do."""
+        """Return options that hold for all stages without counts; None if there are none."""
         if self._modules is None:
             return {}
         if self._runs_cores_again(self._modules):
@@ -183,7 +183,7 @@ class _LayersAgain:
         return None
 
     def _is_all(self, modules: WholeModules, group_of: Mapping[str, Hashable]) -> bool:
-        """Return whether groups run again as a whole, each of them, and nothing else does."""
+        """Return True if each group runs again as a whole, and no other operator does."""
         again = {group_of[name] for name in self._plan.recomputed & group_of.keys()}
         return (
             self._plan.recomputed <= group_of.keys()
@@ -193,7 +193,7 @@ class _LayersAgain:
         )
 
     def _runs_cores_again(self, modules: WholeModules) -> bool:
-        """Return whether the cores of attention of all layers run again, and nothing else."""
+        """Return True if the attention cores of all layers run again, and nothing else."""
         core_of = {
             name: at for at, core in enumerate(attention_cores(self._captured)) for name in core
         }
@@ -204,7 +204,7 @@ class _LayersAgain:
         return all(have) and core_of.keys() <= inside and self._is_all(modules, core_of)
 
     def first_of_all(self) -> int:
-        """Return how many first layers run again of every stage, or all where it has fewer."""
+        """Return the number of first layers that every stage runs again, or all if it has fewer."""
         again = self.first_layers_again()
         most = max(again)
         for stage, first, layers in zip(self.stages, again, self._layers, strict=True):
@@ -219,7 +219,7 @@ class _LayersAgain:
         return most
 
     def first_layers_again(self) -> list[int]:
-        """Return how many layers run again of each stage, which must be its first ones."""
+        """Return the number of layers that each stage runs again, which must be its first ones."""
         for name in self.model.outside:
             if name in self._plan.recomputed:
                 raise PartitionError(
@@ -242,7 +242,7 @@ class _LayersAgain:
         return counts
 
     def _runs_again(self, layer: Layer) -> bool:
-        """Return whether a layer runs again; PartitionError if a part of it does."""
+        """Return True if a layer runs again; PartitionError if only a part of it does."""
         again = self._plan.recomputed.intersection(layer.operators)
         if not again or self._modules is None:
             return False

@@ -1,9 +1,9 @@
-"""The layers of stages as ``--pipeline-model-parallel-layout`` of Megatron-LM and its kin.
+"""Layers of stages as ``--pipeline-model-parallel-layout`` of Megatron-LM and its forks.
 
 ``E`` is the embedding, ``t`` a layer, ``L`` the head, ``|`` ends a stage; ``t*3`` and ``(tt|)*3``
-repeat, and commas mean nothing. Stages beyond the number of devices are further chunks, every
-chunk in turn. ``m`` is a layer of multi-token prediction, which no captured model has. Written
-after ``pipeline_parallel_layer_layout.py`` of 2025. It was not run.
+repeat, and commas are ignored. With more stages than devices, the stages run through the devices
+chunk by chunk. ``m`` is a layer of multi-token prediction, which no captured model has. Written
+after ``pipeline_parallel_layer_layout.py`` of 2025, not run.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _PROGRAM: Final = "Megatron"
 _SIZE: Final = "--pipeline-model-parallel-size"
 _LAYOUT: Final = "--pipeline-model-parallel-layout"
 _REPEATS: Final = (r"\(([^()]+)\)\*(\d+)", r"(.)\*(\d+)")
-"""Groups first, as Megatron does; a group has none within it."""
+"""Groups first, as in Megatron; groups are not nested."""
 _MOST_LETTERS: Final = 100_000
 _LETTERS: Final = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
-"""Of the names of layers in lists, such as those of Megatron-Bridge."""
+"""Letters of the names of layers in lists, such as those of Megatron-Bridge."""
 
 
 def write_layout(names: LayerNames, stages: Sequence[StageLayers]) -> list[str]:
-    """Return stages as arguments: their number, what is on each, and the order of devices."""
+    """Return stages as arguments: their number, the layers of each, and the order of devices."""
     check_stages(_PROGRAM, stages, has_chunks=True, bare_ends=True)
     parts = []
     for stage in stages:
@@ -49,12 +49,12 @@ def write_layout(names: LayerNames, stages: Sequence[StageLayers]) -> list[str]:
 
 
 def read_layout(text: str, names: LayerNames, devices: Sequence[str]) -> list[StageLayers]:
-    """Return the stages that a layout says, on the devices in order.
+    """Return the stages of a layout, on the devices in order.
 
     Raises
     ------
     PartitionError
-        If it is no layout, a stage is empty, or it has not the layers of the model.
+        If it is no layout, has an empty stage, or has other layers than the model.
     """
     known = {name: name for name in (VISIBLE, _SIZE, _LAYOUT)}
     known |= {name.lstrip("-").replace("-", "_"): name for name in (_SIZE, _LAYOUT)}
@@ -82,7 +82,7 @@ def read_layout(text: str, names: LayerNames, devices: Sequence[str]) -> list[St
 
 
 def _as_letters(layout: str) -> str:
-    """Return a layout that may be a list of stages, with names of layers, as letters."""
+    """Return a layout, which may be a list of stages with names of layers, as letters."""
     layout = layout.strip("\"'\n")
     if "[" not in layout and "embedding" not in layout.lower():
         return "".join(layout.split())
@@ -96,7 +96,7 @@ def _as_letters(layout: str) -> str:
 
 
 def _letters_of(layer: object) -> str:
-    """Return the letters of a layer of a list, or of a list that stands for several."""
+    """Return the letters of a layer in a list, or of a list that stands for several."""
     if isinstance(layer, list):
         return "".join(map(_letters_of, layer))
     name, star, times = str(layer).strip().lower().partition("*")

@@ -1,4 +1,4 @@
-"""As few modules as possible that cover a model, where each of them is in one place."""
+"""The fewest modules that cover a model, each in one place."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from solver import PartitionError
 
 
 class ModuleCover:
-    """The fewest modules and tensors that cover a model, each with one place.
+    """The fewest modules and tensors that cover a model, each in one place.
 
     Parameters
     ----------
     places : mapping of str to str
         The device or stage of every operator.
     main : str
-        Where the model's own tensors are, and those that no operator reads.
+        The place of the model's own tensors, and of tensors that no operator reads.
     because : str
-        Why a module must not be divided, for the error.
+        The reason a module must not be divided, for the error.
 
     Attributes
     ----------
     entries : dict of str to str
-        Paths to places, in the order in which modules run.
+        Paths to places, in the execution order of modules.
 
     Raises
     ------
     PartitionError
-        If a module that owns tensors has operators in several places, and no inner modules that
-        run anything.
+        If a module that owns tensors has operators in several places, and no inner module with
+        operators.
     """
 
     def __init__(
@@ -72,9 +72,10 @@ class ModuleCover:
         if len(found) == 1:
             (self.entries[path],) = found
         elif not found:
-            self._cover_unused(path)
-        elif path and not self._has_tensors(path):
-            pass  # as a Dropout that is called in many places: it runs where its values are
+            if path in self.within:  # runs nothing itself: its place is that of its readers
+                self.entries[path] = self._of_tensor(self.within[path])
+        elif path and path not in self.within:
+            pass  # such as a Dropout called in many places: it runs where its inputs are
         elif not any(self.operators.get(child) for child in children):
             where = " and ".join(f"{place} ({name!r})" for place, name in found.items())
             raise PartitionError(
@@ -94,14 +95,6 @@ class ModuleCover:
                 if prefix in self.entries:
                     return prefix
         return "" if "" in self.entries else None
-
-    def _cover_unused(self, path: str) -> None:
-        """Put a module that runs nothing itself where its tensors are read."""
-        if self._has_tensors(path):
-            self.entries[path] = self._of_tensor(self.within[path])
-
-    def _has_tensors(self, path: str) -> bool:
-        return path in self.within
 
     def _of_tensor(self, name: str) -> str:
         return self.place_of_reader.get(name, self.main)

@@ -1,21 +1,23 @@
-"""The modules of each stage, as ``module_fqns_per_model_part`` of torchtitan and NeMo AutoModel.
+"""Modules of each stage, as ``module_fqns_per_model_part`` of torchtitan and NeMo AutoModel.
 
 NeMo's names are those of the captured model. torchtitan keeps children of the model, and elements
-of their lists, by name: a stage of names that are further inside is empty, and nothing says so. Of
-models of transformers it has ``tok_embeddings``, ``layers.0``, ``norm`` and ``lm_head``. Both have
-the rotary embedding on every stage. Written after ``pipeline_parallel.py`` of torchtitan and
-``pipelining/functional.py`` of NeMo AutoModel, of 2025 and 2026. Neither was run.
+of their lists, by name; a stage of deeper names is silently empty. Its names for models of
+transformers are ``tok_embeddings``, ``layers.0``, ``norm`` and ``lm_head``. Both have the rotary
+embedding on every stage. Written after ``pipeline_parallel.py`` of torchtitan and
+``pipelining/functional.py`` of NeMo AutoModel, of 2025 and 2026, not run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from fx_bridge.interop.stage_layers import LayerNames, StageLayers, check_stages
 from fx_bridge.interop.words import (
     VISIBLE,
+    Read,
     Words,
+    Write,
     check_devices,
     order_setting,
     rank_devices,
@@ -23,9 +25,6 @@ from fx_bridge.interop.words import (
 )
 from solver import PartitionError
 from solver.model.quantities import counted
-
-Write = Callable[[LayerNames, Sequence[StageLayers]], Words]
-Read = Callable[[str, LayerNames, Sequence[str]], list[StageLayers]]
 
 _KEY: Final = "module_fqns_per_model_part"
 _ROTARY: Final = "rotary_emb"
@@ -35,12 +34,12 @@ _OLDER: Final = {"output": _HEAD}
 
 
 def parts_of_modules(program: str, *, children_alone: bool) -> tuple[Write, Read]:
-    """Return what writes and reads the modules of each stage.
+    """Return functions that write and read the modules of each stage.
 
     Parameters
     ----------
     children_alone : bool
-        Whether it has no names for modules inside others, but those of torchtitan.
+        True if the program names no modules inside others except by torchtitan's own names.
     """
 
     def ends_of(names: LayerNames) -> tuple[list[str], list[str], list[str]]:
@@ -57,7 +56,7 @@ def parts_of_modules(program: str, *, children_alone: bool) -> tuple[Write, Read
             part = [*part, *names.layers[done : done + stage.count]]
             parts.append([*part, *(head if stage.has_head else ()), *everywhere])
             done += stage.count
-        # Only the number of devices says how many stages each has.
+        # The number of stages of a device follows from the number of devices alone.
         return {_KEY: parts, **order_setting(stages, always=stages[-1].chunk > 0)}
 
     def read(text: str, names: LayerNames, devices: Sequence[str]) -> list[StageLayers]:
@@ -89,7 +88,7 @@ def parts_of_modules(program: str, *, children_alone: bool) -> tuple[Write, Read
 
 
 def _names_of_children(names: LayerNames, program: str) -> LayerNames:
-    """Return torchtitan's names of modules if some are inside others that hold no list alone."""
+    """Return torchtitan's names of modules if some are inside modules that are no lists."""
     every = (*names.embedding, *names.head, *(layer.rpartition(".")[0] for layer in names.layers))
     if not any("." in name for name in every):
         return names

@@ -1,4 +1,4 @@
-"""The nearest plan that the words of a program can say, and what it costs."""
+"""The nearest plan that a program can express, and its cost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from solver.model.quantities import format_value
 
 
 @contextlib.contextmanager
-def told_nearest(
+def suggesting_nearest(
     model: LayeredModel,
     plan: PartitionPlan,
     write: Callable[[Sequence[StageLayers]], object],
@@ -21,14 +21,14 @@ def told_nearest(
     *,
     host: str | None = None,
 ) -> Iterator[None]:
-    """Add to an error the nearest plan that can be said, if there is one, with its cost.
+    """Add the nearest plan that can be expressed, if there is one, and its cost to an error.
 
     Parameters
     ----------
     write : callable
-        Says stages in the words of the program, or refuses them by a PartitionError.
+        Returns the words of stages, or refuses them by a PartitionError.
     problem : PartitionProblem, optional
-        Which the plan is a plan of. Without it, or if something runs again, no cost is told.
+        The problem of the plan. Without it, or if the plan recomputes, the error has no cost.
     host : str, optional
         Where the program has the embedding.
     """
@@ -48,7 +48,7 @@ def told_nearest(
             raise error from None
         layers = ",".join(str(stage.count) for stage in stages)
         devices = ",".join(stage.device for stage in stages)
-        cost = "fxpartition score tells what it costs, and plan --for finds the best"
+        cost = "fxpartition score prints its cost, and plan --for finds the best"
         if problem is not None and not plan.recomputed:
             cost = _cost(problem, model.plan_of(stages), plan)
         raise PartitionError(
@@ -57,7 +57,7 @@ def told_nearest(
 
 
 def _cost(problem: PartitionProblem, nearest: PartitionPlan, plan: PartitionPlan) -> str:
-    """Return the first objective of a plan, beside that of the one that has no words."""
+    """Return the first objective of the nearest plan, compared with that of the given one."""
     for device in nearest.device_order:
         if device not in problem.device_of:
             return f"the devices have no {device!r}; add it, such as 64GB@cpu"
@@ -68,12 +68,13 @@ def _cost(problem: PartitionProblem, nearest: PartitionPlan, plan: PartitionPlan
     value = found.value(name)
     given = evaluate(problem, plan)
     beside = None if given.violations else given.value(name)
-    told = told_cost(format_value(name, value), value, beside)
-    return f"its {name.replace('_', ' ')} is {told}"
+    return (
+        f"its {name.replace('_', ' ')} is {with_change(format_value(name, value), value, beside)}"
+    )
 
 
-def told_cost(text: str, value: Fraction | int, beside: Fraction | int | None) -> str:
-    """Return a value as `text`, and how much more or less than another it is, if there is one."""
+def with_change(text: str, value: Fraction | int, beside: Fraction | int | None) -> str:
+    """Return a value as `text`, with its relative change against another value, if there is one."""
     if not beside:
         return text
     part = float(value / beside) - 1

@@ -1,7 +1,7 @@
-"""Plans that someone else made, as plans of operators that can be evaluated.
+"""Plans made elsewhere, as plans of operators that can be evaluated.
 
-A ``device_map`` and a ``split_spec`` name modules. Here is what their tools make of the operators
-in between, so that the plan is the one that would really run. For tags see
+A ``device_map`` and a ``split_spec`` name modules. The operators in between are placed as the tools
+of these formats place them, so that the plan is the one that would really run. For tags see
 :mod:`fx_bridge.split.tags.plans`.
 """
 
@@ -42,13 +42,13 @@ def plan_from_device_map(
     devices : sequence of Device, or str
         Such as ``problem.devices``; a number in the map is the device ``cuda:number``.
     mapping : mapping of str to int, str or torch.device
-        As ``dispatch_model`` of accelerate and ``from_pretrained`` of transformers take it.
+        As for ``dispatch_model`` of accelerate and ``from_pretrained`` of transformers.
 
     Returns
     -------
     PartitionPlan
-        With a chunk for every time that data comes back to a device, such as to the one that
-        holds tied weights of the first and of the last layer.
+        With a new chunk for every return of data to a device, such as to the device of weights
+        that the first and the last layer share.
 
     Raises
     ------
@@ -58,10 +58,10 @@ def plan_from_device_map(
     Notes
     -----
     A module's arguments are moved to its device, and its operators run there. An operator outside
-    of the modules of the map runs where the first tensor is that it reads, weights included; one
-    that reads none, as ``arange``, with the inputs of the model, which are on the first device,
-    the least number in the map. accelerate does not move what an operator outside
-    of modules reads: :func:`device_map_run` tells of such.
+    of the modules of the map runs on the device of the first tensor that it reads, weights
+    included. One without inputs, such as ``arange``, runs with the inputs of the model, on the
+    first device, the least number in the map. accelerate does not move inputs of operators outside
+    of modules: :func:`device_map_run` reports operators with inputs on several devices.
 
     Examples
     --------
@@ -78,7 +78,7 @@ def plan_from_device_map(
 def device_map_run(
     captured: CapturedGraph, devices: Sequence[Device] | str, mapping: Mapping[str, Any]
 ) -> DeviceMapRun:
-    """Return where operators run under a ``device_map``, and which read values on two devices.
+    """Return the devices of operators under a ``device_map``, and those with inputs on several.
 
     Parameters, errors and rules are those of :func:`plan_from_device_map`.
     """
@@ -111,12 +111,12 @@ def plan_from_split_spec(
     Parameters
     ----------
     devices : sequence of Device, or str
-        The first stage runs on the first, and so on; with more stages than devices the second
-        round begins with the first device again, as torch numbers interleaved stages.
+        Stage n runs on device n. With more stages than devices, the second chunk begins with the
+        first device again, as torch numbers interleaved stages.
     spec : mapping of str to SplitPoint or str
         Module to ``SplitPoint.BEGINNING`` or ``SplitPoint.END``, or their names in any case. Or
-        what ``fxpartition hand-over`` writes, ``{"split_spec": spec, "devices": names}``: names of
-        devices in the order of stages, or a list of them for each chunk.
+        the output of ``fxpartition hand-over``, ``{"split_spec": spec, "devices": names}``: names
+        of devices in the order of stages, or a list of them for each chunk.
 
     Raises
     ------
@@ -127,8 +127,8 @@ def plan_from_split_spec(
     Notes
     -----
     torch cuts the operators in execution order: those before the first split point are the first
-    stage, whatever module they are in. A module that is called several times is cut at each call.
-    Stages without operators do not count.
+    stage, in any module. A module that is called several times is cut at each call. Stages without
+    operators do not count.
 
     Examples
     --------
@@ -142,7 +142,7 @@ def plan_from_split_spec(
     check_captured(captured, "cut", "plan_from_split_spec(capture(model, args), devices, spec)")
     order = [device.name for device in as_devices(devices)]
     rounds = None
-    if _names_devices(spec):
+    if isinstance(spec, Mapping) and isinstance(spec.get("split_spec"), Mapping):
         order, rounds = _named_order(spec, order)
         spec = spec["split_spec"]
     points = _split_points(captured, spec)
@@ -153,7 +153,7 @@ def plan_from_split_spec(
     for name, own in calls.items():
         ended = any(points.get(call.path) == "END" for call in previous if call not in own)
         begun = any(points.get(call.path) == "BEGINNING" for call in own if call not in previous)
-        # Several split points with no operator between them make one cut, and none before all.
+        # Split points with no operator between them make one cut, those before all operators none.
         stage += bool(stages) and (ended or begun)
         stages[name] = stage
         previous = own
@@ -175,7 +175,7 @@ def plan_from_split_spec(
 
 
 def plan_in_rounds(captured: CapturedGraph, assignment: Mapping[str, str]) -> PartitionPlan:
-    """Return the plan of an assignment whose data may come back to devices, in few chunks.
+    """Return the plan of an assignment in which data may return to devices, in few chunks.
 
     Parameters
     ----------
@@ -185,9 +185,9 @@ def plan_in_rounds(captured: CapturedGraph, assignment: Mapping[str, str]) -> Pa
     Returns
     -------
     PartitionPlan
-        In one chunk where the devices can be ordered so that data flows forward only; else the
-        devices are in the order of their first operators, and every operator is in the earliest
-        chunk that it can be in.
+        In one chunk if some order of the devices makes data flow forward only. Else the devices
+        are in the order of their first operators, and every operator is in its earliest possible
+        chunk.
     """
     first_seen = tuple(dict.fromkeys(assignment[node.name] for node in captured.operators))
     quotient: nx.DiGraph[str] = nx.DiGraph(list(crossing_edges(captured, assignment)))
@@ -211,7 +211,7 @@ def plan_in_rounds(captured: CapturedGraph, assignment: Mapping[str, str]) -> Pa
 
 
 def _device(path: object, value: object, names: Sequence[str]) -> str:
-    """Return the name of the device that a value in a device map stands for."""
+    """Return the name of the device of a value in a device map."""
     if not isinstance(path, str):
         raise PartitionError(f"the device map names {path!r}; write the path of a module")
     if isinstance(value, Integral) and not isinstance(value, bool):
@@ -238,8 +238,8 @@ def _device(path: object, value: object, names: Sequence[str]) -> str:
 def _check_paths(captured: CapturedGraph, device_of: Mapping[str, str]) -> None:
     """Refuse unknown modules, and weights without a device.
 
-    As accelerate, it asks for what is in the state dict: another buffer, such as the frequencies of
-    a rotary embedding, is taken to where it is read.
+    As in accelerate, only tensors of the state dict need one: another buffer, such as the
+    frequencies of a rotary embedding, moves to its reader.
     """
     tensors = tensor_names(captured)
     modules = module_operators(captured)
@@ -257,15 +257,10 @@ def _check_paths(captured: CapturedGraph, device_of: Mapping[str, str]) -> None:
             )
 
 
-def _names_devices(spec: object) -> bool:
-    """Return whether a specification stands beside the devices of its stages."""
-    return isinstance(spec, Mapping) and isinstance(spec.get("split_spec"), Mapping)
-
-
 def _named_order(
     spec: Mapping[str, Any], names: Sequence[str]
 ) -> tuple[list[str], list[list[str]] | None]:
-    """Return the order of the devices that stand beside a specification, and the chunks' lists."""
+    """Return the order of the devices beside a specification, and the lists of its chunks."""
     for key in spec:
         if key not in ("split_spec", "devices"):
             raise PartitionError(

@@ -1,9 +1,9 @@
-"""The layers of pipeline stages: what most programs can say of a plan.
+"""Layers of pipeline stages: the part of a plan that most programs can express.
 
 Layers are the outermost modules that a model repeats (:mod:`fx_bridge.capture.layers`), all of one
-list. What reads parameters before the first of them is the *embedding*, what reads some later is
-the *head*: norms, and what makes the result. Operators without parameters, such as masks and
-rotary positions, are in no words: programs compute them wherever they need them.
+list. Operators that read parameters before the first layer are the *embedding*, those that read
+some later are the *head*: norms, and the projection to the result. Operators without parameters,
+such as masks and rotary positions, are not named: programs compute them where they need them.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StageLayers:
-    """What a pipeline stage runs, counted in layers.
+    """The layers of a pipeline stage, by number.
 
     Attributes
     ----------
     count : int
-        Of layers; those of the next stage follow.
+        Number of layers; those of the next stage follow.
     has_embedding, has_head : bool
-        Whether it runs what is before the first layer, and what is after the last one.
+        True if it runs the operators before the first layer, and those after the last one.
     chunk : int
-        Which of the device's stages it is.
+        Number of the stage among those of its device.
     """
 
     device: str
@@ -49,7 +49,7 @@ class StageLayers:
 
 @dataclass(frozen=True, slots=True)
 class LayerNames:
-    """The modules of a model by their paths, in the order in which they run.
+    """The modules of a model by their paths, in execution order.
 
     Attributes
     ----------
@@ -72,12 +72,12 @@ class Layer:
 
 
 class LayeredModel:
-    """A captured model as one list of layers, with what is before and after them.
+    """A captured model as one list of layers, with the modules before and after them.
 
     Parameters
     ----------
     program : str
-        For whom it is read so, for the errors.
+        The program that errors name.
 
     Attributes
     ----------
@@ -113,7 +113,6 @@ class LayeredModel:
         self._ends = [tuple(filter(self._reads_parameters, side)) for side in sides]
         embedding, head = map(self._modules_of, sides)
         self.names = LayerNames(tuple(layer.path for layer in self.layers), embedding, head)
-        self._before = before
 
     def stages_of(self, plan: PartitionPlan) -> tuple[list[StageLayers], list[list[Layer]]]:
         """Return the stages of a plan, and the layers of each.
@@ -123,7 +122,7 @@ class LayeredModel:
         Raises
         ------
         PartitionError
-            In one line: which layer the plan divides or has out of order, or which end it divides.
+            In one line: the layer that the plan divides or has out of order, or the end it divides.
         """
         own: list[list[Layer]] = [[] for _ in plan.stages]
         for layer in self.layers:
@@ -143,8 +142,8 @@ class LayeredModel:
     def plan_of(self, stages: Sequence[StageLayers]) -> PartitionPlan:
         """Return the plan of stages that have all layers in order, and both ends.
 
-        Operators outside of layers are where the embedding is, before the first layer; on the
-        stage of the layer before them, between layers; and where the head is, after the last.
+        Operators outside of layers are with the embedding before the first layer, with the layer
+        before them between layers, and with the head after the last.
         """
         stage_of = dict(
             zip(
@@ -171,7 +170,7 @@ class LayeredModel:
         )
 
     def nearest_stages(self, plan: PartitionPlan) -> list[StageLayers]:
-        """Return the stages of whole layers in order that are nearest: each where most of it is.
+        """Return the nearest stages of whole layers: each layer where most of its operators are.
 
         The host comes first. The embedding is on the first stage, the head on the last.
         """
@@ -186,7 +185,7 @@ class LayeredModel:
             for at, device in enumerate(devices)
         ]
 
-    # -- what is where -------------------------------------------------------------------------
+    # -- places of layers and ends -------------------------------------------------------------
 
     def _check_list(self, paths: Sequence[str]) -> None:
         lists = list(
@@ -250,7 +249,7 @@ class LayeredModel:
     def _stage_of_end(
         self, names: Sequence[str], layer: Layer, side: str, plan: PartitionPlan
     ) -> int:
-        """Return the stage of what reads parameters on a side of the layers."""
+        """Return the stage of the operators that read parameters on a side of the layers."""
         index = plan.stage_index
         first = {index[name]: name for name in reversed(names)}
         if len(first) > 1:
@@ -264,7 +263,7 @@ class LayeredModel:
 
 
 def is_host(device: str) -> bool:
-    """Return whether a device is the host by its name, as ``cpu:0`` is."""
+    """Return True if a device is the host by its name, such as ``cpu:0``."""
     return device.partition(":")[0] == "cpu"
 
 
@@ -275,14 +274,14 @@ def check_stages(
     has_chunks: bool = False,
     bare_ends: bool = False,
 ) -> None:
-    """Raise PartitionError unless the words of a program can say what stages run.
+    """Raise PartitionError unless a program can express stages.
 
     Parameters
     ----------
     has_chunks : bool
-        Whether devices may have several stages each, all as many.
+        True if devices may have several stages each, an equal number.
     bare_ends : bool
-        Whether the embedding and the head may be stages without a layer.
+        True if the embedding and the head may be stages without a layer.
     """
     devices = list(dict.fromkeys(stage.device for stage in stages))
     if not has_chunks and len(stages) > len(devices):
@@ -290,8 +289,7 @@ def check_stages(
             f"the plan has several chunks on a device, and {program} has none; plan with "
             "chunks_per_device=1"
         )
-    rounds = len(stages) // len(devices)
-    if [stage.device for stage in stages] != devices * rounds:
+    if [stage.device for stage in stages] != devices * (len(stages) // len(devices)):
         raise PartitionError(
             f"not all devices have as many chunks, and {program} gives each as many; plan with "
             "chunks_per_device=1"

@@ -1,10 +1,10 @@
-r"""Regular expressions of a person, searched for in the names of weights in bounded time.
+r"""Regular expressions of users, searched for in the names of weights in bounded time.
 
-``re`` tries one way after the other, which for ``((a+)+)+b`` takes time exponential in the length
-of a name. Here all ways in all names are followed at once, as by a nondeterministic automaton
-(Thompson, "Regular Expression Search Algorithm", 1968). Names stand behind one another in one text.
-A set of positions of it is an integer with a bit for each, and an expression takes the positions
-behind it to those before it: backwards, so that a look ahead is an expression too.
+``re`` backtracks, which for ``((a+)+)+b`` takes time exponential in the length of a name. Here all
+matches in all names are followed at once, as by a nondeterministic automaton (Thompson, "Regular
+Expression Search Algorithm", 1968). The names are concatenated into one text. A set of its
+positions is an integer with a bit for each, and an expression maps the positions behind it to those
+before it: backwards, so that a lookahead is an expression too.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any, Final
 from solver import PartitionError
 
 _MOST_STEPS: Final = 20_000
-"""Parts that one search may look at: a hundred times those of expressions that people write."""
+"""Parts that one search may visit: a hundred times those of common expressions."""
 _END: Final = "\n"
-"""Behind every name."""
+"""Terminator of every name."""
 
 
 class WeightPattern:
@@ -30,14 +30,14 @@ class WeightPattern:
     Parameters
     ----------
     text : str
-        As a person wrote it.
+        The expression.
     what : str
-        Whose expression it is, for the error.
+        The option with it, for the error.
 
     Raises
     ------
     PartitionError
-        If it is no expression, or has what is not read.
+        If it is no expression, or has an unsupported construct.
 
     Examples
     --------
@@ -99,7 +99,7 @@ class WeightNames:
 
     @cached_property
     def characters(self) -> frozenset[str]:
-        """Those of all names."""
+        """The characters of all names."""
         return frozenset(self._text) - {_END}
 
     def before_any(self, characters: frozenset[str]) -> int:
@@ -109,14 +109,14 @@ class WeightNames:
 
 
 class _Search:
-    """One expression in all names."""
+    """The search for one expression in all names."""
 
     def __init__(self, names: WeightNames, pattern: WeightPattern) -> None:
         self._names, self._pattern, self._steps = names, pattern, 0
         self._masks: dict[str, int] = {}
 
     def before(self, parts: Any, behind: int) -> int:
-        """Return the positions from which parts in a row lead to one of `behind`."""
+        """Return the positions from which a sequence of parts leads to one of `behind`."""
         for kind, value in reversed(list(parts)):
             self._steps += 1
             if self._steps > _MOST_STEPS:
@@ -146,7 +146,7 @@ class _Search:
 
     def _before_repeat(self, least: int, most: int, parts: Any, behind: int) -> int:
         found = new = behind
-        while new and most > least:  # more repeats than a name is long change nothing
+        while new and most > least:  # ends: more repeats than the longest name add nothing
             new = self.before(parts, new) & ~found
             found |= new
             most -= 1
@@ -168,7 +168,7 @@ class _Search:
         return self._masks[key]
 
     def _is_in(self, items: Any, character: str) -> bool:
-        """Return whether a class such as ``[a-z_]`` has a character."""
+        """Return True if a class such as ``[a-z_]`` has a character."""
         code, has, negated = ord(character), False, False
         for kind, value in items:
             match str(kind):
@@ -197,9 +197,9 @@ class _Search:
         raise self._unread(kind)
 
     def _unread(self, kind: str) -> PartitionError:
-        told = "flags" if kind == "SUBPATTERN" else kind.replace("_", " ").lower()
+        part = "flags" if kind == "SUBPATTERN" else kind.replace("_", " ").lower()
         return PartitionError(
-            f"{self._pattern.what} has {self._pattern.text[:100]!r}, whose {told} is not read; "
+            f"{self._pattern.what} has {self._pattern.text[:100]!r}, whose {part} is not read; "
             "write it with alternatives, repeats and classes alone"
         )
 
@@ -213,4 +213,4 @@ _CLASSES: Final[Mapping[str, Callable[[str], bool]]] = {
     "SPACE": str.isspace,
     "WORD": _is_word,
 }
-"""What ``\\d``, ``\\s`` and ``\\w`` stand for, in ASCII."""
+"""The classes ``\\d``, ``\\s`` and ``\\w``, in ASCII."""

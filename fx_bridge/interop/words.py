@@ -1,24 +1,25 @@
-"""Words of a program as a person writes them: options, settings, and numbers of layers."""
+"""Words of a program as written by hand: options, settings, and numbers of layers."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from fx_bridge.interop.literals import read_named
-from fx_bridge.interop.stage_layers import StageLayers, is_host
+from fx_bridge.interop.stage_layers import LayerNames, StageLayers, is_host
 from solver import PartitionError
 from solver.model.quantities import check_digits, counted
 
 Words = list[str] | dict[str, object]
-"""What a program takes: arguments of a command line, or settings of a file."""
-
+"""The input of a program: arguments of a command line, or settings of a file."""
+Write = Callable[[LayerNames, Sequence[StageLayers]], Words]
+Read = Callable[[str, LayerNames, Sequence[str]], list[StageLayers]]
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 _MOST_LETTERS: Final = 1 << 16
-"""Of words. The modules of a thousand layers have half as many."""
+"""Length of words. The modules of a thousand layers have half as many letters."""
 _MOST_LAYERS: Final = 100_000
-"""More than any model has: a slip is refused, not written out."""
+"""More than any model has."""
 
 
 def read_arguments(
@@ -31,25 +32,25 @@ def read_arguments(
     lists: Collection[str] = (),
     needs_main: bool = True,
 ) -> dict[str, str]:
-    """Return what options and variables on a command line say, by their names and in their order.
+    """Return the options and variables of a command line by name, in their order.
 
     Parameters
     ----------
     main : str
-        The option that a single word without any is the value of.
+        The option whose value a single word is.
     known : mapping of str to str
-        The names that may be there, each to the one that stands for it.
+        The allowed names, each to its canonical one.
     flags : collection of str
-        Those of them, as they stand for others, that have no value.
+        Canonical names of options without a value.
     lists : collection of str
-        Those that may be repeated: their values are joined with commas.
+        Canonical names of options that may be repeated: their values are joined with commas.
     needs_main : bool
-        Whether `main` must be there.
+        True if `main` is required.
 
     Raises
     ------
     PartitionError
-        If there is another one, one has no value or two, or `main` is missing.
+        If an option is unknown, has no value or two, or `main` is missing.
     """
     _check_length(text, program)
     try:
@@ -64,7 +65,8 @@ def read_arguments(
     found: dict[str, str] = {}
     while words:
         word = words.pop(0)
-        name, equals, value = _name_of(word)
+        name, equals, value = word.partition("=")
+        name = name.removesuffix(":")  # of YAML
         name = name if name in known else name.upper()
         if name not in known:
             raise PartitionError(
@@ -87,19 +89,13 @@ def read_arguments(
     return found
 
 
-def _name_of(word: str) -> tuple[str, str, str]:
-    """Divide a word as ``partition("=")`` does, with ``name:`` of YAML as a name."""
-    name, equals, value = word.partition("=")
-    return name.removesuffix(":"), equals, value
-
-
 def _joined(words: Sequence[str], *, has_expressions: bool) -> list[str]:
-    """Return words in which numbers and lists that have blanks within them are one word each.
+    """Return words in which numbers and lists with blanks are one word each.
 
     Parameters
     ----------
     has_expressions : bool
-        Whether some values are regular expressions, in which brackets and ``|`` say something else.
+        True if some values are regular expressions, where brackets and ``|`` do not group.
     """
     between = ",=" if has_expressions else ",=+*|"
     joined: list[str] = []
@@ -121,7 +117,7 @@ def _joined(words: Sequence[str], *, has_expressions: bool) -> list[str]:
 
 
 def read_settings(text: str, program: str, main: str, known: Collection[str]) -> dict[str, Any]:
-    """Return what settings say, with their names or as the value of `main` alone."""
+    """Return settings by name, or `text` as the value of `main`."""
     _check_length(text, program)
     value: dict[str, Any] = read_named(text, main, f"{program}'s {main}")
     for name in value:
@@ -155,7 +151,7 @@ def read_number(text: object, what: str, least: int = 0) -> int:
 
 
 def check_size(size: object, stages: int, program: str, name: str) -> None:
-    """Refuse another number of stages than the words have."""
+    """Refuse a number of stages other than that of the words."""
     if size is not None and read_number(size, f"{program}'s {name}", 1) != stages:
         raise PartitionError(
             f"{program}'s {name} is {size} and there are {counted(stages, 'stage')}; write {stages}"
@@ -165,21 +161,21 @@ def check_size(size: object, stages: int, program: str, name: str) -> None:
 def stages_of_counts(
     counts: Sequence[int], layers: int, devices: Sequence[str], program: str, chunks: int = 1
 ) -> list[StageLayers]:
-    """Return the stages that have numbers of layers, with the ends on the first and the last.
+    """Return stages with given numbers of layers, with the ends on the first and the last.
 
     Parameters
     ----------
     counts : sequence of int
-        By stage, every chunk in turn.
+        By stage, chunk by chunk.
     layers : int
-        Of the model.
+        Layers of the model.
     devices : sequence of str
-        Those that there are, in order.
+        Available devices, in order.
 
     Raises
     ------
     PartitionError
-        If there are more stages than devices, or not as many layers as the model has.
+        If there are more stages than devices, or another number of layers than in the model.
     """
     size = len(counts) // chunks
     check_devices(size, devices, program)
@@ -198,7 +194,7 @@ def stages_of_counts(
 
 
 def check_devices(size: int, devices: Sequence[str], program: str) -> None:
-    """Refuse more stages than there are devices."""
+    """Refuse more stages than devices."""
     if not 1 <= size <= len(devices):
         raise PartitionError(
             f"{program}'s words have {counted(size, 'stage')} and there are "
@@ -207,7 +203,7 @@ def check_devices(size: int, devices: Sequence[str], program: str) -> None:
 
 
 def check_sum(counts: Sequence[int], layers: int, program: str) -> None:
-    """Refuse another number of layers than the model has."""
+    """Refuse a number of layers other than the model's."""
     if sum(counts) != layers:
         raise PartitionError(
             f"{program}'s words have {counted(sum(counts), 'layer')} and the model has {layers}; "
@@ -216,7 +212,7 @@ def check_sum(counts: Sequence[int], layers: int, program: str) -> None:
 
 
 def without_host(devices: Sequence[str], program: str) -> list[str]:
-    """Return the devices of a program that runs on GPUs alone; refuse a plan of the host alone."""
+    """Return the devices without the host; PartitionError if none is left."""
     found = [device for device in devices if not is_host(device)]
     if not found:
         raise PartitionError(f"{program} runs on GPUs, and there are none; add such as 24GB")
@@ -224,7 +220,7 @@ def without_host(devices: Sequence[str], program: str) -> list[str]:
 
 
 def cuda_numbers(devices: Sequence[str], program: str) -> list[str]:
-    """Return the numbers of CUDA devices; PartitionError if one of them is none."""
+    """Return the numbers of CUDA devices; PartitionError for any other device."""
     for device in devices:
         if not _is_cuda(device):
             raise PartitionError(
@@ -235,19 +231,19 @@ def cuda_numbers(devices: Sequence[str], program: str) -> list[str]:
 
 
 def visible_devices(devices: Sequence[str], *, always: bool = False) -> str | None:
-    """Return ``CUDA_VISIBLE_DEVICES`` by which rank n runs on the n-th of some devices.
+    """Return the ``CUDA_VISIBLE_DEVICES`` with which rank n runs on the n-th of some devices.
 
     Parameters
     ----------
     devices : sequence of str
         The device of every stage, in order.
     always : bool
-        Also where it is 0, 1, 2 and so on, which programs take by themselves.
+        True to return the default order 0, 1, 2 and so on too.
 
     Returns
     -------
     str or None
-        None if nothing has to be said, or a device has no number of CUDA.
+        None for the default order, or if a device has no CUDA number.
     """
     names = list(dict.fromkeys(devices))
     if not all(map(_is_cuda, names)):
@@ -259,7 +255,7 @@ def visible_devices(devices: Sequence[str], *, always: bool = False) -> str | No
 
 
 def order_setting(stages: Sequence[StageLayers], *, always: bool = False) -> dict[str, object]:
-    """Return `visible_devices` of stages as a setting, if there is anything to say."""
+    """Return `visible_devices` of stages as a setting, empty for None."""
     visible = visible_devices([stage.device for stage in stages], always=always)
     return {} if visible is None else {VISIBLE: visible}
 
@@ -271,9 +267,9 @@ def rank_devices(visible: object, devices: Sequence[str], program: str) -> list[
     ----------
     visible : object
         The value of ``CUDA_VISIBLE_DEVICES``; None if the words have none. CUDA devices are then
-        in the order of their numbers, others as they are given.
+        in the order of their numbers, others in the given order.
     devices : sequence of str
-        Those that there are.
+        Available devices.
     """
     if visible is None:
         if all(map(_is_cuda, devices)):
@@ -284,12 +280,12 @@ def rank_devices(visible: object, devices: Sequence[str], program: str) -> list[
 
 
 def _is_cuda(device: str) -> bool:
-    kind, _, number = device.partition(":")
-    return kind == "cuda" and number.isascii() and number.isdecimal()
+    backend, _, number = device.partition(":")
+    return backend == "cuda" and number.isascii() and number.isdecimal()
 
 
 def named_devices(numbers: Sequence[str], devices: Sequence[str], what: str) -> list[str]:
-    """Return the devices that are called by their numbers."""
+    """Return the CUDA devices with some numbers; PartitionError unless there is one each."""
     found = [f"cuda:{number.strip()}" for number in numbers]
     for name in found:
         if name not in devices:

@@ -1,7 +1,7 @@
-"""Plans in the words of others: a ``device_map`` of accelerate, a ``split_spec`` of torch.
+"""Plans as a ``device_map`` of accelerate or a ``split_spec`` of torch.
 
-Both speak of modules, not of operators. A plan that divides a module cannot be said in them, and
-is refused with the module's name: make one with ``keep_whole``.
+Both name modules, not operators. A plan that divides a module cannot be expressed, and is refused
+with the module's name: make one with ``keep_whole``.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ def device_map(
     Parameters
     ----------
     plan : PartitionPlan
-        One device for each module in the map. Chunks do not matter: a device map has none.
+        One device for each module in the map. Chunks are ignored: a device map has none.
     tied : {"refuse", "first"}
-        What to do with a weight that modules on several devices share. accelerate keeps one of
-        its copies, so that the others cannot run: refuse the plan, or move all of the modules
-        that own it to the device of the first, as transformers' own maps do.
+        The treatment of a weight that modules on several devices share. accelerate keeps only one
+        of its copies, so that the others cannot run: refuse the plan, or move all modules that own
+        it to the device of the first, as transformers' own maps do.
 
     Returns
     -------
     dict of str to int or str
-        The fewest modules, parameters and buffers that cover the model, in the order in which
-        they run: ``cuda:1`` as 1, other devices by name. Never ``"disk"``.
+        The fewest modules, parameters and buffers that cover the model, in execution order:
+        ``cuda:1`` as 1, other devices by name. Never ``"disk"``.
 
     Raises
     ------
     PartitionError
-        In one line: which module the plan divides, or which operator outside of these modules
-        would read values on two devices, and what to keep whole instead.
+        In one line: the module that the plan divides, or the operator outside of these modules
+        that would read values on two devices, and the modules to keep whole instead.
 
     Notes
     -----
-    Operators outside of the modules of the map run where their values are, not where the plan has
-    them. ``plan_from_device_map`` gives the plan that accelerate really runs, to be evaluated.
+    Operators outside of the modules of the map run where their inputs are, not where the plan has
+    them. ``plan_from_device_map`` returns the plan that accelerate really runs, to be evaluated.
 
     Examples
     --------
@@ -107,13 +107,13 @@ def split_spec(captured: CapturedGraph, plan: PartitionPlan) -> dict[str, SplitP
     Raises
     ------
     PartitionError
-        In one line: which operators are out of order, or which module a boundary divides.
+        In one line: the operators out of order, or the module that a boundary divides.
 
     Notes
     -----
-    Operators outside of whole modules are on the side of the cut on which they run, which is
-    where the plan has them if it cuts in execution order, as those of the solver ``chain`` do.
-    ``plan_from_split_spec`` gives the plan that torch really makes.
+    Operators outside of whole modules are on their side of the cut in execution order. The plan
+    has them there too if it cuts in execution order, as plans of the solver ``chain`` do.
+    ``plan_from_split_spec`` returns the plan that torch really makes.
 
     Examples
     --------
@@ -146,17 +146,17 @@ def split_spec(captured: CapturedGraph, plan: PartitionPlan) -> dict[str, SplitP
 def stage_devices(plan: PartitionPlan) -> list[str] | list[list[str]]:
     """Return the device of every stage, in order; with several chunks a list for each of them.
 
-    Beside a ``split_spec``, which has no devices, it says which of them runs which stage.
+    A ``split_spec`` has no devices, so that its readers need these beside it.
     """
-    rounds: dict[int, list[str]] = {}
+    devices: dict[int, list[str]] = {}
     for stage in plan.stages:
-        rounds.setdefault(stage.chunk, []).append(stage.device)
-    found = list(rounds.values())
+        devices.setdefault(stage.chunk, []).append(stage.device)
+    found = list(devices.values())
     return found[0] if len(found) == 1 else found
 
 
 def check_not_recomputed(plan: PartitionPlan) -> None:
-    """Refuse a plan in which operators run again, for those who cannot be told which."""
+    """Refuse a plan with recomputed operators, for programs that cannot express them."""
     if plan.recomputed:
         raise PartitionError(
             f"the plan lets {min(plan.recomputed)!r} run again in the backward pass, which those "
@@ -168,7 +168,7 @@ def check_not_recomputed(plan: PartitionPlan) -> None:
 
 
 def _device_names(devices: Iterable[str]) -> dict[str, int | str]:
-    """Return what accelerate calls each device."""
+    """Return accelerate's name of each device."""
     names: dict[str, int | str] = {}
     for name in devices:
         try:
@@ -228,11 +228,12 @@ def _with_tied_weights(
 
 
 def _mixed(mixed: MixedOperator, modules: ModuleCover) -> str:
-    """Say at which operator accelerate's run would end, and what to keep whole."""
+    """Return the error for the operator at which accelerate would fail."""
     where = f" of module {mixed.module!r}" if mixed.module else ""
     reads = " and ".join(f"{name!r} on {device}" for name, device in mixed.reads)
     sources = [modules.entry_of(name) for name, _ in mixed.reads]
-    inside = [path for path in dict.fromkeys(sources) if path and _is_inside(path, mixed.module)]
+    prefix = f"{mixed.module}." if mixed.module else ""
+    inside = [path for path in dict.fromkeys(sources) if path and path.startswith(prefix)]
     whole = mixed.module
     if len(inside) == len(sources):
         whole = "+".join(inside)
@@ -241,10 +242,6 @@ def _mixed(mixed: MixedOperator, modules: ModuleCover) -> str:
         f"operator {mixed.operator!r}{where} would read {reads}, and accelerate moves values only "
         f"into modules; {advice}"
     )
-
-
-def _is_inside(path: str, module: str) -> bool:
-    return not module or path.startswith(f"{module}.")
 
 
 # -- split specifications ------------------------------------------------------------------
@@ -307,7 +304,7 @@ def _points(
     for call in before:
         if call not in after:
             points.setdefault(call.path, "END")
-    # At one that is called again, torch would cut every time.
+    # torch would cut at every call of a module.
     return {path: point for path, point in points.items() if len(times[path]) == 1}
 
 

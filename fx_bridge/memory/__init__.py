@@ -1,1 +1,1 @@
-"""What is allocated and released while a graph runs, forward, backward and in an optimiser."""
+"""Allocations and releases of a graph's forward and backward pass, and of an optimiser."""

@@ -1,4 +1,4 @@
-"""What is allocated and released, by whom and when, while PyTorch runs on fake tensors."""
+"""Allocations and releases by operator while PyTorch runs on fake tensors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ACCUMULATE: Final = 2**64 - 1
 
 @dataclass(slots=True)
 class Allocation:
-    """One storage and its life, in changes of the total.
+    """One storage and its lifetime, in changes of the total.
 
     Attributes
     ----------
@@ -43,9 +43,9 @@ class Allocation:
     size_bytes : int
         Of the whole storage.
     born, died : int
-        The change that made it and the one that released it; the end of the run if none did.
+        The changes of its allocation and its release; the end of the run if there was none.
     first, last : int
-        The positions that were current at those changes.
+        The current positions at those changes.
     """
 
     kind: Kind
@@ -59,7 +59,7 @@ class Allocation:
 
 @dataclass(slots=True)
 class Position:
-    """What happened while one node ran: bytes at most, and bytes when it had run."""
+    """The peak while one node ran, and the live bytes when it had run."""
 
     phase: Phase
     node: str
@@ -68,14 +68,14 @@ class Position:
 
 
 class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes every storage that dispatched operators return, until Python and autograd drop it.
+    """Records every storage that dispatched operators return, until Python and autograd drop it.
 
-    Weak references to storages say when; nothing here decides how long a tensor lives.
+    Weak references to storages report releases; nothing here extends the life of a tensor.
 
     Attributes
     ----------
     allocations : list of Allocation
-        All storages, in the order in which they were made.
+        All storages, in the order of allocation.
     positions : list of Position
         One for each node that ran, in order.
     before_bytes : int
@@ -86,7 +86,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         The first change after which `peak_bytes` were alive.
     """
 
-    # Asked for by HigherOrderOperator.dispatch.
+    # Read by HigherOrderOperator.dispatch.
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._starts: list[tuple[int, str]] = []
 
     def begin(self, phase: Phase, node: str) -> None:
-        """Charge what comes to `node`, and the backward pass of what comes in forward."""
+        """Charge later allocations to `node`, and its share of the backward pass if in forward."""
         if not self.positions:
             self.before_bytes = self.live_bytes
         self.positions.append(Position(phase, node, self.live_bytes, self.live_bytes))
@@ -109,7 +109,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
-        """Note nothing that operators allocate, as while the state of a run is prepared."""
+        """Ignore allocations, as while the state of a run is prepared."""
         self._paused = True
         try:
             yield
@@ -117,12 +117,12 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._paused = False
 
     def hold(self, value: Any, kind: Kind, owner: str, size_bytes: int | None = None) -> None:
-        """Note storages that exist already; those that are known keep what is known of them."""
+        """Record existing storages; those already recorded are unchanged."""
         for tensor in tensors_in(value):
             self._note(tensor, kind, owner, size_bytes)
 
     def backdate(self, tensors: Iterable[tuple[str, torch.Tensor]], kind: Kind) -> None:
-        """Note storages, by owner, as if they had been there from the beginning."""
+        """Record storages, by owner, as if they existed from the beginning."""
         added_bytes = 0
         for owner, tensor in tensors:
             storage = tensor.untyped_storage()
@@ -137,7 +137,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
             position.live_bytes += added_bytes
 
     def known(self, value: Any) -> Iterable[Allocation]:
-        """Yield the allocations in which `value` lives."""
+        """Yield the allocations of the storages of `value`."""
         for tensor in tensors_in(value):
             entry = self._alive.get(tensor.untyped_storage()._cdata)
             if entry is not None:
@@ -145,7 +145,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def alive(self) -> list[Allocation]:
-        """What has not been released."""
+        """Allocations without a release."""
         return [allocation for allocation, _ in self._alive.values()]
 
     def __torch_dispatch__(
@@ -156,7 +156,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         position = self.positions[-1] if self.positions else None
         stepping = position is not None and (self._paused or position.phase == "optimizer")
         if stepping and func is torch.ops.aten._local_scalar_dense.default:
-            # Optimisers read their step count, on which no size depends.
+            # Optimisers read their step count, which affects no size.
             return 1.0
         result = func(*args, **(kwargs or {}))
         if position is None or self._paused:
@@ -164,22 +164,17 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if position.phase == "backward":
             self._attribute(position)
         self.hold(result, _KIND_OF[position.phase], self.positions[-1].node)
-        own_bytes = hidden_bytes(func, args)
-        if own_bytes:
-            self._pass_by(own_bytes)
+        if own_bytes := hidden_bytes(func, args):  # allocated and released by the kernel
+            self._change(own_bytes)
+            here = len(self.positions) - 1
+            own = Allocation("temporary", self.positions[-1].node, own_bytes, self.changes, here)
+            self.allocations.append(own)
+            self._change(-own_bytes)
+            own.died, own.last = self.changes, here
         return result
 
-    def _pass_by(self, size_bytes: int) -> None:
-        """Note what a kernel allocates and releases without returning it."""
-        self._change(size_bytes)
-        here = len(self.positions) - 1
-        own = Allocation("temporary", self.positions[-1].node, size_bytes, self.changes, here)
-        self.allocations.append(own)
-        self._change(-size_bytes)
-        own.died, own.last = self.changes, here
-
     def _attribute(self, position: Position) -> None:
-        """Begin a new position when autograd has come to another operator."""
+        """Begin a new position when autograd reaches another operator."""
         current = torch._C._current_autograd_node()
         if current is None or current._sequence_nr() == _ACCUMULATE:
             return
@@ -197,7 +192,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return
             if entry[0].kind in ("weight", "input"):
                 return
-            # Resized in place: from here on it is another allocation of the same value.
+            # Resized in place: another allocation of the same value.
             self._release(address)
             kind, owner = entry[0].kind, entry[0].owner
         size_bytes = int(storage.nbytes()) if size_bytes is None else size_bytes

@@ -23,17 +23,17 @@ class OptimizerStep:
     """One step of an optimiser.
 
     Parameters in 16 bits with a master copy are updated one by one: the gradient is cast to
-    float32, the master is updated by an optimiser of its own, and copied back. All others
-    share one optimiser.
+    float32, the master is updated by its own optimiser and copied back. All others share one
+    optimiser.
 
     Parameters
     ----------
     parameters : mapping of str to torch.Tensor
-        By name; those without a gradient are passed over.
+        By name; those without a gradient are skipped.
     optimizer : str or callable
-        A name of ``Optimizer``, or what makes an optimiser of a list of tensors.
+        A name of ``Optimizer``, or a function from a list of tensors to an optimiser.
     master_weights : bool
-        Parameters of half precision are trained in float32 copies, which are held besides.
+        Parameters of half precision are trained in additional float32 copies.
     foreach : bool
         Of torch's optimisers: update all parameters at once, with temporaries for all.
     """
@@ -63,7 +63,7 @@ class OptimizerStep:
             yield name, master
 
     def states(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield what the optimisers keep between steps, by the name of the parameter."""
+        """Yield the tensors that the optimisers keep between steps, by parameter name."""
         owners = [(name, p, self._shared) for name, p in self._plain.items()]
         owners += [(name, master, own) for name, (_, master, own) in self._mastered.items()]
         for name, parameter, optimizer in owners:
@@ -95,12 +95,12 @@ def check_optimizer_or_factory(optimizer: object) -> None:
 
 
 def check_sparse_gradients(module: fx.GraphModule, optimizer: object) -> None:
-    """Raise PartitionError if the optimiser takes no sparse gradients, which embeddings may have.
+    """Raise PartitionError if the optimiser rejects sparse gradients, which embeddings may have.
 
     Parameters
     ----------
     optimizer : str or callable
-        What a callable makes says so itself.
+        Optimisers of a callable raise their own error.
     """
     if optimizer not in _DENSE_ONLY:
         return

@@ -1,8 +1,8 @@
-"""How much memory a captured graph takes while it runs: when, where, and for what.
+"""Memory of a captured graph while it runs: live bytes by time, operator and kind.
 
-Nothing is estimated from shapes by rules. The graph, autograd and the optimiser run as they
-are, on fake tensors that have sizes and storages but no bytes, and every storage is noted from
-the moment it is made until nothing holds it. ``docs/memory.md`` says who holds what.
+Nothing is estimated from shapes by rules. The graph, autograd and the optimiser run unchanged on
+fake tensors, which have sizes and storages but no bytes, and every storage is recorded from its
+allocation to its release. ``docs/memory.md`` describes the owners of storages.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def memory_profile(
         the optimiser has its state) and with gradients set to None; otherwise only forward,
         without autograd.
     optimizer : {"sgd", "momentum", "adam", "adamw"} or callable
-        One of torch's, or what makes one of a list of tensors.
+        One of torch's, or a function from a list of tensors to an optimiser.
     master_weights : bool
-        Parameters in 16 bits have a float32 copy, which is what the optimiser updates.
+        Parameters in 16 bits have a float32 copy, which the optimiser updates.
     foreach : bool
         The optimiser updates all parameters at once, as torch does by default on CUDA, which
         takes temporaries for all of them.
@@ -68,25 +68,25 @@ def memory_profile(
     accumulating : bool
         Parameters have gradients from earlier microbatches, to which those of this one are added.
     runner : {"code", "interpreter"}
-        Whether the graph runs as a module, or in an ``fx.Interpreter``, which keeps values
-        without readers to the end.
+        The graph runs as a module, or in an ``fx.Interpreter``, which keeps values without
+        readers to the end.
     release_inputs : bool
         The caller drops the inputs as it calls; otherwise they are held to the end.
     weights : collection of str
         Placeholders that are weights: of a graph whose parameters are inputs, such as a joint
-        graph of forward and backward. They are held to the end, and where their captured values
-        require gradients, trained.
+        graph of forward and backward. They are held to the end, and trained if their captured
+        values require gradients.
 
     Raises
     ------
     PartitionError
-        If `optimizer`, `runner` or `weights` names what does not exist, the graph has no
-        backward pass, or the loss is no number.
+        If `optimizer`, `runner` or `weights` has an unknown name, the graph has no backward
+        pass, or the loss is not a number.
 
     Notes
     -----
     Bytes are those of storages as operators return them to PyTorch's dispatcher. Workspaces
-    inside a kernel, and what an allocator rounds up or keeps in reserve, come on top.
+    inside a kernel, and the rounding and reserve of an allocator, come on top.
 
     Examples
     --------
@@ -149,18 +149,18 @@ def peak_memory(captured: CapturedGraph, **settings: Any) -> int:
 
 
 def forward_workspaces(captured: CapturedGraph, *, training: bool = False) -> dict[str, int]:
-    """Return what each operator allocates, in bytes, besides what it leaves behind.
+    """Return the bytes that each operator allocates beyond its results.
 
     Parameters
     ----------
     training : bool
-        With autograd watching, which changes how some operators are computed.
+        With autograd, which changes the kernels of some operators.
 
     Returns
     -------
     dict of str to int
-        By operator name; those that need none are left out. At its peak an operator takes what
-        was alive before it, the storages of its result (and what autograd keeps), and this.
+        By operator name; those without any are left out. At its peak an operator takes the bytes
+        alive before it, the storages of its result (and those autograd keeps), and these.
 
     Examples
     --------
@@ -186,8 +186,8 @@ def stage_profiles(split: fx.GraphModule, **settings: Any) -> dict[str, MemoryPr
         Of :func:`~fx_bridge.split.by_plan.split_by_plan`, made from a graph with values.
     **settings
         Those of :func:`memory_profile`. In training, the inputs of all stages but the first
-        require gradients unless `input_gradients` says otherwise; `loss` is that of the last. A
-        stage that no gradient goes through has a forward pass alone.
+        require gradients by default; `loss` is that of the last. A stage without gradients has a
+        forward pass alone.
 
     Returns
     -------
@@ -196,8 +196,8 @@ def stage_profiles(split: fx.GraphModule, **settings: Any) -> dict[str, MemoryPr
 
     Notes
     -----
-    A stage has its inputs as they arrive from elsewhere: copies of views, without what else
-    is in their storages.
+    A stage has its inputs as received from other stages: views are copied without the rest of
+    their storages.
 
     Raises
     ------
@@ -227,18 +227,16 @@ def stage_profiles(split: fx.GraphModule, **settings: Any) -> dict[str, MemoryPr
             profiles[name] = memory_profile(captured, **own)
         except NothingToTrainError:
             # Such as a first stage that only prepares masks.
-            kept = ("runner", "release_inputs", "weights")
-            own = {key: own[key] for key in kept if key in own}
-            profiles[name] = memory_profile(captured, **own)
+            kept = own.keys() & {"runner", "release_inputs", "weights"}
+            profiles[name] = memory_profile(captured, **{key: own[key] for key in kept})
     return profiles
 
 
 def _as_sent(value: torch.Tensor) -> torch.Tensor:
-    """Return what ``value.to(device)`` makes on another device: strides without gaps."""
+    """Return the result of ``value.to(device)`` on another device: strides without gaps."""
     if value.layout is not torch.strided:
         return value
-    requires_grad = value.requires_grad
-    return torch.empty_like(value.detach()).requires_grad_(requires_grad)
+    return torch.empty_like(value.detach()).requires_grad_(value.requires_grad)
 
 
 def _check(captured: CapturedGraph, runner: str, weights: Collection[str]) -> None:
@@ -291,7 +289,7 @@ def _profile(run: MemoryRun) -> MemoryProfile:
 
 
 def _kind(allocation: Allocation, run: MemoryRun, returned: bool) -> Kind:
-    """Return what a storage was for, as it turned out."""
+    """Return the purpose of a storage, known at the end of the run."""
     if allocation.kind != "activation":
         return allocation.kind
     if returned:

@@ -1,4 +1,4 @@
-"""What a memory profile says: what is alive, node by node, and at the peak."""
+"""Memory profiles: live storages by node, and at the peak."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from solver.model.checks import only_given
 from solver.model.quantities import counted
 
 _SHOWN: Final = 10
-"""Storages that a printed profile lists."""
+"""Most storages in a printed profile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +22,13 @@ class LiveStorage:
     kind : str
         ``"weight"``, ``"input"``, ``"output"`` (returned), ``"saved"`` (for the backward pass),
         ``"activation"`` (any other value of the forward pass), ``"gradient"`` (of a parameter,
-        or of a value on the way back), ``"optimizer"`` (moments, step counts, master copies), or
-        ``"temporary"`` (gone before the operator that made it is done).
+        or of a value in the backward pass), ``"optimizer"`` (moments, step counts, master
+        copies), or ``"temporary"`` (released before its operator ends).
     owner : str
-        Name of the weight or parameter, of the input, or of the operator that made it; in the
-        backward pass, of the operator whose derivative made it.
+        Name of the weight or parameter, of the input, or of its operator; in the backward pass,
+        of the operator whose derivative allocated it.
     size_bytes : int
-        Of the whole storage, however little of it is read.
+        Of the whole storage, even if only a part is read.
     """
 
     kind: Kind
@@ -39,17 +39,17 @@ class LiveStorage:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPoint:
-    """What one node took.
+    """Memory while one node ran.
 
     Attributes
     ----------
     phase : {"forward", "backward", "optimizer"}
-        When the node ran.
+        The pass in which the node ran.
     node : str
         Name of the operator; ``"output"`` for the return of the graph, ``"loss"``, and in the
         phase ``"optimizer"`` the part of the step.
     peak_bytes : int
-        Alive at once while it ran, what it read and what it made included.
+        Alive at once while it ran, its inputs and results included.
     live_bytes : int
         Alive when it had run and values without further readers were released.
     """
@@ -67,14 +67,14 @@ class MemoryProfile:
     Attributes
     ----------
     points : tuple of MemoryPoint
-        In the order in which they ran. In the backward pass an operator has a point wherever
-        autograd came to it.
+        In execution order. In the backward pass an operator has a point for every visit of
+        autograd.
     peak_bytes : int
         The largest of the points' peaks.
     peak_index : int
         The first point that has it.
     alive_at_peak : tuple of LiveStorage
-        What is alive then, largest first; the sizes add up to `peak_bytes`.
+        Live storages then, largest first; their sizes add up to `peak_bytes`.
     made_up : tuple of str
         Operators that cannot run on fake tensors, whose results have the captured sizes.
     """
@@ -88,19 +88,19 @@ class MemoryProfile:
 
     @property
     def peak_point(self) -> MemoryPoint:
-        """Where the peak is."""
+        """The point with the peak."""
         return self.points[self.peak_index]
 
     @property
     def bytes_at_peak(self) -> dict[Kind, int]:
-        """What is alive at the peak, in bytes by kind, largest first."""
+        """Bytes alive at the peak by kind, largest first."""
         totals: dict[Kind, int] = {}
         for storage in self.alive_at_peak:
             totals[storage.kind] = totals.get(storage.kind, 0) + storage.size_bytes
         return dict(sorted(totals.items(), key=lambda item: -item[1]))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it as plain data, ready for ``json.dumps``."""
+        """Return plain data, ready for ``json.dumps``."""
         return {
             **asdict(self),
             "peak_phase": self.peak_point.phase,

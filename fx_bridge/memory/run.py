@@ -31,7 +31,7 @@ class NothingToTrainError(PartitionError):
 
 @dataclass(frozen=True, slots=True)
 class TrainingStep:
-    """What follows a forward pass; see :func:`fx_bridge.memory.profile.memory_profile`."""
+    """Settings of a training step; see :func:`fx_bridge.memory.profile.memory_profile`."""
 
     optimizer: str | OptimizerFactory
     master_weights: bool
@@ -42,15 +42,15 @@ class TrainingStep:
 
 
 class MemoryRun(Replay):
-    """A replay that holds on to nothing for longer than a real run would.
+    """A replay that holds nothing longer than a real run would.
 
     Parameters
     ----------
     training : TrainingStep, optional
-        What follows the forward pass; None for inference.
+        The rest of a training step; None for inference.
     runner : {"code", "interpreter"}
-        Who runs the graph: generated code drops a value after its last reader, ``fx.Interpreter``
-        holds one without readers to the end.
+        Generated code drops a value after its last reader, ``fx.Interpreter`` holds one without
+        readers to the end.
     release_inputs : bool
         Drop each input after its last reader; otherwise the caller holds them to the end.
     weights : collection of str
@@ -63,7 +63,7 @@ class MemoryRun(Replay):
     boundary : int
         The change of the ledger at which the backward pass began.
     outputs : Any
-        What the graph returned, after `forward`.
+        The results of the graph, after `forward`.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class MemoryRun(Replay):
         weights: Collection[str],
     ) -> None:
         super().__init__(captured.module, kernels=DeviceKernels.of(captured))
-        # Also where nothing is differentiated: kernels ask what could be.
+        # Without gradients too: kernels query requires_grad.
         self.differentiates = True
         self.ledger = Ledger()
         self.boundary = 0
@@ -116,13 +116,13 @@ class MemoryRun(Replay):
             self._update()
 
     def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
-        """Yield what is entered around the run, outermost first."""
+        """Yield the contexts around the run, outermost first."""
         yield from super().contexts()
         if self._training is not None:
             yield torch.enable_grad()
         yield self.ledger
 
-    # -- what is there before ----------------------------------------------------------------
+    # -- storages before the run -------------------------------------------------------------
 
     def _hold_weights(self, captured: CapturedGraph) -> None:
         names = {id(p): n for n, p in reversed([*self.module.named_parameters()])}
@@ -139,8 +139,7 @@ class MemoryRun(Replay):
                     size_bytes = weight.memory_bytes.get(memory_of(part))
                     if size_bytes is not None:
                         self.ledger.hold(made, "weight", key, size_bytes)
-                # A fake comes with a fake of the gradient that the tensor happens to have.
-                fake.grad = None
+                fake.grad = None  # a fake copies the tensor's gradient
                 if any(tensor is parameter for parameter in weight.trainable):
                     self._parameters[names.get(id(tensor), key)] = fake
 
@@ -228,14 +227,13 @@ class MemoryRun(Replay):
         step = self._step
         assert step is not None
         with self.ledger.pause():
-            # What optimisers make in their first step they have in all others.
-            step.run(lambda _: None)
+            step.run(lambda _: None)  # optimisers allocate their state in the first step
         self.ledger.backdate(step.states(), "optimizer")
         step.run(lambda name: self.ledger.begin("optimizer", name))
 
 
 def _last_reads(graph: fx.Graph, *, dead_values_stay: bool) -> Mapping[fx.Node, list[fx.Node]]:
-    """Return which values are dropped after each node.
+    """Return the values dropped after each node.
 
     An ``fx.Interpreter`` keeps a value without readers to the end; generated code drops it.
     """
@@ -265,7 +263,7 @@ def _checked_loss(loss: object) -> torch.Tensor:
 
 
 def _leaves_of(roots: Sequence[torch.Tensor]) -> set[int]:
-    """Return the ids of the leaf tensors to which autograd comes from `roots`."""
+    """Return the ids of the leaf tensors that autograd reaches from `roots`."""
     found = {id(root) for root in roots if root.is_leaf}
     pending = [root.grad_fn for root in roots if root.grad_fn is not None]
     seen = set(pending)

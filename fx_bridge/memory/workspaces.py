@@ -1,4 +1,4 @@
-"""What operators allocate and release before they are done, one by one."""
+"""Workspaces of operators: bytes that each allocates and releases before its end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fx_bridge.storages.replay import Replay
 
 
 class WorkspaceRun(Replay):
-    """A replay that notes what each operator allocates besides what it leaves behind.
+    """A replay that records the bytes that each operator allocates beyond its results.
 
     Attributes
     ----------
@@ -24,7 +24,7 @@ class WorkspaceRun(Replay):
         By operator.
     """
 
-    # Also where nothing is differentiated: kernels ask what could be.
+    # Without gradients too: kernels query requires_grad.
     differentiates = True
 
     def __init__(self, captured: CapturedGraph, *, training: bool) -> None:
@@ -34,13 +34,13 @@ class WorkspaceRun(Replay):
         self._ledger = Ledger()
 
     def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
-        """Yield what is entered around the run, outermost first."""
+        """Yield the contexts around the run, outermost first."""
         yield from super().contexts()
         yield torch.set_grad_enabled(self._training)
         yield self._ledger
 
     def observe(self, node: fx.Node) -> Any:
-        """Run `node` and note its workspace."""
+        """Run `node` and record its workspace."""
         if node.op not in COMPUTE_OPS:
             return super().observe(node)
         ledger = self._ledger
@@ -54,6 +54,5 @@ class WorkspaceRun(Replay):
         self.workspace_bytes[node.name] = (
             ledger.positions[-1].peak_bytes - before_bytes - left_bytes
         )
-        # What comes until the next one runs is not of this one.
-        ledger.begin("forward", "")
+        ledger.begin("forward", "")  # later allocations are not charged to `node`
         return value

@@ -1,1 +1,1 @@
-"""Stages that run operators again in the backward pass, instead of keeping what they made."""
+"""Stages that recompute operators in the backward pass instead of keeping their results."""

@@ -1,4 +1,4 @@
-"""What of each stage of a plan runs again, in the words of the graph that is split."""
+"""Recomputed operators of each stage of a plan, in terms of the graph that is split."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from solver.model.recomputation import Recomputation, other_regions
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """What runs again of one stage, by the names of its operators.
+    """The recomputation of one stage, by the names of its operators.
 
     Attributes
     ----------
     regions : mapping of str to int
-        The region of each operator of regions in which something runs again.
+        The region of each operator in a region with recomputation.
     again : frozenset of str
-        Operators.
+        The recomputed operators.
     random : frozenset of str
         Those of `again` that draw random numbers.
     written : mapping of str to frozenset of str
@@ -39,19 +39,19 @@ class Decisions:
 def decisions_of(
     captured: CapturedGraph, plan: PartitionPlan, problem: PartitionProblem | None
 ) -> dict[int, Decisions]:
-    """Return the decisions for each stage in which something runs again, by its position.
+    """Return the decisions of each stage with recomputation, by its position.
 
     Parameters
     ----------
     plan : PartitionPlan
         Of all operators of `captured`.
     problem : PartitionProblem, optional
-        Which the plan is a plan of: it has the regions. Needed only if something runs again.
+        The problem of the plan, which has the regions. Needed only for recomputation.
 
     Raises
     ------
     PartitionError
-        In one line: there is no problem or it is another one's, or something cannot run again.
+        In one line: the problem is missing or another one, or an operator cannot run again.
     """
     if not plan.recomputed:
         return {}
@@ -77,12 +77,12 @@ def decisions_of(
 def problem_with_regions(
     captured: CapturedGraph, plan: PartitionPlan, problem: PartitionProblem | None
 ) -> PartitionProblem:
-    """Return the problem, which has the regions in which operators run again.
+    """Return the problem, which has the regions of recomputation.
 
     Raises
     ------
     PartitionError
-        In one line: there is none or it is another one's, or something cannot run again.
+        In one line: it is missing or another one, or an operator cannot run again.
     """
     if problem is None:
         what = f"the plan lets {min(plan.recomputed)!r}" if plan.recomputed else "operators"

@@ -1,8 +1,8 @@
-"""Tensors kept from a forward pass for its backward pass, and whether they are still the same.
+"""Tensors kept from a forward pass for its backward pass, with checks that they are unmodified.
 
-Autograd compares the version of each tensor that it saved with that of the forward pass, but not
-where ``saved_tensors_hooks`` stand between (torch/csrc/autograd/saved_variable.cpp). So here it is
-compared: of what autograd was given, and of what operators read that run again.
+Autograd compares the version of each saved tensor with that of the forward pass, but not behind
+``saved_tensors_hooks`` (torch/csrc/autograd/saved_variable.cpp). So versions are compared here, of
+saved tensors and of the inputs of recomputed operators.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ class SavedTensor:
     Parameters
     ----------
     operator : str
-        Which saves it.
+        The operator that saves it.
     """
 
     __slots__ = ("_operator", "_tensor", "_version")
 
     def __init__(self, tensor: torch.Tensor, operator: str) -> None:
-        # Not the tensor itself: what an operator saves of its own result would hold itself.
+        # Detached: an operator's own result, saved by it, would hold itself.
         self._tensor, self._operator = tensor.detach(), operator
         self._version = self._tensor._version
 
     def tensor(self) -> torch.Tensor:
-        """Return the tensor; raise what autograd raises if it has been written into."""
+        """Return the tensor; raise the error of autograd if it has been modified."""
         if self._tensor._version != self._version:
             what = f"{_described(self._tensor)}, which {self._operator!r} saved"
             raise written_since(what, self._tensor._version, self._version)
@@ -42,7 +42,7 @@ class SavedTensor:
 
 
 class KeptValue:
-    """A value for operators that read it when they run again, with the versions of its tensors.
+    """An input of recomputed operators, with the versions of its tensors.
 
     Parameters
     ----------
@@ -55,17 +55,17 @@ class KeptValue:
     def __init__(self, value: Any) -> None:
         self.value = detached(value)
         if any(tensor.is_inference() for tensor in tensor_leaves(value)):
-            # They have no version by which a write could be seen.
+            # Inference tensors have no version to detect a write.
             self.value = pytree.tree_map_only(torch.Tensor, _outside_inference, self.value)
         self._versions: list[int | None] = [t._version for t in tensor_leaves(self.value)]
 
     def accept_writes(self) -> None:
-        """Compare no more what has been written into: its writer runs again on a copy."""
+        """Stop comparing modified tensors: their writer runs again on a copy."""
         pairs = zip(tensor_leaves(self.value), self._versions, strict=True)
         self._versions = [noted if t._version == noted else None for t, noted in pairs]
 
     def check(self, name: str) -> None:
-        """Raise what autograd raises if a tensor has been written into.
+        """Raise the error of autograd if a tensor has been modified.
 
         Parameters
         ----------
@@ -85,7 +85,7 @@ def _outside_inference(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def detached(value: Any, requires_grad: Sequence[bool] | None = None) -> Any:
-    """Return a value apart from autograd's graph, with the same or the given flags."""
+    """Return a value detached from autograd's graph, with the same or the given flags."""
     if isinstance(value, torch.Tensor):
         flag = value.requires_grad if requires_grad is None else requires_grad[0]
         return value.detach().requires_grad_(flag)
@@ -99,7 +99,7 @@ def detached(value: Any, requires_grad: Sequence[bool] | None = None) -> Any:
 
 
 def version_counter(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with the version of `tensor`, also when that changes, and no memory."""
+    """Return a tensor without memory that shares the version of `tensor`."""
     counter = tensor.detach()
     counter.data = _empty(tensor.device)
     return counter
@@ -115,7 +115,7 @@ def _described(tensor: torch.Tensor) -> str:
 
 
 def written_since(what: str, version: int, expected: int) -> RuntimeError:
-    """Return the error that autograd raises, of its type and with its words."""
+    """Return the error of autograd for a modified tensor, of its type and with its words."""
     return RuntimeError(
         "one of the variables needed for gradient computation has been modified by an inplace "
         f"operation: {what}, is at version {version}; expected version {expected} instead; "

@@ -1,18 +1,16 @@
-"""The state of the generator from which an operator draws random numbers, noted and set again."""
+"""The state of the generator of an operator's random numbers, saved and restored."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
 
 
-@dataclass(frozen=True, slots=True)
-class NotedState:
+class NotedState(NamedTuple):
     """The state of the generator of a device."""
 
     device: torch.device
@@ -25,7 +23,7 @@ def noted_state(node: fx.Node, read: Sequence[torch.Tensor]) -> NotedState | Non
     Parameters
     ----------
     read : sequence of torch.Tensor
-        What it reads: it runs where these are, or where it says.
+        Its inputs: it runs on their device, or on that of its argument.
     """
     device = torch.device(node.kwargs.get("device") or "cpu")  # type: ignore[arg-type]
     device = next((t.device for t in read if t.device.type != "cpu"), device)
@@ -36,7 +34,7 @@ def noted_state(node: fx.Node, read: Sequence[torch.Tensor]) -> NotedState | Non
 
 @contextlib.contextmanager
 def drawing_again(noted: NotedState) -> Iterator[None]:
-    """Draw the numbers that were drawn from a state; the generator is left as it was."""
+    """Draw the same numbers as from a saved state; the generator's own state is restored."""
     generator, where = _generator(noted.device), _where(noted.device)
     before = generator.get_rng_state(*where)
     generator.set_rng_state(noted.state, *where)

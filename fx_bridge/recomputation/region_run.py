@@ -1,8 +1,8 @@
-"""One region of a stage for one microbatch: what is kept of it, and how it runs again.
+"""One region of a stage for one microbatch: its kept values, and its second run.
 
-Autograd is given handles in place of the tensors that run again (``saved_tensors_hooks``). A handle
-leads to a slot, one for each storage, and the slot to the region's run until the storage has been
-made again. Nothing leads back: autograd alone holds handles, so all goes when it is done, without
+Autograd is given handles in place of recomputed tensors (``saved_tensors_hooks``). A handle refers
+to a slot, one for each storage, and the slot to the region's run until the storage has been
+recomputed. Nothing refers back: autograd alone holds handles, so all is freed with them, without
 the garbage collector.
 """
 
@@ -36,7 +36,7 @@ from fx_bridge.storages.tensor_subclasses import tensor_leaves
 from solver import PartitionError
 
 _OF_MODULE: Final = ("get_attr", "call_module")
-# Shared, since every object that is made for each operator brings the garbage collector nearer.
+# Shared, since every object per operator brings the next garbage collection nearer.
 _NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
 
 
@@ -45,7 +45,7 @@ def _nothing() -> Mapping[Any, Any]:
 
 
 class Slot:
-    """A storage that is made again when autograd first asks for it."""
+    """A storage that is recomputed on autograd's first access."""
 
     __slots__ = ("__weakref__", "run", "storage")
 
@@ -54,12 +54,12 @@ class Slot:
         self.storage: torch.UntypedStorage | None = None
 
     def fill(self, storage: torch.UntypedStorage) -> None:
-        """Take the storage, and let go of what makes it."""
+        """Take the storage, and release the run that recomputes it."""
         self.storage, self.run = storage, None
 
 
 class Handle:
-    """What autograd holds in place of a tensor that is made again."""
+    """Autograd's stand-in for a recomputed tensor."""
 
     __slots__ = (
         "conjugate",
@@ -81,7 +81,7 @@ class Handle:
         self.conjugate, self.negative = tensor.is_conj(), tensor.is_neg()
 
     def tensor(self) -> torch.Tensor:
-        """Return the tensor, for which its region runs again if it has not done so yet."""
+        """Return the tensor; run its region again if that has not been done yet."""
         if self.counter._version != self.version:
             what = f"a value of the shape {list(self.size)}, which runs again"
             raise written_since(what, self.counter._version, self.version)
@@ -108,22 +108,22 @@ def unpacked(packed: SavedTensor | Handle) -> torch.Tensor:
 
 @dataclass(slots=True)
 class Noted:
-    """What is kept of the first run of an operator, so that the second one is like it."""
+    """The state of the first run of an operator that its second run reproduces."""
 
     requires_grad: tuple[bool, ...] = ()
     precision: Mapping[str, torch.dtype] = field(default_factory=_nothing)
     random_state: NotedState | None = None
     residuals: Mapping[int, weakref.ref[Slot]] = field(default_factory=_nothing)
-    """Slots of what it saves of its own, by how many tensors it saves before."""
+    """Slots of the tensors that it allocates and saves, by position among those it saves."""
 
 
 class RegionRun:
-    """What a microbatch keeps of a region until its backward pass.
+    """The values of a region that a microbatch keeps until its backward pass.
 
     Parameters
     ----------
     steps : sequence of Step
-        What runs again, in order.
+        The recomputed steps, in order.
     """
 
     def __init__(self, steps: Sequence[Step]) -> None:
@@ -134,7 +134,7 @@ class RegionRun:
         self.results: dict[tuple[fx.Node, int], weakref.ref[Slot]] = {}
 
     def slot_of(self, node: fx.Node, place: int) -> Slot:
-        """Return the slot of a result."""
+        """Return the slot of a result, a new one if it has none."""
         reference = self.results.get((node, place))
         slot = reference() if reference is not None else None
         if slot is None:
@@ -143,9 +143,8 @@ class RegionRun:
         return slot
 
     def run_again(self) -> None:
-        """Run everything that is to run again, and fill the slots to which handles lead."""
-        # Autograd has a thread for each device.
-        with self._lock, torch.no_grad():
+        """Run all recomputed steps, and fill the slots of live handles."""
+        with self._lock, torch.no_grad():  # autograd has a thread for each device
             for read, kept in self.kept.items():
                 kept.check(str(read.target) if read.op in _OF_MODULE else read.name)
             values = {read: kept.value for read, kept in self.kept.items()}
@@ -162,7 +161,7 @@ class RegionRun:
 
         residuals = _alive(noted.residuals)
         with contextlib.ExitStack() as stack:
-            # Contexts take as long as many an operator, so only those that change something.
+            # Contexts can take as long as an operator: enter only those that change something.
             if noted.precision != autocast_dtypes(types_here()):
                 stack.enter_context(precision(noted.precision))
             if noted.random_state is not None:
@@ -195,7 +194,7 @@ def _alive(slots: Mapping[int, weakref.ref[Slot]]) -> dict[int, Slot]:
 
 @contextlib.contextmanager
 def _catching(slots: dict[int, Slot]) -> Iterator[None]:
-    """Fill slots with what autograd saves, by its order; let it keep nothing."""
+    """Fill slots with the tensors that autograd saves, by position; let it keep nothing."""
     count = 0
 
     def caught(tensor: torch.Tensor) -> None:
@@ -205,7 +204,7 @@ def _catching(slots: dict[int, Slot]) -> Iterator[None]:
         count += 1
 
     def never(_: None) -> torch.Tensor:
-        raise AssertionError("no backward pass goes through what ran again")
+        raise AssertionError("no backward pass goes through recomputed operators")
 
     with saved_tensors_hooks(caught, never):
         yield
@@ -214,19 +213,19 @@ def _catching(slots: dict[int, Slot]) -> Iterator[None]:
 # -- the first run -------------------------------------------------------------------------
 
 Made = dict[int, tuple[StorageWeakRef, RegionRun, fx.Node, int]]
-"""By address, the storages of values that run again: whose they are, and which result.
+"""Recomputed storages by address: their run, node, and position among its results.
 
-A weak reference keeps the address, and not the memory, so that no other storage has it.
+A weak reference keeps the address, but not the memory, so that no other storage gets it.
 """
 
 
 class Recording:
-    """Watches the first run of a region, and says what autograd keeps of it.
+    """Records the first run of a region, and packs the tensors that autograd saves.
 
     Parameters
     ----------
     run : RegionRun
-        Is told what it needs to run again.
+        Receives the values that its second run needs.
     made : Made
         Shared by the regions of a call of the stage.
     """
@@ -241,12 +240,12 @@ class Recording:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Return what to enter around the region, once."""
+        """Return the context around the region, to be entered once."""
         try:
             with saved_tensors_hooks(self._packed, unpacked):
                 yield
         finally:
-            # With what it packed autograd keeps the packing function, which leads here.
+            # Autograd keeps the packing function, which refers to this object.
             del self._run, self._made
 
     def _packed(self, tensor: torch.Tensor) -> SavedTensor | Handle:
@@ -259,14 +258,14 @@ class Recording:
                 _, run, node, result = self._made[address]
                 return Handle(run.slot_of(node, result), tensor)
             if self._again and address not in self._read:
-                # A result of the operator that runs, or something of its own.
+                # A result of the current operator, or a tensor that it allocates and saves.
                 if address not in self._pending:
                     self._pending[address] = StorageWeakRef(storage), Slot(self._run), place  # type: ignore[no-untyped-call]
                 return Handle(self._pending[address][1], tensor)
         return SavedTensor(tensor, self._operator)
 
     def before(self, step: Step, module: nn.Module, env: dict[fx.Node, Any]) -> None:
-        """Note what an operator needs to run again as it is about to run."""
+        """Keep the inputs and settings that an operator needs to run again."""
         self._again, self._count, self._operator = step.again, 0, step.node.name
         if not step.again:
             return
@@ -289,7 +288,7 @@ class Recording:
             noted.random_state = noted_state(step.node, tensors)
 
     def after(self, step: Step, value: Any) -> None:
-        """Find out which of the saved tensors are results of an operator that has run."""
+        """Assign the saved tensors that are results of an operator to their slots."""
         if not step.again:
             return
         for node, kept in self._run.kept.items():
@@ -323,7 +322,7 @@ def _weights(module: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def has_storage(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is a view of its storage, and no more than that."""
+    """Return True if a tensor is a plain strided view of its storage."""
     return (
         type(tensor) in (torch.Tensor, nn.Parameter)
         and tensor.layout is torch.strided

@@ -1,4 +1,4 @@
-"""A stage of a split, some of whose operators run again in the backward pass."""
+"""A stage of a split with operators that run again in the backward pass."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _KEY: Final = "recomputation"
 
 
 class RecomputingStage(GraphOfOneMode):
-    """A stage whose graph is that of any other stage, and which keeps less.
+    """A stage with the graph of any other stage that keeps fewer tensors.
 
-    Where gradients are recorded, it runs its graph node by node. Around the regions in which
-    something runs again, it hands autograd handles in place of tensors: the first one that is asked
-    for lets the operators of its region run again that are to do so, once for each microbatch, on
-    what was kept for them, with the same random numbers and precision. Elsewhere the generated
-    code runs, and so it does while ``torch.export`` or a tracer looks on, which see the graph as
-    it is. ``torch.compile`` leaves the stage as it is. Copies run like it; it cannot be pickled.
+    If gradients are recorded, it runs its graph node by node. Around regions with recomputation,
+    it hands autograd handles in place of tensors: the first handle that is unpacked reruns the
+    recomputed operators of its region, once for each microbatch, on inputs kept for them, with
+    the same random numbers and precision. Elsewhere the generated code runs, and also under
+    ``torch.export`` or a tracer, which see the graph unchanged. ``torch.compile`` leaves the
+    stage as it is. Copies run like it; it cannot be pickled.
 
     ``meta["recomputation"]`` has the decisions.
     """
 
-    # GraphModule gives every instance a class of its own.
+    # GraphModule gives every instance its own class.
     _generated: ClassVar[Callable[..., Any]]
     _segments: ClassVar[tuple[Segment, ...] | None]
 
@@ -46,7 +46,7 @@ class RecomputingStage(GraphOfOneMode):
 
         @functools.wraps(cls.forward)
         def forward(self: RecomputingStage, *args: Any, **kwargs: Any) -> Any:
-            return _called(self, args, kwargs)
+            return _call(self, args, kwargs)
 
         cls.forward = forward
         return code
@@ -64,7 +64,7 @@ class RecomputingStage(GraphOfOneMode):
 
 
 def recomputing(stage: fx.GraphModule, decisions: Decisions) -> RecomputingStage:
-    """Return a stage that shares all that `stage` has, and runs operators again."""
+    """Return a stage that shares the state of `stage` and recomputes operators."""
     made = RecomputingStage.__new__(RecomputingStage)
     made.__dict__.update(stage.__dict__)
     made.meta = {**stage.meta, _KEY: decisions}
@@ -72,7 +72,7 @@ def recomputing(stage: fx.GraphModule, decisions: Decisions) -> RecomputingStage
     return made
 
 
-def _called(stage: RecomputingStage, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _call(stage: RecomputingStage, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     generated = type(stage)._generated
     is_traced = any(isinstance(each, fx.Proxy) for each in (*args, *kwargs.values()))
     if is_traced or not torch.is_grad_enabled() or torch.compiler.is_exporting():
@@ -105,7 +105,7 @@ def _run(stage: RecomputingStage, args: tuple[Any, ...]) -> Any:
 def _run_step(
     stage: RecomputingStage, step: Step, env: dict[fx.Node, Any], recording: Recording | None
 ) -> None:
-    # A function of its own, whose frame ends with it: none of its values outlives the step.
+    # A separate function, so that none of its values outlives the step.
     if recording is not None:
         recording.before(step, stage, env)
     value = step.run(stage, env)

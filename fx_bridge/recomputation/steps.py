@@ -16,18 +16,18 @@ from fx_bridge.recomputation.decisions import Decisions
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """A node of the graph, and what is dropped when it has run.
+    """A node of the graph, and the values dropped after it.
 
     Attributes
     ----------
     again, random : bool
-        It runs again, and draws random numbers then.
+        True if it is recomputed, and if it draws random numbers then.
     written : frozenset of str
         The nodes whose values it reads, writes, and must not write twice.
     dropped : tuple of torch.fx.Node
-        Values that nothing reads any more after it.
+        Values without later readers.
     dropped_again : tuple of torch.fx.Node
-        Values that nothing reads any more of what runs again in its region.
+        Values without later readers among the recomputed operators of its region.
     """
 
     node: fx.Node
@@ -50,7 +50,7 @@ class Step:
 
 
 def call(op: str, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Call what a node calls."""
+    """Call the target of a node."""
     if op == "call_method":
         return getattr(args[0], target)(*args[1:], **kwargs)
     return target(*args, **kwargs)
@@ -58,12 +58,12 @@ def call(op: str, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> A
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Consecutive steps of one region in which something runs again, or of none such.
+    """Consecutive steps of one region with recomputation, or outside of all such.
 
     Attributes
     ----------
     again : tuple of Step
-        Those of `steps` that run again.
+        The recomputed ones of `steps`.
     """
 
     steps: tuple[Step, ...]
@@ -99,7 +99,7 @@ def segments_of(graph: fx.Graph, decisions: Decisions) -> tuple[Segment, ...]:
 
 
 def _last_reads(nodes: Sequence[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
-    """Return the values that are dropped after each node; what nothing reads goes at once."""
+    """Return the values dropped after each node; values without readers are dropped at once."""
     last: dict[fx.Node, list[fx.Node]] = {}
     seen: set[fx.Node] = set()
     for node in reversed(nodes):

@@ -19,7 +19,7 @@ from fx_bridge.interop.llama_cpp_experts import (
     read_experts,
     write_experts,
 )
-from fx_bridge.interop.nearest import told_cost
+from fx_bridge.interop.nearest import with_change
 from fx_bridge.interop.stage_layers import LayeredModel, LayerNames, StageLayers, is_host
 from fx_bridge.interop.words import Words
 from fx_bridge.serving.halves import half_layers
@@ -246,4 +246,4 @@ class HostWordsModel:
         if cost.value_ns is None:
             return f"which does not fit: {cost.violations[0]}"
         value, given = cost.value_ns, self._phases.evaluate(beside).value_ns
-        return f"which takes {told_cost(format_ns(round(value)), value, given)}"
+        return f"which takes {with_change(format_ns(round(value)), value, given)}"

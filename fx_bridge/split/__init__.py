@@ -1,1 +1,1 @@
-"""What must share a stage; graphs split by plans, checked, and read as stages."""
+"""Colocation of operators; graphs split by plans, checked, and read as stages."""

@@ -1,8 +1,8 @@
-"""From a plan to a module of stages that computes exactly what the captured module computes.
+"""A captured module split by a plan into a module of stages with exactly the same results.
 
 :func:`split_by_plan` runs one of torch's two splitters on a scratch graph
-(:mod:`fx_bridge.split.scratch_graph`) on which their traps cannot occur. The result then gets back
-names, parameters, metadata, flags and the calling convention of the captured module.
+(:mod:`fx_bridge.split.scratch_graph`) that avoids their traps. The result then gets back the names,
+parameters, metadata, flags and calling convention of the captured module.
 """
 
 from __future__ import annotations
@@ -49,32 +49,32 @@ def split_by_plan(
     captured : CapturedGraph
         Not changed.
     plan : PartitionPlan
-        A device and chunk for every operator (by node name); ``stages`` in the order in which
-        data flows. Operators of different stages may interleave in the captured order.
+        A device and chunk for every operator (by node name); ``stages`` in the order of data flow.
+        Operators of different stages may interleave in the captured order.
     backend : {"split_module", "tags"}
-        Which of ``torch.fx.passes`` does the work, ``split_module`` or ``split_by_tags``. The
-        results agree in all that is said here, and each checks the other in the tests.
+        The function of ``torch.fx.passes`` to use, ``split_module`` or ``split_by_tags``. All
+        statements here hold for both, and each checks the other in the tests.
     problem : PartitionProblem, optional
-        Which `plan` is a plan of. Needed where operators run again in the backward pass: it has
-        what that pass saves (:class:`~fx_bridge.recomputation.stage.RecomputingStage`).
+        The problem of `plan`. Needed if operators run again in the backward pass: it has the
+        tensors saved for that pass (:class:`~fx_bridge.recomputation.stage.RecomputingStage`).
 
     Returns
     -------
     torch.fx.GraphModule
-        Called and returning like the captured module. Its children ``submod_0``,
+        With the calling convention and results of the captured module. Its children ``submod_0``,
         ``submod_1``, … are the stages in order (``submod_stage_0``, … if the model has an
         attribute of such a name). Each owns the parameters, buffers and submodules that it
-        reads, under the paths that they have in the captured module, and keeps the names and
-        metadata of its nodes.
+        reads, under their paths in the captured module, and keeps the names and metadata of its
+        nodes.
 
         ``meta["stages"]`` maps the name of each child to its device, in stage order; a device
         has one child for each of its chunks. Every child has ``meta["stage"]`` (its position),
-        ``meta["device"]`` and ``meta["chunk"]``, and ``meta["stages"]`` where it holds stages of
+        ``meta["device"]`` and ``meta["chunk"]``, and ``meta["stages"]`` if it holds stages of
         a split that was split again.
         ``meta["shared_tensors"]`` holds, for every tensor that several children own, a tuple of
         its names, such as ``("submod_0.wte.weight", "submod_2.lm_head.weight")``;
-        ``meta["name_map"]`` where every node, parameter, buffer and submodule of the captured
-        module is (:class:`fx_bridge.split.name_map.NameMap`); ``meta["written_inputs"]`` the
+        ``meta["name_map"]`` the places of every node, parameter, buffer and submodule of the
+        captured module (:class:`fx_bridge.split.name_map.NameMap`); ``meta["written_inputs"]`` the
         names of the graph inputs that a stage writes in place, ``meta["written_weights"]`` those
         of the weights in the split; ``meta["plan"]`` the plan.
 
@@ -82,22 +82,22 @@ def split_by_plan(
     ------
     PartitionError
         In one line: the plan is not total, its stages form a cycle or are out of order, or it
-        separates operators whose order or common storage the result depends on; an operator cannot
+        separates operators whose order or common storage affects the result; an operator cannot
         run again; or the backend is unknown.
 
     Notes
     -----
     Parameters are shared with the captured module, not copied. One that several stages read
     (tied weights) is the same object in each of them, so that in one process gradients add up
-    and the values never diverge. Who moves stages to different devices must first give each
-    its own copy, for ``module.to(device)`` moves a shared parameter for all of its owners. A
+    and the values never diverge. Callers that move stages to different devices must first give
+    each its own copy, for ``module.to(device)`` moves a shared parameter for all of its owners. A
     parameter that the graph itself returns is also registered at the root. Parameters that no
     operator reads are left out, and so are the forward hooks with which torch.export checks
-    the shapes of inputs: microbatches have others. What the split itself checks, and so do its
-    deep copies: numbers and flags among the inputs must be those of the capture, which they
-    decided. On the first call with another shape or dtype, or under another
-    ``torch.autocast``, the model is captured once more, and the call is refused unless that
-    gives the same operators with the same numbers (:mod:`fx_bridge.split.recapture`).
+    the shapes of inputs: microbatches have others. The split and its deep copies check instead
+    that numbers and flags among the inputs are those of the capture, which they decided. On the
+    first call with another shape or dtype, or under another ``torch.autocast``, the model is
+    captured once more, and the call is refused unless that gives the same operators with the
+    same numbers (:mod:`fx_bridge.split.recapture`).
 
     Examples
     --------
@@ -131,7 +131,7 @@ def split_by_plan(
     return split
 
 
-# -- putting everything back ---------------------------------------------------------------
+# -- restoration of names, attributes and metadata -----------------------------------------
 
 
 def _finish(
@@ -162,7 +162,7 @@ def _finish(
         )
         held = {k: v for k, v in source.meta.get("stages", {}).items() if k in stage._modules}
         if held:
-            # A split is split again: parameters keep their names within its stages.
+            # A split of a split: parameters keep their names within its stages.
             stage.meta["stages"] = held
     _restore_root(split, source, scratch)
     split.meta = {
@@ -204,7 +204,7 @@ def _stage_names(captured: CapturedGraph, count: int) -> list[str]:
 def _restore_stage(
     stage: fx.GraphModule, arguments: tuple[Any, ...], source: nn.Module, scratch: Scratch
 ) -> tuple[Any, ...]:
-    """Turn stand-ins into attributes of `stage`; return the arguments that are left to pass."""
+    """Turn stand-ins into attributes of `stage`; return the arguments left to pass."""
     graph = stage.graph
     placeholders = list(graph.find_nodes(op="placeholder"))
     kept: list[Any] = []
@@ -214,7 +214,7 @@ def _restore_stage(
         if origin is None:
             kept.append(argument)
             continue
-        # After the placeholders: the signature of a graph comes first.
+        # The placeholders of a graph come first.
         with graph.inserting_after(anchor):
             anchor = read = graph.create_node(
                 "get_attr", origin.target, name=origin.name, type_expr=origin.type
@@ -230,7 +230,7 @@ def _restore_stage(
     for node in graph.nodes:
         if node.op == "call_module" or (node.op == "get_attr" and node.target in scratch.path_of):
             node.target = scratch.path_of[node.target]
-            # One name can stand only once in the scratch graph, whatever reads it.
+            # Names are unique in the scratch graph, but not across stages.
             node._rename(node.meta[ORIGIN].name)
         _restore_meta(node)
     stage._modules = {}
@@ -263,8 +263,7 @@ def _restore_root(split: fx.GraphModule, source: fx.GraphModule, scratch: Scratc
     output = next(iter(source.graph.find_nodes(op="output")))
     for node in graph.nodes:
         if node.op == "call_function":
-            # An element of a stage's tuple of results.
-            call, index = node.args
+            call, index = node.args  # an element of a stage's tuple of results
             node.meta["val"] = call.meta["val"][index]
             node._rename(stage_results(split.get_submodule(call.target))[index].name)
         elif node.op == "output":
@@ -283,7 +282,7 @@ def _restore_meta(node: fx.Node) -> None:
 
 
 def _output_value(stage: fx.GraphModule) -> Any:
-    """Set and return the value of a stage's output, None where the graph has no values."""
+    """Set and return the value of a stage's output, None if the graph has no values."""
     output = stage.graph.output_node()
     values = tuple(node.meta.get("val") for node in stage_results(stage))
     result = values if isinstance(output.args[0], tuple) else values[0]

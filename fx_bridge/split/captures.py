@@ -1,4 +1,4 @@
-"""Captures of one model compared, each in the mode and with the weights that it was made for."""
+"""Captures of one model compared, each in its own mode and with its own weights."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _NO_DROPOUT: Final = re.compile(r"(dropout\S*\(.*, 0\.0), (?:True|False)\)")
 
 
 def lines_of(captured: CapturedGraph) -> dict[str, str]:
-    """Return what a graph computes, and in which containers it returns it."""
+    """Return the operators of a graph as text, with the structure of its output."""
     lines = operator_lines(captured)
     info = getattr(captured.graph._codegen, "pytree_info", None)
     spec = " ".join(str(getattr(info, "out_spec", "")).split())
-    # Dropout of nothing is the same in both modes.
+    # Dropout with probability 0 is the same in both modes.
     dropped = {name: _NO_DROPOUT.sub(r"\1)", line) for name, line in lines.items()}
     return dropped if " at 0x" in spec else {**dropped, "the structure of the output": spec}
 
 
 def has_modes(captured: CapturedGraph) -> bool:
-    """Return whether an operator of a graph says whether it is for training."""
+    """Return True if an operator of a graph has an argument for training mode."""
     schemas = [n.target._schema for n in captured.operators if isinstance(n.target, OpOverload)]
     return any(each.name in ("train", "training") for s in schemas for each in s.arguments)
 
@@ -44,22 +44,21 @@ def weights_by_name(module: fx.GraphModule) -> dict[str, torch.Tensor]:
 
 
 def example_like(example: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
-    """Return `given`, or where it has other sizes `example` with its flags and order of strides."""
+    """Return `given`, or if its sizes differ, `example` with its flags and order of strides."""
     if given.shape == example.shape or given.dim() != example.dim():
         return given
     order = sorted(range(given.dim()), key=given.stride, reverse=True)
     back = sorted(range(given.dim()), key=order.__getitem__)
     made = example.detach().permute(order).contiguous().permute(back)
     if made.is_contiguous() and not given.is_contiguous():
-        # A part of a larger tensor.
-        made = torch.cat([made, made], -1)[..., : made.shape[-1]]
+        made = torch.cat([made, made], -1)[..., : made.shape[-1]]  # a part of a larger tensor
     return made.requires_grad_(given.requires_grad)
 
 
 @contextlib.contextmanager
 def in_mode(model: nn.Module, in_training: frozenset[str]) -> Iterator[None]:
-    """Let the modules at some paths be in training mode, and all others not."""
-    # Their own train() may do more: merge weights, for example.
+    """Set training mode for the modules at some paths, and evaluation mode for all others."""
+    # Not by train(), which may do more, such as merge weights.
     before = {path: part.training for path, part in model.named_modules()}
     try:
         for path, part in model.named_modules():
@@ -72,7 +71,7 @@ def in_mode(model: nn.Module, in_training: frozenset[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def as_trained(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> Iterator[None]:
-    """Let the weights of a model require gradients where those of the same names do."""
+    """Let parameters require gradients as the `weights` of the same names do."""
     own = {n: w for n, w in model.named_parameters(remove_duplicate=False) if n in weights}
     before = [(weight, weight.requires_grad) for weight in own.values()]
     try:
@@ -85,21 +84,18 @@ def as_trained(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> Iterato
 
 
 def writes_casts(captured: CapturedGraph) -> bool:
-    """Return whether an operator writes to what a cast reads or returns.
+    """Return True if an operator writes to the input or result of a cast.
 
-    That is one storage or two, as the dtypes are; a plan knows it as it was captured.
+    They share one storage or not, depending on the dtypes; a plan knows only the captured case.
     """
     table = captured.storage_table
     written = {storage for found in table.writes.values() for storage in found}
     casts = [
         node.args[0] for node in captured.graph.find_nodes(op="call_function", target=CAST_GUARD)
     ]
-    near = [*casts, *(user for read in casts if isinstance(read, fx.Node) for user in read.users)]
-    return any(
-        written.intersection(table.storages.get(node.name, ()))
-        for node in near
-        if isinstance(node, fx.Node)
-    )
+    reads = [read for read in casts if isinstance(read, fx.Node)]
+    nodes = (*reads, *(user for read in reads for user in read.users))
+    return any(written.intersection(table.storages.get(node.name, ())) for node in nodes)
 
 
 def relax_guards(module: fx.GraphModule) -> None:

@@ -1,4 +1,4 @@
-"""Whether a captured graph can be split by a plan, and if not, which operators stand against it."""
+"""Checks that a captured graph can be split by a plan; errors name the operators in conflict."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Group = TypeVar("Group", bound=Hashable)
 def check_splittable(captured: CapturedGraph, plan: PartitionPlan) -> None:
     """Raise PartitionError unless the stages of `plan`, run in order, compute what `captured` does.
 
-    The plan must be total, data must flow only to the same or later stages, and what the order
-    of effects depends on must not be torn apart.
+    The plan must be total, data must flow only to the same or later stages, and operators linked
+    by the order of their effects must not be separated.
     """
     check_total(captured, plan)
     _check_order(captured, plan)
@@ -48,7 +48,7 @@ def check_effects(captured: CapturedGraph, plan: PartitionPlan, unit: str) -> No
     plan : PartitionPlan
         A plan of `captured`, not yet split.
     unit : str
-        What operators have to share, in the caller's words: ``"device"``, ``"stage"``, ``"tag"``.
+        The caller's word for a group of operators: ``"device"``, ``"stage"``, ``"tag"``.
     """
     stage_of = plan.stage_index
     for group in inseparable_groups(captured):
@@ -98,7 +98,6 @@ def check_total(captured: CapturedGraph, plan: PartitionPlan) -> None:
 
 
 def _check_order(captured: CapturedGraph, plan: PartitionPlan) -> None:
-    """Raise unless data flows only to the same or later stages."""
     example = crossing_edges(captured, plan.stage_index)
     backward = [arc for arc in example if arc[0] > arc[1]]
     if not backward:

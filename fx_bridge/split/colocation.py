@@ -1,9 +1,9 @@
-"""What must stay together when a captured graph is split, and why.
+"""Operators that must stay together when a captured graph is split, with the reasons.
 
 Stages exchange copies of tensors and run one after the other, each as a whole. Operators whose
-meaning does not survive that must share a device: those that meet in a storage that is written
-in place, in a region of changed global state, in a value that is no tensor, in a module that is
-called more than once, in a parameter that is trained, or in the order of random numbers.
+semantics would change must share a device: those that share a storage that is written in place, a
+region of changed global state, a value that is not a tensor, a module that is called more than
+once, a trained parameter, or the order of random numbers.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ def colocation_groups(
         Modules, each of which stays on one device: see :mod:`fx_bridge.split.keep_whole`.
     tied_weights : {"colocate", "sum"}
         In training; with ``"sum"`` readers of a parameter may be anywhere, for pipelines add up
-        the gradients of the copies (:mod:`fx_bridge.pipeline.tied_weights`). Parameters that
-        share memory without being one stay together.
+        the gradients of the copies (:mod:`fx_bridge.pipeline.tied_weights`). Distinct parameters
+        that share memory stay together.
 
     Returns
     -------
     list of ColocationGroup
         In the order of their first operators; they may overlap. Every plan that respects them
-        and whose stages form no cycle can be split. The last ones merge what the others would
-        force into a cycle of stages, so that the graph of merged groups is acyclic.
+        and whose stages form no cycle can be split. The last ones merge groups that would force a
+        cycle of stages, so that the graph of merged groups is acyclic.
 
     Notes
     -----
-    Operators with random numbers are grouped only if no path leads from one to the next: where
-    one does, every acyclic plan keeps their order. Linear in the size of the graph.
+    Operators with random numbers are grouped only if no path leads from one to the next: with a
+    path, every acyclic plan keeps their order. Linear in the size of the graph.
     """
     check_captured(captured, "group", "colocation_groups(capture(model, args))")
     check_choice(tied_weights, get_args(TiedReaders), "tied_weights")
@@ -79,10 +79,10 @@ def colocation_groups(
 
 
 def inseparable_groups(captured: CapturedGraph) -> list[ColocationGroup]:
-    """Return the groups without which a split computes something else even in one process.
+    """Return the groups without which a split has other results even in one process.
 
-    Those of storages written in place and of regions of changed global state: a part of
-    what :func:`colocation_groups` returns.
+    These are the groups of :func:`colocation_groups` for storages written in place and for regions
+    of changed global state.
     """
     order = {node.name: index for index, node in enumerate(captured.operators)}
     return _sorted(_inseparable(captured, captured.storage_table), order)
@@ -106,20 +106,20 @@ def _inseparable(captured: CapturedGraph, table: StorageTable) -> Iterator[Coloc
 
 
 def _written_storages(captured: CapturedGraph, table: StorageTable) -> Iterator[ColocationGroup]:
-    """Group what meets in a storage that is written in place.
+    """Group the operators on a storage that is written in place.
 
-    All that touches it up to the last write runs in one stage, in the original order. A later
-    reader may run in a later stage, because a stage hands its values on when it has ended, and
+    All operators on it up to the last write run in one stage, in the original order. A later
+    reader may run in a later stage, because a stage passes its values on when it has ended, and
     then they are final. That does not hold for weights, which every stage reads at its own
     time and which live on to the next call, nor for graph inputs, which come from the caller:
-    of these, all that touches them is one group.
+    all operators on one of these form one group.
     """
     written = {storage for storages in table.writes.values() for storage in storages}
     touches: dict[Storage, list[fx.Node]] = {storage: [] for storage in written}
     weights = {storage.owner: storage for storage in written if storage.kind == "weight"}
     for node in captured.operators:
         touched = dict.fromkeys(table.touched(node))
-        # Weights that a called submodule reads are no arguments of the node.
+        # Weights read inside a called submodule are not arguments of the node.
         keys = table.weights_read.get(node.name, ())
         touched.update(dict.fromkeys(weights[key] for key in keys if key in weights))
         for storage in touched:
@@ -176,7 +176,7 @@ def _region(nodes: Sequence[fx.Node], reason: str) -> ColocationGroup:
     )
 
 
-# -- what cannot travel, or must not be there twice ----------------------------------------
+# -- values that cannot be sent, and weights that must not be copied -----------------------
 
 
 def _non_tensors(captured: CapturedGraph) -> Iterator[ColocationGroup]:
@@ -194,7 +194,7 @@ def _non_tensors(captured: CapturedGraph) -> Iterator[ColocationGroup]:
 def _inner_tensors(captured: CapturedGraph) -> Iterator[ColocationGroup]:
     for node in captured.operators:
         if node.target is torch.ops.export.access_subclass_inner_tensor.default:
-            # Else a device could hold the weight for another to read.
+            # Otherwise a device could hold the weight for another to read.
             yield ColocationGroup(
                 (node.name, *(user.name for user in node.users if user.op != "output")),
                 f"{node.name!r} is a part of a weight, for who reads it",
@@ -218,7 +218,7 @@ def _shared_modules(captured: CapturedGraph) -> Iterator[ColocationGroup]:
     for node in captured.operators:
         if node.op == "call_module":
             module = attribute_at(captured.module, str(node.target))
-            # Without parameters and buffers, two of it are as good as one.
+            # A module without parameters and buffers may be copied.
             if any(True for _ in itertools.chain(module.parameters(), module.buffers())):
                 callers.setdefault(id(module), []).append(node)
     for nodes in callers.values():
@@ -251,20 +251,15 @@ def _random_order(captured: CapturedGraph) -> Iterator[ColocationGroup]:
     operators = captured.operators
     position = {node: index for index, node in enumerate(operators)}
     for first, second in itertools.pairwise(random_operators(captured)):
-        if not _leads_to(first, second, operators[position[first] + 1 : position[second] + 1]):
+        reached = {first}
+        for node in operators[position[first] + 1 : position[second] + 1]:
+            if not reached.isdisjoint(node.all_input_nodes):
+                reached.add(node)
+        if second not in reached:
             yield ColocationGroup(
                 (first.name, second.name),
                 f"{first.name!r} draws random numbers before {second.name!r}",
             )
-
-
-def _leads_to(source: fx.Node, target: fx.Node, between: Sequence[fx.Node]) -> bool:
-    """Return whether a path leads from `source` to `target`, by nodes of `between` alone."""
-    reached = {source}
-    for node in between:
-        if not reached.isdisjoint(node.all_input_nodes):
-            reached.add(node)
-    return target in reached
 
 
 # -- cycles --------------------------------------------------------------------------------
@@ -273,7 +268,7 @@ def _leads_to(source: fx.Node, target: fx.Node, between: Sequence[fx.Node]) -> b
 def _cycles(
     captured: CapturedGraph, groups: Sequence[ColocationGroup], order: Mapping[str, int]
 ) -> Iterator[ColocationGroup]:
-    """Merge the groups that would force stages into a cycle, with what lies between them."""
+    """Merge the groups that would force a cycle of stages, with the operators between them."""
     forest: nx.utils.UnionFind[str] = nx.utils.UnionFind(order)
     for group in groups:
         forest.union(*group.operators)

@@ -1,9 +1,9 @@
-"""What a split produced, as data: stages, what they hold, what passes between them.
+"""Stages of a split as data: their operators, weights, and transferred values.
 
-The ``DAG`` that ``torch.fx.experimental.accelerator_partitioner`` returns has the same purpose
-and some faults: its ``output_nodes`` are readers, an input counts once per reader, buffers count
-nothing, and what a stage passes to one after the next cannot be told. Here everything is read
-off the graph of the split; :func:`fx_bridge.split.reader.stage_graph` does it.
+The ``DAG`` of ``torch.fx.experimental.accelerator_partitioner`` has the same purpose and some
+faults: its ``output_nodes`` are readers, an input counts once per reader, buffers count nothing,
+and values sent to a stage after the next are missing. :func:`fx_bridge.split.reader.stage_graph`
+reads the data from the graph of the split.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ class StageValue:
     Attributes
     ----------
     name : str
-        Of the node that makes it: an operator or a graph input. With the suffix ``.written``,
-        an input or weight as the stage `source` leaves it when it writes it in place.
+        Its node: an operator or a graph input. With the suffix ``.written``, the final content of
+        an input or weight that the stage `source` writes in place.
     source : int or None
-        Position of the stage that makes it; None for a graph input.
+        Position of the stage that computes it; None for a graph input.
     targets : tuple of int
-        Positions of the stages that read it from elsewhere, in order.
+        Positions of the other stages that read it, in order.
     is_output : bool
-        The graph returns it.
+        True if the graph returns it.
     size_bytes : int
-        numel x itemsize, of all tensors together; 0 for what is no tensor.
+        numel x itemsize, of all tensors together; 0 for non-tensors.
     kind : str
         Its type: ``"Tensor"``, ``"tuple"``, ``"SymInt"``, …. Pipelines pass tensors alone.
     shape : tuple of int or None
-        None for anything but a tensor; symbolic sizes at their hints.
+        None for non-tensors; symbolic sizes at their hints.
     dtype : str or None
-        torch's name, such as ``"float32"``; None for anything but a tensor.
+        torch's name, such as ``"float32"``; None for non-tensors.
     """
 
     name: str
@@ -78,9 +78,9 @@ class StageWeight:
     names : tuple of str
         Its paths in the stage.
     size_bytes : int
-        Of the storage, which tied names share.
+        Bytes of the storage, which tied names share.
     stages : tuple of int
-        Positions of all stages that hold a copy, this one among them.
+        Positions of all stages that hold a copy, this one included.
     """
 
     key: str
@@ -99,33 +99,33 @@ class StageNode:
     position : int
         In the order in which stages run.
     name : str
-        Of the child of the split, such as ``"submod_0"``.
+        The child of the split, such as ``"submod_0"``.
     device : str
-        Of the plan.
+        As in the plan.
     chunk : int
-        How often data passed through the devices before; 0 without interleaving.
+        Earlier passes of data through the devices; 0 without interleaving.
     operators : tuple of str
-        In the order in which they run.
+        In execution order.
     weights : tuple of StageWeight
         One for each storage.
     inputs : tuple of str
-        Names of the values that it takes, in the order of its arguments.
+        Names of its input values, in the order of its arguments.
     outputs : tuple of str
-        Names of the values that it returns, in their order.
+        Names of its results, in their order.
     weights_bytes : int
         Each storage once.
     received_bytes : int
-        Of `inputs`, what the caller passes included.
+        Bytes of `inputs`, those from the caller included.
     sent_bytes : int
-        Of `outputs`, each once for every other device that reads it: over all stages, the
-        objective ``transfer`` (to which training adds the gradients on their way back).
+        Bytes of `outputs`, each once for every other device that reads it: over all stages, the
+        objective ``transfer`` (to which training adds the gradients in the reverse direction).
     peak_bytes : int or None
-        Memory of the stage by itself, weights included, as the evaluator says; None where no
-        problem was given.
+        Memory of the stage by itself, weights included, by the evaluator; None without a
+        problem.
     parents, children : tuple of int
         Positions of the stages that it reads from, and that read from it.
     modules : str
-        Modules of the model that it runs, in the words of the module tree.
+        Modules of the model that it runs, in the notation of the module tree.
     """
 
     position: int
@@ -148,19 +148,19 @@ class StageNode:
 
 @dataclass(frozen=True)
 class StageGraph:
-    """The stages of a split, and what passes between them; printing it shows one table.
+    """The stages of a split and the values between them; printing it shows one table.
 
     Attributes
     ----------
     stages : tuple of StageNode
         In the order in which they run.
     values : tuple of StageValue
-        Graph inputs first, then what the stages return, stage after stage. Each name once.
+        Graph inputs first, then the results of stage after stage. Each name once.
     inputs : tuple of str
         The graph inputs, in the order of the graph, read or not.
     outputs : tuple of str
-        What the graph returns, each once: names of values. Weights that it returns unchanged
-        are left out.
+        Names of the values that the graph returns, each once. Weights returned unchanged are left
+        out.
     """
 
     stages: tuple[StageNode, ...]
@@ -176,15 +176,15 @@ class StageGraph:
 
     @property
     def transfer_bytes(self) -> int:
-        """Bytes that travel forward between devices, a value once per device that reads it."""
+        """Bytes sent forward between devices, a value once per device that reads it."""
         return sum(stage.sent_bytes for stage in self.stages)
 
     def alive_between(self, position: int) -> tuple[StageValue, ...]:
         """Return the values that exist after stage `position` and are needed later.
 
-        What a pipeline passes from one stage to the next when only neighbours talk: whatever a
-        later stage reads, be it the next or one after that, or the graph returns, was there from
-        the start (a graph input) or made by stage `position` or an earlier one.
+        These are the values that a pipeline passes from one stage to the next if only neighbours
+        communicate: graph inputs and results of stages up to `position` that a later stage reads or
+        the graph returns.
 
         Parameters
         ----------
@@ -194,7 +194,7 @@ class StageGraph:
         Returns
         -------
         tuple of StageValue
-            In the order of `values`. ``sum(value.size_bytes for value in …)`` is what is passed.
+            In the order of `values`. ``sum(value.size_bytes for value in …)`` is their size.
 
         Raises
         ------
@@ -220,8 +220,8 @@ class StageGraph:
         """Return the stages as a networkx graph.
 
         Nodes are names of stages, with ``position``, ``device``, ``chunk``, ``operators``,
-        ``weights`` (keys), ``weights_bytes`` and ``peak_bytes``; an edge holds the names of the
-        ``values`` that pass along it, and their ``size_bytes``. Plain data, fit for
+        ``weights`` (keys), ``weights_bytes`` and ``peak_bytes``; an edge has the names of its
+        ``values`` and their ``size_bytes``. All are plain data, fit for
         ``networkx.node_link_data``.
         """
         graph = nx.DiGraph(inputs=list(self.inputs), outputs=list(self.outputs))
@@ -248,12 +248,12 @@ class StageGraph:
         return graph
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data; :meth:`from_dict` inverts it."""
+        """Return plain data; :meth:`from_dict` inverts it."""
         return {"schema": _SCHEMA, "version": _VERSION, **dataclasses.asdict(self)}
 
     @classmethod
     def from_dict(cls, data: object) -> StageGraph:
-        """Build one from plain data, as JSON holds it.
+        """Return the stage graph of plain data, such as that of JSON.
 
         Raises
         ------
@@ -266,23 +266,23 @@ class StageGraph:
         return graph
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a JSON file, by way of a temporary file beside it.
+        """Write a JSON file, by way of a temporary file beside it.
 
         Raises
         ------
         PartitionError
-            If the file cannot be written; what was there is then as it was.
+            If the file cannot be written; an existing file is then unchanged.
         """
         write_text_atomically(path, json.dumps(self.to_dict(), indent=1) + "\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> StageGraph:
-        """Read one from a JSON file.
+        """Read a JSON file.
 
         Raises
         ------
         PartitionError
-            Naming the file and the field that is wrong.
+            Naming the file and the invalid field.
         """
         return load_json(path, cls.from_dict)
 

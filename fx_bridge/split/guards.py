@@ -1,14 +1,15 @@
-"""Refuse calls for which a graph was not captured.
+"""Refusal of calls for which a graph was not captured.
 
 A graph has the inputs of its capture: their number and structure, and the numbers, flags and other
-objects among them, which decided what Python did. Shapes, dtypes, the precision of autocast,
-training or evaluation, and what forward asks of its surroundings may be others where
-:mod:`fx_bridge.split.recapture` finds that the graph is the same for them.
+objects among them, which decided what Python did. Shapes, dtypes, the precision of autocast, the
+mode, and the settings that forward queries may differ if :mod:`fx_bridge.split.recapture` finds
+that the graph is the same for them.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -26,7 +27,7 @@ from solver import PartitionError
 from solver.model.quantities import counted, listed
 
 _SHOWN: Final = 80
-"""Letters of a constant in an error."""
+"""Characters of a constant in an error."""
 _NUMBERS: Final = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -42,7 +43,7 @@ class CheckedModel(GraphOfOneMode):
         return f"{type(self).__name__}({counted(len(stages), 'stage')}: {listed([*stages])})"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run a call that was captured, or that is like one."""
+        """Run a call that was captured, or is equivalent to one."""
         checks: CapturedCalls | None = self.meta.get(CALLS)
         differs = ""
         if checks is not None:
@@ -62,26 +63,22 @@ class CheckedModel(GraphOfOneMode):
 
 
 def check_calls(module: CheckedModel, captured: CapturedGraph) -> None:
-    """Let `module`, which takes what `captured` does, refuse calls that were not captured.
+    """Let `module`, a split of `captured`, refuse calls that were not captured.
 
-    Graphs of dynamo are left alone, whose guards do that, and so are graphs that take any number
-    of inputs without a name, which they read one by one.
+    Graphs of dynamo have guards for that. Graphs with any number of inputs without a name, which
+    they read one by one, are left alone too.
     """
     names = [str(node.target) for node in captured.graph.find_nodes(op="placeholder")]
     module.meta.pop(CALLS, None)
-    if captured.how != "dynamo" and not any(_collects(name) for name in names):
+    if captured.how != "dynamo" and not any(re.match(r"\*(?!\*)", name) for name in names):
         calls = CapturedCalls(captured)
         for part in (module, *map(module.get_submodule, module.meta["stages"])):
             assert isinstance(part, fx.GraphModule)
             part.meta[CALLS] = calls
 
 
-def _collects(name: str) -> bool:
-    return name.startswith("*") and not name.startswith("**")
-
-
 class _Constant(NamedTuple):
-    """An input that decided what was captured: its name, as text, and for comparison."""
+    """An input that decided the capture: its name, as text, and for comparison."""
 
     name: str
     shown: str
@@ -90,10 +87,10 @@ class _Constant(NamedTuple):
 
 
 def _fixed(captured: CapturedGraph) -> dict[int, _Constant]:
-    """Return the inputs that decided what was captured, by their places.
+    """Return the inputs that decided the capture, by position.
 
-    Exporters run Python once: what an input decides that is no tensor is decided for good, and its
-    placeholder has no reader. A ``GraphModule`` that was given reads all that it needs.
+    Exporters run Python once: the decisions of a non-tensor input are final, and its placeholder
+    has no reader. A given ``GraphModule`` reads all that it needs.
     """
     placeholders = captured.graph.find_nodes(op="placeholder")
     examples = captured.example_values or [node.meta.get("val") for node in placeholders]
@@ -119,7 +116,7 @@ def _shown(value: object) -> str:
 
 
 class CapturedCalls:
-    """Which calls a graph was captured for.
+    """The calls for which a graph was captured.
 
     Parameters
     ----------
@@ -140,7 +137,7 @@ class CapturedCalls:
         self._signature = None if source is None else inspect.signature(source.forward)
         self._names, self._count = input_names(captured.graph)
         own = () if self._signature is None else self._signature.parameters
-        # Python sorts arguments by name, but for those of **kwargs.
+        # Python binds arguments by name, except those of **kwargs, which keep the caller's order.
         self._sorted = [name for name in self._names[self._count :] if name in own]
         info = getattr(captured.graph._codegen, "pytree_info", None)
         has_order = len(self._sorted) + self._count < len(self._names) or (
@@ -152,21 +149,20 @@ class CapturedCalls:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        # Defaults may be anything.
-        return {**self.__dict__, "_signature": None}
+        return {**self.__dict__, "_signature": None}  # defaults need not be picklable
 
     def as_captured(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return a call with the arguments of the capture, and dicts in its order.
 
-        To forward, an argument that is left out and its default are the same.
+        A left-out argument is replaced by its default.
 
         Raises
         ------
         PartitionError
-            If an argument that the capture left out is another than its default, or forward goes
-            by the order of a dict that has another one.
+            If an argument that the capture left out differs from its default, or forward depends on
+            the order of a dict that has another one.
         """
         args, kwargs = self._with_defaults(args, kwargs)
         if self._structure is None:
@@ -210,12 +206,12 @@ class CapturedCalls:
         return tuple(values[n] for n in names[:count]), {n: values[n] for n in names[count:]}
 
     def check(self, module: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """Refuse a call that is none of those; return in what another differs from the capture.
+        """Refuse a call that was not captured; return its difference from the capture.
 
         Raises
         ------
         PartitionError
-            In one line: which input, number or flag differs, and what to capture again.
+            In one line: the input, number or flag that differs, and what to capture again.
         """
         if torch.compiler.is_compiling() and not self._fixed:
             return ""
@@ -226,7 +222,7 @@ class CapturedCalls:
         return self._others.check(module, given, args, kwargs)
 
     def check_mode(self, training: bool) -> None:
-        """Refuse to run a stage in another mode than that of the capture, if it matters."""
+        """Refuse another mode than that of the capture, if it changes the graph."""
         self._others.check_mode(training)
 
     def check_step(self, given: Sequence[Any]) -> None:
@@ -235,16 +231,15 @@ class CapturedCalls:
         self._others.check_settings()
 
     def check_constants(self, given: Sequence[Any], *, in_parts: bool = False) -> None:
-        """Raise PartitionError unless the inputs that decided the graph are what they were.
+        """Raise PartitionError unless the inputs that decided the graph are unchanged.
 
         With `in_parts`, tensors are not those of one call, and not compared.
         """
         for place, constant in self._fixed.items():
             value = given[place]
-            if in_parts and constant.tensor is not None:
-                continue
             if constant.tensor is not None:
-                _check_tensor(constant, value)
+                if not in_parts:
+                    _check_tensor(constant, constant.tensor, value)
             elif isinstance(value, torch.Tensor) or written_down(value) != constant.written:
                 raise PartitionError(
                     f"{constant.name!r} was {constant.shown} when the graph was captured, which "
@@ -253,10 +248,8 @@ class CapturedCalls:
                 )
 
 
-def _check_tensor(constant: _Constant, given: Any) -> None:
-    """Raise PartitionError unless a tensor has the values that it had in the capture."""
-    assert constant.tensor is not None
-    if isinstance(given, torch.Tensor) and torch.equal(given.detach().to("cpu"), constant.tensor):
+def _check_tensor(constant: _Constant, expected: torch.Tensor, given: Any) -> None:
+    if isinstance(given, torch.Tensor) and torch.equal(given.detach().to("cpu"), expected):
         return
     raise PartitionError(
         f"{constant.name!r} is one of the constants of the capture, and was {constant.shown}: the "

@@ -34,13 +34,13 @@ def whole_modules(captured: CapturedGraph, keep_whole: Sequence[str]) -> list[Co
     Parameters
     ----------
     keep_whole : sequence of str
-        Paths of modules, or patterns of ``fnmatch`` (``*`` stands for dots too), each of whose
-        modules is kept whole. ``"wte+lm_head"`` puts all that its parts name on one device.
+        Paths of modules, or patterns of ``fnmatch`` (``*`` matches dots too), each of whose
+        modules is kept whole. ``"wte+lm_head"`` puts the modules of all its parts on one device.
 
     Returns
     -------
     list of ColocationGroup
-        One for every module that is inside no other one of the same entry, and has operators.
+        One for every module with operators that is inside no other one of the same entry.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""Where everything that a captured module has is found in its split.
+"""Places of the parts of a captured module in its split.
 
-``split_by_tags`` of torch returns a map of names too, which holds what two components read only
-once, and leaves out nodes and tied names.
+The map of names of torch's ``split_by_tags`` has a part that two components read only once, and
+lacks nodes and tied names.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class NameMap:
         ``"submod_1.linear"``; a ``get_attr`` node is in each stage that reads it, or nowhere if
         none does; graph inputs and the output are nodes of the root, ``"tokens"``.
     tensors : mapping of str to tuple of str
-        Every parameter, buffer and constant, under each of its names if it is tied: all places
-        where the same tensor is found, ``("submod_0.wte.weight", "submod_2.lm_head.weight")``.
-        Empty for one that no operator reads.
+        Every parameter, buffer and constant, under each of its tied names: all places of the
+        tensor, ``("submod_0.wte.weight", "submod_2.lm_head.weight")``. Empty if no operator
+        reads it.
     modules : mapping of str to tuple of str
-        Every submodule by its path: the places that hold a part of it, or the whole. Empty for
-        one without tensors that is not called as a whole.
+        Every submodule by its path: the places of its parts, or of the whole. Empty for one
+        without tensors that is not called as a whole.
     """
 
     nodes: Mapping[str, tuple[str, ...]]
@@ -43,13 +43,13 @@ class NameMap:
 
 
 def name_map(source: fx.GraphModule, split: fx.GraphModule, stages: Sequence[str]) -> NameMap:
-    """Return where everything of `source` is in `split`, whose children `stages` are its stages."""
+    """Return the places of the parts of `source` in `split`; `stages` are children of `split`."""
     children = {name: split.get_submodule(name) for name in stages}
     nodes: dict[str, list[str]] = {node.name: [] for node in source.graph.nodes}
     for prefix, module in (("", split), *((f"{name}.", child) for name, child in children.items())):
         assert isinstance(module, fx.GraphModule)
         for node in module.graph.nodes:
-            # A placeholder of a stage is a value from elsewhere, and its output a tuple of them.
+            # Placeholders of a stage are values of other stages, its output is a tuple.
             is_boundary = node.op in ("placeholder", "output")
             is_stage_call = not prefix and node.op in ("call_module", "call_function")
             if not is_stage_call and not (prefix and is_boundary):
@@ -61,20 +61,21 @@ def name_map(source: fx.GraphModule, split: fx.GraphModule, stages: Sequence[str
     shared: dict[int, list[str]] = {}
     for name, module in _submodules(source):
         shared.setdefault(id(module), []).append(name)
-    for path, tensor in _own_tensors(split):
-        tensors.setdefault(id(tensor), []).append(path)
+    for node in split.graph.find_nodes(op="get_attr"):  # returned by the graph
+        path = str(node.target)
+        tensors.setdefault(id(attribute_at(split, path)), []).append(path)
     for stage, child in children.items():
         for path, tensor in tensors_of(child):
             tensors.setdefault(id(tensor), []).append(f"{stage}.{path}")
         for path, module in _submodules(child):
-            # Containers are made anew; what is called as a whole is the module's own.
+            # Containers are new modules; a module called as a whole is the original one.
             for name in dict.fromkeys([path, *shared.get(id(module), ())]):
                 if name in modules:
                     modules[name].append(f"{stage}.{path}")
     places_of = {name: tuple(tensors.get(id(t), ())) for name, t in tensors_of(source)}
     for name, module in _submodules(source):
         if not modules[name]:
-            # Its tensors are tied, and held under the names of another module.
+            # Its tensors are tied, and registered under the names of another module.
             own = itertools.chain(module._parameters, module._buffers)
             places = (place for key in own for place in places_of.get(f"{name}.{key}", ()))
             modules[name] = list(dict.fromkeys(place.rpartition(".")[0] for place in places))
@@ -97,23 +98,17 @@ def shared_tensors(stages: Mapping[str, nn.Module]) -> tuple[tuple[str, ...], ..
 
 
 def tensors_of(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield parameters, buffers and the constants that a graph reads, by all of their names."""
+    """Yield parameters, buffers and constants of the graph, under all of their names."""
     yield from module.named_parameters(remove_duplicate=False)
     yield from module.named_buffers(remove_duplicate=False)
     if not isinstance(module, fx.GraphModule):
         return
     for path in dict.fromkeys(str(n.target) for n in module.graph.find_nodes(op="get_attr")):
         prefix, _, name = path.rpartition(".")
-        # Tensors that torch.export lifted out of the code are neither of the two.
+        # Constants that torch.export lifted are neither parameters nor buffers.
         value = module.get_submodule(prefix).__dict__.get(name)
         if isinstance(value, torch.Tensor):
             yield path, value
-
-
-def _own_tensors(split: fx.GraphModule) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield what the root itself holds because the graph returns it."""
-    for node in split.graph.find_nodes(op="get_attr"):
-        yield str(node.target), attribute_at(split, str(node.target))
 
 
 def _submodules(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:

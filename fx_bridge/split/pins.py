@@ -1,7 +1,6 @@
-"""Pins and cuts by the names that a person knows: modules at any depth, or operators.
+"""Pins and cuts by names of modules at any depth, or of operators.
 
-``solver`` knows operators only (:mod:`solver.model.cuts`); here a module stands for what runs in
-it.
+``solver`` knows operators only (:mod:`solver.model.cuts`); here a module stands for its operators.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def with_hand_made(
     pins: Mapping[str, Pin] | None = None,
     cut_after: Sequence[str] = (),
 ) -> PartitionProblem:
-    """Return `problem` with operators and modules pinned, and stages ended where a person says.
+    """Return `problem` with pinned operators and modules, and given ends of stages.
 
     Parameters
     ----------
@@ -64,22 +63,22 @@ def with_hand_made(
     captured : CapturedGraph, optional
         The model; without it only operators have names.
     pins : mapping of str to str, sequence of str, or int, optional
-        Module or operator to the device that runs it, the devices that may, or the number of
-        its stage (an index in ``plan.stages``).
+        Module or operator to its device, its allowed devices, or the number of its stage (an
+        index in ``plan.stages``).
     cut_after : sequence of str
-        Modules or operators after which a stage ends: all that runs up to there is on earlier
-        stages than all that runs behind it. A module ends with the last operator that runs in
-        it and, if that makes a tuple, with the elements that are taken from it next.
+        Modules or operators after which a stage ends: operators up to there are on earlier stages
+        than all operators behind it. A module ends with the last operator that runs in it and, if
+        that returns a tuple, with the elements taken from it next.
 
     Raises
     ------
     PartitionError
-        If nothing has such a name (the closest names are given), or if pins and cuts contradict
-        each other or what must share a stage.
+        If a name is unknown (the closest names are given), or if pins and cuts contradict each
+        other or colocation.
 
     Notes
     -----
-    A name that is both a module's and an operator's is the module's.
+    A name of both a module and an operator means the module.
     """
     pins, cut_after = check_hand_made(pins, cut_after)
     if not pins and not cut_after:
@@ -126,7 +125,7 @@ class _Names:
         self._modules = {} if captured is None else module_operators(captured)
 
     def resolve(self, name: object, what: str) -> list[int]:
-        """Return the operators that `name` stands for, by position in the execution order."""
+        """Return the operators of `name`, by position in the execution order."""
         index_of = self._problem.index_of
         if isinstance(name, str) and name in self._modules:
             inside = [index_of[own] for own in self._modules[name]]
@@ -150,7 +149,7 @@ class _Names:
         last = max(self.resolve(name, "cut after"))
         made = operators[last].name
         together = next(unit for unit in self._problem.units if made in unit)
-        # Elements of a tuple live in its storage and must share its stage.
+        # Elements of a tuple share its storage and must share its stage.
         for element in operators[last + 1 :]:
             if element.alias_of != made or element.name not in together:
                 break

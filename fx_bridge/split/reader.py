@@ -1,10 +1,10 @@
-"""From the module that a split is to its stage graph."""
+"""Stage graphs, read from the module of a split."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 from torch import fx, nn
@@ -21,28 +21,27 @@ from fx_bridge.storages.table import StorageTable
 from solver import PartitionError, PartitionPlan, PartitionProblem, evaluate
 
 _MOST_WORDS: Final = 98
-"""Letters that say the modules of a stage."""
+"""Characters of the description of a stage's modules."""
 
 
 def stage_graph(
     split: fx.GraphModule, captured: CapturedGraph, problem: PartitionProblem | None = None
 ) -> StageGraph:
-    """Read the stages of a split off its graph.
+    """Read the stages of a split from its graph.
 
     Parameters
     ----------
     split : torch.fx.GraphModule
-        What :func:`~fx_bridge.split.by_plan.split_by_plan` returned for `captured`, or a copy of
-        it.
+        The result of :func:`~fx_bridge.split.by_plan.split_by_plan` for `captured`, or a copy.
     captured : CapturedGraph
         For the bytes of its values and weights.
     problem : PartitionProblem, optional
-        Of which the plan is an answer, for the peak memory of each stage.
+        The problem of the plan, for the peak memory of each stage.
 
     Raises
     ------
     PartitionError
-        If `split` is not a split of `captured`, or `problem` is another graph's.
+        If `split` is not a split of `captured`, or `problem` is that of another graph.
 
     Examples
     --------
@@ -95,7 +94,8 @@ def stage_graph(
                 weights_bytes=sum(table.weights[key].size_bytes for key in held[position]),
                 received_bytes=sum(values[read].size_bytes for read in inputs),
                 sent_bytes=sum(
-                    values[made].size_bytes * _other_devices(values[made], devices)
+                    values[made].size_bytes
+                    * len({devices[at] for at in values[made].targets} - {devices[position]})
                     for made in outputs
                 ),
                 peak_bytes=peaks[position],
@@ -123,7 +123,7 @@ def _stage_names(split: fx.GraphModule, captured: CapturedGraph) -> list[str]:
         )
     nodes = {node.name for node in captured.graph.nodes}
     places = split.meta["name_map"].nodes
-    # A weight that nothing reads is nowhere in the split.
+    # A weight without readers has no place in the split.
     unknown = {name for name, found in places.items() if found} - nodes | nodes - places.keys()
     if unknown:
         raise PartitionError(
@@ -133,13 +133,13 @@ def _stage_names(split: fx.GraphModule, captured: CapturedGraph) -> list[str]:
     return list(split.meta["stages"])
 
 
-# -- what passes ---------------------------------------------------------------------------
+# -- values between stages -----------------------------------------------------------------
 
 
 def returned_values(split: fx.GraphModule) -> dict[fx.Node, str]:
-    """Return the name of the value that each node stands for which the graph of a split returns.
+    """Return the nodes that the graph of a split returns, with the names of their values.
 
-    Of a weight that is returned unchanged, the name of its ``get_attr`` node.
+    A weight returned unchanged has the name of its ``get_attr`` node.
     """
     names = _flow(split, list(split.meta["stages"])).names
     return {
@@ -148,9 +148,8 @@ def returned_values(split: fx.GraphModule) -> dict[fx.Node, str]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """Where a value comes from: a node of the captured graph, in a stage or from the caller."""
+class _Made(NamedTuple):
+    """The origin of a value: a node of the captured graph, and its stage; None for the caller."""
 
     node: str
     source: int | None
@@ -165,7 +164,7 @@ class _Flow:
     arguments: list[list[str]] = field(default_factory=list)
     results: list[list[str]] = field(default_factory=list)
     returned: dict[str, None] = field(default_factory=dict)
-    # What each node of the root stands for; a call of a stage, its whole tuple of results.
+    # Values of each node of the root; of a call of a stage, its whole tuple of results.
     names: dict[fx.Node, list[str]] = field(default_factory=dict)
 
 
@@ -215,22 +214,14 @@ def _value(name: str, made: _Made, node: fx.Node, table: StorageTable, flow: _Fl
     )
 
 
-def _other_devices(value: StageValue, devices: Sequence[str]) -> int:
-    """Return the number of devices that read `value` and do not make it."""
-    assert value.source is not None
-    return len({devices[target] for target in value.targets} - {devices[value.source]})
-
-
-# -- what is held --------------------------------------------------------------------------
+# -- weights and memory --------------------------------------------------------------------
 
 
 def _weights(stage: nn.Module, table: StorageTable) -> dict[str, tuple[str, ...]]:
     """Return the paths of a stage's tensors by the key of their storage."""
-    # By name: a copy of a split has tensors of its own.
-    keys_of = table.keys_by_name
     found: dict[str, list[str]] = {}
     for path, _ in tensors_of(stage):
-        for key in keys_of.get(path, ()):
+        for key in table.keys_by_name.get(path, ()):  # a copy of a split has other tensors
             found.setdefault(key, []).append(path)
     return {key: tuple(paths) for key, paths in found.items()}
 
@@ -246,11 +237,9 @@ def _peaks(plan: PartitionPlan, problem: PartitionProblem) -> list[int]:
     keys: list[set[str]] = [set() for _ in usage]
     for op in problem.operators:
         keys[plan.stage_index[op.name]].update(op.weights)
+    weights, model = problem.weights, problem.memory_model
     return [
-        _held_bytes(problem, found) + entry.received_bytes + entry.live_bytes + entry.saved_bytes
+        sum(weights[key].held_bytes(model) for key in found)
+        + (entry.received_bytes + entry.live_bytes + entry.saved_bytes)
         for found, entry in zip(keys, usage, strict=True)
     ]
-
-
-def _held_bytes(problem: PartitionProblem, keys: Iterable[str]) -> int:
-    return sum(problem.weights[key].held_bytes(problem.memory_model) for key in keys)

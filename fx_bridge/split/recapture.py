@@ -1,9 +1,9 @@
-"""Whether a graph is what its model computes for other shapes, dtypes or another precision.
+"""Checks that a graph holds for shapes, dtypes or a precision other than those of its capture.
 
-A captured graph has sizes and dtypes for numbers wherever forward used them as such: ``x.shape[0]``
-or ``x.dtype`` as an argument. Which these are cannot be read from the graph. So the model is
-captured once more on the first call that differs, and the call is refused unless that gives the
-same operators with the same arguments.
+A captured graph has sizes and dtypes as constants wherever forward used them as such, such as
+``x.shape[0]`` or ``x.dtype`` as an argument. The graph does not show which constants these are. So
+the model is captured once more on the first call that differs, and the call is refused unless that
+gives the same operators with the same arguments.
 """
 
 from __future__ import annotations
@@ -48,22 +48,21 @@ from fx_bridge.storages.autocast import (
 from solver import PartitionError
 from solver.model.text import shown
 
-_GUARD = torch.ops.aten._assert_tensor_metadata.default
-
 RECAPTURE: Final = "capture the model with dynamic_shapes (or dynamic_batch=True)"
-"""What to do where a model is called with several shapes."""
+"""Advice for a model that is called with several shapes."""
+_GONE: Final = "the model is gone, so what it does is unknown"
 
 Precision = Mapping[str, torch.dtype]
 
 
 class OtherCalls:
-    """Calls of a split that differ from its capture, and what was found out of them.
+    """Calls of a split that differ from its capture, and the outcomes of their checks.
 
     Parameters
     ----------
     captured : CapturedGraph
-        Its model is not kept alive. When it is gone, other shapes are tried, and another precision
-        is refused; where there was none, the graph is the model.
+        Its model is not kept alive. Without it, other shapes are accepted, and another precision
+        is refused; if there was none at all, the graph is the model.
     """
 
     def __init__(self, captured: CapturedGraph) -> None:
@@ -76,11 +75,11 @@ class OtherCalls:
         self._lines = {} if self._is_symbolic else lines_of(captured)
         self._writes_casts = writes_casts(captured)
         self._had_model = captured.source is not None
-        self._model = None if captured.source is None else weakref.ref(captured.source)
+        self._reference = None if captured.source is None else weakref.ref(captured.source)
         self._call = (captured.args, dict(captured.kwargs))
         self._options: Any = {"constants": captured.constants, "check": captured.check}
         self._asked = captured.asked
-        # Where nothing could watch forward, only the model itself tells whether it asks.
+        # The queries of forward are known unless nothing could watch it.
         self._is_watched = captured.how != "export-strict"
         self._in_training = captured.in_training
         self._training = captured.module.training
@@ -88,18 +87,21 @@ class OtherCalls:
         self._known: set[Any] = set()
 
     def __getstate__(self) -> dict[str, Any]:
-        # What is read from a file has no model.
-        return {**self.__dict__, "_model": None, "_call": ((), {}), "_known": set()}
+        return {**self.__dict__, "_reference": None, "_call": ((), {}), "_known": set()}
+
+    @property
+    def _model(self) -> nn.Module | None:
+        return None if self._reference is None else self._reference()
 
     def check(
         self, module: fx.GraphModule, given: Sequence[Any], args: Any, kwargs: Mapping[str, Any]
     ) -> str:
-        """Refuse a call of `module` for which its graph is another.
+        """Refuse a call of `module` that has another graph.
 
         Parameters
         ----------
         module : torch.fx.GraphModule
-            The split, or what was made of it.
+            The split, or a module made from it.
         given : sequence
             The values of its placeholders.
         args, kwargs
@@ -108,7 +110,7 @@ class OtherCalls:
         Returns
         -------
         str
-            In what the call differs from the capture; empty if in nothing.
+            The difference of the call from the capture; empty if there is none.
 
         Raises
         ------
@@ -135,7 +137,7 @@ class OtherCalls:
         )
 
     def check_mode(self, training: bool) -> None:
-        """Refuse to run in another mode than that of the capture, if the graph is another in it.
+        """Refuse another mode than that of the capture, if it changes the graph.
 
         Raises
         ------
@@ -144,7 +146,7 @@ class OtherCalls:
         """
         if training == self._training or not self._has_modes or training in self._known:
             return
-        model = None if self._model is None else self._model()
+        model = self._model
         if model is not None:
             every = frozenset(path for path, _ in model.named_modules() if training)
             lines = self._lines_of(model, self._call, self._precision, in_training=every)
@@ -164,14 +166,14 @@ class OtherCalls:
     def _check_answers(
         self, module: fx.GraphModule, given: Sequence[Any], args: Any, kwargs: Mapping[str, Any]
     ) -> None:
-        """Refuse a call in which forward gets other answers, if its graph is another then."""
+        """Refuse a call with other answers to queries of forward, if that changes the graph."""
         if self._asked:
             weights = weights_by_name(module)
             now = answers_now(self._asked, given, weights)
             self._check_now(now, self._example_as(given) or (args, kwargs), weights)
 
     def check_settings(self) -> None:
-        """Refuse to run where forward, if it asked for settings of torch, got other answers.
+        """Refuse other answers to forward's queries of torch's settings, if that changes the graph.
 
         Raises
         ------
@@ -188,13 +190,13 @@ class OtherCalls:
         key = frozenset(others.items())
         if not others or key in self._known:
             return
-        model = None if self._model is None else self._model()
+        model = self._model
         if model is not None:
             with as_trained(model, weights):
                 lines = self._lines_of(model, call, self._precision, others)
             reason = first_difference(self._lines_before(model), lines)
         else:
-            reason = "the model is gone, so what it does is unknown" if self._is_watched else ""
+            reason = _GONE if self._is_watched else ""
         if reason:
             raise PartitionError(
                 f"forward asks for {' and '.join(sorted(others))}, where the answer is another "
@@ -204,18 +206,17 @@ class OtherCalls:
         self._known.add(key)
 
     def check_order(self, structure: pytree.TreeSpec) -> None:
-        """Refuse a call whose inputs have another structure, if it makes another graph.
+        """Refuse a call whose inputs have another structure, if it changes the graph.
 
         Parameters
         ----------
         structure : TreeSpec
-            Of args and kwargs: the same but for the order in which dicts have their items.
+            Structure of args and kwargs: the captured one except for the order of dicts.
         """
         key = str(structure)
         if key in self._known:
             return
-        model = None if self._model is None else self._model()
-        reason = "the model is gone, so what it does is unknown"
+        model, reason = self._model, _GONE
         if model is not None:
             call = in_order(self._call, structure)
             before, lines = (
@@ -235,7 +236,7 @@ class OtherCalls:
         self._known.add(key)
 
     def _lines_before(self, model: nn.Module) -> dict[str, str]:
-        """Return what the captured call computes, with the sizes of that call."""
+        """Return the operators of the captured call as text, with its sizes."""
         return self._lines or self._lines_of(model, self._call, self._precision)
 
     def _example_as(self, given: Sequence[Any]) -> Any:
@@ -251,7 +252,7 @@ class OtherCalls:
             structure,
         )
 
-    # -- what differs ----------------------------------------------------------------------
+    # -- differences of a call -------------------------------------------------------------
 
     def _other_inputs(self, given: Sequence[Any]) -> dict[str, str]:
         """Return the inputs whose shapes or dtypes are not those of the capture."""
@@ -277,7 +278,7 @@ class OtherCalls:
         return found
 
     def _precisions(self, module: fx.GraphModule) -> list[Precision]:
-        """Return what autocast is on for the devices of `module`, as it would be at home."""
+        """Return the autocast settings of the devices of `module`, for the captured device type."""
         devices = module.meta.get("devices", {}).values()
         types = {device.type for device in devices} or {self._home}
         found: list[Precision] = []
@@ -288,7 +289,7 @@ class OtherCalls:
                 found.append(at_home)
         return found or [self._precision]
 
-    # -- whether it matters ----------------------------------------------------------------
+    # -- comparison of graphs --------------------------------------------------------------
 
     def _check(
         self,
@@ -298,11 +299,11 @@ class OtherCalls:
         shapes: Mapping[str, str],
         dtypes: Precision,
     ) -> None:
-        model = None if self._model is None else self._model()
+        model = self._model
         if dtypes != self._precision:
             if self._had_model and (model is None or self._home == "meta"):
-                why = "is gone" if model is None else "is on the meta device"
-                raise self._other_precision(dtypes, f"the model {why}, so what it does is unknown")
+                where = "the model is on the meta device, so what it does is unknown"
+                raise self._other_precision(dtypes, _GONE if model is None else where)
             if self._writes_casts:
                 raise self._other_precision(dtypes, "the graph writes in place to what it casts")
         if model is None:
@@ -318,7 +319,7 @@ class OtherCalls:
             )
             raise self._refusal(shapes, dtypes, reason) from error
         if lines != self._lines:
-            # Or else the model has changed, or is in another mode, which changes both.
+            # Otherwise the model has changed or is in another mode, which changes both graphs.
             before = self._lines_of(model, self._call, self._precision)
             if difference := first_difference(before, lines):
                 raise self._refusal(shapes, dtypes, difference)
@@ -331,9 +332,9 @@ class OtherCalls:
         answers: Mapping[str, Any] = MappingProxyType({}),
         in_training: frozenset[str] | None = None,
     ) -> dict[str, str]:
-        """Return what `model` computes for a call, by its graph.
+        """Return the operators of `model` for a call as text.
 
-        Forward gets `answers` to what it asks, and otherwise those of the capture.
+        Queries of forward get `answers`, and else the answers of the capture.
         """
         asks_gradients = GRADIENTS in self._asked
         args, kwargs = pytree.tree_map_only(
@@ -342,7 +343,7 @@ class OtherCalls:
             (tuple(call[0]), dict(call[1])),
         )
         answers = {**self._asked, **answers}
-        # Regions of another grad mode are operators, as seen from that of the capture.
+        # Regions of a grad mode other than that of the capture are operators.
         grad_mode = answers[GRADIENTS][0] if asks_gradients else self._asked.get(GRAD_MODE, True)
         in_training = self._in_training if in_training is None else in_training
         with (
@@ -381,7 +382,7 @@ class OtherCalls:
 def _example(
     node: fx.Node,
 ) -> tuple[str, tuple[int | None, ...], torch.dtype, torch.layout] | None:
-    """Return name, sizes (None where symbolic), dtype and layout of an input that is a tensor."""
+    """Return name, sizes (None if symbolic), dtype and layout of a tensor input."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return None

@@ -1,10 +1,10 @@
-"""The graph that torch's splitters get, and the two splitters.
+"""The scratch graph for torch's splitters, and calls of the two splitters.
 
-Both ``split_module`` and ``split_by_tags`` have traps, and they cannot occur on a scratch
-graph: operators stand in stage order, so that stages are first seen in order and the original
-order is kept within a stage; every attribute is a placeholder, or has a name without dots, so
-that no names collide, nothing is left at the root and nothing is registered twice; metadata
-travels as one reference, and symbolic sizes are out of sight.
+Both ``split_module`` and ``split_by_tags`` have traps, which cannot occur on a scratch graph:
+operators are in stage order, so that stages are first seen in order and the original order is kept
+within a stage; every attribute is a placeholder, or has a name without dots, so that no names
+collide, nothing is left at the root and nothing is registered twice; metadata is one reference,
+and symbolic sizes are hidden.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from solver import PartitionPlan
 Backend = Literal["split_module", "tags"]
 
 ORIGIN: Final = "fxpartition_origin"
-"""Key of a scratch node's metadata: the node of the captured graph that it stands for."""
+"""Metadata key of a scratch node: its node of the captured graph."""
 
 
 @dataclass(slots=True)
 class Scratch:
-    """What a splitter gets, and what its names stand for."""
+    """The module to split, and the origins of its names."""
 
     module: fx.GraphModule
     weight_of: dict[str, fx.Node] = field(default_factory=dict)
-    """Scratch placeholder to the get_attr node that it stands for."""
+    """Scratch placeholder to its get_attr node."""
     path_of: dict[str, str] = field(default_factory=dict)
     """Scratch name of a called or read submodule to its path."""
     stage_of: dict[str, int] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Scratch:
 
 
 class _ScratchModule(nn.Module):
-    """All that the splitters ask of a GraphModule, without generating code for it."""
+    """The attributes of a GraphModule that the splitters need, without generated code."""
 
     def __init__(self, graph: fx.Graph) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class _ScratchModule(nn.Module):
 
 
 def final_value(value: Any) -> Any:
-    """Mark, in the scratch graph, what a stage returns of a value that it writes in place.
+    """Mark, in the scratch graph, the result of a stage for a value that it writes in place.
 
     Replaced by `value` in the split.
     """
@@ -61,7 +61,7 @@ def scratch_graph(captured: CapturedGraph, plan: PartitionPlan) -> Scratch:
     """Build the graph to split: operators in stage order, attributes without a path.
 
     An input or weight that the graph returns, and that an operator writes in place, is returned
-    by the stage of that operator: elsewhere there may be only a copy of what it was before.
+    by the stage of that operator: other stages may have only a copy from before the write.
     """
     stage_of = plan.stage_index
     build = _Builder(captured.module)
@@ -82,7 +82,7 @@ def scratch_graph(captured: CapturedGraph, plan: PartitionPlan) -> Scratch:
 
 
 class _Builder:
-    """A scratch graph as it is built.
+    """A scratch graph under construction.
 
     Parameters
     ----------
@@ -103,7 +103,6 @@ class _Builder:
         self.modules: dict[str, str] = {}
 
     def add_input(self, node: fx.Node) -> None:
-        """Add a placeholder like `node`."""
         placeholder = self.graph.create_node(
             "placeholder", node.name, name=node.name, type_expr=node.type
         )
@@ -111,7 +110,6 @@ class _Builder:
         self.made[node] = placeholder
 
     def add_operator(self, node: fx.Node, stage: int) -> None:
-        """Add an operator like `node`, to run in `stage`."""
         target = self._module(str(node.target)) if node.op == "call_module" else node.target
         operator = self.graph.create_node(
             node.op,
@@ -126,14 +124,13 @@ class _Builder:
         self.scratch.stage_of[operator.name] = stage
 
     def add_final(self, node: fx.Node, stage: int) -> None:
-        """Let `stage` return what is in an input or weight when it has run."""
+        """Let `stage` return the content of an input or weight at its end."""
         final = self.graph.call_function(final_value, (self._values(node, stage),))
         final.meta[ORIGIN] = node
         self.finals[node] = final
         self.scratch.stage_of[final.name] = stage
 
     def add_output(self, node: fx.Node) -> None:
-        """Return what `node` returns."""
         returned = map_arg(
             node.args[0],
             lambda read: self.finals[read] if read in self.finals else self._values(read, None),
@@ -180,7 +177,7 @@ def _written_outputs(
     if not reads:
         return {}
     table = captured.storage_table
-    # All that touches a written input or weight is in one stage.
+    # All operators on a written input or weight are in one stage.
     writer = {
         storage: stage_of[name] for name, storages in table.writes.items() for storage in storages
     }
@@ -210,7 +207,7 @@ def _by_split_module(scratch: Scratch, names: Sequence[str]) -> fx.GraphModule:
         keep_original_order=True,
         keep_original_node_name=True,
     )
-    # It has an affix for names, but fails with it on graphs that set the grad mode.
+    # Its option for affixes fails on graphs that set the grad mode.
     renamed = {f"submod_{stage}": name for stage, name in enumerate(names)}
     split._modules = {renamed[k]: child for k, child in split._modules.items() if k in renamed}
     for node in list(split.graph.nodes):
@@ -218,10 +215,10 @@ def _by_split_module(scratch: Scratch, names: Sequence[str]) -> fx.GraphModule:
             before, node.target = node.name, renamed[node.target]
             if node.target != before:
                 node._rename(node.target)
-                # A weight of the model may be called so.
+                # A weight of the model may have this name.
                 split.graph._graph_namespace._used_names.discard(before)
         elif node.op == "get_attr":
-            # The body of a region, of which the stages have their own.
+            # The body of a region, which the stages have themselves.
             split.graph.erase_node(node)
     split.meta = {}
     return split
@@ -236,7 +233,7 @@ def _by_tags(scratch: Scratch, names: Sequence[str]) -> fx.GraphModule:
     for name in names:
         stage = split.get_submodule(name)
         assert isinstance(stage, fx.GraphModule)
-        # It writes each placeholder before its first reader, amid the operators.
+        # split_by_tags puts each placeholder before its first reader, between operators.
         anchor = stage.graph._root
         for placeholder in stage.graph.find_nodes(op="placeholder"):
             anchor.append(placeholder)

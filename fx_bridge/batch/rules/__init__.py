@@ -1,1 +1,1 @@
-"""How operators pass on the batch dimension: a rule for each."""
+"""Rules of operators for the batch dimension."""

@@ -35,7 +35,7 @@ assert layers  # Its rules are registered by the import.
 
 
 def outcome(call: Call) -> Outcome:
-    """Return what the tensors that `call` returned have to do with the batch."""
+    """Return the states of the tensors that `call` returned."""
     if call.name in _FROM_SIZES:
         like = call.states[0] if call.states else REPLICATED
         if like.dim is not None and call.first.shape == call.out.shape and like.kind != "unknown":
@@ -77,25 +77,23 @@ _POINTWISE: Final = names(
 
 
 def _of_partial(call: Call) -> Outcome:
-    """Reductions over the batch stay such through what is linear, or keeps their order."""
+    """Return the state of a linear or order-preserving function of reductions over the batch."""
     states = [state for state in call.states if state.kind != "replicated"]
     first = indexing.without_role(states[0])
     if any(state.kind != "partial" for state in states):
         given = next(state for state in states if state.kind == "partial")
         return call.mixed(f"gives samples a {given.reduction} over the batch")
     if call.name == "copy":
-        # All of the target is written over.
-        return call.state("src")
-    reductions = {state.reduction for state in states}
-    alike = len(reductions) == 1
+        return call.state("src")  # the whole target is overwritten
+    same_reduction = len({state.reduction for state in states}) == 1
     if call.name in ("add", "sub") and len(call.tensors) == 2 and len(states) == 1:
-        # Of means, and of extremes, a constant can be added afterwards; not of sums.
+        # A constant commutes with means and extremes, not with sums.
         if first.reduction == "mean" or (first.reduction in ("max", "min") and call.name == "add"):
             return first
     elif call.name in ("add", "sub") and len(call.tensors) == 1 and first.reduction == "mean":
         return first
     elif (
-        alike
+        same_reduction
         and first.reduction in ("sum", "mean")
         and (
             (call.name in ("add", "sub") and len(states) == 2)
@@ -109,9 +107,9 @@ def _of_partial(call: Call) -> Outcome:
             return replace(states[0], role="ends")
         return first
     extreme = {"amax": "max", "max": "max", "amin": "min", "min": "min"}.get(call.name)
-    if alike and extreme == first.reduction and len(call.tensors) == 1:
+    if same_reduction and extreme == first.reduction and len(call.tensors) == 1:
         return first if call["dim"] is None or call.name[0] == "a" else call.no_rule()
-    if call.name in _MOVES and alike and len(states) == len(call.tensors):
+    if call.name in _MOVES and same_reduction and len(states) == len(call.tensors):
         if call.name == "_to_copy" and not (
             call.out.is_floating_point()
             or first.reduction in ("max", "min")
@@ -143,20 +141,18 @@ _REDUCTIONS: Final[dict[str, Reduction]] = {
     "logsumexp linalg_vector_norm norm argmax argmin nanmean aminmax"
 )
 def _reduce(call: Call) -> Outcome:
-    state, tensor = call.only()
-    assert state.dim is not None
+    state, tensor, batch_dim = call.only()
     if len(call.tensors) > 1:
-        # max and min of two tensors.
-        return pointwise(call)
+        return pointwise(call)  # max and min of two tensors
     dims = call.dims(call["dim"], tensor)
-    if state.dim in dims:
+    if batch_dim in dims:
         name = call.name
         if call["dim"] is None and name in ("max", "min"):
             return partial("max" if name == "max" else "min")
         if name in _REDUCTIONS:
             return partial(_REDUCTIONS[name])
         return call.mixed("reduces over the batch")
-    return state if call["keepdim"] else state.moved(state.dim - sum(d < state.dim for d in dims))
+    return state if call["keepdim"] else state.moved(batch_dim - sum(d < batch_dim for d in dims))
 
 
 @rule(
@@ -164,17 +160,16 @@ def _reduce(call: Call) -> Outcome:
     "_safe_softmax sort topk kthvalue argsort median mode nanmedian glu"
 )
 def _along(call: Call) -> Outcome:
-    state, tensor = call.only()
-    assert state.dim is not None
+    state, tensor, batch_dim = call.only()
     dim = call["dim"]
     if call.name in ("median", "nanmedian") and dim is None:
         return call.mixed("runs over the batch")
-    if call.dims(-1 if dim is None else dim, tensor)[0] == state.dim:
+    if call.dims(-1 if dim is None else dim, tensor)[0] == batch_dim:
         if call.name == "sort" and state.kind == "batch" and tensor.dim() == 1:
             return routing.sorted_rows(call, state)
         return call.mixed("runs along the batch")
     if call.name in ("kthvalue", "median", "mode", "nanmedian") and not call["keepdim"]:
-        return state.moved(state.dim - (call.dims(dim, tensor)[0] < state.dim))
+        return state.moved(batch_dim - (call.dims(dim, tensor)[0] < batch_dim))
     return state
 
 
@@ -187,7 +182,7 @@ def _count(call: Call) -> Outcome:
 
 @rule("_fft_r2c _fft_c2c _fft_c2r")
 def _fft(call: Call) -> Outcome:
-    state, tensor = call.only()
+    state, tensor, _ = call.only()
     if state.dim in call.dims(call["dim"], tensor):
         return call.mixed("transforms along the batch")
     return state
@@ -221,7 +216,6 @@ def _product(call: Call) -> Outcome:
 def _multiplied(call: Call, left: torch.Tensor, right: torch.Tensor) -> BatchDim:
     one, two = call.state_of(left), call.state_of(right)
     lead = left.dim() - 2 if left.dim() == right.dim() == 3 else 0
-    # Of each operand: whether the batch is in a leading dimension, contracted, or kept.
     contracted_left = left.dim() - 1
     contracted_right = lead if right.dim() > 1 else 0
     in_left = one.kind == "batch" and one.dim == contracted_left
@@ -284,8 +278,7 @@ def _distances(call: Call) -> Outcome:
     "linalg_qr linalg_lu_factor_ex linalg_lu linalg_eig linalg_eigvals linalg_matrix_exp"
 )
 def _matrices(call: Call) -> Outcome:
-    state, tensor = call.only()
-    assert state.dim is not None
-    if state.dim >= tensor.dim() - 2:
+    state, tensor, batch_dim = call.only()
+    if batch_dim >= tensor.dim() - 2:
         return call.mixed("takes the batch for a side of a matrix")
     return state

@@ -1,4 +1,4 @@
-"""One dispatched ATen call, as the rules of batch propagation see it."""
+"""One dispatched ATen call, as input of the rules of batch propagation."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torch.utils import _pytree as pytree
 from fx_bridge.batch.rules.dims import REPLICATED, BatchDim, mixed, unknown
 
 Outcome = BatchDim | Sequence[BatchDim]
-"""Of all tensors that a call returns, or of each."""
+"""One state for all tensors that a call returns, or one for each."""
 
 Rule = Callable[["Call"], Outcome]
 
 RULES: Final[dict[str, Rule]] = {}
-"""By the name of the ATen operator, without overload and without the ``_`` of in-place ones."""
+"""Rules by ATen operator, named without overload and without the ``_`` of in-place ones."""
 
 
 def names(text: str) -> frozenset[str]:
-    """Return names that are separated by spaces."""
+    """Return space-separated names."""
     return frozenset(text.split())
 
 
@@ -47,13 +47,13 @@ class Call:
     arguments : dict of str to Any
         By the names of the schema, with defaults.
     out : Any
-        What it returned.
+        The result.
     batch_size : int
         Samples in the batch of the graph.
     node : str
         Name of the node of the graph that made the call.
-    told_apart : bool
-        Whether sizes that are multiples of the batch size are so for the batch alone.
+    unique_size : bool
+        True if only the batch's sizes are multiples of the batch size.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class Call:
         batch_size: int,
         state_of: Callable[[torch.Tensor], BatchDim],
         node: str,
-        told_apart: bool,
+        unique_size: bool,
     ) -> None:
         schema = func._schema
         self.func = func
         self.name = schema.name.rpartition("::")[2]
-        # A dunder such as __and__ is no in-place operator.
+        # A dunder such as __and__ is not an in-place operator.
         if self.name.endswith("_") and not self.name.endswith("__"):
             self.name = self.name[:-1]
         self.arguments: dict[str, Any] = {
@@ -82,7 +82,7 @@ class Call:
         self.batch_size = batch_size
         self.state_of = state_of
         self.node = node
-        self.told_apart = told_apart
+        self.unique_size = unique_size
         leaves = pytree.tree_leaves((args, kwargs))
         self.tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         self.states = [state_of(tensor) for tensor in self.tensors]
@@ -101,16 +101,16 @@ class Call:
         return self.tensors[0]
 
     def state(self, name: str) -> BatchDim:
-        """Return the state of a tensor argument; replicated when it is left out."""
+        """Return the state of a tensor argument; replicated if it is left out."""
         value = self[name]
         return self.state_of(value) if isinstance(value, torch.Tensor) else REPLICATED
 
-    def only(self) -> tuple[BatchDim, torch.Tensor]:
-        """Return the state and tensor of the first argument that is not replicated."""
+    def only(self) -> tuple[BatchDim, torch.Tensor, int]:
+        """Return state, tensor and batch dimension of the first argument with samples."""
         return next(
-            (state, tensor)
+            (state, tensor, state.dim)
             for state, tensor in zip(self.states, self.tensors, strict=True)
-            if state.kind != "replicated"
+            if state.dim is not None
         )
 
     def dims(self, value: Any, tensor: torch.Tensor) -> tuple[int, ...]:
@@ -121,7 +121,7 @@ class Call:
         return tuple(int(dim) % max(tensor.dim(), 1) for dim in values)
 
     def no_rule(self, why: str = "") -> BatchDim:
-        """Return the state for what the rules do not cover."""
+        """Return the state of a call that the rules do not cover."""
         return unknown(f"{self.op} {why}" if why else f"there is no rule for {self.op}")
 
     def mixed(self, why: str) -> BatchDim:
@@ -132,8 +132,8 @@ class Call:
 def broadcast(call: Call, operands: Sequence[tuple[BatchDim, Sequence[int]]]) -> BatchDim:
     """Return the state of a result whose operands, of given shapes, are broadcast.
 
-    All that hold the batch must hold it in the same dimension counted from the last, merged
-    alike, and what is replicated must be broadcast along it.
+    All operands with the batch must hold it in the same dimension counted from the last, merged in
+    the same way, and replicated ones must be broadcast along it.
     """
     rank = max(len(shape) for _, shape in operands)
     found: BatchDim | None = None

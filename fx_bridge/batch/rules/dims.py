@@ -1,4 +1,4 @@
-"""Where the samples of a batch are in one value."""
+"""The position of the samples of a batch in one value."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ Reduction = Literal["sum", "mean", "max", "min"]
 
 @dataclass(frozen=True, slots=True)
 class BatchDim:
-    """What one value has to do with the samples of the batch.
+    """The relation of one value to the samples of the batch.
 
     Attributes
     ----------
     kind : str
         ``"batch"``: every sample has entries of its own along dimension `dim`, computed from
-        that sample alone and from what is replicated, for all samples alike.
-        ``"replicated"``: the same whatever the samples are, and however many.
+        that sample alone and from replicated values, in the same way for all samples.
+        ``"replicated"``: independent of the samples and their number.
         ``"partial"``: a reduction over the samples; that of the whole batch is the `reduction`
         of those of its parts, for ``"mean"`` of equal parts.
         ``"index"``: the number of each sample along `dim`, times `inner`.
-        ``"routed"``: the rows of all samples along `dim`, sorted by what they hold, as for
+        ``"routed"``: the rows of all samples along `dim`, sorted by their content, as for
         experts; `reason` names the operator that sorted them.
-        ``"unknown"``: `reason` says what is not known, or how samples are mixed.
+        ``"unknown"``: undetermined, or samples are mixed; see `reason`.
     dim : int or None
         Not negative. For ``"unknown"`` the dimension that grows with the batch, if one does.
     outer, inner : int
-        Dimension `dim` was merged from ``(outer, batch, inner)``; both are 1 where it is the
+        Dimension `dim` was merged from ``(outer, batch, inner)``; both are 1 if it is the
         batch alone. ``outer == 1`` means that the entries of a sample lie together.
     reduction : {"sum", "mean", "max", "min"} or None
-        What merges the parts of a ``"partial"`` value; None for all others.
+        The merge of the parts of a ``"partial"`` value; None for all others.
     reason : str
-        In words, for ``"unknown"``; for ``"partial"`` a condition on the merging, mostly none.
+        Text for ``"unknown"``; for ``"partial"`` a condition on the merge, mostly none.
     origin : str
         Name of the node where it became unknown, or was sorted.
     mixes : bool
-        Whether samples are known to be mixed there.
+        True if that node certainly mixes samples.
     scale : int
-        What the ``"order"`` of routed entries was divided by; 1 for all others.
+        Divisor of the ``"order"`` of routed entries; 1 for all others.
     role : str
-        Of routed entries: ``"keys"`` they were sorted by, other ``"rows"``, their ``"order"``,
+        Of routed entries: their sort ``"keys"``, other ``"rows"``, their ``"order"``,
         divided by `scale`, and its ``"inverse"``; ``"counts"`` of keys, a partial sum, and the
         ``"ends"`` of equal keys, which are cumulated counts.
     """
@@ -91,7 +91,7 @@ def partial(reduction: Reduction, reason: str = "") -> BatchDim:
 
 
 def unknown(reason: str) -> BatchDim:
-    """Return the state of a value of which nothing is known."""
+    """Return the state of a value of unknown relation to the batch."""
     return BatchDim("unknown", reason=reason)
 
 
@@ -106,8 +106,9 @@ def reshaped(
     """Follow the batch through a view of a contiguous value; None if no dimension holds it.
 
     Row-major, the position of an entry is ``(a * batch + b) * rows + c`` for sample ``b``. A
-    dimension of the result holds the batch when all before it divides the range of ``a``, and
-    all after it divides ``rows``; of several such, for a batch of one, that of least factor.
+    dimension of the result holds the batch if the product of those before it divides the range of
+    ``a``, and of those after it divides ``rows``; of several such, for a batch of one, that of
+    least factor.
     """
     assert state.dim is not None
     ahead = math.prod(before[: state.dim]) * state.outer

@@ -14,13 +14,13 @@ TAKES_NUMBERS: Final = names(
     "index index_put embedding gather index_select _embedding_bag _embedding_bag_forward_only "
     "_index_put_impl _unsafe_index _unsafe_index_put"
 )
-"""Operators whose rules know the numbers of the samples as an argument."""
+"""Operators whose rules accept the numbers of the samples as an argument."""
 
 
 def numbers(call: Call) -> BatchDim:
-    """Return the state of a range: the numbers of the samples, or nothing to do with them."""
+    """Return the state of a range: the numbers of the samples, or replicated."""
     size = call.out.size(0)
-    batches = size % call.batch_size == 0 if call.told_apart else size == call.batch_size > 1
+    batches = size % call.batch_size == 0 if call.unique_size else size == call.batch_size > 1
     if not size or not batches:
         return REPLICATED
     start, step = call["start"] or 0, 1 if call["step"] is None else call["step"]
@@ -30,7 +30,7 @@ def numbers(call: Call) -> BatchDim:
 
 
 class _Positions:
-    """Where the dimensions of an indexed tensor, and of its indices, are in the result."""
+    """The dimensions of an indexed tensor, and of its indices, in the result."""
 
     def __init__(self, tensor: torch.Tensor, indices: list[Any]) -> None:
         self.at = [n for n, index in enumerate(indices) if index is not None]
@@ -41,7 +41,7 @@ class _Positions:
         self.rank = tensor.dim() - len(self.at) + len(self.shape)
 
     def of_unindexed(self, dim: int) -> int:
-        """Return where a dimension that has no index is in the result."""
+        """Return the position in the result of a dimension without an index."""
         kept = dim - sum(n < dim for n in self.at)
         return kept + (len(self.shape) if kept >= self.start else 0)
 
@@ -74,7 +74,7 @@ def _indexed(call: Call) -> tuple[BatchDim, _Positions] | BatchDim:
         if numbered:
             return call.mixed("gives each sample an entry of its own of a replicated value")
     else:
-        # The rest of the indices are at the samples whose numbers these are.
+        # The other indices belong to the samples with these numbers.
         alone = joined is not None and joined.factor == own.factor == 1
         if not alone or numbered != [own.dim] or call.state_of(indices[numbered[0]]).scale != 1:
             return call.mixed("takes samples by their place in the batch")
@@ -186,5 +186,5 @@ def _by_data(call: Call) -> Outcome:
 
 
 def without_role(state: BatchDim) -> BatchDim:
-    """Return the state of a value that no longer tells where routed rows are."""
+    """Return the state of a value that no longer holds the order of routed rows."""
     return replace(state, role="", origin="") if state.role else state

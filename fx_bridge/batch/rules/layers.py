@@ -43,7 +43,7 @@ def _batch_norm(call: Call) -> Outcome:
         return call.mixed("in training mode normalises over the batch")
     if not training and state.dim == 1:
         return call.no_rule("has statistics for each sample")
-    # Instance normalisation has the samples among the channels, each with its statistics.
+    # Instance normalisation merges samples into channels, each with its statistics.
     saved = batch(0, state.outer, state.inner) if training else REPLICATED
     return [state, *[saved] * (len(call.out) - 1)]
 
@@ -65,10 +65,9 @@ _SPATIAL: Final = {"1d": 1, "2d": 2, "3d": 3}
     "_upsample_bicubic2d_aa fractional_max_pool2d"
 )
 def _spatial(call: Call) -> Outcome:
-    state, tensor = call.only()
-    assert state.dim is not None
+    state, tensor, batch_dim = call.only()
     rank = next(rank for name, rank in _SPATIAL.items() if name in call.name)
-    if state.dim >= tensor.dim() - rank:
+    if batch_dim >= tensor.dim() - rank:
         return call.mixed("has the batch among its spatial dimensions")
     return state
 
@@ -84,7 +83,7 @@ def _images(call: Call) -> Outcome:
 
 
 def pointwise_first(call: Call) -> BatchDim:
-    """Return the state that all arguments share that hold the batch."""
+    """Return the common state of all arguments with the batch."""
     states = {state for state in call.states if state.kind == "batch"}
     return states.pop() if len(states) == 1 else call.no_rule("has the batch merged in two ways")
 

@@ -1,9 +1,9 @@
-"""Batch propagation through rows sorted for experts, multiplied in groups, and put back.
+"""Batch propagation through rows sorted for experts, multiplied in groups, and restored.
 
-Tokens of all samples that are sorted by expert are in no sample's order, and yet each row is
-computed from its own token: what kind ``"routed"`` of a ``BatchDim`` says. The values that tell
-the order carry the name of the node that sorted (`origin`) and the part that they play
-(`role`); only with these are the rows put back, and multiplied by their own experts.
+Tokens of all samples sorted by expert are in no sample's order, but each row is still computed from
+its own token: kind ``"routed"`` of a ``BatchDim``. The values that hold the order carry the name of
+the sorting node (`origin`) and their part in it (`role`); only with these are the rows restored,
+and multiplied by their own experts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fx_bridge.batch.rules.dims import BatchDim, batch, partial
 from fx_bridge.costs.operators import GROUPED_PRODUCTS
 
 _ROWS: Final = ("rows", "keys")
-# What works on each row alone, given that its rules do not meet the dimension of the rows.
+# Operators on each row alone, provided that their rules do not meet the dimension of the rows.
 _BY_ROW: Final = names(
     "sum mean amax amin prod var std logsumexp _softmax _log_softmax native_layer_norm "
     "_fused_rms_norm topk cumsum"
@@ -34,7 +34,7 @@ def sorted_rows(call: Call, state: BatchDim) -> Outcome:
 
 
 def of_routed(call: Call) -> Outcome:
-    """Return the states of what is computed from routed rows."""
+    """Return the states of the results of a call with routed rows."""
     routed = next(s for s in call.states if s.kind == "routed")
     name = call.name
     if any(s.kind == "routed" and s.origin != routed.origin for s in call.states):
@@ -71,8 +71,8 @@ def of_routed(call: Call) -> Outcome:
         moved = RULES[name](call)
         return _as_rows(moved) if name in _MOVES else call.no_rule("works on sorted rows")
     if torch.Tag.pointwise in call.func.tags or name in ("masked_fill", "where", "gelu", "silu"):
-        alike = [(replace(s, role="rows") if s.role else s) for s in call.states]
-        return broadcast(call, [(s, t.shape) for s, t in zip(alike, call.tensors, strict=True)])
+        rows_of = [(replace(s, role="rows") if s.role else s) for s in call.states]
+        return broadcast(call, [(s, t.shape) for s, t in zip(rows_of, call.tensors, strict=True)])
     return call.no_rule("works on sorted rows")
 
 

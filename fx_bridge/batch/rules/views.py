@@ -1,4 +1,4 @@
-"""Batch propagation through views, copies and joins: what moves entries and computes nothing."""
+"""Batch propagation through views, copies and joins, which move entries and compute nothing."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from fx_bridge.batch.rules.dims import REPLICATED, BatchDim, batch, reshaped
 
 
 def grown(call: Call, before: torch.Tensor | None = None) -> BatchDim:
-    """Return the state of what is made from sizes alone: the batch is where they say so.
+    """Return the state of a value made from sizes alone, which tell the batch dimension.
 
-    A size is the batch's when it is a multiple of a batch size that divides nothing else, which
-    :func:`fx_bridge.batch.table.batch_dimensions` chooses so; where no such size can be had, when
-    it is that of dimension 0, and more than one.
+    A size is the batch's if it is a multiple of a batch size that divides no other, as chosen by
+    :func:`fx_bridge.batch.table.batch_dimensions`; without such a size, if it is that of dimension
+    0, and more than one.
     """
     size = call.batch_size
-    if call.told_apart:
+    if call.unique_size:
         found = [dim for dim, extent in enumerate(call.out.shape) if extent and extent % size == 0]
     else:
-        # An expansion to one row says that there could be more.
+        # An expansion to one row implies that there can be more.
         likely = call.out.dim() > 0 and call.out.size(0) == size
         found = [0] if likely and (size > 1 or before is not None) else []
     if not found:
@@ -42,7 +42,7 @@ def grown(call: Call, before: torch.Tensor | None = None) -> BatchDim:
     "real imag dropout multinomial isfinite"
 )
 def _same(call: Call) -> Outcome:
-    state, _ = call.only()
+    state, *_ = call.only()
     if call.name == "multinomial" and state.dim != 0:
         return call.no_rule("draws along the batch")
     return state
@@ -50,7 +50,7 @@ def _same(call: Call) -> Outcome:
 
 @rule("view _unsafe_view reshape _reshape_alias view_copy")
 def _view(call: Call) -> Outcome:
-    state, tensor = call.only()
+    state, tensor, _ = call.only()
     if call["dtype"] is not None:
         return state
     found = reshaped(state, tensor.shape, call.out.shape, call.batch_size)
@@ -64,8 +64,7 @@ def _view(call: Call) -> Outcome:
 
 @rule("permute transpose t numpy_T movedim swapaxes")
 def _permute(call: Call) -> Outcome:
-    state, tensor = call.only()
-    assert state.dim is not None
+    state, tensor, batch_dim = call.only()
     rank = tensor.dim()
     order = list(range(rank))
     if call.name == "permute":
@@ -75,43 +74,39 @@ def _permute(call: Call) -> Outcome:
         order[one], order[two] = order[two], order[one]
     else:
         order.reverse()
-    return state.moved(order.index(state.dim))
+    return state.moved(order.index(batch_dim))
 
 
 @rule("unsqueeze")
 def _unsqueeze(call: Call) -> Outcome:
-    state, tensor = call.only()
-    assert state.dim is not None
+    state, tensor, batch_dim = call.only()
     dim = call["dim"] % (tensor.dim() + 1)
-    return state.moved(state.dim + (dim <= state.dim))
+    return state.moved(batch_dim + (dim <= batch_dim))
 
 
 @rule("squeeze")
 def _squeeze(call: Call) -> Outcome:
-    state, tensor = call.only()
-    assert state.dim is not None
+    state, tensor, batch_dim = call.only()
     gone = [dim for dim in call.dims(call["dim"], tensor) if tensor.size(dim) == 1]
-    if state.dim in gone:
+    if batch_dim in gone:
         return call.no_rule("removes the batch, which has one sample here")
-    return state.moved(state.dim - sum(dim < state.dim for dim in gone))
+    return state.moved(batch_dim - sum(dim < batch_dim for dim in gone))
 
 
 @rule("expand")
 def _expand(call: Call) -> Outcome:
-    state, tensor = call.only()
-    assert state.dim is not None
-    return state.moved(state.dim + call.out.dim() - tensor.dim())
+    state, tensor, batch_dim = call.only()
+    return state.moved(batch_dim + call.out.dim() - tensor.dim())
 
 
 @rule("repeat tile")
 def _repeat(call: Call) -> Outcome:
-    state, tensor = call.only()
-    assert state.dim is not None
+    state, tensor, batch_dim = call.only()
     added = call.out.dim() - tensor.dim()
-    times = call.out.size(state.dim + added) // tensor.size(state.dim)
+    times = call.out.size(batch_dim + added) // tensor.size(batch_dim)
     if state.kind == "index" and times > 1:
         return call.no_rule("repeats the numbers of the samples")
-    return replace(state, dim=state.dim + added, outer=state.outer * times)
+    return replace(state, dim=batch_dim + added, outer=state.outer * times)
 
 
 @rule(
@@ -119,10 +114,9 @@ def _repeat(call: Call) -> Outcome:
     "unsafe_split_with_sizes split_copy split_with_sizes_copy slice_copy"
 )
 def _part(call: Call) -> Outcome:
-    state, tensor = call.only()
-    assert state.dim is not None
+    state, tensor, batch_dim = call.only()
     dim = call.dims(call["dim"] or 0, tensor)[0]
-    if dim != state.dim:
+    if dim != batch_dim:
         return state
     parts = call.out if isinstance(call.out, (tuple, list)) else [call.out]
     if len(parts) == 1 and parts[0].size(dim) == tensor.size(dim):
@@ -138,12 +132,11 @@ def _part(call: Call) -> Outcome:
 
 @rule("select unbind select_copy unbind_copy")
 def _one(call: Call) -> Outcome:
-    state, tensor = call.only()
-    assert state.dim is not None
+    state, tensor, batch_dim = call.only()
     dim = call.dims(call["dim"] or 0, tensor)[0]
-    if dim == state.dim:
+    if dim == batch_dim:
         return call.mixed("takes single samples out of the batch")
-    return state.moved(state.dim - (dim < state.dim))
+    return state.moved(batch_dim - (dim < batch_dim))
 
 
 @rule("cat concat")
@@ -151,7 +144,7 @@ def _cat(call: Call) -> Outcome:
     pairs = [
         (state, tensor)
         for state, tensor in zip(call.states, call.tensors, strict=True)
-        # An empty vector is left out, whatever the shapes of the others.
+        # An empty vector is left out, for any shapes of the others.
         if tensor.shape != (0,)
     ]
     state = next(state for state, _ in pairs if state.kind != "replicated")
@@ -177,7 +170,7 @@ def _stack(call: Call) -> Outcome:
 
 @rule("flip roll")
 def _reorder(call: Call) -> Outcome:
-    state, tensor = call.only()
+    state, tensor, _ = call.only()
     if state.dim in call.dims(call["dims"], tensor):
         return call.mixed("reorders the samples")
     return state
@@ -185,16 +178,15 @@ def _reorder(call: Call) -> Outcome:
 
 @rule("constant_pad_nd pad")
 def _pad(call: Call) -> Outcome:
-    state, tensor = call.only()
-    assert state.dim is not None
-    if call.out.size(state.dim) != tensor.size(state.dim):
+    state, tensor, batch_dim = call.only()
+    if call.out.size(batch_dim) != tensor.size(batch_dim):
         return call.no_rule("pads the batch")
     return state
 
 
 @rule("unfold")
 def _unfold(call: Call) -> Outcome:
-    state, tensor = call.only()
+    state, tensor, _ = call.only()
     if call.dims(call["dimension"], tensor)[0] == state.dim:
         return call.mixed("takes windows over the samples")
     return state
@@ -202,33 +194,31 @@ def _unfold(call: Call) -> Outcome:
 
 @rule("diagonal linalg_diagonal")
 def _diagonal(call: Call) -> Outcome:
-    state, tensor = call.only()
-    assert state.dim is not None
+    state, tensor, batch_dim = call.only()
     one, two = call.dims([call["dim1"] or 0, 1 if call["dim2"] is None else call["dim2"]], tensor)
-    if state.dim in (one, two):
+    if batch_dim in (one, two):
         return call.mixed("pairs samples with each other")
-    return state.moved(state.dim - (one < state.dim) - (two < state.dim))
+    return state.moved(batch_dim - (one < batch_dim) - (two < batch_dim))
 
 
 @rule("tril triu")
 def _triangle(call: Call) -> Outcome:
-    state, tensor = call.only()
-    assert state.dim is not None
-    if state.dim >= tensor.dim() - 2:
+    state, tensor, batch_dim = call.only()
+    if batch_dim >= tensor.dim() - 2:
         return call.mixed("cuts a triangle out of the batch")
     return state
 
 
 @rule("as_strided")
 def _as_strided(call: Call) -> Outcome:
-    state, tensor = call.only()
+    state, tensor, _ = call.only()
     same = tensor.shape == call.out.shape and tensor.stride() == call.out.stride()
     return state if same else call.no_rule()
 
 
 @rule("repeat_interleave")
 def _repeat_interleave(call: Call) -> Outcome:
-    state, tensor = call.only()
+    state, tensor, _ = call.only()
     if not isinstance(call["repeats"], int) or state.kind != "batch" or call["dim"] is None:
         return call.no_rule()
     times = call["repeats"]
@@ -250,7 +240,7 @@ def _write(call: Call) -> Outcome:
             return call.mixed("writes into the rows of some samples")
         return own
     if call.name == "copy":
-        # All of the target is written over.
+        # The whole target is overwritten.
         source = call.state("src")
         if source.dim is not None:
             return source.moved(source.dim + target.dim() - call["src"].dim())

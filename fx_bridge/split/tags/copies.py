@@ -1,4 +1,4 @@
-"""Run operators of a captured graph in several stages, by copies of their nodes."""
+"""Operators of a captured graph run in several stages, by copies of their nodes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Copied:
     captured : CapturedGraph
         The given one if nothing was copied.
     stage_of : mapping of str to int
-        By operator, copies included, the number of its stage.
+        Stage of every operator, copies included.
     instances : mapping of str to mapping of int to str
-        Operators that run in several stages: the name of the node that does in each.
+        Operators that run in several stages: the name of their node in each.
     """
 
     captured: CapturedGraph
@@ -37,7 +37,7 @@ class Copied:
 
     @property
     def copies(self) -> dict[str, tuple[str, ...]]:
-        """The names of the copies of each operator that has any."""
+        """The copies of each operator that has any."""
         return {
             name: tuple(copy for copy in by_stage.values() if copy != name)
             for name, by_stage in self.instances.items()
@@ -73,8 +73,8 @@ class Copied:
 def with_copies(captured: CapturedGraph, placement: Placement) -> Copied:
     """Return a graph with a node for each stage in which an operator runs.
 
-    The first stage keeps the node itself, which the output reads if it reads any. Readers read
-    the node of their own stage.
+    The first stage keeps the original node, which the output reads if at all. Readers read the
+    node of their own stage.
     """
     stage_of = {name: places[0] for name, places in placement.items()}
     several = {name: places for name, places in placement.items() if len(places) > 1}

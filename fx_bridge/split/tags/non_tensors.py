@@ -1,9 +1,9 @@
-"""Take what is no tensor off the boundaries of stages, in a plan that was made by hand.
+"""Removal of non-tensors from the boundaries of stages, in a plan made by hand.
 
 The post-pass ``move_non_tensor_nodes_on_boundary`` of ``torch.fx.passes.split_utils`` has the same
-purpose. It goes by ``meta["type"]``, without which it takes every node for no tensor, gives up
-where readers are in two subgraphs, and knows nothing of memory. Plans that solvers make have
-nothing to move: :func:`~fx_bridge.split.colocation.colocation_groups` keeps such values in place.
+purpose. It reads ``meta["type"]``, without which it takes every node for a non-tensor, gives up
+if readers are in two subgraphs, and ignores memory. Solvers' plans need no moves:
+:func:`~fx_bridge.split.colocation.colocation_groups` keeps such values in place.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from solver import PartitionError, PartitionPlan, PartitionProblem, evaluate
 from solver.model.quantities import counted
 
 _PURE: Final = ("operator", "_operator", "math", "builtins", "torch", "torch_sym")
-"""Modules whose functions have no effects, as far as they return something other than tensors."""
+"""Modules whose functions have no effects if they return no tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class NonTensorMoves:
     problem : PartitionProblem or None
         The given problem, with the copies among its operators and the groups of the new graph.
     moved : mapping of str to tuple of str
-        Operators that run elsewhere now: the stages before and after.
+        Moved operators: the stages before and after.
     copies : mapping of str to tuple of str
         Operators that now run in several stages: the names of the copies.
     """
@@ -62,12 +62,12 @@ def move_non_tensors(
     plan: PartitionPlan | Mapping[str, str],
     problem: PartitionProblem | None = None,
 ) -> NonTensorMoves:
-    """Change a plan so that no value other than a tensor passes from stage to stage.
+    """Change a plan so that only tensors pass from stage to stage.
 
-    Elements of a tuple of tensors are taken where the tuple is made. Numbers, sizes, types and
-    tuples of these are computed where they are read: moved there, or copied where several stages
-    read them. What they are computed from travels instead, if it is a tensor. Where that does not
-    fit into memory, readers are moved to the value.
+    Elements of a tuple of tensors are taken in the stage of the tuple. Numbers, sizes, types and
+    tuples of these are computed in the stage of their reader: moved there, or copied if several
+    stages read them. Their inputs are sent instead if they are tensors. If that does not fit into
+    memory, readers are moved to the value.
 
     Parameters
     ----------
@@ -76,19 +76,19 @@ def move_non_tensors(
     plan : PartitionPlan, or mapping of str to str
         Or tags, as for :func:`fx_bridge.split.tags.plans.split_by_tags`.
     problem : PartitionProblem, optional
-        Says what fits. The moves never take a device over its capacity, or further over it.
+        Has the capacities. The moves never take a device over its capacity, or further over it.
 
     Returns
     -------
     NonTensorMoves
-        Split with ``split_by_plan(moves.captured, moves.plan)``; where operators run again, give
+        Split with ``split_by_plan(moves.captured, moves.plan)``; if operators run again, give
         ``problem=moves.problem`` too.
 
     Raises
     ------
     PartitionError
         In one line: the plan cannot be split as it is; a value can be neither moved nor copied;
-        or no way fits into memory, and which device would lack how many bytes.
+        or no change fits into memory, with the device and its missing bytes.
 
     Examples
     --------
@@ -112,7 +112,7 @@ def move_non_tensors(
     if problem is None:
         return moves
     lack_bytes = _shortage(problem, plan, moves)
-    # Readers come to the value, one value after another, as long as that saves memory.
+    # Move readers to values, one value after another, as long as that saves memory.
     for name in _by_size(captured, moves):
         if not lack_bytes:
             break
@@ -142,11 +142,11 @@ def move_non_tensors(
 
 
 def is_tensor_value(node: fx.Node) -> bool:
-    """Return whether a tensor is what `node` makes, as far as is known."""
+    """Return True unless the value of `node` is known not to be a tensor."""
     return "val" not in node.meta or isinstance(node.meta["val"], torch.Tensor)
 
 
-# -- where everything goes -----------------------------------------------------------------
+# -- stages of values and readers ----------------------------------------------------------
 
 
 def _moves(
@@ -185,7 +185,7 @@ def _moves(
 
 
 def _take_elements(captured: CapturedGraph, stage_of: dict[str, int]) -> None:
-    """Move every element of a tuple of tensors to where the tuple is made."""
+    """Move every element of a tuple of tensors to the stage of the tuple."""
     for node in captured.operators:
         if node.target is not operator.getitem or not isinstance(node.args[0], fx.Node):
             continue
@@ -216,7 +216,7 @@ def _lift(captured: CapturedGraph, stage_of: dict[str, int], lifted: set[str]) -
 
 
 def _places(captured: CapturedGraph, plan: PartitionPlan, stage_of: Mapping[str, int]) -> Placement:
-    """Return the stages in which every operator runs, the readers of a value decided first."""
+    """Return the stages of every operator; readers of a value are placed before it."""
     random_names = {node.name for node in random_operators(captured)}
     places: dict[str, tuple[int, ...]] = {}
     for node in reversed(captured.operators):
@@ -243,7 +243,7 @@ def _places(captured: CapturedGraph, plan: PartitionPlan, stage_of: Mapping[str,
 
 
 def _why_no_copy(captured: CapturedGraph, node: fx.Node, is_random: bool) -> str:
-    """Say why `node` must not run more than once; nothing if it may."""
+    """Return the reason why `node` must run only once; empty if there is none."""
     table = captured.storage_table
     if is_random:
         return "it draws random numbers"
@@ -286,20 +286,20 @@ def _check_problem(captured: CapturedGraph, problem: PartitionProblem) -> None:
             )
 
 
-# -- what fits -----------------------------------------------------------------------------
+# -- memory --------------------------------------------------------------------------------
 
 
 def _problem(
     before: CapturedGraph, after: CapturedGraph, problem: PartitionProblem, given: PartitionProblem
 ) -> PartitionProblem:
-    """Replace the groups of the old graph by those of the new one, where it has them."""
+    """Replace the groups of the old graph by those of the new one."""
     training = given.memory_model == "training"
     present = set(given.colocation)
     choices: tuple[TiedReaders, ...] = get_args(TiedReaders)
     groups = {
         tied: colocation_groups(before, training=training, tied_weights=tied) for tied in choices
     }
-    # The problem was made for tied weights as one of the two says, unless groups were left out.
+    # The problem has the groups of one of the two choices, unless some were left out.
     tied = next((tied for tied in choices if present.issuperset(groups[tied])), choices[0])
     kept = [group for group in given.colocation if group not in groups[tied]]
     dropped = len(kept) < len(given.colocation)
@@ -322,7 +322,7 @@ def _shortage(
 
 
 def _by_size(captured: CapturedGraph, moves: NonTensorMoves) -> list[str]:
-    """Return the values that were moved or copied, those first that brought the most bytes."""
+    """Return the moved or copied values, in decreasing order of the bytes of their inputs."""
     table = captured.storage_table
     names = dict.fromkeys([*moves.moved, *moves.copies])
     brought_bytes = {

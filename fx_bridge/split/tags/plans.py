@@ -1,8 +1,8 @@
 """Tags made by hand: a name for each operator, and one stage for each name.
 
-``split_by_tags`` of ``torch.fx.passes.split_utils`` asks for a list of tags that is a
-topological order, ends with an assertion on any other, and takes tags that put a write in place
-after its reader. Here the order is found, and what no order can mend is refused by name.
+``split_by_tags`` of ``torch.fx.passes.split_utils`` needs a list of tags in topological order, ends
+with an assertion on any other, and accepts tags that put a write in place after its reader. Here
+the order is found, and conflicts that no order resolves are refused by name.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ def split_by_tags(
         A ``GraphModule`` needs values: capture it first with example inputs if it has none.
         Not changed.
     tags : mapping of str to str, optional
-        Operator (by node name) to tag; without, the attribute ``tag`` of the nodes of `source`,
-        as for torch's function of this name. Tags of other nodes do not matter.
+        Operator (by node name) to tag; by default the attribute ``tag`` of the nodes of `source`,
+        as for torch's function of this name. Tags of other nodes are ignored.
 
     Returns
     -------
     torch.fx.GraphModule
-        As :func:`~fx_bridge.split.by_plan.split_by_plan` returns it, with the tags in the place of
+        As from :func:`~fx_bridge.split.by_plan.split_by_plan`, with the tags in the place of
         devices: ``meta["stages"]`` maps ``submod_0``, ``submod_1``, … to their tags.
 
     Raises
     ------
     PartitionError
         In one line: an operator has no tag, the tags form a cycle (with its edges), or they
-        separate operators whose order or common storage the result depends on.
+        separate operators whose order or common storage affects the result.
 
     Examples
     --------
@@ -72,13 +72,13 @@ def plan_from_tags(captured: CapturedGraph, tags: Mapping[str, str]) -> Partitio
     Parameters
     ----------
     tags : mapping of str to str
-        Operator (by node name) to tag. Tags of other nodes do not matter.
+        Operator (by node name) to tag. Tags of other nodes are ignored.
 
     Returns
     -------
     PartitionPlan
-        Of the orders in which data flows from tag to tag and random numbers are drawn as before,
-        the one that prefers the tag whose first operator comes first.
+        In an order in which data flows forward and random numbers are drawn as before; ties go to
+        the tag whose first operator comes first.
 
     Raises
     ------

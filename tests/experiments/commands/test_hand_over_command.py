@@ -261,7 +261,7 @@ def test_a_refusal_says_what_the_nearest_plan_costs(tmp_path, capsys):
     assert main([*words, "--devices", "2x100KB"]) == EXIT_BAD_INPUT
     assert "; it breaks a limit: device 'cuda:0' needs" in capsys.readouterr().err
     assert main(words) == EXIT_BAD_INPUT
-    assert "fxpartition score tells what it costs" in capsys.readouterr().err
+    assert "fxpartition score prints its cost" in capsys.readouterr().err
 
 
 def test_words_need_a_model(tmp_path, capsys):

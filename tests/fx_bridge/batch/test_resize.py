@@ -239,6 +239,11 @@ class Squared(nn.Module):
         return (x[:, None] - x[None]).view(x.size(0) * x.size(0), -1)
 
 
+class Narrow(nn.Module):
+    def forward(self, x):
+        return x.narrow(1, 0, x.size(0)) * 2
+
+
 class Paths(nn.Module):
     def forward(self, x):
         return x.sin() if x.size(0) < 6 else x.cos()
@@ -248,6 +253,7 @@ class Paths(nn.Module):
     ("model", "size", "words"),
     [
         (Fixed(), 6, "takes no batch of 6.*view"),
+        (Narrow(), 12, "takes no batch of 12: operator 'narrow' .*does not run"),
         (Halves(), 5, "takes no batch of 5"),
         (Squared(), 6, "batch of 6"),
         (Paths(), 5, "another than that of 4.*'cos'"),

@@ -17,7 +17,7 @@ from fx_bridge import Placement, Search, partition_module
 from fx_bridge.capture.graph import capture
 from fx_bridge.capture.layers import layer_calls
 from fx_bridge.interop.engines import ENGINES, engine_words, placement_for, plan_from_words
-from fx_bridge.interop.nearest import told_cost
+from fx_bridge.interop.nearest import with_change
 from fx_bridge.interop.stage_layers import LayeredModel, LayerNames, StageLayers
 from solver import Device, PartitionError, PartitionPlan, evaluate
 from solver.model.quantities import format_ns
@@ -357,7 +357,7 @@ def test_torchtitan_keeps_children_by_their_names():
 # -- refused -----------------------------------------------------------------------------------
 
 
-SCORE = "; fxpartition score tells what it costs, and plan --for finds the best"
+SCORE = "; fxpartition score prints its cost, and plan --for finds the best"
 
 
 def refused(captured, plan, engine, problem=None):
@@ -440,7 +440,7 @@ def test_the_nearest_plan_is_scored_where_the_problem_is_known(language_model):
     [(7, None, "7"), (7, 7, "7, as much"), (9, 8, "9, 12.50 % more"), (3, 4, "3, 25.00 % less")],
 )
 def test_a_cost_is_told_beside_another(value, beside, told):
-    assert told_cost(str(value), value, beside) == told
+    assert with_change(str(value), value, beside) == told
 
 
 def test_chunks_are_refused_where_there_are_none():
