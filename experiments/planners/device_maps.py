@@ -97,7 +97,7 @@ def spilled(module: torch.nn.Module, device_map: Mapping[str, Any]) -> tuple[int
 
 
 def _plan(name: str, mapper: Mapper, task: PlanningTask, limits: SolveLimits) -> PlannerAnswer:
-    from fx_bridge.interop.read_plans import device_map_run, plan_in_rounds
+    from fx_bridge.interop.read_plans import device_map_run, plan_in_chunks
 
     problem = task.problem
     loaded, captured = task.model(name)
@@ -109,7 +109,7 @@ def _plan(name: str, mapper: Mapper, task: PlanningTask, limits: SolveLimits) ->
     # The map has device numbers instead of names.
     names = {f"cuda:{at}": device.name for at, device in enumerate(problem.devices)}
     run = device_map_run(captured, [Device(number) for number in names], device_map)
-    plan = plan_in_rounds(captured, {op: names[at] for op, at in run.assignment.items()})
+    plan = plan_in_chunks(captured, {op: names[at] for op, at in run.assignment.items()})
     return judged(name, problem, plan, words + _mixed_in_words(run))
 
 

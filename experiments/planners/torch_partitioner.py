@@ -18,7 +18,7 @@ _SOURCE: Final = "torch.fx.experimental.accelerator_partitioner of the torch tha
 
 def _plan(task: PlanningTask, limits: SolveLimits) -> PlannerAnswer:
     from fx_bridge.interop.accelerator_partitioner import torch_partition
-    from fx_bridge.interop.read_plans import plan_in_rounds
+    from fx_bridge.interop.read_plans import plan_in_chunks
 
     problem = task.problem
     _, captured = task.model(_NAME)
@@ -36,7 +36,7 @@ def _plan(task: PlanningTask, limits: SolveLimits) -> PlannerAnswer:
             f"torch reports no device for {len(lost)} of "
             f"{counted(len(found.devices_of), 'partition')}"
         )
-    plan = plan_in_rounds(
+    plan = plan_in_chunks(
         captured, {operator: device_of[at] for operator, at in found.partition_of.items()}
     )
     return judged(_NAME, problem, plan, _words(problem, found))

@@ -152,7 +152,7 @@ def _order_note(devices: Sequence[Device], plan: PartitionPlan) -> tuple[str, ..
 def _from_device_map(
     captured: CapturedGraph, devices: Sequence[Device], data: Mapping[str, Any]
 ) -> ForeignPlan:
-    from fx_bridge.interop.read_plans import device_map_run, plan_in_rounds
+    from fx_bridge.interop.read_plans import device_map_run, plan_in_chunks
 
     run = device_map_run(captured, devices, data)
     notes: list[str] = []
@@ -164,7 +164,7 @@ def _from_device_map(
             f"operator {first.operator!r} would read {reads}{more}: accelerate does not move "
             "these, so that the model must, or fails"
         )
-    return ForeignPlan("device-map", plan_in_rounds(captured, run.assignment), tuple(notes))
+    return ForeignPlan("device-map", plan_in_chunks(captured, run.assignment), tuple(notes))
 
 
 def _from_split_spec(

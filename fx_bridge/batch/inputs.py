@@ -16,36 +16,20 @@ from fx_bridge.capture.graph import CapturedGraph, check_captured
 from fx_bridge.equivalence.calls import first_line
 from fx_bridge.storages.replay import hint
 from solver import PartitionError
-from solver.model.text import shown
+from solver.model.checks import check_positive
 
 
 @dataclass(frozen=True, slots=True)
 class BatchInputs:
-    """The batch among the placeholders of a graph.
+    """The batch among the placeholders of a graph."""
 
-    Attributes
-    ----------
-    size : int
-        Samples in the batch of the graph's example inputs.
-    dims : mapping of str to tuple of int or None
-        For each placeholder the dimension of the batch in each of its leaves.
-    symbols : mapping of sympy.Symbol to sympy.Expr
-        In a graph with symbolic sizes, the symbols of the batch size, and the batch size in terms
-        of each; several if the inputs have symbols of their own.
-    """
-
-    size: int
-    dims: Mapping[str, tuple[int | None, ...]]
+    size: int  # samples in the batch of the graph's example inputs
+    dims: Mapping[str, tuple[int | None, ...]]  # of the batch in each leaf of each placeholder
     symbols: Mapping[Any, Any] = field(default_factory=dict)
+    """The symbols of the batch size, each with the batch size in terms of it."""
 
     def symbol_values(self, batch_size: int) -> dict[Any, Any]:
-        """Return the values of the symbols at `batch_size`.
-
-        Raises
-        ------
-        PartitionError
-            If the graph cannot have this batch size.
-        """
+        """Return the values of the symbols; PartitionError if the batch size is impossible."""
         found: dict[Any, Any] = {}
         for symbol, expression in self.symbols.items():
             solutions = sympy.solve(expression - batch_size, symbol)
@@ -62,17 +46,11 @@ def batch_inputs(captured: CapturedGraph, batch_size: int | None = None) -> Batc
     """Find the batch among the inputs of `captured`.
 
     With symbolic sizes, its symbols are those of dimension 0 of most inputs, wherever they occur.
-    Otherwise it is dimension 0 of the inputs with the most common length there.
-
-    Raises
-    ------
-    PartitionError
-        If no input is a tensor with a dimension, or none has `batch_size` in dimension 0.
+    Otherwise it is dimension 0 of the inputs with the most common length there, or `batch_size`.
+    Graphs without such inputs are refused.
     """
-    if batch_size is not None and (isinstance(batch_size, bool) or not isinstance(batch_size, int)):
-        raise PartitionError(
-            f"batch_size is {shown(batch_size)}; write a number of samples from 1 on"
-        )
+    if batch_size is not None:
+        check_positive(batch_size, "batch_size")
     check_captured(captured, "find the batch of", "batch_dimensions(capture(model, args))")
     values = {
         node.name: pytree.tree_leaves(node.meta.get("val"))

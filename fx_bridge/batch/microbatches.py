@@ -15,8 +15,7 @@ from fx_bridge.batch.rules.dims import BatchDim
 from fx_bridge.batch.table import BatchTable, batch_dimensions, check_microbatchable
 from fx_bridge.capture.graph import CapturedGraph, placeholder_values
 from solver import PartitionError
-from solver.model.checks import only_given
-from solver.model.text import shown
+from solver.model.checks import check_positive, only_given
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,8 +72,7 @@ def chunk_specs(
     >>> str(specs.args[0]), str(specs.outputs)
     ('TensorChunkSpec(0)', 'TensorChunkSpec(0)')
     """
-    if isinstance(microbatches, bool) or not isinstance(microbatches, int) or microbatches < 1:
-        raise PartitionError(f"microbatches is {shown(microbatches)}; write a number from 1 on")
+    check_positive(microbatches, "microbatches")
     table = check_microbatchable(captured, table)
     if table.batch_size % microbatches:
         raise PartitionError(

@@ -29,24 +29,20 @@ State = Any
 
 _HIGHER_ORDER_REASON: Final = "operators inside {} are not followed"
 _ARITHMETIC: Final = frozenset(
-    {operator.mul, operator.truediv, operator.add, operator.sub, operator.pow, operator.floordiv}
+    {
+        *(operator.mul, operator.truediv, operator.add, operator.sub, operator.pow),
+        *(operator.floordiv, torch.mul, torch.div, torch.add, torch.sub, torch.true_divide),
+        *("mul", "div", "add", "sub", "pow", "true_divide"),
+    }
 )
 
 
 class BatchRun(Replay):
     """A replay that finds the `states` of every node from those of the placeholders.
 
-    Parameters
-    ----------
-    module : torch.fx.GraphModule
-        With values of batches of `batch_size`.
-    batch_size : int
-        Samples in the batch of `module`.
-    dims : mapping of str to tuple of int or None
-        For each placeholder the dimension of the batch in each of its leaves.
-    unique_size : bool
-        True if only the batch's sizes are multiples of `batch_size`, so that sizes verify the
-        rules.
+    `module` has values of batches of `batch_size`; `dims` has, for each placeholder, the dimension
+    of the batch in each of its leaves. `unique_size` is True if only the batch's sizes are
+    multiples of `batch_size`, so that sizes verify the rules.
     """
 
     # States of results depend on those of arguments.
@@ -148,8 +144,6 @@ class BatchRun(Replay):
             torch.Tag.pointwise in node.target.tags
             if isinstance(node.target, OpOverload)
             else name in _ARITHMETIC
-            or name in ("mul", "div", "add", "sub", "pow", "true_divide")
-            or name in (torch.mul, torch.div, torch.add, torch.sub, torch.true_divide)
         )
         if not grown or not arithmetic:
             return

@@ -20,7 +20,7 @@ from fx_bridge.costs.operators import operation_name
 from fx_bridge.storages.autocast import captured_precision, precision
 from fx_bridge.storages.replay import hint
 from solver import PartitionError
-from solver.model.text import shown
+from solver.model.checks import check_positive
 
 _CHECKS: Final = ("_assert_scalar", "sym_constrain_range", "sym_constrain_range_for_size")
 
@@ -61,10 +61,7 @@ def rescale(captured: CapturedGraph, batch_size: int) -> CapturedGraph:
     >>> rescale(captured, 32).operators[0].meta["val"].shape
     torch.Size([32, 4])
     """
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise PartitionError(
-            f"batch_size is {shown(batch_size)}; write a number of samples from 1 on"
-        )
+    check_positive(batch_size, "batch_size")
     inputs = batch_inputs(captured)
     if not inputs.symbols and batch_size == inputs.size:
         return captured

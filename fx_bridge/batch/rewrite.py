@@ -27,12 +27,8 @@ def rewritten(captured: CapturedGraph, inputs: BatchInputs, batch_size: int) -> 
 
     Rules give the batch dimension of each operator's result; the number in its arguments for that
     dimension is replaced. Values made from sizes alone hold the batch if their dimension 0 is as
-    long, for batches of more than one.
-
-    Raises
-    ------
-    PartitionError
-        If a node does not run then, or yields another size than the rules expect.
+    long, for batches of more than one. A node that fails then, or yields another size than the
+    rules expect, raises PartitionError.
     """
     for leaf in pytree.tree_leaves(captured.graph.output_node().args[0]):
         number = isinstance(leaf, int) and not isinstance(leaf, bool) and leaf

@@ -98,6 +98,7 @@ def batch_dimensions(captured: CapturedGraph, *, batch_size: int | None = None) 
     batch in dimension 0
     """
     inputs = batch_inputs(captured, batch_size)
+    run: BatchRun | None = None
     note = ""
     for size in _unique_sizes(captured, inputs):
         try:
@@ -110,17 +111,12 @@ def batch_dimensions(captured: CapturedGraph, *, batch_size: int | None = None) 
         if names != [node.name for node in captured.graph.nodes]:
             note = "a batch of one takes another path through the model than larger ones"
             break
-        run = BatchRun(module, size, inputs.dims, unique_size=True)
-        with quiet():
-            run.follow()
-        return _table(captured, inputs, run, "")
-    run = BatchRun(captured.module, inputs.size, inputs.dims, unique_size=False)
+        run, note = BatchRun(module, size, inputs.dims, unique_size=True), ""
+        break
+    if run is None:
+        run = BatchRun(captured.module, inputs.size, inputs.dims, unique_size=False)
     with quiet():
         run.follow()
-    return _table(captured, inputs, run, note)
-
-
-def _table(captured: CapturedGraph, inputs: BatchInputs, run: BatchRun, note: str) -> BatchTable:
     names = [node.name for node in captured.graph.nodes if node.op != "output"]
     return BatchTable(
         MappingProxyType({name: run.states[name] for name in names}),

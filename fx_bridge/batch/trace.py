@@ -26,15 +26,7 @@ class TraceMismatchError(Exception):
 
 @dataclass(frozen=True)
 class TracePair:
-    """A graph at two batch sizes, node by node.
-
-    Attributes
-    ----------
-    one, two : CapturedGraph
-        The same model, captured at the two batch sizes.
-    sizes : tuple of int
-        Their batch sizes, which differ.
-    """
+    """A graph captured at two batch sizes, `sizes`, node by node."""
 
     one: CapturedGraph
     two: CapturedGraph
@@ -55,12 +47,8 @@ class TracePair:
         """Return the graph at another batch size, with values.
 
         Every number in it is assumed linear in the batch size; the graph is run on fake tensors,
-        and the resulting sizes must be linear too.
-
-        Raises
-        ------
-        PartitionError
-            If they are not, or an operator fails at that size.
+        and the resulting sizes must be linear too. PartitionError if they are not, or an operator
+        fails at that size.
         """
         module = copied(self.one.module)
         scale = _Linear(self.sizes, batch_size)
@@ -142,12 +130,8 @@ class _Linear:
         if isinstance(one, str) and isinstance(two, str):
             return one  # the message of an assertion
         if isinstance(one, slice) and isinstance(two, slice):
-            return slice(
-                *(
-                    self(getattr(one, part), getattr(two, part))
-                    for part in ("start", "stop", "step")
-                )
-            )
+            parts = ("start", "stop", "step")
+            return slice(*(self(getattr(one, part), getattr(two, part)) for part in parts))
         if isinstance(one, (tuple, list)) and len(one) == len(two):
             scaled = [self(a, b) for a, b in zip(one, two, strict=True)]
             return type(one)(*scaled) if hasattr(one, "_fields") else type(one)(scaled)

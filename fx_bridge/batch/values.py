@@ -21,15 +21,8 @@ def with_values(
 ) -> fx.GraphModule:
     """Write the values of all nodes of `module`, computed from those of its placeholders.
 
-    Parameters
-    ----------
-    replay : SizedReplay, optional
-        A replay of `module` that has not run.
-
-    Raises
-    ------
-    PartitionError
-        If a node fails that runs in `captured`.
+    `replay` is one of `module` that has not run. A node that fails, but runs in `captured`, raises
+    PartitionError.
     """
     replay = SizedReplay(module) if replay is None else replay
     replay.replay()

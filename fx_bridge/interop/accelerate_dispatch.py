@@ -66,18 +66,10 @@ def run_by_device_map(
 ) -> DeviceMapRun:
     """Return the devices on which the operators of a dispatched model run.
 
-    Parameters
-    ----------
-    device_of : mapping of str to str
-        Paths of modules, parameters and buffers to names of devices. The longest path that
-        encloses a name counts.
-    main : str
-        The device of the model's inputs.
-
-    Notes
-    -----
-    An operator without inputs, such as ``arange``, is assumed to run on the device of its module,
-    or else of the model's inputs: models make such values by ``device=inputs.device``.
+    `device_of` maps paths of modules, parameters and buffers to names of devices; the longest path
+    that encloses a name counts. `main` is the device of the model's inputs. An operator without
+    inputs, such as ``arange``, is assumed to run on the device of its module, or else on `main`:
+    models make such values by ``device=inputs.device``.
     """
     run = _Run(captured, device_of, main)
     for node in captured.operators:
@@ -137,25 +129,17 @@ class _Run:
 
     def _device_of_read(self, read: fx.Node, own: tuple[ModuleCall, ...]) -> str | None:
         if read.op == "get_attr":
-            return self._device_of_tensor(str(read.target))
+            name = str(read.target)
+            device = self._longest(name) if "." in name else self.main
+            return device if name in self.tensors else None  # constants are made where needed
         value = read.meta.get("val")
         if not isinstance(value, (torch.Tensor, Sequence)):
             return None
         made_in = self.calls.get(read.name, ())
-        shared = 0
-        while shared < min(len(own), len(made_in)) and own[shared] == made_in[shared]:
-            shared += 1
         device = self.main if read.op == "placeholder" else self.devices[read.name]
-        return self._entered(own[shared:]) or device
+        return self._entered([call for call in own if call not in made_in]) or device
 
-    def _device_of_tensor(self, name: str) -> str | None:
-        if name not in self.tensors:
-            return None  # a constant, made on the device that needs it
-        if "." not in name:
-            return self.main
-        return self._longest(name)
-
-    def _entered(self, calls: tuple[ModuleCall, ...]) -> str | None:
+    def _entered(self, calls: Sequence[ModuleCall]) -> str | None:
         """Return the device to which the innermost of `calls` with a device moves its arguments."""
         for call in reversed(calls):
             device = self._longest(call.path)

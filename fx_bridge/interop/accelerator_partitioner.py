@@ -12,7 +12,6 @@ operators, ``sparse_nn`` needs calls of embedding modules, which no exported gra
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,11 +20,10 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 from torch.fx.passes.shape_prop import TensorMetadata
-from torch.utils._pytree import tree_leaves
 
 from fx_bridge.capture.graph import CapturedGraph, check_captured
 from fx_bridge.capture.model.attributes import attribute_at
-from fx_bridge.storages.replay import hint
+from fx_bridge.storages.replay import hint, value_bytes
 from solver.model.checks import only_given
 
 
@@ -47,27 +45,9 @@ class TorchPartition:
 
 
 def torch_partition(captured: CapturedGraph, device_bytes: Sequence[int]) -> TorchPartition:
-    """Run torch's partitioner, which also splits the module, and return its report.
+    """Run torch's partitioner on devices of some bytes, and return its report.
 
-    Parameters
-    ----------
-    captured : CapturedGraph
-        Not changed.
-    device_bytes : sequence of int
-        Memory of each device.
-
-    Raises
-    ------
-    Exception
-        Any exception of torch, unchanged.
-
-    Examples
-    --------
-    >>> from fx_bridge.capture.graph import capture
-    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 4))
-    >>> found = torch_partition(capture(model, (torch.ones(1, 4),)), [150, 150])
-    >>> dict(found.partition_of), dict(found.devices_of)
-    ({'linear': 0, 'relu': 0, 'linear_1': 1}, {0: (0,), 1: (1,)})
+    `captured` is not changed. Errors of torch pass through.
     """
     from torch.fx.experimental.accelerator_partitioner import Partitioner
     from torch.fx.experimental.partitioner_utils import Device, PartitionerConfig, PartitionMode
@@ -121,7 +101,7 @@ def _renamed(name: str) -> str:
 
 def _metadata(value: Any) -> TensorMetadata:
     """Return the metadata of ``ShapeProp`` for a value, as far as sizes go."""
-    shape, dtype = [_size_bytes(value)], torch.uint8
+    shape, dtype = [value_bytes(value)], torch.uint8
     if isinstance(value, torch.Tensor):
         shape, dtype = [hint(size) for size in value.shape], value.dtype
     return TensorMetadata(
@@ -133,8 +113,3 @@ def _metadata(value: Any) -> TensorMetadata:
         is_quantized=False,
         qparams={},
     )
-
-
-def _size_bytes(value: Any) -> int:
-    tensors = [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
-    return sum(math.prod(map(hint, leaf.shape)) * leaf.element_size() for leaf in tensors)

@@ -110,7 +110,13 @@ def plan_with_checkpoints(
     for path in modules:
         if not isinstance(path, str) or path not in operators:
             raise unknown_module(path, operators)
-        _check_stages(path, {str(plan.stage_of(name)): name for name in operators[path]})
+        example_of = {str(plan.stage_of(name)): name for name in operators[path]}
+        if len(example_of) > 1:
+            where = " and ".join(f"{stage} ({name!r})" for stage, name in example_of.items())
+            raise PartitionError(
+                f"the plan divides module {path!r} between {where}, and a checkpoint runs a module "
+                f"again as a whole; plan with Placement(keep_whole=[{path!r}])"
+            )
     names = set(modules)
     outer = {
         name: call
@@ -133,22 +139,10 @@ def plan_with_checkpoints(
     return replace(plan, recomputed=recomputed, region_starts=problem.region_starts)
 
 
-def _check_stages(path: str, example_of: Mapping[str, str]) -> None:
-    if len(example_of) > 1:
-        where = " and ".join(f"{stage} ({name!r})" for stage, name in example_of.items())
-        raise PartitionError(
-            f"the plan divides module {path!r} between {where}, and a checkpoint runs a module "
-            f"again as a whole; plan with Placement(keep_whole=[{path!r}])"
-        )
-
-
 class WholeModules:
     """Recomputation of groups of operators as a whole, such as the calls of modules.
 
-    Attributes
-    ----------
-    calls : dict of str to tuple of ModuleCall
-        The calls of modules around every operator, outermost first.
+    `calls` has the calls of modules around every operator, outermost first.
     """
 
     def __init__(
@@ -163,10 +157,8 @@ class WholeModules:
     def again(self, group_of: Mapping[str, Hashable]) -> frozenset[str]:
         """Return the operators that run again if each group does as a whole.
 
-        Parameters
-        ----------
-        group_of : mapping of str to hashable
-            The group of every grouped operator. Each group is on one stage and in one region.
+        `group_of` has the group of every grouped operator. Each group is on one stage and in one
+        region.
         """
         operators, index_of = self._problem.operators, self._problem.index_of
         groups = {index_of[name]: group for name, group in group_of.items()}

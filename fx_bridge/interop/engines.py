@@ -34,30 +34,14 @@ _HOST: Final = "cpu:0"
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A program that takes plans as layers of stages.
-
-    Attributes
-    ----------
-    program : str
-        Its own name.
-    write : callable
-        Stages and the names of a model's modules to words.
-    read : callable
-        Words, names of a model's modules and of devices to stages.
-    has_host : bool
-        True if the embedding runs on the host.
-    needs_gpus : bool
-        True if no stage can run on the host.
-    bare_ends : bool
-        True if the embedding and the head may be on stages without a layer.
-    """
+    """A program that takes plans as layers of stages."""
 
     program: str
     write: Write
     read: Read
-    has_host: bool = False
-    needs_gpus: bool = False
-    bare_ends: bool = False
+    has_host: bool = False  # the embedding runs on the host
+    needs_gpus: bool = False  # no stage can run on the host
+    bare_ends: bool = False  # embedding and head may be on stages without a layer
 
 
 def _counted(program: str, variable: str, size: str) -> Engine:

@@ -21,19 +21,7 @@ def hand_overs(
 ) -> list[HandOver]:
     """Return the output of ``fxpartition hand-over`` for each program.
 
-    Parameters
-    ----------
-    problem : PartitionProblem, optional
-        The problem of the plan. Needed only if the plan recomputes operators.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from fx_bridge.partition import partition_module
-    >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
-    >>> result = partition_module(model, (torch.ones(1, 8),), devices="2x400B")
-    >>> hand_overs(result.captured, result.plan, result.problem)[0]
-    HandOver(program='accelerate', text='{"0": 0, "1": 1}', fits=True)
+    `problem`, that of the plan, is needed only if the plan recomputes operators.
     """
     writers: dict[str, Callable[[], object]] = {
         "accelerate": lambda: device_map(captured, plan),

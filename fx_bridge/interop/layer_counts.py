@@ -35,11 +35,8 @@ from solver.model.text import shown
 def partition_by_variable(program: str, variable: str, size: str) -> tuple[Write, Read]:
     """Return functions that write and read layers as an environment variable, such as ``22,10``.
 
-    Parameters
-    ----------
-    size : str
-        The argument for the number of stages. Their devices are in the order of
-        ``CUDA_VISIBLE_DEVICES``.
+    `size` is the argument for the number of stages, whose devices are in the order of
+    ``CUDA_VISIBLE_DEVICES``.
     """
 
     def write(names: LayerNames, stages: Sequence[StageLayers]) -> Words:
@@ -94,8 +91,8 @@ def write_offset(names: LayerNames, stages: Sequence[StageLayers]) -> Words:
     offset = [stage.count - base for stage in stages]
     settings: dict[str, object] = {"pipeline_stage": size, "offset": offset}
     if size < len(stages):
-        rounds = [offset[at : at + size] for at in range(0, len(offset), size)]
-        settings |= {"pp_interleave_num": len(rounds), "offset": rounds}
+        chunks = [offset[at : at + size] for at in range(0, len(offset), size)]
+        settings |= {"pp_interleave_num": len(chunks), "offset": chunks}
     return settings | order_setting(stages)
 
 
@@ -105,23 +102,23 @@ def read_offset(text: str, names: LayerNames, devices: Sequence[str]) -> list[St
     found = read_settings(text, program, "offset", [size, interleave, VISIBLE])
     offset, layers = found["offset"], len(names.layers)
     nested = isinstance(offset, list) and bool(offset) and isinstance(offset[0], list)
-    rounds = [
+    chunks = [
         _numbers(row, f"{program}'s offset", -layers) for row in (offset if nested else [offset])
     ]
-    stages = len(rounds[0])
-    if any(len(row) != stages for row in rounds):
+    stages = len(chunks[0])
+    if any(len(row) != stages for row in chunks):
         raise PartitionError(
             f"{program}'s offset is {offset}, with lists of several lengths; write one number for "
             "each device in each"
         )
     check_size(found.get(size), stages, program, size)
-    check_size(found.get(interleave), len(rounds), program, interleave)
+    check_size(found.get(interleave), len(chunks), program, interleave)
     order = rank_devices(found.get(VISIBLE), devices, program)
     check_devices(stages, order, program)
-    base = layers // (stages * len(rounds))
-    counts = [base + number for row in rounds for number in row]
+    base = layers // (stages * len(chunks))
+    counts = [base + number for row in chunks for number in row]
     check_sum(counts, layers, program)
-    return stages_of_counts(counts, layers, order, program, len(rounds))
+    return stages_of_counts(counts, layers, order, program, len(chunks))
 
 
 def _numbers(value: object, what: str, least: int) -> list[int]:

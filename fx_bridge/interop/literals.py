@@ -21,16 +21,12 @@ def read_literal(text: str, what: str) -> Any:
     """Return the lists, strings and numbers of a text.
 
     Tuples become lists. ``["decoder"] * 3`` and ``decoder*3`` repeat an item three times. Strings
-    need no quotes if the text has none at all. Lists of YAML may have one item a line.
-
-    Raises
-    ------
-    PartitionError
-        If the text is no literal, as for JSON; the message begins with `what`.
+    need no quotes if the text has none at all. Lists of YAML may have one item a line. The message
+    of the PartitionError for any other text begins with `what`.
 
     Examples
     --------
-    >>> read_literal("[('embedding',), ['decoder'] * 2, [loss]]".replace("loss", "'loss'"), "words")
+    >>> read_literal("[('embedding',), ['decoder'] * 2, ['loss']]", "words")
     [['embedding'], ['decoder', 'decoder'], ['loss']]
     >>> read_literal("- [a, b*2]", "words")
     [['a', ['b', 'b']]]
@@ -88,7 +84,9 @@ def _settings(text: str) -> Iterator[tuple[str, str]]:
 
 def _in_list(text: str) -> str:
     """Return comma-separated numbers as a list, other text unchanged."""
-    text = _unquoted(_dedented(text))
+    text = _dedented(text)
+    if len(text) > 1 and text[0] in "'\"" and text.find(text[0], 1) == len(text) - 1:
+        text = text[1:-1].strip()
     is_list = text.startswith(("[", "(", "{", "- ")) or "," not in text
     return text if is_list else f"[{text}]"
 
@@ -97,11 +95,6 @@ def _dedented(text: str) -> str:
     """Return lines without their common indentation and surrounding blanks."""
     first = len(text) - len(text.lstrip())
     return textwrap.dedent(text[text.rfind("\n", 0, first) + 1 :]).strip()
-
-
-def _unquoted(text: str) -> str:
-    is_quoted = len(text) > 1 and text[0] in "'\"" and text.find(text[0], 1) == len(text) - 1
-    return text[1:-1].strip() if is_quoted else text
 
 
 def _block_list(text: str, what: str) -> list[Any]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -53,10 +53,7 @@ WITHIN_LAYERS: Final = {
 def write_split(names: LayerNames, stages: Sequence[StageLayers]) -> Words:
     """Return stages as arguments: the host with the embedding, then CUDA devices.
 
-    Raises
-    ------
-    PartitionError
-        If the embedding is elsewhere, or the host has layers other than the first ones.
+    Raises PartitionError if the embedding is elsewhere, or the host has other than first layers.
     """
     for stage in stages:
         if stage.has_embedding and not is_host(stage.device):
@@ -108,29 +105,16 @@ def read_options(text: str) -> dict[str, str]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """Options about devices and shares, for a model of any number of layers.
+class SplitOptions(NamedTuple):
+    """Options about devices and shares, for a model of any number of layers."""
 
-    Attributes
-    ----------
-    host : str
-        Has the embedding.
-    devices : tuple of str
-        The other devices, in the order of their shares.
-    shares : tuple of float
-        Empty if all layers are on the host.
-    offloaded : int, optional
-        Layers that are not on the host, with the output; by default all.
-    """
-
-    host: str
-    devices: tuple[str, ...] = ()
-    shares: tuple[float, ...] = ()
-    offloaded: int | None = None
+    host: str  # has the embedding
+    devices: tuple[str, ...] = ()  # the others, in the order of their shares
+    shares: tuple[float, ...] = ()  # empty if all layers are on the host
+    offloaded: int | None = None  # layers beside the host, with the output; None for all
 
 
-def asked_of_options(found: Mapping[str, str], devices: Sequence[str]) -> Asked:
+def split_options(found: Mapping[str, str], devices: Sequence[str]) -> SplitOptions:
     """Return the options that need no model."""
     for name, value in (("-sm", "layer"), ("-fit", "off")):
         if found.get(name, value) != value:
@@ -147,7 +131,7 @@ def asked_of_options(found: Mapping[str, str], devices: Sequence[str]) -> Asked:
     if found.get("-ngl", "all") not in _ALL_LAYERS:
         offloaded = read_number(found["-ngl"], f"{_PROGRAM}'s -ngl")
     if offloaded == 0:
-        return Asked(host, offloaded=0)
+        return SplitOptions(host, offloaded=0)
     order = without_host(devices, _PROGRAM)
     if "-dev" in found:
         numbers = [word.strip().removeprefix(_PREFIX) for word in found["-dev"].split(",")]
@@ -158,19 +142,19 @@ def asked_of_options(found: Mapping[str, str], devices: Sequence[str]) -> Asked:
             "write the layers of each device, such as -ts 22,11"
         )
     shares = _shares(found.get("-ts", "1"), len(order))
-    return Asked(host, tuple(order), tuple(shares), offloaded)
+    return SplitOptions(host, tuple(order), tuple(shares), offloaded)
 
 
 def stages_of_options(
     found: Mapping[str, str], names: LayerNames, devices: Sequence[str]
 ) -> list[StageLayers]:
     """Return the stages of options."""
-    asked, layers = asked_of_options(found, devices), len(names.layers)
-    if not asked.shares:
-        return [StageLayers(asked.host, layers, True, True)]
+    options, layers = split_options(found, devices), len(names.layers)
+    if not options.shares:
+        return [StageLayers(options.host, layers, True, True)]
     most = layers + 1
-    offloaded = most if asked.offloaded is None else min(asked.offloaded, most)
-    return stages_by_shares(asked.shares, layers, asked.devices, asked.host, offloaded)
+    offloaded = most if options.offloaded is None else min(options.offloaded, most)
+    return stages_by_shares(options.shares, layers, options.devices, options.host, offloaded)
 
 
 def stages_by_shares(

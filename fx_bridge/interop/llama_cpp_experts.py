@@ -18,8 +18,8 @@ from fx_bridge.interop.llama_cpp import (
     FIRST_EXPERTS,
     NO_OP_OFFLOAD,
     OVERRIDE,
-    asked_of_options,
     read_options,
+    split_options,
     stages_of_options,
     write_split,
 )
@@ -64,14 +64,8 @@ def write_experts(
 ) -> Words:
     """Return stages as arguments, with the shortest option for second halves on the host.
 
-    Parameters
-    ----------
-    stages : sequence of StageLayers
-        As for :func:`fx_bridge.interop.llama_cpp.write_split`.
-    on_host : collection of int
-        Layers of GPUs whose second half is on the host.
-    feeds : sequence of {"experts", "dense", "none"}
-        The second half of each layer.
+    `stages` are as for :func:`fx_bridge.interop.llama_cpp.write_split`, `on_host` the layers of
+    GPUs whose second half is on the host, `feeds` the second half of each layer.
     """
     words = write_split(names, stages)
     assert isinstance(words, list)
@@ -94,12 +88,8 @@ def read_experts(
 ) -> tuple[list[StageLayers], frozenset[int], bool]:
     """Return the stages of arguments, the layers with a half on the host, and a flag.
 
-    The flag is True if the host computes for any number of tokens (``--no-op-offload``).
-
-    Raises
-    ------
-    PartitionError
-        In one line: the argument that a plan of halves of layers cannot express.
+    The flag is True if the host computes for any number of tokens (``--no-op-offload``). An
+    argument that a plan of halves of layers cannot express is refused.
     """
     found = read_options(text)
     stages = stages_of_options(found, names, devices)
@@ -109,9 +99,9 @@ def read_experts(
 def check_options(text: str, devices: Sequence[str]) -> None:
     """Refuse arguments that are invalid for any model; errors as for `read_experts`."""
     found = read_options(text)
-    asked_of_options(found, devices)
+    split_options(found, devices)
     if FIRST_EXPERTS in found:
-        _count_of_experts(found[FIRST_EXPERTS])
+        read_number(found[FIRST_EXPERTS], f"llama.cpp's {FIRST_EXPERTS}")
     if OVERRIDE in found:
         _read_overrides(found[OVERRIDE])
 
@@ -135,7 +125,7 @@ def _overrides(found: Mapping[str, str], feeds: Sequence[Feed]) -> list[_Overrid
             )
         layers = r"\d+"
         if option == FIRST_EXPERTS:
-            count = min(_count_of_experts(value), len(feeds))
+            count = min(read_number(value, f"llama.cpp's {option}"), len(feeds))
             layers = f"({'|'.join(map(str, range(count)))})" if count else "(?!)"
         if option in (FIRST_EXPERTS, ALL_EXPERTS):
             pattern = WeightPattern(_EXPERTS_OF.format(layers), f"llama.cpp's {option}")
@@ -143,10 +133,6 @@ def _overrides(found: Mapping[str, str], feeds: Sequence[Feed]) -> list[_Overrid
         elif option == OVERRIDE:
             made += _read_overrides(value)
     return made
-
-
-def _count_of_experts(text: str) -> int:
-    return read_number(text, f"llama.cpp's {FIRST_EXPERTS}")
 
 
 def _read_overrides(text: str) -> list[_Override]:
@@ -164,24 +150,12 @@ def _read_overrides(text: str) -> list[_Override]:
 
 
 class _LayerWeights(NamedTuple):
-    """The possible names of the weights of a layer.
+    """The possible names of the weights of a layer."""
 
-    Attributes
-    ----------
-    first : tuple of str
-        Matrices of the half with the cache.
-    rare : tuple of str
-        Weights that this half has in some architectures only.
-    second : tuple of str
-        Matrices of the other half, which define its place.
-    beside : tuple of str
-        Other weights of the second half: a router, shared experts, norms.
-    """
-
-    first: tuple[str, ...]
-    rare: tuple[str, ...]
-    second: tuple[str, ...]
-    beside: tuple[str, ...]
+    first: tuple[str, ...]  # matrices of the half with the cache
+    rare: tuple[str, ...]  # weights that this half has in some architectures only
+    second: tuple[str, ...]  # matrices of the other half, which define its place
+    beside: tuple[str, ...]  # other weights of that half: a router, shared experts, norms
 
 
 def _weights_of(layer: int, feed: Feed) -> _LayerWeights:

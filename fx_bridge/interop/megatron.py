@@ -134,15 +134,7 @@ def flagscale_settings(
 
 
 class _LayersAgain:
-    """The layers of a plan's stages that run again.
-
-    Attributes
-    ----------
-    model : LayeredModel
-        Its layers.
-    stages : list of StageLayers
-        The layers of each stage, which `write` can express.
-    """
+    """The layers of a plan's stages, which `write` can express, and those that run again."""
 
     def __init__(
         self,

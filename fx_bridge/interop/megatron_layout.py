@@ -51,10 +51,7 @@ def write_layout(names: LayerNames, stages: Sequence[StageLayers]) -> list[str]:
 def read_layout(text: str, names: LayerNames, devices: Sequence[str]) -> list[StageLayers]:
     """Return the stages of a layout, on the devices in order.
 
-    Raises
-    ------
-    PartitionError
-        If it is no layout, has an empty stage, or has other layers than the model.
+    Refused are layouts with an empty stage, or other layers than the model.
     """
     known = {name: name for name in (VISIBLE, _SIZE, _LAYOUT)}
     known |= {name.lstrip("-").replace("-", "_"): name for name in (_SIZE, _LAYOUT)}

@@ -14,25 +14,10 @@ from solver import PartitionError
 class ModuleCover:
     """The fewest modules and tensors that cover a model, each in one place.
 
-    Parameters
-    ----------
-    places : mapping of str to str
-        The device or stage of every operator.
-    main : str
-        The place of the model's own tensors, and of tensors that no operator reads.
-    because : str
-        The reason a module must not be divided, for the error.
-
-    Attributes
-    ----------
-    entries : dict of str to str
-        Paths to places, in the execution order of modules.
-
-    Raises
-    ------
-    PartitionError
-        If a module that owns tensors has operators in several places, and no inner module with
-        operators.
+    `places` has the device or stage of every operator, `main` is the place of the model's own
+    tensors and of those that no operator reads. `entries` maps paths to places, in the execution
+    order of modules. A module that owns tensors, but has operators in several places and no inner
+    module with operators, raises PartitionError, with the reason `because`.
     """
 
     def __init__(

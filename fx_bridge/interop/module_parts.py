@@ -36,10 +36,8 @@ _OLDER: Final = {"output": _HEAD}
 def parts_of_modules(program: str, *, children_alone: bool) -> tuple[Write, Read]:
     """Return functions that write and read the modules of each stage.
 
-    Parameters
-    ----------
-    children_alone : bool
-        True if the program names no modules inside others except by torchtitan's own names.
+    `children_alone` is True if the program names no modules inside others except by torchtitan's
+    own names.
     """
 
     def ends_of(names: LayerNames) -> tuple[list[str], list[str], list[str]]:

@@ -23,14 +23,8 @@ def suggesting_nearest(
 ) -> Iterator[None]:
     """Add the nearest plan that can be expressed, if there is one, and its cost to an error.
 
-    Parameters
-    ----------
-    write : callable
-        Returns the words of stages, or refuses them by a PartitionError.
-    problem : PartitionProblem, optional
-        The problem of the plan. Without it, or if the plan recomputes, the error has no cost.
-    host : str, optional
-        Where the program has the embedding.
+    `write` returns the words of stages, or raises PartitionError; `host` has the embedding. Without
+    `problem`, or if the plan recomputes, the error has no cost.
     """
     try:
         yield

@@ -72,7 +72,7 @@ def plan_from_device_map(
     >>> plan_from_device_map(captured, pair, {"0": 0, "2": 1}).assignment["relu"]
     'cuda:0'
     """
-    return plan_in_rounds(captured, device_map_run(captured, devices, mapping).assignment)
+    return plan_in_chunks(captured, device_map_run(captured, devices, mapping).assignment)
 
 
 def device_map_run(
@@ -141,9 +141,9 @@ def plan_from_split_spec(
     """
     check_captured(captured, "cut", "plan_from_split_spec(capture(model, args), devices, spec)")
     order = [device.name for device in as_devices(devices)]
-    rounds = None
+    chunks = None
     if isinstance(spec, Mapping) and isinstance(spec.get("split_spec"), Mapping):
-        order, rounds = _named_order(spec, order)
+        order, chunks = _named_order(spec, order)
         spec = spec["split_spec"]
     points = _split_points(captured, spec)
     calls = module_calls(captured)
@@ -157,11 +157,11 @@ def plan_from_split_spec(
         stage += bool(stages) and (ended or begun)
         stages[name] = stage
         previous = own
-    if rounds is None:
+    if chunks is None:
         order = order[: stage + 1]
         places = [(order[at % len(order)], at // len(order)) for at in range(stage + 1)]
     else:
-        places = [(device, chunk) for chunk, row in enumerate(rounds) for device in row]
+        places = [(device, chunk) for chunk, row in enumerate(chunks) for device in row]
         if len(places) != stage + 1:
             raise PartitionError(
                 f"the split specification has {counted(len(places), 'device')} in lists for chunks "
@@ -174,20 +174,11 @@ def plan_from_split_spec(
     )
 
 
-def plan_in_rounds(captured: CapturedGraph, assignment: Mapping[str, str]) -> PartitionPlan:
+def plan_in_chunks(captured: CapturedGraph, assignment: Mapping[str, str]) -> PartitionPlan:
     """Return the plan of an assignment in which data may return to devices, in few chunks.
 
-    Parameters
-    ----------
-    assignment : mapping of str to str
-        The device of every operator.
-
-    Returns
-    -------
-    PartitionPlan
-        In one chunk if some order of the devices makes data flow forward only. Else the devices
-        are in the order of their first operators, and every operator is in its earliest possible
-        chunk.
+    It has one chunk if some order of the devices makes data flow forward only. Else the devices are
+    in the order of their first operators, and every operator is in its earliest possible chunk.
     """
     first_seen = tuple(dict.fromkeys(assignment[node.name] for node in captured.operators))
     quotient: nx.DiGraph[str] = nx.DiGraph(list(crossing_edges(captured, assignment)))
@@ -268,8 +259,8 @@ def _named_order(
             )
     listed = spec.get("devices", list(names))
     is_nested = isinstance(listed, list) and bool(listed) and isinstance(listed[0], list)
-    rounds = listed if is_nested else [listed]
-    for row in rounds:
+    rows = listed if is_nested else [listed]
+    for row in rows:
         if not isinstance(row, list) or not row or not all(isinstance(name, str) for name in row):
             raise PartitionError(
                 "the devices of the split specification are no list of names, or one for each "
@@ -287,13 +278,13 @@ def _named_order(
                     "write a list for each chunk"
                 )
     order: nx.DiGraph[str] = nx.DiGraph()
-    for row in rounds:
+    for row in rows:
         nx.add_path(order, row)
     if not nx.is_directed_acyclic_graph(order):
         raise PartitionError(
             "the split specification has devices in another order in each chunk; write them in one"
         )
-    return list(nx.topological_sort(order)), rounds if is_nested else None
+    return list(nx.topological_sort(order)), rows if is_nested else None
 
 
 def _split_points(captured: CapturedGraph, spec: object) -> dict[str, str]:

@@ -25,23 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StageLayers:
-    """The layers of a pipeline stage, by number.
-
-    Attributes
-    ----------
-    count : int
-        Number of layers; those of the next stage follow.
-    has_embedding, has_head : bool
-        True if it runs the operators before the first layer, and those after the last one.
-    chunk : int
-        Number of the stage among those of its device.
-    """
+    """The layers of a pipeline stage, by number."""
 
     device: str
-    count: int
-    has_embedding: bool = False
-    has_head: bool = False
-    chunk: int = 0
+    count: int  # of layers; those of the next stage follow
+    has_embedding: bool = False  # runs the operators before the first layer
+    has_head: bool = False  # runs those after the last one
+    chunk: int = 0  # number among the stages of its device
 
     def __str__(self) -> str:
         return str(Stage(self.device, self.chunk))
@@ -49,17 +39,11 @@ class StageLayers:
 
 @dataclass(frozen=True, slots=True)
 class LayerNames:
-    """The modules of a model by their paths, in execution order.
-
-    Attributes
-    ----------
-    embedding, head : tuple of str
-        The outermost modules that run before the first layer, and after it outside of layers.
-    """
+    """The modules of a model by their paths, in execution order."""
 
     layers: tuple[str, ...]
-    embedding: tuple[str, ...] = ()
-    head: tuple[str, ...] = ()
+    embedding: tuple[str, ...] = ()  # the outermost modules before the first layer
+    head: tuple[str, ...] = ()  # and after it, outside of layers
     __repr__ = only_given
 
 
@@ -74,11 +58,6 @@ class Layer:
 class LayeredModel:
     """A captured model as one list of layers, with the modules before and after them.
 
-    Parameters
-    ----------
-    program : str
-        The program that errors name.
-
     Attributes
     ----------
     layers : tuple of Layer
@@ -91,7 +70,8 @@ class LayeredModel:
     Raises
     ------
     PartitionError
-        If it has no list of layers, or several, or a layer is called several times.
+        If it has no list of layers, or several, or a layer is called several times. Errors name
+        `program`.
     """
 
     def __init__(self, captured: CapturedGraph, program: str) -> None:
@@ -117,12 +97,8 @@ class LayeredModel:
     def stages_of(self, plan: PartitionPlan) -> tuple[list[StageLayers], list[list[Layer]]]:
         """Return the stages of a plan, and the layers of each.
 
-        A stage that has no layer and reads no parameter is left out.
-
-        Raises
-        ------
-        PartitionError
-            In one line: the layer that the plan divides or has out of order, or the end it divides.
+        A stage that has no layer and reads no parameter is left out. A layer or end that the plan
+        divides, or a layer out of order, raises PartitionError.
         """
         own: list[list[Layer]] = [[] for _ in plan.stages]
         for layer in self.layers:
@@ -276,12 +252,8 @@ def check_stages(
 ) -> None:
     """Raise PartitionError unless a program can express stages.
 
-    Parameters
-    ----------
-    has_chunks : bool
-        True if devices may have several stages each, an equal number.
-    bare_ends : bool
-        True if the embedding and the head may be stages without a layer.
+    With `has_chunks`, devices may have several stages each, an equal number; with `bare_ends`, the
+    embedding and the head may be stages without a layer.
     """
     devices = list(dict.fromkeys(stage.device for stage in stages))
     if not has_chunks and len(stages) > len(devices):

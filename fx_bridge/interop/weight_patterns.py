@@ -25,19 +25,7 @@ _END: Final = "\n"
 
 
 class WeightPattern:
-    r"""An expression as of ECMAScript, without references to groups.
-
-    Parameters
-    ----------
-    text : str
-        The expression.
-    what : str
-        The option with it, for the error.
-
-    Raises
-    ------
-    PartitionError
-        If it is no expression, or has an unsupported construct.
+    r"""An expression as of ECMAScript, without references to groups, of an option `what`.
 
     Examples
     --------

@@ -92,10 +92,8 @@ def read_arguments(
 def _joined(words: Sequence[str], *, has_expressions: bool) -> list[str]:
     """Return words in which numbers and lists with blanks are one word each.
 
-    Parameters
-    ----------
-    has_expressions : bool
-        True if some values are regular expressions, where brackets and ``|`` do not group.
+    With `has_expressions`, some values are regular expressions, where brackets and ``|`` do not
+    group.
     """
     between = ",=" if has_expressions else ",=+*|"
     joined: list[str] = []
@@ -163,19 +161,8 @@ def stages_of_counts(
 ) -> list[StageLayers]:
     """Return stages with given numbers of layers, with the ends on the first and the last.
 
-    Parameters
-    ----------
-    counts : sequence of int
-        By stage, chunk by chunk.
-    layers : int
-        Layers of the model.
-    devices : sequence of str
-        Available devices, in order.
-
-    Raises
-    ------
-    PartitionError
-        If there are more stages than devices, or another number of layers than in the model.
+    `counts` is by stage, chunk by chunk, and `layers` the number of the model. Refused are more
+    stages than devices, and other numbers of layers than in the model.
     """
     size = len(counts) // chunks
     check_devices(size, devices, program)
@@ -233,17 +220,8 @@ def cuda_numbers(devices: Sequence[str], program: str) -> list[str]:
 def visible_devices(devices: Sequence[str], *, always: bool = False) -> str | None:
     """Return the ``CUDA_VISIBLE_DEVICES`` with which rank n runs on the n-th of some devices.
 
-    Parameters
-    ----------
-    devices : sequence of str
-        The device of every stage, in order.
-    always : bool
-        True to return the default order 0, 1, 2 and so on too.
-
-    Returns
-    -------
-    str or None
-        None for the default order, or if a device has no CUDA number.
+    It is None if a device has no CUDA number, and for the default order 0, 1, 2 and so on unless
+    `always`. `devices` may repeat.
     """
     names = list(dict.fromkeys(devices))
     if not all(map(_is_cuda, names)):
@@ -263,13 +241,8 @@ def order_setting(stages: Sequence[StageLayers], *, always: bool = False) -> dic
 def rank_devices(visible: object, devices: Sequence[str], program: str) -> list[str]:
     """Return the devices of ranks, in order.
 
-    Parameters
-    ----------
-    visible : object
-        The value of ``CUDA_VISIBLE_DEVICES``; None if the words have none. CUDA devices are then
-        in the order of their numbers, others in the given order.
-    devices : sequence of str
-        Available devices.
+    `visible` is the value of ``CUDA_VISIBLE_DEVICES``; None if the words have none. CUDA devices
+    are then in the order of their numbers, others in the given order.
     """
     if visible is None:
         if all(map(_is_cuda, devices)):

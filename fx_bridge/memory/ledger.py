@@ -32,29 +32,15 @@ _ACCUMULATE: Final = 2**64 - 1
 
 @dataclass(slots=True)
 class Allocation:
-    """One storage and its lifetime, in changes of the total.
-
-    Attributes
-    ----------
-    kind : Kind
-        As of :class:`~fx_bridge.memory.profile.LiveStorage`.
-    owner : str
-        Key of a weight, or name of a node.
-    size_bytes : int
-        Of the whole storage.
-    born, died : int
-        The changes of its allocation and its release; the end of the run if there was none.
-    first, last : int
-        The current positions at those changes.
-    """
+    """One storage and its lifetime, in changes of the total."""
 
     kind: Kind
-    owner: str
-    size_bytes: int
-    born: int
-    first: int
-    died: int = 2**62
-    last: int = 2**62
+    owner: str  # key of a weight, or name of a node
+    size_bytes: int  # of the whole storage
+    born: int  # the change that allocated it
+    first: int  # the position at that change
+    died: int = 2**62  # the change that released it, and
+    last: int = 2**62  # the position then
 
 
 @dataclass(slots=True)
@@ -80,10 +66,8 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         One for each node that ran, in order.
     before_bytes : int
         Alive before the first position.
-    live_bytes, peak_bytes : int
-        Alive now, and the most that were alive at once.
-    peak_change : int
-        The first change after which `peak_bytes` were alive.
+    live_bytes, peak_bytes, peak_change : int
+        Alive now, the most alive at once, and the first change with these.
     """
 
     # Read by HigherOrderOperator.dispatch.

@@ -22,20 +22,10 @@ _HALF: Final = (torch.float16, torch.bfloat16)
 class OptimizerStep:
     """One step of an optimiser.
 
-    Parameters in 16 bits with a master copy are updated one by one: the gradient is cast to
-    float32, the master is updated by its own optimiser and copied back. All others share one
-    optimiser.
-
-    Parameters
-    ----------
-    parameters : mapping of str to torch.Tensor
-        By name; those without a gradient are skipped.
-    optimizer : str or callable
-        A name of ``Optimizer``, or a function from a list of tensors to an optimiser.
-    master_weights : bool
-        Parameters of half precision are trained in additional float32 copies.
-    foreach : bool
-        Of torch's optimisers: update all parameters at once, with temporaries for all.
+    With `master_weights`, parameters in 16 bits are updated one by one: the gradient is cast to
+    float32, a float32 master is updated by its own optimiser and copied back. All others share
+    one optimiser. Parameters without a gradient are skipped. With `foreach`, torch's optimisers
+    update all parameters at once, with temporaries for all.
     """
 
     def __init__(
@@ -97,10 +87,7 @@ def check_optimizer_or_factory(optimizer: object) -> None:
 def check_sparse_gradients(module: fx.GraphModule, optimizer: object) -> None:
     """Raise PartitionError if the optimiser rejects sparse gradients, which embeddings may have.
 
-    Parameters
-    ----------
-    optimizer : str or callable
-        Optimisers of a callable raise their own error.
+    Optimisers of a callable raise their own error.
     """
     if optimizer not in _DENSE_ONLY:
         return

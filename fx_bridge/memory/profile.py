@@ -7,15 +7,16 @@ allocation to its release. ``docs/memory.md`` describes the owners of storages.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import contextlib
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, get_args
 
 import torch
 from torch import fx
 from torch.utils._pytree import tree_map_only
 
-from fx_bridge.capture.graph import CapturedGraph, capture, check_captured
-from fx_bridge.memory.ledger import Allocation, Kind
+from fx_bridge.capture.graph import COMPUTE_OPS, CapturedGraph, capture, check_captured
+from fx_bridge.memory.ledger import Allocation, Kind, Ledger
 from fx_bridge.memory.optimizer import (
     OptimizerFactory,
     check_optimizer_or_factory,
@@ -23,9 +24,11 @@ from fx_bridge.memory.optimizer import (
 )
 from fx_bridge.memory.result import LiveStorage, MemoryPoint, MemoryProfile
 from fx_bridge.memory.run import Loss, MemoryRun, NothingToTrainError, Runner, TrainingStep
-from fx_bridge.memory.workspaces import WorkspaceRun
+from fx_bridge.storages.device_kernels import DeviceKernels
+from fx_bridge.storages.replay import Replay
 from fx_bridge.storages.tensor_subclasses import tensors_in
 from solver import PartitionError
+from solver.model.checks import check_choice
 from solver.model.text import shown
 
 
@@ -98,7 +101,9 @@ def memory_profile(
     >>> memory_profile(captured, training=True, optimizer="sgd").peak_point.phase
     'backward'
     """
-    _check(captured, runner, weights)
+    check_captured(captured, "profile", "memory_profile(capture(model, args))")
+    check_choice(runner, get_args(Runner), "runner")
+    _check_weights(captured.graph, weights)
     if not isinstance(training, bool):
         raise PartitionError(f"training is {shown(training)}; write True or False")
     if loss is not None and not (training and callable(loss)):
@@ -172,9 +177,44 @@ def forward_workspaces(captured: CapturedGraph, *, training: bool = False) -> di
     check_captured(captured, "profile", "forward_workspaces(capture(model, args))")
     captured = captured.trained if training else captured
     kinds = captured.storage_table.kinds
-    run = WorkspaceRun(captured, training=training)
+    run = _WorkspaceRun(captured, training=training)
     run.replay(kinds)
     return {name: n for name, n in kinds.for_all(run.workspace_bytes).items() if n}
+
+
+class _WorkspaceRun(Replay):
+    """A replay that records the bytes that each operator allocates beyond its results."""
+
+    # Without gradients too: kernels query requires_grad.
+    differentiates = True
+
+    def __init__(self, captured: CapturedGraph, *, training: bool) -> None:
+        super().__init__(captured.module, kernels=DeviceKernels.of(captured))
+        self.workspace_bytes: dict[str, int] = {}
+        self._training = training
+        self._ledger = Ledger()
+
+    def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
+        yield from super().contexts()
+        yield torch.set_grad_enabled(self._training)
+        yield self._ledger
+
+    def observe(self, node: fx.Node) -> Any:
+        if node.op not in COMPUTE_OPS:
+            return super().observe(node)
+        ledger = self._ledger
+        ledger.begin("forward", node.name)
+        ledger.hold([self.env[read] for read in node.all_input_nodes], "input", node.name)
+        ledger.begin("forward", node.name)
+        before_bytes, known = ledger.live_bytes, len(ledger.allocations)
+        value = super().observe(node)
+        made = ledger.allocations[known:]
+        left_bytes = sum(each.size_bytes for each in made if each.last > len(ledger.positions))
+        self.workspace_bytes[node.name] = (
+            ledger.positions[-1].peak_bytes - before_bytes - left_bytes
+        )
+        ledger.begin("forward", "")  # later allocations are not charged to `node`
+        return value
 
 
 def stage_profiles(split: fx.GraphModule, **settings: Any) -> dict[str, MemoryProfile]:
@@ -237,15 +277,6 @@ def _as_sent(value: torch.Tensor) -> torch.Tensor:
     if value.layout is not torch.strided:
         return value
     return torch.empty_like(value.detach()).requires_grad_(value.requires_grad)
-
-
-def _check(captured: CapturedGraph, runner: str, weights: Collection[str]) -> None:
-    check_captured(captured, "profile", "memory_profile(capture(model, args))")
-    if runner not in get_args(Runner):
-        raise PartitionError(
-            f"runner is {shown(runner)}; write one of {', '.join(get_args(Runner))}"
-        )
-    _check_weights(captured.graph, weights)
 
 
 def _check_weights(graph: fx.Graph, weights: Collection[str]) -> None:

@@ -55,15 +55,6 @@ class MemoryRun(Replay):
         Drop each input after its last reader; otherwise the caller holds them to the end.
     weights : collection of str
         Placeholders that are weights.
-
-    Attributes
-    ----------
-    ledger : Ledger
-        Every storage of the run.
-    boundary : int
-        The change of the ledger at which the backward pass began.
-    outputs : Any
-        The results of the graph, after `forward`.
     """
 
     def __init__(
@@ -79,8 +70,8 @@ class MemoryRun(Replay):
         # Without gradients too: kernels query requires_grad.
         self.differentiates = True
         self.ledger = Ledger()
-        self.boundary = 0
-        self.outputs: Any = None
+        self.boundary = 0  # the change at which the backward pass began
+        self.outputs: Any = None  # the results of the graph, after the forward pass
         self._training = training
         self._release_inputs = release_inputs
         self._weights = weights

@@ -16,24 +16,13 @@ from solver.model.recomputation import Recomputation, other_regions
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """The recomputation of one stage, by the names of its operators.
+    """The recomputation of one stage, by the names of its operators."""
 
-    Attributes
-    ----------
-    regions : mapping of str to int
-        The region of each operator in a region with recomputation.
-    again : frozenset of str
-        The recomputed operators.
-    random : frozenset of str
-        Those of `again` that draw random numbers.
-    written : mapping of str to frozenset of str
-        The buffers, by node, that some of `again` write: they run again on copies of these.
-    """
-
-    regions: Mapping[str, int]
-    again: frozenset[str]
-    random: frozenset[str]
+    regions: Mapping[str, int]  # of each operator in a region with recomputation
+    again: frozenset[str]  # the recomputed operators
+    random: frozenset[str]  # those of `again` that draw random numbers
     written: Mapping[str, frozenset[str]]
+    """Buffers, by node, that some of `again` write: they run again on copies of these."""
 
 
 def decisions_of(
@@ -41,17 +30,8 @@ def decisions_of(
 ) -> dict[int, Decisions]:
     """Return the decisions of each stage with recomputation, by its position.
 
-    Parameters
-    ----------
-    plan : PartitionPlan
-        Of all operators of `captured`.
-    problem : PartitionProblem, optional
-        The problem of the plan, which has the regions. Needed only for recomputation.
-
-    Raises
-    ------
-    PartitionError
-        In one line: the problem is missing or another one, or an operator cannot run again.
+    `problem`, that of the plan, has the regions; without recomputation it is not needed. Raises as
+    :func:`problem_with_regions`.
     """
     if not plan.recomputed:
         return {}
@@ -79,10 +59,7 @@ def problem_with_regions(
 ) -> PartitionProblem:
     """Return the problem, which has the regions of recomputation.
 
-    Raises
-    ------
-    PartitionError
-        In one line: it is missing or another one, or an operator cannot run again.
+    PartitionError if it is missing or another one, or an operator cannot run again.
     """
     if problem is None:
         what = f"the plan lets {min(plan.recomputed)!r}" if plan.recomputed else "operators"

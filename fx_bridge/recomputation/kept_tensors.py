@@ -18,13 +18,7 @@ from fx_bridge.storages.tensor_subclasses import tensor_leaves
 
 
 class SavedTensor:
-    """A tensor that autograd saves, with its version.
-
-    Parameters
-    ----------
-    operator : str
-        The operator that saves it.
-    """
+    """A tensor that autograd saves for an operator, with its version."""
 
     __slots__ = ("_operator", "_tensor", "_version")
 
@@ -42,13 +36,7 @@ class SavedTensor:
 
 
 class KeptValue:
-    """An input of recomputed operators, with the versions of its tensors.
-
-    Parameters
-    ----------
-    value : Any
-        A tensor, or a container of some.
-    """
+    """An input of recomputed operators, with the versions of its tensors."""
 
     __slots__ = ("_versions", "value")
 
@@ -65,13 +53,7 @@ class KeptValue:
         self._versions = [noted if t._version == noted else None for t, noted in pairs]
 
     def check(self, name: str) -> None:
-        """Raise the error of autograd if a tensor has been modified.
-
-        Parameters
-        ----------
-        name : str
-            Of the value.
-        """
+        """Raise the error of autograd for the value `name` if a tensor has been modified."""
         for tensor, noted in zip(tensor_leaves(self.value), self._versions, strict=True):
             if noted is not None and tensor._version != noted:
                 what = f"{name!r}, {_described(tensor)}, which operators read that run again"

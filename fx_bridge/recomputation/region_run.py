@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import fx, nn
@@ -29,7 +29,6 @@ from fx_bridge.recomputation.kept_tensors import (
     version_counter,
     written_since,
 )
-from fx_bridge.recomputation.random_state import NotedState, drawing_again, noted_state
 from fx_bridge.recomputation.steps import Step, call
 from fx_bridge.storages.autocast import autocast_dtypes, precision, types_here
 from fx_bridge.storages.tensor_subclasses import tensor_leaves
@@ -38,10 +37,6 @@ from solver import PartitionError
 _OF_MODULE: Final = ("get_attr", "call_module")
 # Shared, since every object per operator brings the next garbage collection nearer.
 _NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
-
-
-def _nothing() -> Mapping[Any, Any]:
-    return _NOTHING
 
 
 class Slot:
@@ -61,29 +56,18 @@ class Slot:
 class Handle:
     """Autograd's stand-in for a recomputed tensor."""
 
-    __slots__ = (
-        "conjugate",
-        "counter",
-        "dtype",
-        "negative",
-        "offset",
-        "size",
-        "slot",
-        "stride",
-        "version",
-    )
+    __slots__ = ("conjugate", "counter", "dtype", "negative", "slot", "version", "view")
 
     def __init__(self, slot: Slot, tensor: torch.Tensor) -> None:
         self.slot, self.dtype = slot, tensor.dtype
         self.counter, self.version = version_counter(tensor), tensor._version
-        self.offset, self.size = tensor.storage_offset(), tensor.size()
-        self.stride = tensor.stride()
+        self.view = tensor.storage_offset(), tensor.size(), tensor.stride()
         self.conjugate, self.negative = tensor.is_conj(), tensor.is_neg()
 
     def tensor(self) -> torch.Tensor:
         """Return the tensor; run its region again if that has not been done yet."""
         if self.counter._version != self.version:
-            what = f"a value of the shape {list(self.size)}, which runs again"
+            what = f"a value of the shape {list(self.view[1])}, which runs again"
             raise written_since(what, self.counter._version, self.version)
         run = self.slot.run
         if run is not None:
@@ -96,7 +80,7 @@ class Handle:
             )
         with torch.no_grad():
             empty = torch.empty(0, dtype=self.dtype, device=storage.device)
-            made = empty.set_(storage, self.offset, self.size, self.stride)
+            made = empty.set_(storage, *self.view)
             made = made.conj() if self.conjugate else made
             return torch._neg_view(made) if self.negative else made
 
@@ -106,25 +90,26 @@ def unpacked(packed: SavedTensor | Handle) -> torch.Tensor:
     return packed.tensor()
 
 
+class NotedState(NamedTuple):
+    """The state of the generator of a device."""
+
+    device: torch.device
+    state: torch.Tensor
+
+
 @dataclass(slots=True)
 class Noted:
     """The state of the first run of an operator that its second run reproduces."""
 
     requires_grad: tuple[bool, ...] = ()
-    precision: Mapping[str, torch.dtype] = field(default_factory=_nothing)
+    precision: Mapping[str, torch.dtype] = field(default_factory=lambda: _NOTHING)
     random_state: NotedState | None = None
-    residuals: Mapping[int, weakref.ref[Slot]] = field(default_factory=_nothing)
+    residuals: Mapping[int, weakref.ref[Slot]] = field(default_factory=lambda: _NOTHING)
     """Slots of the tensors that it allocates and saves, by position among those it saves."""
 
 
 class RegionRun:
-    """The values of a region that a microbatch keeps until its backward pass.
-
-    Parameters
-    ----------
-    steps : sequence of Step
-        The recomputed steps, in order.
-    """
+    """The values of a region that a microbatch keeps until its backward pass."""
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self._steps = steps
@@ -159,7 +144,8 @@ class RegionRun:
         def argument(read: fx.Node) -> Any:
             return values[read].clone() if read.name in step.written else values[read]
 
-        residuals = _alive(noted.residuals)
+        found = ((place, reference()) for place, reference in noted.residuals.items())
+        residuals = {place: slot for place, slot in found if slot is not None}
         with contextlib.ExitStack() as stack:
             # Contexts can take as long as an operator: enter only those that change something.
             if noted.precision != autocast_dtypes(types_here()):
@@ -187,11 +173,6 @@ class RegionRun:
         values[step.node] = detached(value, noted.requires_grad)
 
 
-def _alive(slots: Mapping[int, weakref.ref[Slot]]) -> dict[int, Slot]:
-    found = ((place, reference()) for place, reference in slots.items())
-    return {place: slot for place, slot in found if slot is not None}
-
-
 @contextlib.contextmanager
 def _catching(slots: dict[int, Slot]) -> Iterator[None]:
     """Fill slots with the tensors that autograd saves, by position; let it keep nothing."""
@@ -210,6 +191,41 @@ def _catching(slots: dict[int, Slot]) -> Iterator[None]:
         yield
 
 
+# -- random numbers ----------------------------------------------------------------------
+
+
+def noted_state(node: fx.Node, read: Sequence[torch.Tensor]) -> NotedState | None:
+    """Return the state of the generator that an operator is about to use; None on meta tensors.
+
+    The operator runs on the device of its inputs `read`, or on that of its argument.
+    """
+    device = torch.device(node.kwargs.get("device") or "cpu")  # type: ignore[arg-type]
+    device = next((t.device for t in read if t.device.type != "cpu"), device)
+    if device.type == "meta":
+        return None
+    return NotedState(device, _generator(device).get_rng_state(*_where(device)))
+
+
+@contextlib.contextmanager
+def drawing_again(noted: NotedState) -> Iterator[None]:
+    """Draw the same numbers as from a saved state; the generator's own state is restored."""
+    generator, where = _generator(noted.device), _where(noted.device)
+    before = generator.get_rng_state(*where)
+    generator.set_rng_state(noted.state, *where)
+    try:
+        yield
+    finally:
+        generator.set_rng_state(before, *where)
+
+
+def _generator(device: torch.device) -> Any:
+    return torch.random if device.type == "cpu" else torch.get_device_module(device)
+
+
+def _where(device: torch.device) -> tuple[torch.device, ...]:
+    return () if device.type == "cpu" else (device,)
+
+
 # -- the first run -------------------------------------------------------------------------
 
 Made = dict[int, tuple[StorageWeakRef, RegionRun, fx.Node, int]]
@@ -222,12 +238,7 @@ A weak reference keeps the address, but not the memory, so that no other storage
 class Recording:
     """Records the first run of a region, and packs the tensors that autograd saves.
 
-    Parameters
-    ----------
-    run : RegionRun
-        Receives the values that its second run needs.
-    made : Made
-        Shared by the regions of a call of the stage.
+    `run` receives the values that its second run needs. All regions of a call share `made`.
     """
 
     def __init__(self, run: RegionRun, made: Made) -> None:

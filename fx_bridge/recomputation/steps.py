@@ -16,26 +16,14 @@ from fx_bridge.recomputation.decisions import Decisions
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """A node of the graph, and the values dropped after it.
-
-    Attributes
-    ----------
-    again, random : bool
-        True if it is recomputed, and if it draws random numbers then.
-    written : frozenset of str
-        The nodes whose values it reads, writes, and must not write twice.
-    dropped : tuple of torch.fx.Node
-        Values without later readers.
-    dropped_again : tuple of torch.fx.Node
-        Values without later readers among the recomputed operators of its region.
-    """
+    """A node of the graph, and the values dropped after it."""
 
     node: fx.Node
-    again: bool
-    random: bool
-    written: frozenset[str]
-    dropped: tuple[fx.Node, ...]
-    dropped_again: tuple[fx.Node, ...]
+    again: bool  # recomputed
+    random: bool  # and draws random numbers then
+    written: frozenset[str]  # nodes whose values it reads, writes, and must not write twice
+    dropped: tuple[fx.Node, ...]  # values without later readers
+    dropped_again: tuple[fx.Node, ...]  # values without later readers in the second run
 
     def run(self, module: nn.Module, env: dict[fx.Node, Any]) -> Any:
         """Return the value of the node."""
@@ -58,16 +46,10 @@ def call(op: str, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> A
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Consecutive steps of one region with recomputation, or outside of all such.
-
-    Attributes
-    ----------
-    again : tuple of Step
-        The recomputed ones of `steps`.
-    """
+    """Consecutive steps of one region with recomputation, or outside of all such."""
 
     steps: tuple[Step, ...]
-    again: tuple[Step, ...]
+    again: tuple[Step, ...]  # the recomputed ones
 
 
 def segments_of(graph: fx.Graph, decisions: Decisions) -> tuple[Segment, ...]:

@@ -22,7 +22,7 @@ from fx_bridge.recomputation.decisions import Decisions, decisions_of
 from fx_bridge.recomputation.stage import recomputing
 from fx_bridge.split.checks import check_splittable
 from fx_bridge.split.guards import CheckedModel, check_calls
-from fx_bridge.split.name_map import NameMap, name_map, shared_tensors
+from fx_bridge.split.name_map import name_map, shared_tensors
 from fx_bridge.split.scratch_graph import (
     ORIGIN,
     Backend,
@@ -65,18 +65,17 @@ def split_by_plan(
         ``submod_1``, … are the stages in order (``submod_stage_0``, … if the model has an
         attribute of such a name). Each owns the parameters, buffers and submodules that it
         reads, under their paths in the captured module, and keeps the names and metadata of its
-        nodes.
+        nodes. Every child has ``meta["stage"]`` (its position), ``meta["device"]`` and
+        ``meta["chunk"]``, and ``meta["stages"]`` if it holds stages of a split that was split
+        again. The ``meta`` of the result has
 
-        ``meta["stages"]`` maps the name of each child to its device, in stage order; a device
-        has one child for each of its chunks. Every child has ``meta["stage"]`` (its position),
-        ``meta["device"]`` and ``meta["chunk"]``, and ``meta["stages"]`` if it holds stages of
-        a split that was split again.
-        ``meta["shared_tensors"]`` holds, for every tensor that several children own, a tuple of
-        its names, such as ``("submod_0.wte.weight", "submod_2.lm_head.weight")``;
-        ``meta["name_map"]`` the places of every node, parameter, buffer and submodule of the
-        captured module (:class:`fx_bridge.split.name_map.NameMap`); ``meta["written_inputs"]`` the
-        names of the graph inputs that a stage writes in place, ``meta["written_weights"]`` those
-        of the weights in the split; ``meta["plan"]`` the plan.
+        * ``"stages"``: the device of each child, by name, in stage order;
+        * ``"shared_tensors"``: for every tensor that several children own, a tuple of its names,
+          such as ``("submod_0.wte.weight", "submod_2.lm_head.weight")``;
+        * ``"name_map"``: a :class:`fx_bridge.split.name_map.NameMap`;
+        * ``"written_inputs"`` and ``"written_weights"``: names of graph inputs, and of weights in
+          the split, that a stage writes in place;
+        * ``"plan"``: the plan.
 
     Raises
     ------
@@ -125,8 +124,7 @@ def split_by_plan(
     scratch = scratch_graph(captured, plan)
     split = CheckedModel(made := run_backend(backend, scratch, names), made.graph, "SplitModel")
     _finish(split, captured.module, plan, scratch, names, decisions)
-    split.meta["written_inputs"] = _written_inputs(captured)
-    split.meta["written_weights"] = _written_weights(captured, split.meta["name_map"])
+    _note_writes(split, captured)
     check_calls(split, captured)
     return split
 
@@ -177,17 +175,16 @@ def _finish(
     split.recompile()
 
 
-def _written_inputs(captured: CapturedGraph) -> tuple[str, ...]:
-    writes = captured.storage_table.writes.values()
-    written = {storage.owner for found in writes for storage in found if storage.kind == "input"}
-    return tuple(n.name for n in captured.graph.find_nodes(op="placeholder") if n.name in written)
-
-
-def _written_weights(captured: CapturedGraph, names: NameMap) -> tuple[str, ...]:
-    table = captured.storage_table
-    written = {s.owner for found in table.writes.values() for s in found if s.kind == "weight"}
-    within = dict.fromkeys(name for key in sorted(written) for name in table.weights[key].names)
-    return tuple(dict.fromkeys(place for name in within for place in names.tensors[name]))
+def _note_writes(split: fx.GraphModule, captured: CapturedGraph) -> None:
+    table, names = captured.storage_table, split.meta["name_map"]
+    written = {(s.kind, s.owner) for found in table.writes.values() for s in found}
+    inputs = (node.name for node in captured.graph.find_nodes(op="placeholder"))
+    split.meta["written_inputs"] = tuple(name for name in inputs if ("input", name) in written)
+    weights = (key for kind, key in sorted(written) if kind == "weight")
+    paths = (path for key in weights for path in table.weights[key].names)
+    split.meta["written_weights"] = tuple(
+        dict.fromkeys(place for path in paths for place in names.tensors[path])
+    )
 
 
 def _stage_names(captured: CapturedGraph, count: int) -> list[str]:

@@ -10,7 +10,7 @@ import networkx as nx
 from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.capture.random_numbers import random_operators
 from fx_bridge.split.colocation import inseparable_groups
-from solver import PartitionError, PartitionPlan
+from solver import PartitionError, PartitionPlan, PartitionProblem
 from solver.model.quantities import counted
 
 Group = TypeVar("Group", bound=Hashable)
@@ -43,12 +43,7 @@ def crossing_edges(
 def check_effects(captured: CapturedGraph, plan: PartitionPlan, unit: str) -> None:
     """Raise PartitionError if the plan would change the order of effects that edges do not show.
 
-    Parameters
-    ----------
-    plan : PartitionPlan
-        A plan of `captured`, not yet split.
-    unit : str
-        The caller's word for a group of operators: ``"device"``, ``"stage"``, ``"tag"``.
+    `unit` is the caller's word for a group of operators: ``"device"``, ``"stage"``, ``"tag"``.
     """
     stage_of = plan.stage_index
     for group in inseparable_groups(captured):
@@ -77,23 +72,33 @@ def check_total(captured: CapturedGraph, plan: PartitionPlan) -> None:
     names = [node.name for node in captured.operators]
     missing = [name for name in names if name not in plan.assignment]
     unknown = sorted(plan.assignment.keys() - set(names))
+    others = ""
     remedy = (
         "it is a plan of another graph; make one of this model, with these inputs, and capture "
         "it as for the plan (constants, check)"
     )
     if missing:
-        others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        if len(missing) > 1:
+            others = f" and {len(missing) - 1} more"
         raise PartitionError(
             f"the plan has no device for operator {missing[0]!r}{others}: {remedy}"
         )
     if unknown:
-        others = ""
         if len(unknown) > 1:
             are = "is" if len(unknown) == 2 else "are"
             others = f" (nor {are} {counted(len(unknown) - 1, 'other')})"
         raise PartitionError(
             f"the plan places {unknown[0]!r}, which is not an operator of the graph{others}: "
             f"{remedy}"
+        )
+
+
+def check_problem(problem: object) -> None:
+    """Raise PartitionError unless `problem` is one."""
+    if not isinstance(problem, PartitionProblem):
+        raise PartitionError(
+            f"the problem is a {type(problem).__name__}; give a PartitionProblem, such as "
+            "result.problem"
         )
 
 

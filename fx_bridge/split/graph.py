@@ -1,9 +1,6 @@
-"""Stages of a split as data: their operators, weights, and transferred values.
+"""Stages of a split as data, read by :func:`fx_bridge.split.reader.stage_graph`.
 
-The ``DAG`` of ``torch.fx.experimental.accelerator_partitioner`` has the same purpose and some
-faults: its ``output_nodes`` are readers, an input counts once per reader, buffers count nothing,
-and values sent to a stage after the next are missing. :func:`fx_bridge.split.reader.stage_graph`
-reads the data from the graph of the split.
+``docs/splitting.md`` compares it with the ``DAG`` of torch's accelerator_partitioner.
 """
 
 from __future__ import annotations
@@ -182,19 +179,9 @@ class StageGraph:
     def alive_between(self, position: int) -> tuple[StageValue, ...]:
         """Return the values that exist after stage `position` and are needed later.
 
-        These are the values that a pipeline passes from one stage to the next if only neighbours
-        communicate: graph inputs and results of stages up to `position` that a later stage reads or
-        the graph returns.
-
-        Parameters
-        ----------
-        position : int
-            From 0 to the number of stages - 2.
-
-        Returns
-        -------
-        tuple of StageValue
-            In the order of `values`. ``sum(value.size_bytes for value in …)`` is their size.
+        A pipeline in which only neighbours communicate passes exactly these: graph inputs and
+        results of stages up to `position` that a later stage reads or the graph returns.
+        `position` is from 0 to the number of stages - 2.
 
         Raises
         ------

@@ -116,18 +116,7 @@ def _shown(value: object) -> str:
 
 
 class CapturedCalls:
-    """The calls for which a graph was captured.
-
-    Parameters
-    ----------
-    captured : CapturedGraph
-        The graph.
-
-    Attributes
-    ----------
-    training : bool
-        The mode of the capture.
-    """
+    """The calls for which a graph was captured."""
 
     def __init__(self, captured: CapturedGraph) -> None:
         self.training = captured.module.training
@@ -156,13 +145,9 @@ class CapturedCalls:
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return a call with the arguments of the capture, and dicts in its order.
 
-        A left-out argument is replaced by its default.
-
-        Raises
-        ------
-        PartitionError
-            If an argument that the capture left out differs from its default, or forward depends on
-            the order of a dict that has another one.
+        A left-out argument is replaced by its default. Refused are arguments that the capture left
+        out and that differ from their defaults, and another order of a dict if forward depends on
+        it.
         """
         args, kwargs = self._with_defaults(args, kwargs)
         if self._structure is None:
@@ -208,10 +193,7 @@ class CapturedCalls:
     def check(self, module: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Refuse a call that was not captured; return its difference from the capture.
 
-        Raises
-        ------
-        PartitionError
-            In one line: the input, number or flag that differs, and what to capture again.
+        The PartitionError names the input, number or flag that differs, and the remedy.
         """
         if torch.compiler.is_compiling() and not self._fixed:
             return ""

@@ -46,15 +46,6 @@ def whole_modules(captured: CapturedGraph, keep_whole: Sequence[str]) -> list[Co
     ------
     PartitionError
         If an entry names no module of the model, with the names closest to it.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from fx_bridge.capture.graph import capture
-    >>> body = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
-    >>> captured = capture(torch.nn.Sequential(body, torch.nn.Linear(4, 4)), (torch.ones(2, 4),))
-    >>> [group.operators for group in whole_modules(captured, ["*"])]
-    [('linear', 'relu'), ('linear_1',)]
     """
     keep_whole = check_keep_whole(keep_whole)
     operators = module_operators(captured) if keep_whole else {}

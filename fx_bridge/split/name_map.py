@@ -1,8 +1,4 @@
-"""Places of the parts of a captured module in its split.
-
-The map of names of torch's ``split_by_tags`` has a part that two components read only once, and
-lacks nodes and tied names.
-"""
+"""Places of the parts of a captured module in its split."""
 
 from __future__ import annotations
 

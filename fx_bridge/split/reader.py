@@ -14,6 +14,7 @@ from fx_bridge.capture.model.attributes import stage_results
 from fx_bridge.capture.modules import innermost_modules
 from fx_bridge.costs.operators import dtype_name
 from fx_bridge.presentation.modules import ModuleTree
+from fx_bridge.split.checks import check_problem
 from fx_bridge.split.graph import StageGraph, StageNode, StageValue, StageWeight
 from fx_bridge.split.name_map import tensors_of
 from fx_bridge.storages.replay import hint
@@ -228,11 +229,7 @@ def _weights(stage: nn.Module, table: StorageTable) -> dict[str, tuple[str, ...]
 
 def _peaks(plan: PartitionPlan, problem: PartitionProblem) -> list[int]:
     """Return the memory of each stage as if it were alone on its device."""
-    if not isinstance(problem, PartitionProblem):
-        raise PartitionError(
-            f"the problem is a {type(problem).__name__}; give a PartitionProblem, such as "
-            "result.problem"
-        )
+    check_problem(problem)
     usage = evaluate(problem, plan).stages
     keys: list[set[str]] = [set() for _ in usage]
     for op in problem.operators:

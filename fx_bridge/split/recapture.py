@@ -58,11 +58,8 @@ Precision = Mapping[str, torch.dtype]
 class OtherCalls:
     """Calls of a split that differ from its capture, and the outcomes of their checks.
 
-    Parameters
-    ----------
-    captured : CapturedGraph
-        Its model is not kept alive. Without it, other shapes are accepted, and another precision
-        is refused; if there was none at all, the graph is the model.
+    The captured model is not kept alive. Without it, other shapes are accepted, and another
+    precision is refused; if there was none at all, the graph is the model.
     """
 
     def __init__(self, captured: CapturedGraph) -> None:
@@ -104,8 +101,6 @@ class OtherCalls:
             The split, or a module made from it.
         given : sequence
             The values of its placeholders.
-        args, kwargs
-            The call.
 
         Returns
         -------
@@ -117,7 +112,10 @@ class OtherCalls:
         PartitionError
             In one line: how the graph of the call differs from the captured one.
         """
-        self._check_answers(module, given, args, kwargs)
+        if self._asked:
+            weights = weights_by_name(module)
+            now = answers_now(self._asked, given, weights)
+            self._check_answers(now, self._example_as(given) or (args, kwargs), weights)
         shapes = self._other_inputs(given)
         precisions = self._precisions(module)
         key = (tuple(shapes.items()), tuple(tuple(each.items()) for each in precisions))
@@ -125,7 +123,7 @@ class OtherCalls:
             return ""
         if key not in self._known:
             for each in precisions:
-                self._check(module, args, kwargs, shapes, each)
+                self._check(args, kwargs, shapes, each)
             self._known.add(key)
         if precisions != [self._precision] and self._had_model:
             relax_guards(module)
@@ -137,13 +135,7 @@ class OtherCalls:
         )
 
     def check_mode(self, training: bool) -> None:
-        """Refuse another mode than that of the capture, if it changes the graph.
-
-        Raises
-        ------
-        PartitionError
-            In one line: how the graph of that mode differs from the captured one.
-        """
+        """Refuse another mode than that of the capture, if it changes the graph."""
         if training == self._training or not self._has_modes or training in self._known:
             return
         model = self._model
@@ -163,29 +155,15 @@ class OtherCalls:
             )
         self._known.add(training)
 
-    def _check_answers(
-        self, module: fx.GraphModule, given: Sequence[Any], args: Any, kwargs: Mapping[str, Any]
-    ) -> None:
-        """Refuse a call with other answers to queries of forward, if that changes the graph."""
-        if self._asked:
-            weights = weights_by_name(module)
-            now = answers_now(self._asked, given, weights)
-            self._check_now(now, self._example_as(given) or (args, kwargs), weights)
-
     def check_settings(self) -> None:
-        """Refuse other answers to forward's queries of torch's settings, if that changes the graph.
-
-        Raises
-        ------
-        PartitionError
-            In one line: how the graph differs from the captured one.
-        """
+        """Refuse other answers to queries of torch's settings, if that changes the graph."""
         asked = [question for question in self._asked if question.startswith("torch.")]
-        self._check_now(answers_now(asked, (), {}), self._call, {})
+        self._check_answers(answers_now(asked, (), {}), self._call, {})
 
-    def _check_now(
+    def _check_answers(
         self, now: Mapping[str, Any], call: tuple[Any, Any], weights: Mapping[str, torch.Tensor]
     ) -> None:
+        """Refuse other answers `now` to queries of forward, if that changes the graph."""
         others = {q: answer for q, answer in now.items() if answer != self._asked[q]}
         key = frozenset(others.items())
         if not others or key in self._known:
@@ -206,12 +184,9 @@ class OtherCalls:
         self._known.add(key)
 
     def check_order(self, structure: pytree.TreeSpec) -> None:
-        """Refuse a call whose inputs have another structure, if it changes the graph.
+        """Refuse a call with another `structure` of its inputs, if it changes the graph.
 
-        Parameters
-        ----------
-        structure : TreeSpec
-            Structure of args and kwargs: the captured one except for the order of dicts.
+        The structure is the captured one except for the order of dicts.
         """
         key = str(structure)
         if key in self._known:
@@ -292,12 +267,7 @@ class OtherCalls:
     # -- comparison of graphs --------------------------------------------------------------
 
     def _check(
-        self,
-        module: fx.GraphModule,
-        args: Any,
-        kwargs: Mapping[str, Any],
-        shapes: Mapping[str, str],
-        dtypes: Precision,
+        self, args: Any, kwargs: Mapping[str, Any], shapes: Mapping[str, str], dtypes: Precision
     ) -> None:
         model = self._model
         if dtypes != self._precision:
@@ -314,9 +284,7 @@ class OtherCalls:
             lines = self._lines_of(model, (args, kwargs), dtypes)
         except PartitionError as error:
             cause = error.__cause__ or error
-            reason = (
-                f"the model cannot be captured so ({type(cause).__name__}: {first_line(cause)})"
-            )
+            reason = f"its capture fails ({type(cause).__name__}: {first_line(cause)})"
             raise self._refusal(shapes, dtypes, reason) from error
         if lines != self._lines:
             # Otherwise the model has changed or is in another mode, which changes both graphs.

@@ -82,13 +82,7 @@ def scratch_graph(captured: CapturedGraph, plan: PartitionPlan) -> Scratch:
 
 
 class _Builder:
-    """A scratch graph under construction.
-
-    Parameters
-    ----------
-    source : torch.fx.GraphModule
-        The captured module.
-    """
+    """A scratch graph of the module `source` under construction."""
 
     def __init__(self, source: fx.GraphModule) -> None:
         self.source = source

@@ -40,20 +40,9 @@ def rule(text: str) -> Callable[[Rule], Rule]:
 class Call:
     """A call of an ATen operator with the states of its arguments.
 
-    Attributes
-    ----------
-    name : str
-        Of the operator, without overload and without the ``_`` of in-place ones.
-    arguments : dict of str to Any
-        By the names of the schema, with defaults.
-    out : Any
-        The result.
-    batch_size : int
-        Samples in the batch of the graph.
-    node : str
-        Name of the node of the graph that made the call.
-    unique_size : bool
-        True if only the batch's sizes are multiples of the batch size.
+    `name` is that of the operator, without overload and without the ``_`` of in-place ones; `node`
+    that of the calling node; `arguments` are by the names of the schema, with defaults; `out` is
+    the result. With `unique_size`, only the batch's sizes are multiples of `batch_size`.
     """
 
     def __init__(
@@ -86,6 +75,7 @@ class Call:
         leaves = pytree.tree_leaves((args, kwargs))
         self.tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         self.states = [state_of(tensor) for tensor in self.tensors]
+        self.operands = [(s, t.shape) for s, t in zip(self.states, self.tensors, strict=True)]
 
     def __getitem__(self, name: str) -> Any:
         return self.arguments.get(name)
@@ -159,4 +149,4 @@ def broadcast(call: Call, operands: Sequence[tuple[BatchDim, Sequence[int]]]) ->
 
 def pointwise(call: Call) -> BatchDim:
     """Return the state of an elementwise function of broadcast operands."""
-    return broadcast(call, [(s, t.shape) for s, t in zip(call.states, call.tensors, strict=True)])
+    return broadcast(call, call.operands)

@@ -79,29 +79,21 @@ def _spatial(call: Call) -> Outcome:
 def _images(call: Call) -> Outcome:
     if any(s not in (REPLICATED, batch(0)) and s.dim != 0 for s in call.states):
         return call.no_rule("has the batch elsewhere than in dimension 0")
-    return pointwise_first(call)
-
-
-def pointwise_first(call: Call) -> BatchDim:
-    """Return the common state of all arguments with the batch."""
     states = {state for state in call.states if state.kind == "batch"}
     return states.pop() if len(states) == 1 else call.no_rule("has the batch merged in two ways")
 
 
-_ATTENTIONS: Final = (
+@rule(
     "_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu "
     "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
     "_scaled_dot_product_attention_math _scaled_dot_product_fused_attention_overrideable "
     "_scaled_dot_product_attention_math_for_mps"
 )
-
-
-@rule(_ATTENTIONS)
 def _attention(call: Call) -> Outcome:
     first = call.state("query")
     if first.kind != "batch" or first.dim is None or first.dim > call["query"].dim() - 3:
         return call.mixed("attends over the batch")
-    joined = pointwise_leading(call)
+    joined = _leading(call)
     outputs = [leaf for leaf in call.out if isinstance(leaf, torch.Tensor)]
     return [
         joined if leaf.dim() > (joined.dim or 0) and leaf.numel() else REPLICATED
@@ -109,15 +101,12 @@ def _attention(call: Call) -> Outcome:
     ]
 
 
-def pointwise_leading(call: Call) -> BatchDim:
+def _leading(call: Call) -> BatchDim:
     """Return the state of an attention, whose operands agree in all but two dimensions."""
-    operands = [(s, (*t.shape[:-2], 1, 1)) for s, t in zip(call.states, call.tensors, strict=True)]
-    if any(
-        s.dim is not None and s.dim >= t.dim() - 2
-        for s, t in zip(call.states, call.tensors, strict=True)
-    ):
+    pairs = list(zip(call.states, call.tensors, strict=True))
+    if any(s.dim is not None and s.dim >= t.dim() - 2 for s, t in pairs):
         return call.mixed("attends over the batch")
-    return broadcast(call, operands)
+    return broadcast(call, [(s, (*t.shape[:-2], 1, 1)) for s, t in pairs])
 
 
 @rule("mkldnn_rnn_layer _cudnn_rnn _thnn_fused_lstm miopen_rnn")
@@ -146,13 +135,7 @@ def _recurrent(call: Call) -> Outcome:
 def _loss(call: Call) -> Outcome:
     state, target = call.state("self"), call.state("target")
     class_losses = "nll" in call.name or "margin" in call.name
-    joined = (
-        state
-        if class_losses
-        else broadcast(
-            call, [(s, t.shape) for s, t in zip(call.states[:2], call.tensors[:2], strict=True)]
-        )
-    )
+    joined = state if class_losses else broadcast(call, call.operands[:2])
     if class_losses and (
         state.dim != 0 or target != state or call.state("weight").kind != "replicated"
     ):

@@ -54,12 +54,12 @@ def of_routed(call: Call) -> Outcome:
     if ranged and routed.role == "keys" and len(call.tensors) == 1:
         return replace(partial("sum"), role="counts", origin=routed.origin)
     if name in GROUPED_PRODUCTS and len(call.states) == 3:
-        rows, weights, ends = call.states
-        own = ends.kind == "partial" and ends.role == "ends" and ends.origin == rows.origin
-        if own and weights.kind == "replicated" and rows is routed and rows.role in _ROWS:
-            return replace(rows, role="rows")
+        first, weights, ends = call.states
+        own = ends.kind == "partial" and ends.role == "ends" and ends.origin == first.origin
+        if own and weights.kind == "replicated" and first is routed and first.role in _ROWS:
+            return replace(first, role="rows")
         return call.mixed("multiplies rows by groups that are not theirs")
-    if name == "_to_copy" or name == "alias" or name == "clone" or name == "detach":
+    if name in ("_to_copy", "alias", "clone", "detach"):
         return routed
     if routed.role not in _ROWS or any(
         s.kind not in ("routed", "replicated") or s.role == "order" for s in call.states
@@ -71,8 +71,8 @@ def of_routed(call: Call) -> Outcome:
         moved = RULES[name](call)
         return _as_rows(moved) if name in _MOVES else call.no_rule("works on sorted rows")
     if torch.Tag.pointwise in call.func.tags or name in ("masked_fill", "where", "gelu", "silu"):
-        rows_of = [(replace(s, role="rows") if s.role else s) for s in call.states]
-        return broadcast(call, [(s, t.shape) for s, t in zip(rows_of, call.tensors, strict=True)])
+        rows = [(replace(s, role="rows") if s.role else s, shape) for s, shape in call.operands]
+        return broadcast(call, rows)
     return call.no_rule("works on sorted rows")
 
 

@@ -161,7 +161,7 @@ def _cat(call: Call) -> Outcome:
 
 @rule("stack")
 def _stack(call: Call) -> Outcome:
-    state = broadcast(call, [(s, t.shape) for s, t in zip(call.states, call.tensors, strict=True)])
+    state = broadcast(call, call.operands)
     if state.dim is None or state.kind == "unknown":
         return state
     dim = (call["dim"] or 0) % call.out.dim()

@@ -19,21 +19,11 @@ Placement: TypeAlias = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """A graph in which every operator runs in one stage.
+    """A graph in which every operator runs in one stage."""
 
-    Attributes
-    ----------
-    captured : CapturedGraph
-        The given one if nothing was copied.
-    stage_of : mapping of str to int
-        Stage of every operator, copies included.
-    instances : mapping of str to mapping of int to str
-        Operators that run in several stages: the name of their node in each.
-    """
-
-    captured: CapturedGraph
-    stage_of: Mapping[str, int]
-    instances: Mapping[str, Mapping[int, str]]
+    captured: CapturedGraph  # the given one if nothing was copied
+    stage_of: Mapping[str, int]  # of every operator, copies included
+    instances: Mapping[str, Mapping[int, str]]  # names of a copied operator's nodes by stage
 
     @property
     def copies(self) -> dict[str, tuple[str, ...]]:
@@ -49,25 +39,21 @@ class Copied:
             made: name for name, by_stage in self.instances.items() for made in by_stage.values()
         }
         original = {op.name: op for op in problem.operators}
-        operators = [
-            self._operator(original[origin.get(node.name, node.name)], node)
-            for node in self.captured.operators
-        ]
+        operators: list[Operator] = []
+        for node in self.captured.operators:
+            op, stage = original[origin.get(node.name, node.name)], self.stage_of[node.name]
+            changed = replace(
+                op,
+                name=node.name,
+                reads=tuple(self._in_stage(name, stage) for name in op.reads),
+                alias_of=op.alias_of and self._in_stage(op.alias_of, stage),
+                is_output=op.is_output and node.name == op.name,
+            )
+            operators.append(changed)
         return problem.replace(operators=tuple(operators))
 
-    def _operator(self, op: Operator, node: fx.Node) -> Operator:
-        stage = self.stage_of[node.name]
-
-        def here(name: str) -> str:
-            return self.instances.get(name, {}).get(stage, name)
-
-        return replace(
-            op,
-            name=node.name,
-            reads=tuple(here(name) for name in op.reads),
-            alias_of=None if op.alias_of is None else here(op.alias_of),
-            is_output=op.is_output and node.name == op.name,
-        )
+    def _in_stage(self, name: str, stage: int) -> str:
+        return self.instances.get(name, {}).get(stage, name)
 
 
 def with_copies(captured: CapturedGraph, placement: Placement) -> Copied:

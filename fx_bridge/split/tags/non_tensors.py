@@ -1,9 +1,7 @@
 """Removal of non-tensors from the boundaries of stages, in a plan made by hand.
 
-The post-pass ``move_non_tensor_nodes_on_boundary`` of ``torch.fx.passes.split_utils`` has the same
-purpose. It reads ``meta["type"]``, without which it takes every node for a non-tensor, gives up
-if readers are in two subgraphs, and ignores memory. Solvers' plans need no moves:
-:func:`~fx_bridge.split.colocation.colocation_groups` keeps such values in place.
+``docs/splitting.md`` compares it with torch's ``move_non_tensor_nodes_on_boundary``. Solvers' plans
+need no moves: :func:`~fx_bridge.split.colocation.colocation_groups` keeps such values in place.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from fx_bridge.capture.graph import CapturedGraph, check_captured
 from fx_bridge.capture.random_numbers import random_operators
 from fx_bridge.choices import TiedReaders
-from fx_bridge.split.checks import check_splittable
+from fx_bridge.split.checks import check_problem, check_splittable
 from fx_bridge.split.colocation import colocation_groups
 from fx_bridge.split.tags.copies import Placement, with_copies
 from fx_bridge.split.tags.plans import plan_from_tags
@@ -272,11 +270,7 @@ def _why_no_copy(captured: CapturedGraph, node: fx.Node, is_random: bool) -> str
 
 
 def _check_problem(captured: CapturedGraph, problem: PartitionProblem) -> None:
-    if not isinstance(problem, PartitionProblem):
-        raise PartitionError(
-            f"the problem is a {type(problem).__name__}; give a PartitionProblem, such as "
-            "result.problem"
-        )
+    check_problem(problem)
     known = {operator.name for operator in problem.operators}
     for node in captured.operators:
         if node.name not in known:

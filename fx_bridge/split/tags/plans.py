@@ -1,8 +1,7 @@
 """Tags made by hand: a name for each operator, and one stage for each name.
 
-``split_by_tags`` of ``torch.fx.passes.split_utils`` needs a list of tags in topological order, ends
-with an assertion on any other, and accepts tags that put a write in place after its reader. Here
-the order is found, and conflicts that no order resolves are refused by name.
+torch's ``split_by_tags`` needs a list of tags in topological order and accepts tags that put a
+write in place after its reader. Here the order is found, and such conflicts are refused by name.
 """
 
 from __future__ import annotations

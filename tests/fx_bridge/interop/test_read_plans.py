@@ -17,7 +17,7 @@ from fx_bridge.interop.read_plans import (
     device_map_run,
     plan_from_device_map,
     plan_from_split_spec,
-    plan_in_rounds,
+    plan_in_chunks,
 )
 from fx_bridge.interop.write_plans import stage_devices
 from solver import Device, PartitionError, Stage, evaluate, problem_from_digraph
@@ -83,7 +83,7 @@ def test_random_assignments_flow_forward_in_their_rounds(captured):
     for seed in range(30):
         draws = random.Random(seed)
         assignment = {n.name: f"cuda:{draws.randrange(3)}" for n in captured.operators}
-        plan = plan_in_rounds(captured, assignment)
+        plan = plan_in_chunks(captured, assignment)
         assert plan.assignment == assignment
         for node in captured.operators:
             for read in node.all_input_nodes:
