@@ -111,13 +111,6 @@ def pipeline_specs(captured: CapturedGraph, microbatches: int) -> ChunkSpecs:
     ------
     PartitionError
         If no input holds a batch.
-
-    Examples
-    --------
-    >>> from fx_bridge.capture.graph import capture
-    >>> specs = pipeline_specs(capture(torch.nn.BatchNorm1d(4), (torch.ones(2, 4),)), 3)
-    >>> str(specs.args[0]), str(specs.outputs)
-    ('TensorChunkSpec(0)', 'TensorChunkSpec(0)')
     """
     table = batch_dimensions(captured)
     _check_numbers(captured, table.batch_size * microbatches)
@@ -232,8 +225,6 @@ def _collect(total: Any, part: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Reduced:
-    """Adds a microbatch's reduction to those before it."""
-
     reduction: str
     microbatches: int
 

@@ -118,7 +118,6 @@ def _sizes(args: tuple[Any, ...], dim: int, rank: int, old: int, new: int) -> tu
 
 
 def _check(module: fx.GraphModule, values: Mapping[str, Any], run: BatchRun, size: int) -> None:
-    """Raise PartitionError unless every value has the sizes of the rules."""
     for node in module.graph.nodes:
         if node.op not in COMPUTE_OPS:
             continue

@@ -144,6 +144,8 @@ def _unique_sizes(captured: CapturedGraph, inputs: BatchInputs) -> list[int]:
 def check_microbatchable(captured: CapturedGraph, table: BatchTable | None = None) -> BatchTable:
     """Raise PartitionError unless parts of the batch, run by themselves, give the same outputs.
 
+    It names the operator that mixes samples or may do so, with its module and source line.
+
     Parameters
     ----------
     table : BatchTable, optional
@@ -153,17 +155,6 @@ def check_microbatchable(captured: CapturedGraph, table: BatchTable | None = Non
     -------
     BatchTable
         For :func:`~fx_bridge.batch.microbatches.chunk_specs`.
-
-    Raises
-    ------
-    PartitionError
-        Naming the operator that mixes samples or may do so, with its module and source line.
-
-    Examples
-    --------
-    >>> from fx_bridge.capture.graph import capture
-    >>> check_microbatchable(capture(torch.nn.Linear(8, 4), (torch.ones(2, 8),))).batch_size
-    2
     """
     if table is None:
         table = batch_dimensions(captured)

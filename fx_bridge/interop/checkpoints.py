@@ -191,7 +191,6 @@ class WholeModules:
         )
 
     def _writers(self, index: int) -> list[int]:
-        """Return the operators that write into the storage of an operator."""
         family = self._graph.family(index)
         return [other for other in family if self._problem.operators[other].in_place]
 

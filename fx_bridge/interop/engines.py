@@ -107,9 +107,11 @@ def engine_words(
     >>> from fx_bridge.capture.graph import capture
     >>> layers = [torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()) for _ in range(3)]
     >>> captured = capture(torch.nn.Sequential(*layers), (torch.ones(1, 4),))
-    >>> devices = ["cuda:0"] * 4 + ["cuda:1"] * 2
-    >>> names = [node.name for node in captured.operators]
-    >>> plan = PartitionPlan(dict(zip(names, devices)), ("cuda:0", "cuda:1"))
+    >>> placement_for("vllm", captured)
+    Placement(keep_whole=('0', '1', '2'))
+    >>> plan = plan_from_words(captured, [Device("cuda:0"), Device("cuda:1")], "2,1", "vllm")
+    >>> plan.operators_of("cuda:1")
+    ('linear_2', 'tanh_2')
     >>> print(*engine_words(captured, plan, "sglang"))
     CUDA_VISIBLE_DEVICES=0,1 SGLANG_PP_LAYER_PARTITION=2,1 --pp-size 2
     """
@@ -130,7 +132,7 @@ def engine_words(
 def plan_from_words(
     captured: CapturedGraph, devices: Sequence[Device] | str, words: str, engine: str
 ) -> PartitionPlan:
-    """Return the plan that the words of an engine describe.
+    """Return the plan that the words of an engine describe; see the example of `engine_words`.
 
     Parameters
     ----------
@@ -151,16 +153,6 @@ def plan_from_words(
     -----
     Weights that the embedding and the head share are on both of their devices. Operators outside
     of layers run with the embedding, the head, or the layer before them.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from fx_bridge.capture.graph import capture
-    >>> layers = [torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()) for _ in range(3)]
-    >>> captured = capture(torch.nn.Sequential(*layers), (torch.ones(1, 4),))
-    >>> pair = [Device("cuda:0"), Device("cuda:1")]
-    >>> plan_from_words(captured, pair, "2,1", "vllm").operators_of("cuda:1")
-    ('linear_2', 'tanh_2')
     """
     found = _engine(engine)
     model = LayeredModel(captured, found.program)
@@ -185,15 +177,6 @@ def placement_for(
         One of ``ENGINES``.
     beside : Placement, optional
         Further constraints.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from fx_bridge.capture.graph import capture
-    >>> layers = [torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()) for _ in range(3)]
-    >>> captured = capture(torch.nn.Sequential(*layers), (torch.ones(1, 4),))
-    >>> placement_for("vllm", captured)
-    Placement(keep_whole=('0', '1', '2'))
     """
     found, beside = _engine(engine), beside or Placement()
     names = LayeredModel(captured, found.program).names

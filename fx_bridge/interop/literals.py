@@ -92,7 +92,6 @@ def _in_list(text: str) -> str:
 
 
 def _dedented(text: str) -> str:
-    """Return lines without their common indentation and surrounding blanks."""
     first = len(text) - len(text.lstrip())
     return textwrap.dedent(text[text.rfind("\n", 0, first) + 1 :]).strip()
 

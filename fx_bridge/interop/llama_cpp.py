@@ -2,7 +2,8 @@
 
 The embedding is on the host. The output, norm and head, counts as a layer behind the last one, so
 that the last device has one more than its layers. ``-ngl`` is the number of these, from the end,
-that are not on the host. Written after ``load_tensors`` of ``llama-model.cpp`` of 2026, not run.
+that are not on the host. Based on ``load_tensors`` of ``llama-model.cpp`` of 2026, without a test
+against the program.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ r"""Parts of the layers of GPUs that llama.cpp computes on the host, by names of
 the name of a weight places it, and an operation runs where its weight is. ``--n-cpu-moe`` and
 ``--cpu-moe`` stand for expressions that find the experts of the first layers, or of all. Weights of
 a layer are called ``blk.3.ffn_up_exps.weight`` if there are experts, else ``blk.3.ffn_up.weight``.
-Caches stay where ``-ngl`` puts their layer. Written after ``common/arg.cpp`` and
-``llama-model-loader.cpp`` of 2026, not run.
+Caches stay where ``-ngl`` puts their layer. Based on ``common/arg.cpp`` and
+``llama-model-loader.cpp`` of 2026, without a test against the program.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Feed = Literal["experts", "dense", "none"]
 """The second half of a layer; ``"none"`` if it has no such half."""
 
 OP_OFFLOAD_TOKENS: Final = 32
-"""``GGML_OP_OFFLOAD_MIN_BATCH``: from this number on llama.cpp copies matrices of the host."""
+"""``GGML_OP_OFFLOAD_MIN_BATCH``: smallest batch with copies of host matrices."""
 
 _HOST: Final = "CPU"
 _SUFFIX: Final[Mapping[Feed, str]] = {"experts": "_exps", "dense": ""}
@@ -115,7 +115,6 @@ class _Override(NamedTuple):
 
 
 def _overrides(found: Mapping[str, str], feeds: Sequence[Feed]) -> list[_Override]:
-    """Return the expressions of all options, in their order."""
     made: list[_Override] = []
     for option, value in found.items():
         if option in (FIRST_EXPERTS, ALL_EXPERTS) and "experts" not in feeds:
@@ -150,8 +149,6 @@ def _read_overrides(text: str) -> list[_Override]:
 
 
 class _LayerWeights(NamedTuple):
-    """The possible names of the weights of a layer."""
-
     first: tuple[str, ...]  # matrices of the half with the cache
     rare: tuple[str, ...]  # weights that this half has in some architectures only
     second: tuple[str, ...]  # matrices of the other half, which define its place

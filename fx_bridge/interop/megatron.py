@@ -3,9 +3,9 @@
 Both count the layers of a pipeline stage. Megatron's ``--recompute-granularity full`` recomputes
 whole layers: all of them (``uniform``, in units of one or more), or the first ones of every stage
 (``block``). ``selective`` recomputes parts of all layers, such as the core of attention. FlagScale
-has a number for each stage. Written after the sources of 2025, not run: of Megatron-LM
-``transformer_config.py``, ``transformer_block.py`` and ``pipeline_parallel_layer_layout.py``, of
-FlagScale ``arguments_fs.py``.
+has a number for each stage. Based on the sources of 2025, without a test against the programs:
+Megatron-LM ``transformer_config.py``, ``transformer_block.py`` and
+``pipeline_parallel_layer_layout.py``, FlagScale ``arguments_fs.py``.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 ``E`` is the embedding, ``t`` a layer, ``L`` the head, ``|`` ends a stage; ``t*3`` and ``(tt|)*3``
 repeat, and commas are ignored. With more stages than devices, the stages run through the devices
-chunk by chunk. ``m`` is a layer of multi-token prediction, which no captured model has. Written
-after ``pipeline_parallel_layer_layout.py`` of 2025, not run.
+chunk by chunk. ``m`` is a layer of multi-token prediction, which no captured model has. Based on
+``pipeline_parallel_layer_layout.py`` of 2025, without a test against the program.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ from fx_bridge.interop.literals import read_literal
 from fx_bridge.interop.stage_layers import LayerNames, StageLayers, check_stages
 from fx_bridge.interop.words import (
     VISIBLE,
-    check_devices,
     check_sum,
     order_setting,
+    placed_stages,
     rank_devices,
     read_arguments,
     read_number,
 )
 from solver import PartitionError
-from solver.model.quantities import counted
 
 _PROGRAM: Final = "Megatron"
 _SIZE: Final = "--pipeline-model-parallel-size"
@@ -65,17 +64,10 @@ def read_layout(text: str, names: LayerNames, devices: Sequence[str]) -> list[St
         size = read_number(found[_SIZE], f"{_PROGRAM}'s {_SIZE}", 1)
     elif size > len(devices):
         size = len(devices)
-    if len(parts) % size:
-        raise PartitionError(
-            f"{_PROGRAM}'s layout has {counted(len(parts), 'stage')} on "
-            f"{counted(size, 'device')}; write as many stages for each"
-        )
-    check_devices(size, devices, _PROGRAM)
-    check_sum([part.count("t") for part in parts], len(names.layers), _PROGRAM)
-    return [
-        StageLayers(devices[at % size], part.count("t"), "E" in part, "L" in part, at // size)
-        for at, part in enumerate(parts)
-    ]
+    stages = [(part.count("t"), "E" in part, "L" in part) for part in parts]
+    placed = placed_stages(stages, size, devices, _PROGRAM)
+    check_sum([stage.count for stage in placed], len(names.layers), _PROGRAM)
+    return placed
 
 
 def _as_letters(layout: str) -> str:
@@ -93,7 +85,6 @@ def _as_letters(layout: str) -> str:
 
 
 def _letters_of(layer: object) -> str:
-    """Return the letters of a layer in a list, or of a list that stands for several."""
     if isinstance(layer, list):
         return "".join(map(_letters_of, layer))
     name, star, times = str(layer).strip().lower().partition("*")

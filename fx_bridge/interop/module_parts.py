@@ -3,8 +3,8 @@
 NeMo's names are those of the captured model. torchtitan keeps children of the model, and elements
 of their lists, by name; a stage of deeper names is silently empty. Its names for models of
 transformers are ``tok_embeddings``, ``layers.0``, ``norm`` and ``lm_head``. Both have the rotary
-embedding on every stage. Written after ``pipeline_parallel.py`` of torchtitan and
-``pipelining/functional.py`` of NeMo AutoModel, of 2025 and 2026, not run.
+embedding on every stage. Based on ``pipeline_parallel.py`` of torchtitan and
+``pipelining/functional.py`` of NeMo AutoModel, of 2025 and 2026, without a test against them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from fx_bridge.interop.words import (
     Read,
     Words,
     Write,
-    check_devices,
     order_setting,
+    placed_stages,
     rank_devices,
     read_settings,
 )
 from solver import PartitionError
-from solver.model.quantities import counted
 
 _KEY: Final = "module_fqns_per_model_part"
 _ROTARY: Final = "rotary_emb"
@@ -113,13 +112,6 @@ def _stages(
     devices: Sequence[str],
     program: str,
 ) -> list[StageLayers]:
-    size = min(len(parts), len(devices))
-    if len(parts) % size:
-        raise PartitionError(
-            f"{program}'s words have {counted(len(parts), 'stage')} on "
-            f"{counted(size, 'device')}; write as many stages for each"
-        )
-    check_devices(size, devices, program)
     for names_of_end in ends:
         where = [at for at, part in enumerate(parts) if set(part) & set(names_of_end)]
         if len(where) > 1:
@@ -127,17 +119,10 @@ def _stages(
                 f"{program}'s stages {where[0]} and {where[1]} share {', '.join(names_of_end)}; "
                 "write them into one"
             )
-    layers = set(names.layers)
-    return [
-        StageLayers(
-            devices[at % size],
-            len(layers.intersection(part)),
-            at == 0,
-            at == len(parts) - 1,
-            at // size,
-        )
-        for at, part in enumerate(parts)
-    ]
+    layers, last = set(names.layers), len(parts) - 1
+    counts = [len(layers.intersection(part)) for part in parts]
+    stages = [(count, at == 0, at == last) for at, count in enumerate(counts)]
+    return placed_stages(stages, min(len(parts), len(devices)), devices, program)
 
 
 def _lists(value: object, program: str) -> list[list[str]]:

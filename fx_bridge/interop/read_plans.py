@@ -202,7 +202,6 @@ def plan_in_chunks(captured: CapturedGraph, assignment: Mapping[str, str]) -> Pa
 
 
 def _device(path: object, value: object, names: Sequence[str]) -> str:
-    """Return the name of the device of a value in a device map."""
     if not isinstance(path, str):
         raise PartitionError(f"the device map names {path!r}; write the path of a module")
     if isinstance(value, Integral) and not isinstance(value, bool):

@@ -121,13 +121,8 @@ class LayeredModel:
         Operators outside of layers are with the embedding before the first layer, with the layer
         before them between layers, and with the head after the last.
         """
-        stage_of = dict(
-            zip(
-                self.names.layers,
-                (stage for stage in stages for _ in range(stage.count)),
-                strict=True,
-            )
-        )
+        of_layers = [stage for stage in stages for _ in range(stage.count)]
+        stage_of = dict(zip(self.names.layers, of_layers, strict=True))
         now = next(stage for stage in stages if stage.has_embedding)
         head = next(stage for stage in stages if stage.has_head)
         last = self.layers[-1].operators[-1]

@@ -10,10 +10,10 @@ before it: backwards, so that a lookahead is an expression too.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from functools import cached_property, reduce
 from operator import or_
-from re import _parser  # type: ignore[attr-defined]
+from re import _compiler, _parser  # type: ignore[attr-defined]
 from typing import Any, Final
 
 from solver import PartitionError
@@ -22,6 +22,7 @@ _MOST_STEPS: Final = 20_000
 """Parts that one search may visit: a hundred times those of common expressions."""
 _END: Final = "\n"
 """Terminator of every name."""
+_WORD: Final = re.compile(r"\w")
 
 
 class WeightPattern:
@@ -105,17 +106,18 @@ class _Search:
 
     def before(self, parts: Any, behind: int) -> int:
         """Return the positions from which a sequence of parts leads to one of `behind`."""
-        for kind, value in reversed(list(parts)):
+        for part in reversed(list(parts)):
             self._steps += 1
             if self._steps > _MOST_STEPS:
                 raise PartitionError(
                     f"{self._pattern.what} has {self._pattern.text[:100]!r}, which can be found in "
                     "too many ways; write a shorter expression, without repeats in repeats"
                 )
-            behind = self._before_one(str(kind), value, behind)
+            behind = self._before_one(part, behind)
         return behind
 
-    def _before_one(self, kind: str, value: Any, behind: int) -> int:
+    def _before_one(self, part: Any, behind: int) -> int:
+        kind, value = str(part[0]), part[1]
         if kind == "BRANCH":
             return reduce(or_, (self.before(parts, behind) for parts in value[1]))
         if kind == "SUBPATTERN" and not value[1] and not value[2]:
@@ -129,7 +131,7 @@ class _Search:
         if kind == "AT":
             return behind & self._anchor(str(value))
         if kind in ("LITERAL", "NOT_LITERAL", "ANY", "IN"):
-            return behind >> 1 & self._before_character(kind, value)
+            return behind >> 1 & self._before_character(part)
         raise self._unread(kind)
 
     def _before_repeat(self, least: int, most: int, parts: Any, behind: int) -> int:
@@ -145,32 +147,13 @@ class _Search:
             found = before
         return found
 
-    def _before_character(self, kind: str, value: Any) -> int:
-        key = f"{kind} {value}"
+    def _before_character(self, part: Any) -> int:
+        key = str(part)
         if key not in self._masks:
-            items = [("LITERAL", value)] if kind.endswith("LITERAL") else value
-            every = self._names.characters
-            own = frozenset(c for c in every if kind == "ANY" or self._is_in(items, c))
-            own = every - own if kind == "NOT_LITERAL" else own
+            one = _compiler.compile(_parser.SubPattern(self._pattern.parts.state, [part]))
+            own = frozenset(filter(one.match, self._names.characters))
             self._masks[key] = self._names.before_any(own)
         return self._masks[key]
-
-    def _is_in(self, items: Any, character: str) -> bool:
-        """Return True if a class such as ``[a-z_]`` has a character."""
-        code, has, negated = ord(character), False, False
-        for kind, value in items:
-            match str(kind):
-                case "NEGATE":
-                    negated = True
-                case "LITERAL":
-                    has |= code == value
-                case "RANGE":
-                    has |= value[0] <= code <= value[1]
-                case "CATEGORY":
-                    has |= str(value).startswith("CATEGORY_NOT") != _CLASSES[
-                        str(value).rpartition("_")[2]
-                    ](character)
-        return has != negated
 
     def _anchor(self, kind: str) -> int:
         names = self._names
@@ -179,7 +162,7 @@ class _Search:
         if kind == "AT_END":
             return names.ends
         if kind in ("AT_BOUNDARY", "AT_NON_BOUNDARY"):
-            words = names.before_any(frozenset(filter(_is_word, names.characters)))
+            words = names.before_any(frozenset(filter(_WORD.match, names.characters)))
             boundary = words ^ (words << 1 & names.everywhere)
             return boundary if kind == "AT_BOUNDARY" else names.everywhere & ~boundary
         raise self._unread(kind)
@@ -190,15 +173,3 @@ class _Search:
             f"{self._pattern.what} has {self._pattern.text[:100]!r}, whose {part} is not read; "
             "write it with alternatives, repeats and classes alone"
         )
-
-
-def _is_word(character: str) -> bool:
-    return character.isalnum() or character == "_"
-
-
-_CLASSES: Final[Mapping[str, Callable[[str], bool]]] = {
-    "DIGIT": str.isdigit,
-    "SPACE": str.isspace,
-    "WORD": _is_word,
-}
-"""The classes ``\\d``, ``\\s`` and ``\\w``, in ASCII."""

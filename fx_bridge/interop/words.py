@@ -174,10 +174,24 @@ def stages_of_counts(
                 "stages"
             )
     last = len(counts) - 1
-    return [
-        StageLayers(devices[at % size], count, at == 0, at == last, at // size)
-        for at, count in enumerate(counts)
-    ]
+    parts = [(count, at == 0, at == last) for at, count in enumerate(counts)]
+    return placed_stages(parts, size, devices, program)
+
+
+def placed_stages(
+    parts: Sequence[tuple[int, bool, bool]], size: int, devices: Sequence[str], program: str
+) -> list[StageLayers]:
+    """Return stages on the first `size` devices, chunk by chunk.
+
+    A part has the number of layers, and flags for a stage with the embedding and with the head.
+    """
+    if len(parts) % size:
+        raise PartitionError(
+            f"{program}'s words have {counted(len(parts), 'stage')} on "
+            f"{counted(size, 'device')}; write as many stages for each"
+        )
+    check_devices(size, devices, program)
+    return [StageLayers(devices[at % size], *part, at // size) for at, part in enumerate(parts)]
 
 
 def check_devices(size: int, devices: Sequence[str], program: str) -> None:

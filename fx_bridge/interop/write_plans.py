@@ -168,7 +168,6 @@ def check_not_recomputed(plan: PartitionPlan) -> None:
 
 
 def _device_names(devices: Iterable[str]) -> dict[str, int | str]:
-    """Return accelerate's name of each device."""
     names: dict[str, int | str] = {}
     for name in devices:
         try:
@@ -228,7 +227,6 @@ def _with_tied_weights(
 
 
 def _mixed(mixed: MixedOperator, modules: ModuleCover) -> str:
-    """Return the error for the operator at which accelerate would fail."""
     where = f" of module {mixed.module!r}" if mixed.module else ""
     reads = " and ".join(f"{name!r} on {device}" for name, device in mixed.reads)
     sources = [modules.entry_of(name) for name, _ in mixed.reads]

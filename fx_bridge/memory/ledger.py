@@ -158,7 +158,6 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _attribute(self, position: Position) -> None:
-        """Begin a new position when autograd reaches another operator."""
         current = torch._C._current_autograd_node()
         if current is None or current._sequence_nr() == _ACCUMULATE:
             return

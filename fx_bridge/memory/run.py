@@ -179,7 +179,6 @@ class MemoryRun(Replay):
         self.env.clear()
 
     def _backward(self, training: TrainingStep) -> None:
-        gradients: list[torch.Tensor] | None = None
         if training.loss is not None:
             self.ledger.begin("forward", "loss")
             roots = [_checked_loss(training.loss(self.graph.process_outputs(self.outputs)))]
@@ -196,8 +195,7 @@ class MemoryRun(Replay):
         if training.accumulating:
             self._add_gradients(roots)
         self.ledger.begin("backward", "loss")
-        if training.loss is None:
-            gradients = [torch.empty_like(root) for root in roots]
+        gradients = None if training.loss else [torch.empty_like(root) for root in roots]
         torch.autograd.backward(roots, gradients)
         for name, leaf in {**self._parameters, **self._input_leaves}.items():
             for known in self.ledger.known(leaf.grad):

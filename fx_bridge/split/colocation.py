@@ -63,7 +63,8 @@ def colocation_groups(
     check_choice(tied_weights, get_args(TiedReaders), "tied_weights")
     table = captured.storage_table
     groups = [
-        *_inseparable(captured, table),
+        *_written_storages(captured, table),
+        *_state_regions(captured),
         *_non_tensors(captured),
         *_inner_tensors(captured),
         *_views_of_weights(captured, table),
@@ -85,7 +86,8 @@ def inseparable_groups(captured: CapturedGraph) -> list[ColocationGroup]:
     of changed global state.
     """
     order = {node.name: index for index, node in enumerate(captured.operators)}
-    return _sorted(_inseparable(captured, captured.storage_table), order)
+    groups = [*_written_storages(captured, captured.storage_table), *_state_regions(captured)]
+    return _sorted(groups, order)
 
 
 def _sorted(groups: Iterable[ColocationGroup], order: Mapping[str, int]) -> list[ColocationGroup]:
@@ -98,11 +100,6 @@ def _sorted(groups: Iterable[ColocationGroup], order: Mapping[str, int]) -> list
 
 
 # -- effects that edges do not show --------------------------------------------------------
-
-
-def _inseparable(captured: CapturedGraph, table: StorageTable) -> Iterator[ColocationGroup]:
-    yield from _written_storages(captured, table)
-    yield from _state_regions(captured)
 
 
 def _written_storages(captured: CapturedGraph, table: StorageTable) -> Iterator[ColocationGroup]:

@@ -25,9 +25,8 @@ from fx_bridge.equivalence.calls import first_line
 from fx_bridge.split.recapture import RECAPTURE, OtherCalls
 from solver import PartitionError
 from solver.model.quantities import counted, listed
+from solver.model.text import shown
 
-_SHOWN: Final = 80
-"""Characters of a constant in an error."""
 _NUMBERS: Final = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -102,17 +101,14 @@ def _fixed(captured: CapturedGraph) -> dict[int, _Constant]:
             continue
         if tensor is None and captured.how == "graph_module":
             continue
-        shown = _shown(value if tensor is None else tensor.tolist())
+        text = _shown(value if tensor is None else tensor.tolist())
         written = node.meta[GIVEN] if GIVEN in node.meta else written_down(value)
-        found[place] = _Constant(str(node.target), shown, written, tensor)
+        found[place] = _Constant(str(node.target), text, written, tensor)
     return found
 
 
 def _shown(value: object) -> str:
-    if isinstance(value, torch.Tensor):
-        return "a tensor"
-    text = " ".join(repr(value).split())
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return "a tensor" if isinstance(value, torch.Tensor) else shown(value)
 
 
 class CapturedCalls:
@@ -181,10 +177,10 @@ class CapturedCalls:
             if name not in defaults:
                 return args, kwargs
             if written_down(values[name]) != written_down(defaults[name]):
-                shown = _shown(defaults[name])
                 raise PartitionError(
-                    f"{name!r} was left out when the graph was captured, which is for {shown}; "
-                    f"leave it out, or capture the model with {name}={_shown(values[name])}"
+                    f"{name!r} was left out when the graph was captured, which is for "
+                    f"{_shown(defaults[name])}; leave it out, or capture the model with "
+                    f"{name}={_shown(values[name])}"
                 )
         if values.keys() < set(names):
             return args, kwargs

@@ -84,13 +84,12 @@ def name_map(source: fx.GraphModule, split: fx.GraphModule, stages: Sequence[str
 
 def shared_tensors(stages: Mapping[str, nn.Module]) -> tuple[tuple[str, ...], ...]:
     """Return the qualified names of each tensor that several stages own."""
-    paths: dict[int, list[str]] = {}
-    owners: dict[int, set[str]] = {}
+    places: dict[int, list[tuple[str, str]]] = {}
     for name, stage in stages.items():
         for path, tensor in tensors_of(stage):
-            paths.setdefault(id(tensor), []).append(f"{name}.{path}")
-            owners.setdefault(id(tensor), set()).add(name)
-    return tuple(tuple(paths[key]) for key in paths if len(owners[key]) > 1)
+            places.setdefault(id(tensor), []).append((name, path))
+    several = (found for found in places.values() if len({name for name, _ in found}) > 1)
+    return tuple(tuple(map(".".join, found)) for found in several)
 
 
 def tensors_of(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

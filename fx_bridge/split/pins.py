@@ -118,8 +118,6 @@ def with_hand_made(
 
 
 class _Names:
-    """Operators by their own names and by those of modules."""
-
     def __init__(self, problem: PartitionProblem, captured: CapturedGraph | None) -> None:
         self._problem = problem
         self._modules = {} if captured is None else module_operators(captured)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 import torch
 from torch import fx, nn
@@ -59,8 +59,7 @@ def stage_graph(
     flow = _flow(split, names)
     originals = {node.name: node for node in captured.graph.nodes}
     values = {
-        name: _value(name, found, originals[found.node], table, flow)
-        for name, found in flow.made.items()
+        name: _value(name, originals[node], table, flow) for name, (node, _) in flow.made.items()
     }
     held = [_weights(split.get_submodule(name), table) for name in names]
     owners: dict[str, list[int]] = {}
@@ -149,18 +148,12 @@ def returned_values(split: fx.GraphModule) -> dict[fx.Node, str]:
     }
 
 
-class _Made(NamedTuple):
-    """The origin of a value: a node of the captured graph, and its stage; None for the caller."""
-
-    node: str
-    source: int | None
-
-
 @dataclass(slots=True)
 class _Flow:
     """Values by name, as the graph of the split passes them on."""
 
-    made: dict[str, _Made] = field(default_factory=dict)
+    # Node of the captured graph and stage of each value; None for the caller.
+    made: dict[str, tuple[str, int | None]] = field(default_factory=dict)
     targets: dict[str, list[int]] = field(default_factory=dict)
     arguments: list[list[str]] = field(default_factory=list)
     results: list[list[str]] = field(default_factory=list)
@@ -175,7 +168,7 @@ def _flow(split: fx.GraphModule, names: Sequence[str]) -> _Flow:
     results = flow.names
     for node in split.graph.nodes:
         if node.op == "placeholder":
-            flow.made[node.name] = _Made(node.name, None)
+            flow.made[node.name] = node.name, None
             results[node] = [node.name]
         elif node.op == "call_module":
             position = position_of[str(node.target)]
@@ -186,7 +179,7 @@ def _flow(split: fx.GraphModule, names: Sequence[str]) -> _Flow:
             results[node] = []
             for made in stage_results(split.get_submodule(str(node.target))):
                 name = made.name if made.op in COMPUTE_OPS else f"{made.name}.written"
-                flow.made[name] = _Made(made.name, position)
+                flow.made[name] = made.name, position
                 results[node].append(name)
             flow.results.append(results[node])
         elif node.op == "call_function":
@@ -198,14 +191,14 @@ def _flow(split: fx.GraphModule, names: Sequence[str]) -> _Flow:
     return flow
 
 
-def _value(name: str, made: _Made, node: fx.Node, table: StorageTable, flow: _Flow) -> StageValue:
+def _value(name: str, node: fx.Node, table: StorageTable, flow: _Flow) -> StageValue:
     value = node.meta.get("val")
     shape = dtype = None
     if isinstance(value, torch.Tensor):
         shape, dtype = tuple(int(hint(size)) for size in value.shape), dtype_name(value.dtype)
     return StageValue(
         name=name,
-        source=made.source,
+        source=flow.made[name][1],
         targets=tuple(flow.targets.get(name, ())),
         is_output=name in flow.returned,
         size_bytes=table.value_bytes.get(node.name, 0),

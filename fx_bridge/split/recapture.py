@@ -1,7 +1,7 @@
 """Checks that a graph holds for shapes, dtypes or a precision other than those of its capture.
 
-A captured graph has sizes and dtypes as constants wherever forward used them as such, such as
-``x.shape[0]`` or ``x.dtype`` as an argument. The graph does not show which constants these are. So
+A captured graph has the sizes and dtypes that forward used as numbers or arguments, such as
+``x.shape[0]`` or ``x.dtype``, as constants. The graph does not show which constants these are. So
 the model is captured once more on the first call that differs, and the call is refused unless that
 gives the same operators with the same arguments.
 """
@@ -211,7 +211,6 @@ class OtherCalls:
         self._known.add(key)
 
     def _lines_before(self, model: nn.Module) -> dict[str, str]:
-        """Return the operators of the captured call as text, with its sizes."""
         return self._lines or self._lines_of(model, self._call, self._precision)
 
     def _example_as(self, given: Sequence[Any]) -> Any:
@@ -230,7 +229,6 @@ class OtherCalls:
     # -- differences of a call -------------------------------------------------------------
 
     def _other_inputs(self, given: Sequence[Any]) -> dict[str, str]:
-        """Return the inputs whose shapes or dtypes are not those of the capture."""
         found: dict[str, str] = {}
         for example, value in zip(self._examples, given, strict=True):
             if example is None:

@@ -82,8 +82,6 @@ def scratch_graph(captured: CapturedGraph, plan: PartitionPlan) -> Scratch:
 
 
 class _Builder:
-    """A scratch graph of the module `source` under construction."""
-
     def __init__(self, source: fx.GraphModule) -> None:
         self.source = source
         self.graph = fx.Graph()
@@ -154,7 +152,6 @@ class _Builder:
         return self.attributes[key]
 
     def _module(self, path: str) -> str:
-        """Return the scratch name of a submodule that is called or read."""
         if path not in self.modules:
             name = f"{self.prefix}_module_{len(self.modules)}"
             self.modules[path] = name

@@ -180,14 +180,6 @@ def _count(call: Call) -> Outcome:
     return partial("sum")
 
 
-@rule("_fft_r2c _fft_c2c _fft_c2r")
-def _fft(call: Call) -> Outcome:
-    state, tensor, _ = call.only()
-    if state.dim in call.dims(call["dim"], tensor):
-        return call.mixed("transforms along the batch")
-    return state
-
-
 # -- products ------------------------------------------------------------------------------
 
 
@@ -275,7 +267,7 @@ def _distances(call: Call) -> Outcome:
 
 @rule(
     "linalg_inv_ex _linalg_det _linalg_slogdet linalg_cholesky_ex _linalg_svd _linalg_eigh "
-    "linalg_qr linalg_lu_factor_ex linalg_lu linalg_eig linalg_eigvals linalg_matrix_exp"
+    "linalg_qr linalg_lu_factor_ex linalg_lu linalg_eig linalg_eigvals linalg_matrix_exp tril triu"
 )
 def _matrices(call: Call) -> Outcome:
     state, tensor, batch_dim = call.only()

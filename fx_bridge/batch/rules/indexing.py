@@ -47,7 +47,6 @@ class _Positions:
 
 
 def _indexed(call: Call) -> tuple[BatchDim, _Positions] | BatchDim:
-    """Return the state of ``x[indices]``."""
     tensor, indices = call["self"], list(call["indices"])
     given = [index for index in indices if index is not None]
     if any(index.dtype in (torch.bool, torch.uint8) for index in given):

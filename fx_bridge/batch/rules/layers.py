@@ -90,23 +90,14 @@ def _images(call: Call) -> Outcome:
     "_scaled_dot_product_attention_math_for_mps"
 )
 def _attention(call: Call) -> Outcome:
-    first = call.state("query")
-    if first.kind != "batch" or first.dim is None or first.dim > call["query"].dim() - 3:
-        return call.mixed("attends over the batch")
-    joined = _leading(call)
-    outputs = [leaf for leaf in call.out if isinstance(leaf, torch.Tensor)]
-    return [
-        joined if leaf.dim() > (joined.dim or 0) and leaf.numel() else REPLICATED
-        for leaf in outputs
-    ]
-
-
-def _leading(call: Call) -> BatchDim:
-    """Return the state of an attention, whose operands agree in all but two dimensions."""
     pairs = list(zip(call.states, call.tensors, strict=True))
-    if any(s.dim is not None and s.dim >= t.dim() - 2 for s, t in pairs):
+    matrix_dims = any(s.dim is not None and s.dim >= t.dim() - 2 for s, t in pairs)
+    if call.state("query").kind != "batch" or matrix_dims:
         return call.mixed("attends over the batch")
-    return broadcast(call, [(s, (*t.shape[:-2], 1, 1)) for s, t in pairs])
+    joined = broadcast(call, [(s, (*t.shape[:-2], 1, 1)) for s, t in pairs])
+    outputs = [leaf for leaf in call.out if isinstance(leaf, torch.Tensor)]
+    at = joined.dim or 0
+    return [joined if leaf.dim() > at and leaf.numel() else REPLICATED for leaf in outputs]
 
 
 @rule("mkldnn_rnn_layer _cudnn_rnn _thnn_fused_lstm miopen_rnn")
@@ -116,13 +107,12 @@ def _recurrent(call: Call) -> Outcome:
     if state.dim != (0 if first else 1) or state.factor != 1:
         return call.mixed("steps over the batch")
     outputs = [leaf for leaf in call.out if isinstance(leaf, torch.Tensor)]
-    hidden = [
-        batch(leaf.dim() - 2)
-        if leaf.dim() >= 2 and leaf.size(-2) == call.batch_size
-        else REPLICATED
-        for leaf in outputs[1:]
-    ]
-    return [state, *hidden]
+
+    def of_hidden(leaf: torch.Tensor) -> BatchDim:
+        has_batch = leaf.dim() >= 2 and leaf.size(-2) == call.batch_size
+        return batch(leaf.dim() - 2) if has_batch else REPLICATED
+
+    return [state, *map(of_hidden, outputs[1:])]
 
 
 # -- losses --------------------------------------------------------------------------------

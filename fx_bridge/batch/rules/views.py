@@ -168,11 +168,13 @@ def _stack(call: Call) -> Outcome:
     return state.moved(state.dim + (dim <= state.dim))
 
 
-@rule("flip roll")
-def _reorder(call: Call) -> Outcome:
-    state, tensor, _ = call.only()
-    if state.dim in call.dims(call["dims"], tensor):
-        return call.mixed("reorders the samples")
+@rule("flip roll unfold _fft_r2c _fft_c2c _fft_c2r")
+def _along(call: Call) -> Outcome:
+    state, tensor, batch_dim = call.only()
+    reorders = call.name in ("flip", "roll")
+    argument = "dims" if reorders else "dimension" if call.name == "unfold" else "dim"
+    if batch_dim in call.dims(call[argument], tensor):
+        return call.mixed("reorders the samples" if reorders else "runs along the batch")
     return state
 
 
@@ -184,14 +186,6 @@ def _pad(call: Call) -> Outcome:
     return state
 
 
-@rule("unfold")
-def _unfold(call: Call) -> Outcome:
-    state, tensor, _ = call.only()
-    if call.dims(call["dimension"], tensor)[0] == state.dim:
-        return call.mixed("takes windows over the samples")
-    return state
-
-
 @rule("diagonal linalg_diagonal")
 def _diagonal(call: Call) -> Outcome:
     state, tensor, batch_dim = call.only()
@@ -199,14 +193,6 @@ def _diagonal(call: Call) -> Outcome:
     if batch_dim in (one, two):
         return call.mixed("pairs samples with each other")
     return state.moved(batch_dim - (one < batch_dim) - (two < batch_dim))
-
-
-@rule("tril triu")
-def _triangle(call: Call) -> Outcome:
-    state, tensor, batch_dim = call.only()
-    if batch_dim >= tensor.dim() - 2:
-        return call.mixed("cuts a triangle out of the batch")
-    return state
 
 
 @rule("as_strided")

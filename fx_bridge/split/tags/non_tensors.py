@@ -197,7 +197,6 @@ def _take_elements(captured: CapturedGraph, stage_of: dict[str, int]) -> None:
 
 
 def _lift(captured: CapturedGraph, stage_of: dict[str, int], lifted: set[str]) -> None:
-    """Move the readers of the values `lifted` to them."""
     for node in captured.operators:
         if node.name not in lifted:
             continue
@@ -241,7 +240,6 @@ def _places(captured: CapturedGraph, plan: PartitionPlan, stage_of: Mapping[str,
 
 
 def _why_no_copy(captured: CapturedGraph, node: fx.Node, is_random: bool) -> str:
-    """Return the reason why `node` must run only once; empty if there is none."""
     table = captured.storage_table
     if is_random:
         return "it draws random numbers"

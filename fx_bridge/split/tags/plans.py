@@ -83,13 +83,6 @@ def plan_from_tags(captured: CapturedGraph, tags: Mapping[str, str]) -> Partitio
     ------
     PartitionError
         As :func:`split_by_tags`.
-
-    Examples
-    --------
-    >>> import torch
-    >>> captured = capture(torch.nn.Linear(4, 4), (torch.ones(1, 4),))
-    >>> plan_from_tags(captured, {"linear": "head"}).device_order
-    ('head',)
     """
     check_captured(captured, "split", "plan_from_tags(capture(model, args), tags)")
     tag_of = _checked(captured, tags)

@@ -284,6 +284,6 @@ def test_a_table_of_something_else_is_refused():
         check_microbatchable(captured, other)
     with pytest.raises(PartitionError, match="table is a int; leave it out"):
         check_microbatchable(captured, 3)
-    with pytest.raises(PartitionError, match="batch_size is '4'; write a number"):
+    with pytest.raises(PartitionError, match="batch_size is '4'; write a whole number"):
         batch_dimensions(captured, batch_size="4")
     assert check_microbatchable(captured, batch_dimensions(captured)).batch_size == 4

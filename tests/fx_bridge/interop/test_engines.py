@@ -243,7 +243,7 @@ def test_words_that_people_paste(engine, text):
         ("megatron", "t*4|Et*4L", "does not begin with its only E and end with its only L"),
         ("megatron", "Et*4||t*4L", "has a stage without a layer"),
         ("megatron", "Et*999999999|L", "write a whole number from 0 to 100,000"),
-        ("megatron", "Et*2|t*2|t*2|t*2L", "has 4 stages on 3 devices; write as many stages for"),
+        ("megatron", "Et*2|t*2|t*2|t*2L", "have 4 stages on 3 devices; write as many stages for"),
         ("llama.cpp", "4,5", "llama.cpp has the embedding on the host, and it is not among cuda:0"),
         ("nemo", '[["lm_head"]]', "has 'lm_head' where 'model.embed_tokens' runs; write the modul"),
         ("torchtitan", "3,5", "module_fqns_per_model_part is no list of lists of names"),
