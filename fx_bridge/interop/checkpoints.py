@@ -187,18 +187,13 @@ class WholeModules:
             and not any(
                 operators[writer].backward.residual_bytes for writer in self._writers(index)
             )
-            and not self._reads_changed(index)
+            # It reads no tensor that is later modified in place.
+            and all(w <= index for root in self._roots_read(index) for w in self._writers(root))
         )
 
     def _writers(self, index: int) -> list[int]:
         family = self._graph.family(index)
         return [other for other in family if self._problem.operators[other].in_place]
-
-    def _reads_changed(self, index: int) -> bool:
-        """Return True if an operator reads a tensor that is later modified in place."""
-        return any(
-            writer > index for root in self._roots_read(index) for writer in self._writers(root)
-        )
 
     def _roots_read(self, index: int) -> set[int]:
         """Return the owners of the storages that an operator and writers of its storage read."""
@@ -220,7 +215,12 @@ class WholeModules:
             if len(running) > depth:
                 members.setdefault(running[depth].path, []).append(name)
             elif name in self._plan.recomputed:
-                raise PartitionError(self._partly(name))
+                module = f"module {running[-1].path!r}" if running else "the model itself"
+                raise PartitionError(
+                    f"operator {name!r} on {self._plan.stage_of(name)} runs again, but not all of "
+                    f"{module} does, and checkpoint_wrapper runs modules again as a whole; plan "
+                    "with recompute='layers'"
+                )
         found: list[str] = []
         for path, own in members.items():
             if self._plan.recomputed.isdisjoint(own):
@@ -264,12 +264,3 @@ class WholeModules:
                 yield name, "writes a buffer or an input"
             elif op.storage_bytes and not op.alias_of and not op.backward.recomputable:
                 yield name, "may not run again"
-
-    def _partly(self, name: str) -> str:
-        running = self.calls[name]
-        module = f"module {running[-1].path!r}" if running else "the model itself"
-        return (
-            f"operator {name!r} on {self._plan.stage_of(name)} runs again, but not all of {module} "
-            "does, and checkpoint_wrapper runs modules again as a whole; plan with "
-            "recompute='layers'"
-        )

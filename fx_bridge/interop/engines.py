@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 from typing import Final
 
 from fx_bridge.capture.graph import CapturedGraph
@@ -53,20 +52,16 @@ def _named(program: str, *, children_alone: bool) -> Engine:
     return Engine(program, *words, bare_ends=True)
 
 
-ENGINES: Final[Mapping[str, Engine]] = MappingProxyType(
-    {
-        "vllm": _counted("vLLM", "VLLM_PP_LAYER_PARTITION", "--pipeline-parallel-size"),
-        "sglang": _counted("SGLang", "SGLANG_PP_LAYER_PARTITION", "--pp-size"),
-        "tensorrt-llm": Engine(
-            "TensorRT-LLM", write_pp_partition, read_pp_partition, needs_gpus=True
-        ),
-        "llama.cpp": Engine("llama.cpp", write_split, read_split, has_host=True, bare_ends=True),
-        "torchtitan": _named("torchtitan", children_alone=True),
-        "nemo": _named("NeMo", children_alone=False),
-        "mindformers": Engine("MindFormers", write_offset, read_offset),
-        "megatron": Engine("Megatron", write_layout, read_layout, bare_ends=True),
-    }
-)
+ENGINES: Final[Mapping[str, Engine]] = {
+    "vllm": _counted("vLLM", "VLLM_PP_LAYER_PARTITION", "--pipeline-parallel-size"),
+    "sglang": _counted("SGLang", "SGLANG_PP_LAYER_PARTITION", "--pp-size"),
+    "tensorrt-llm": Engine("TensorRT-LLM", write_pp_partition, read_pp_partition, needs_gpus=True),
+    "llama.cpp": Engine("llama.cpp", write_split, read_split, has_host=True, bare_ends=True),
+    "torchtitan": _named("torchtitan", children_alone=True),
+    "nemo": _named("NeMo", children_alone=False),
+    "mindformers": Engine("MindFormers", write_offset, read_offset),
+    "megatron": Engine("Megatron", write_layout, read_layout, bare_ends=True),
+}
 """Engines by the names of the options."""
 
 

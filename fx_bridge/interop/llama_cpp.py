@@ -66,7 +66,7 @@ def write_split(names: LayerNames, stages: Sequence[StageLayers]) -> Words:
         if is_host(stage.device):
             raise PartitionError(
                 f"{stage} comes after {stages[0]}, and {_PROGRAM}'s host has the first layers and "
-                "not the head; pin what it has to other devices"
+                "not the head; pin its other operators elsewhere"
             )
     check_stages(_PROGRAM, stages, bare_ends=True)
     others = stages[1:]
@@ -89,9 +89,8 @@ def read_split(text: str, names: LayerNames, devices: Sequence[str]) -> list[Sta
     for name in WITHIN_LAYERS:
         if name in found:
             raise PartitionError(
-                f"{_PROGRAM}'s {name} is about parts of layers on the host; without it this is a "
-                "plan of layers, and with it fxpartition serve --host --for llama.cpp --words says "
-                "what it costs"
+                f"{_PROGRAM}'s {name} is about parts of layers on the host; leave it out, or write "
+                "fxpartition serve --host --for llama.cpp --words, which prints its cost"
             )
     return stages_of_options(found, names, devices)
 

@@ -50,7 +50,7 @@ def write_layout(names: LayerNames, stages: Sequence[StageLayers]) -> list[str]:
 def read_layout(text: str, names: LayerNames, devices: Sequence[str]) -> list[StageLayers]:
     """Return the stages of a layout, on the devices in order.
 
-    Refused are layouts with an empty stage, or other layers than the model.
+    PartitionError if a stage is empty, or the model has other layers.
     """
     known = {name: name for name in (VISIBLE, _SIZE, _LAYOUT)}
     known |= {name.lstrip("-").replace("-", "_"): name for name in (_SIZE, _LAYOUT)}

@@ -62,9 +62,8 @@ def _cost(problem: PartitionProblem, nearest: PartitionPlan, plan: PartitionPlan
     value = found.value(name)
     given = evaluate(problem, plan)
     beside = None if given.violations else given.value(name)
-    return (
-        f"its {name.replace('_', ' ')} is {with_change(format_value(name, value), value, beside)}"
-    )
+    changed = with_change(format_value(name, value), value, beside)
+    return f"its {name.replace('_', ' ')} is {changed}"
 
 
 def with_change(text: str, value: Fraction | int, beside: Fraction | int | None) -> str:

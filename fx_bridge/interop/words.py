@@ -161,8 +161,8 @@ def stages_of_counts(
 ) -> list[StageLayers]:
     """Return stages with given numbers of layers, with the ends on the first and the last.
 
-    `counts` is by stage, chunk by chunk, and `layers` the number of the model. Refused are more
-    stages than devices, and other numbers of layers than in the model.
+    `counts` is by stage, chunk by chunk. PartitionError if there are more stages than devices, or
+    their sum is not `layers`.
     """
     size = len(counts) // chunks
     check_devices(size, devices, program)

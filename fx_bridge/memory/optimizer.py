@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -110,15 +111,11 @@ def _is_sparse(module: fx.GraphModule, node: fx.Node) -> bool:
 
 
 def _factory(optimizer: str, foreach: bool) -> OptimizerFactory:
-    def make(parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
-        if optimizer in ("sgd", "momentum"):
-            momentum = 0.9 if optimizer == "momentum" else 0.0
-            return torch.optim.SGD(parameters, lr=1e-3, momentum=momentum, foreach=foreach)
-        if optimizer == "adam":
-            return torch.optim.Adam(parameters, lr=1e-3, foreach=foreach)
-        return torch.optim.AdamW(parameters, lr=1e-3, foreach=foreach)
-
-    return make
+    if optimizer in ("sgd", "momentum"):
+        momentum = 0.9 if optimizer == "momentum" else 0.0
+        return partial(torch.optim.SGD, lr=1e-3, momentum=momentum, foreach=foreach)
+    make = torch.optim.Adam if optimizer == "adam" else torch.optim.AdamW
+    return partial(make, lr=1e-3, foreach=foreach)
 
 
 def _made(make: OptimizerFactory, parameters: list[torch.Tensor]) -> torch.optim.Optimizer:

@@ -101,5 +101,5 @@ def written_since(what: str, version: int, expected: int) -> RuntimeError:
     return RuntimeError(
         "one of the variables needed for gradient computation has been modified by an inplace "
         f"operation: {what}, is at version {version}; expected version {expected} instead; "
-        "write into it after the backward pass, or leave what reads it out of recomputed"
+        "write into it after the backward pass, or leave its readers out of recomputed"
     )

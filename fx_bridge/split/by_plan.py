@@ -152,12 +152,12 @@ def _finish(
             stage = recomputing(stage, decisions[position])
         split._modules[name] = stage
         stages.append(stage)
-        call.meta["val"] = _output_value(stage)
-        stage.meta.update(
-            stage=position,
-            device=plan.stages[position].device,
-            chunk=plan.stages[position].chunk,
-        )
+        values = tuple(node.meta.get("val") for node in stage_results(stage))
+        output = stage.graph.output_node()
+        call.meta["val"] = values if isinstance(output.args[0], tuple) else values[0]
+        output.meta["val"] = call.meta["val"]
+        unit = plan.stages[position]
+        stage.meta.update(stage=position, device=unit.device, chunk=unit.chunk)
         held = {k: v for k, v in source.meta.get("stages", {}).items() if k in stage._modules}
         if held:
             # A split of a split: parameters keep their names within its stages.
@@ -276,12 +276,3 @@ def _restore_meta(node: fx.Node) -> None:
     origin = node.meta.pop(ORIGIN, None)
     if origin is not None:
         node.meta = origin.meta.copy()
-
-
-def _output_value(stage: fx.GraphModule) -> Any:
-    """Set and return the value of a stage's output, None if the graph has no values."""
-    output = stage.graph.output_node()
-    values = tuple(node.meta.get("val") for node in stage_results(stage))
-    result = values if isinstance(output.args[0], tuple) else values[0]
-    output.meta["val"] = result
-    return result

@@ -56,8 +56,8 @@ class CheckedModel(GraphOfOneMode):
             if not differs:
                 raise
             raise PartitionError(
-                f"{differs}, and fails ({type(error).__name__}: {first_line(error)}); pass what "
-                f"was captured, or {RECAPTURE}"
+                f"{differs}, and fails ({type(error).__name__}: {first_line(error)}); pass inputs "
+                f"as captured, or {RECAPTURE}"
             ) from error
 
 
@@ -141,9 +141,8 @@ class CapturedCalls:
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return a call with the arguments of the capture, and dicts in its order.
 
-        A left-out argument is replaced by its default. Refused are arguments that the capture left
-        out and that differ from their defaults, and another order of a dict if forward depends on
-        it.
+        A left-out argument is replaced by its default. PartitionError if an argument that the
+        capture left out differs from its default, or forward depends on a dict's other order.
         """
         args, kwargs = self._with_defaults(args, kwargs)
         if self._structure is None:

@@ -50,7 +50,7 @@ from solver.model.text import shown
 
 RECAPTURE: Final = "capture the model with dynamic_shapes (or dynamic_batch=True)"
 """Advice for a model that is called with several shapes."""
-_GONE: Final = "the model is gone, so what it does is unknown"
+_GONE: Final = "the model is gone, so its graph is unknown"
 
 Precision = Mapping[str, torch.dtype]
 
@@ -270,7 +270,7 @@ class OtherCalls:
         model = self._model
         if dtypes != self._precision:
             if self._had_model and (model is None or self._home == "meta"):
-                where = "the model is on the meta device, so what it does is unknown"
+                where = "the model is on the meta device, so its graph is unknown"
                 raise self._other_precision(dtypes, _GONE if model is None else where)
             if self._writes_casts:
                 raise self._other_precision(dtypes, "the graph writes in place to what it casts")
@@ -328,7 +328,7 @@ class OtherCalls:
             given += f" under {described(dtypes) or 'no autocast'}"
         return PartitionError(
             f"the graph was captured with {self._inputs} and is another for {given}: {reason}; "
-            f"pass what was captured, or {RECAPTURE}"
+            f"pass inputs as captured, or {RECAPTURE}"
         )
 
     def _other_precision(self, dtypes: Precision, reason: str) -> PartitionError:

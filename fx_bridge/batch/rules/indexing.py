@@ -121,7 +121,7 @@ def _embedding_bag(call: Call) -> Outcome:
     even = offsets.kind == "index" and offsets.factor == 1 and offsets.scale == state.inner
     if call.state("weight").kind != "replicated" or state.outer != 1 or not even:
         return call.no_rule("has bags of sizes that are given as data")
-    rest = [call.no_rule("returns what its backward pass needs")] * (len(call.out) - 1)
+    rest = [call.no_rule("returns values for its backward pass")] * (len(call.out) - 1)
     return [batch(0), *rest]
 
 

@@ -263,7 +263,7 @@ def test_words_that_are_no_plan_are_refused(engine, text, message):
         ("0,0", "llama.cpp's -ts is '0,0'; write shares of which one is above 0"),
         ("1,1,1,1", "llama.cpp's -ts has 4 numbers and there are 3 devices beside the host"),
         ("-ts 4,5 -sm row", "llama.cpp's -sm is 'row', which decides otherwise; write layer"),
-        ("-ts 4,5 -ncmoe 2", "llama.cpp's --n-cpu-moe is about parts of layers on the host; with"),
+        ("-ts 4,5 -ncmoe 2", "llama.cpp's --n-cpu-moe is about parts of layers on the host; leav"),
         ("-ngl 9", "llama.cpp's words have no -ts, without which it divides layers by free memory"),
     ],
 )

@@ -136,7 +136,7 @@ def test_a_model_that_is_gone_is_not_believed_under_another_precision():
     split = split_of(capture(model, (X,)))
     del model
     gc.collect()
-    with autocast(), pytest.raises(PartitionError, match="the model is gone, so what it does"):
+    with autocast(), pytest.raises(PartitionError, match="the model is gone, so its graph"):
         split(X)
 
 
