@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import torch
 from torch import fx
+from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
 from fx_bridge.batch.inputs import BatchInputs, batch_inputs, fake_like, resized_inputs
@@ -102,11 +103,8 @@ def _at_symbol(captured: CapturedGraph, inputs: BatchInputs, batch_size: int) ->
 
 def _number(leaf: Any, known: dict[Any, Any]) -> Any:
     if isinstance(leaf, torch.Tensor):
-        sizes, strides = (
-            [_number(number, known) for number in numbers]
-            for numbers in (leaf.size(), leaf.stride())
-        )
-        return fake_like(leaf, sizes, strides)
+        sizes = [_number(size, known) for size in leaf.size()]
+        return fake_like(leaf, sizes, [_number(stride, known) for stride in leaf.stride()])
     if isinstance(leaf, torch.SymInt):
         replaced = leaf.node.expr.xreplace(known)
         return int(replaced) if replaced.is_number else hint(leaf)
@@ -131,21 +129,14 @@ def _folded(module: fx.GraphModule, captured: CapturedGraph) -> fx.GraphModule:
                 graph.erase_node(node)
             else:
                 node.target, node.args = torch.ops.aten.alias.default, (node.args[0],)
-    for node in list(graph.nodes):
-        value = node.meta.get("val")
-        if node.op not in COMPUTE_OPS or not isinstance(value, (int, float)):
-            continue
-        for user in list(node.users):
-            if user.op != "output":
-
-                def put(read: fx.Node, node: fx.Node = node, value: Any = value) -> Any:
-                    return value if read is node else read
-
-                user.args = fx.node.map_arg(user.args, put)
-                user.kwargs = fx.node.map_arg(user.kwargs, put)
-    for node in reversed(list(graph.nodes)):
-        unused = node.op in COMPUTE_OPS and not node.users
-        if unused and isinstance(node.meta.get("val"), (int, float)):
+    values = {node: node.meta.get("val") for node in graph.nodes if node.op in COMPUTE_OPS}
+    numbers = {node: value for node, value in values.items() if isinstance(value, (int, float))}
+    for node in graph.nodes:
+        if node.op != "output" and not numbers.keys().isdisjoint(node.all_input_nodes):
+            arguments = (node.args, node.kwargs)
+            node.args, node.kwargs = map_arg(arguments, lambda read: numbers.get(read, read))
+    for node in reversed(numbers):
+        if not node.users:
             graph.erase_node(node)
     module.recompile()
     return module
@@ -207,22 +198,11 @@ def _from_traces(captured: CapturedGraph, inputs: BatchInputs, batch_size: int) 
     except PartitionError:
         # The model may still accept `batch_size`.
         return copied(_trace(captured, inputs, batch_size).module)
-    try:
-        return _pair(captured, inputs, size, other).at(batch_size)
-    except TraceMismatchError as difference:
-        if size != 1:
-            raise PartitionError(
-                f"the graph of a batch of {other} is another than that of {size}: {difference}; "
-                "capture the model at each batch size"
-            ) from None
-    try:
-        return _pair(captured, inputs, other, 2 * other).at(batch_size)
-    except TraceMismatchError as difference:
-        raise PartitionError(
-            f"the graph of a batch of {2 * other} is another than that of {other}: {difference}; "
-            "capture the model at each batch size"
-        ) from None
-
-
-def _pair(captured: CapturedGraph, inputs: BatchInputs, one: int, two: int) -> TracePair:
-    return TracePair(_trace(captured, inputs, one), _trace(captured, inputs, two), (one, two))
+    # A batch of one may take another path through the model.
+    for one, two in [(size, other), (other, 2 * other)][: 2 if size == 1 else 1]:
+        pair = _trace(captured, inputs, one), _trace(captured, inputs, two)
+        try:
+            return TracePair(*pair, (one, two)).at(batch_size)
+        except TraceMismatchError as difference:
+            reason = f"the graph of a batch of {two} is another than that of {one}: {difference}"
+    raise PartitionError(f"{reason}; capture the model at each batch size")
