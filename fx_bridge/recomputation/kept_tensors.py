@@ -50,14 +50,14 @@ class KeptValue:
     def accept_writes(self) -> None:
         """Stop comparing modified tensors: their writer runs again on a copy."""
         pairs = zip(tensor_leaves(self.value), self._versions, strict=True)
-        self._versions = [noted if t._version == noted else None for t, noted in pairs]
+        self._versions = [version if t._version == version else None for t, version in pairs]
 
     def check(self, name: str) -> None:
         """Raise the error of autograd for the value `name` if a tensor has been modified."""
-        for tensor, noted in zip(tensor_leaves(self.value), self._versions, strict=True):
-            if noted is not None and tensor._version != noted:
+        for tensor, version in zip(tensor_leaves(self.value), self._versions, strict=True):
+            if version is not None and tensor._version != version:
                 what = f"{name!r}, {_described(tensor)}, which operators read that run again"
-                raise written_since(what, tensor._version, noted)
+                raise written_since(what, tensor._version, version)
 
 
 def _outside_inference(tensor: torch.Tensor) -> torch.Tensor:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
+from weakref import ref
 
 import torch
 from torch import fx, nn
@@ -90,7 +90,7 @@ def unpacked(packed: SavedTensor | Handle) -> torch.Tensor:
     return packed.tensor()
 
 
-class NotedState(NamedTuple):
+class GeneratorState(NamedTuple):
     """The state of the generator of a device."""
 
     device: torch.device
@@ -98,13 +98,13 @@ class NotedState(NamedTuple):
 
 
 @dataclass(slots=True)
-class Noted:
+class FirstRun:
     """The state of the first run of an operator that its second run reproduces."""
 
     requires_grad: tuple[bool, ...] = ()
     precision: Mapping[str, torch.dtype] = field(default_factory=lambda: _NOTHING)
-    random_state: NotedState | None = None
-    residuals: Mapping[int, weakref.ref[Slot]] = field(default_factory=lambda: _NOTHING)
+    random_state: GeneratorState | None = None
+    residuals: Mapping[int, ref[Slot]] = field(default_factory=lambda: _NOTHING)
     """Slots of the tensors that it allocates and saves, by position among those it saves."""
 
 
@@ -115,16 +115,16 @@ class RegionRun:
         self._steps = steps
         self._lock = threading.Lock()
         self.kept: dict[fx.Node, KeptValue] = {}
-        self.noted: dict[fx.Node, Noted] = {step.node: Noted() for step in steps}
-        self.results: dict[tuple[fx.Node, int], weakref.ref[Slot]] = {}
+        self.first_runs: dict[fx.Node, FirstRun] = {step.node: FirstRun() for step in steps}
+        self.results: dict[tuple[fx.Node, int], ref[Slot]] = {}
 
     def slot_of(self, node: fx.Node, place: int) -> Slot:
         """Return the slot of a result, a new one if it has none."""
-        reference = self.results.get((node, place))
-        slot = reference() if reference is not None else None
+        alive = self.results.get((node, place))
+        slot = None if alive is None else alive()
         if slot is None:
             slot = Slot(self)
-            self.results[node, place] = weakref.ref(slot)
+            self.results[node, place] = ref(slot)
         return slot
 
     def run_again(self) -> None:
@@ -135,23 +135,22 @@ class RegionRun:
             values = {read: kept.value for read, kept in self.kept.items()}
             self.kept = {}
             for step in self._steps:
-                if step.node in self.noted:
-                    self._run_step(step, values, self.noted.pop(step.node))
+                if step.node in self.first_runs:
+                    self._run_step(step, values, self.first_runs.pop(step.node))
                     for read in step.dropped_again:
                         del values[read]
 
-    def _run_step(self, step: Step, values: dict[fx.Node, Any], noted: Noted) -> None:
+    def _run_step(self, step: Step, values: dict[fx.Node, Any], first: FirstRun) -> None:
         def argument(read: fx.Node) -> Any:
             return values[read].clone() if read.name in step.written else values[read]
 
-        found = ((place, reference()) for place, reference in noted.residuals.items())
-        residuals = {place: slot for place, slot in found if slot is not None}
+        residuals = {n: slot for n, alive in first.residuals.items() if (slot := alive())}
         with contextlib.ExitStack() as stack:
             # Contexts can take as long as an operator: enter only those that change something.
-            if noted.precision != autocast_dtypes(types_here()):
-                stack.enter_context(precision(noted.precision))
-            if noted.random_state is not None:
-                stack.enter_context(drawing_again(noted.random_state))
+            if first.precision != autocast_dtypes(types_here()):
+                stack.enter_context(precision(first.precision))
+            if first.random_state is not None:
+                stack.enter_context(replaying(first.random_state))
             if residuals:
                 stack.enter_context(torch.enable_grad())
                 stack.enter_context(_catching(residuals))
@@ -166,11 +165,10 @@ class RegionRun:
             else:
                 value = call(node.op, target, args, kwargs)
         for place, leaf in enumerate(tensor_leaves(value)):
-            reference = self.results.get((step.node, place))
-            slot = reference() if reference is not None else None
-            if slot is not None:
+            alive = self.results.get((step.node, place))
+            if alive is not None and (slot := alive()) is not None:
                 slot.fill(leaf.untyped_storage())
-        values[step.node] = detached(value, noted.requires_grad)
+        values[step.node] = detached(value, first.requires_grad)
 
 
 @contextlib.contextmanager
@@ -194,7 +192,7 @@ def _catching(slots: dict[int, Slot]) -> Iterator[None]:
 # -- random numbers ----------------------------------------------------------------------
 
 
-def noted_state(node: fx.Node, read: Sequence[torch.Tensor]) -> NotedState | None:
+def generator_state(node: fx.Node, read: Sequence[torch.Tensor]) -> GeneratorState | None:
     """Return the state of the generator that an operator is about to use; None on meta tensors.
 
     The operator runs on the device of its inputs `read`, or on that of its argument.
@@ -203,15 +201,15 @@ def noted_state(node: fx.Node, read: Sequence[torch.Tensor]) -> NotedState | Non
     device = next((t.device for t in read if t.device.type != "cpu"), device)
     if device.type == "meta":
         return None
-    return NotedState(device, _generator(device).get_rng_state(*_where(device)))
+    return GeneratorState(device, _generator(device).get_rng_state(*_where(device)))
 
 
 @contextlib.contextmanager
-def drawing_again(noted: NotedState) -> Iterator[None]:
+def replaying(saved: GeneratorState) -> Iterator[None]:
     """Draw the same numbers as from a saved state; the generator's own state is restored."""
-    generator, where = _generator(noted.device), _where(noted.device)
+    generator, where = _generator(saved.device), _where(saved.device)
     before = generator.get_rng_state(*where)
-    generator.set_rng_state(noted.state, *where)
+    generator.set_rng_state(saved.state, *where)
     try:
         yield
     finally:
@@ -280,10 +278,10 @@ class Recording:
         self._again, self._count, self._operator = step.again, 0, step.node.name
         if not step.again:
             return
-        noted = self._run.noted[step.node]
+        first = self._run.first_runs[step.node]
         reads = step.node.all_input_nodes
         for read in reads:
-            if read not in self._run.noted and read not in self._run.kept:
+            if read not in self._run.first_runs and read not in self._run.kept:
                 self._run.kept[read] = KeptValue(env[read])
         read_values: list[Any] = [env[read] for read in reads]
         if step.node.op == "call_module":
@@ -294,9 +292,9 @@ class Recording:
         read_values += [_weights(v) for v in read_values if isinstance(v, nn.Module)]
         tensors = tensor_leaves(read_values)
         self._read = {t.untyped_storage()._cdata for t in tensors if has_storage(t)}
-        noted.precision = autocast_dtypes(types_here())
+        first.precision = autocast_dtypes(types_here())
         if step.random:
-            noted.random_state = noted_state(step.node, tensors)
+            first.random_state = generator_state(step.node, tensors)
 
     def after(self, step: Step, value: Any) -> None:
         """Assign the saved tensors that are results of an operator to their slots."""
@@ -305,9 +303,9 @@ class Recording:
         for node, kept in self._run.kept.items():
             if node is step.node or node.name in step.written:
                 kept.accept_writes()
-        noted = self._run.noted[step.node]
+        first = self._run.first_runs[step.node]
         leaves = tensor_leaves(value)
-        noted.requires_grad = tuple(leaf.requires_grad for leaf in leaves)
+        first.requires_grad = tuple(leaf.requires_grad for leaf in leaves)
         for place, leaf in enumerate(leaves):
             if not has_storage(leaf):
                 continue
@@ -317,10 +315,9 @@ class Recording:
                 continue
             self._made[address] = StorageWeakRef(storage), self._run, step.node, place  # type: ignore[no-untyped-call]
             if address in self._pending:
-                _, slot, _ = self._pending.pop(address)
-                self._run.results[step.node, place] = weakref.ref(slot)
+                self._run.results[step.node, place] = ref(self._pending.pop(address)[1])
         if self._pending:
-            noted.residuals = {n: weakref.ref(slot) for _, slot, n in self._pending.values()}
+            first.residuals = {n: ref(slot) for _, slot, n in self._pending.values()}
             self._pending.clear()
         self._again = False
 
