@@ -92,25 +92,11 @@ def chunk_specs(
 def pipeline_specs(captured: CapturedGraph, microbatches: int) -> ChunkSpecs:
     """Return how to split a batch for a pipeline, of a model captured at one microbatch.
 
-    Parameters
-    ----------
-    captured : CapturedGraph
-        At the size of one microbatch. It may mix the samples of a microbatch, as BatchNorm does
-        in training, and write to buffers: the pipeline computes each microbatch by itself.
-    microbatches : int
-        Number of microbatches of that size in a batch.
-
-    Returns
-    -------
-    ChunkSpecs
-        As of :func:`chunk_specs`. Values that do not depend on the samples are those of the last
-        microbatch. An output with an unknown merge becomes a list with one value for each
-        microbatch.
-
-    Raises
-    ------
-    PartitionError
-        If no input holds a batch.
+    The model may mix the samples of a microbatch, as BatchNorm does in training, and write to
+    buffers: the pipeline computes each microbatch by itself. The result is as of
+    :func:`chunk_specs`, except that values that do not depend on the samples are those of the last
+    microbatch, and that an output with an unknown merge becomes a list with one value for each
+    microbatch. PartitionError if no input holds a batch.
     """
     table = batch_dimensions(captured)
     _check_numbers(captured, table.batch_size * microbatches)

@@ -88,22 +88,20 @@ class BatchRun(Replay):
         failed = len(self.made_up)
         value = super().observe(node)
         leaves = pytree.tree_leaves(value)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         if node.op == "placeholder":
             dims = self.dims.get(node.name, ())
             for leaf, dim in zip(leaves, (*dims, *[None] * len(leaves)), strict=False):
                 if isinstance(leaf, torch.Tensor) and dim is not None:
                     self._set(leaf, BatchDim("batch", dim))
         elif node.op == "get_attr":
-            for leaf in leaves:
-                if isinstance(leaf, torch.Tensor):
-                    self._weights.add(_storage(leaf))
+            self._weights.update(map(_storage, tensors))
         elif len(self.made_up) > failed:
             lost = self._made_up(node)
-            for leaf in leaves:
-                if isinstance(leaf, torch.Tensor):
-                    self._set(leaf, lost)
+            for tensor in tensors:
+                self._set(tensor, lost)
         else:
-            self._scaled(node, leaves)
+            self._scaled(node, tensors)
         self._keep_states(node, value)
         return value
 
@@ -132,7 +130,7 @@ class BatchRun(Replay):
     def _grows(self, number: int) -> bool:
         return self.unique_size and number != 0 and number % self.batch_size == 0
 
-    def _scaled(self, node: fx.Node, leaves: list[Any]) -> None:
+    def _scaled(self, node: fx.Node, tensors: list[torch.Tensor]) -> None:
         """Correct the state of a value that was computed with the batch size as a number."""
         numbers = [
             self.values[arg] if isinstance(arg, fx.Node) else arg
@@ -148,17 +146,15 @@ class BatchRun(Replay):
         if not grown or not arithmetic:
             return
         short = str(getattr(name, "__name__", name)).rpartition(".")[2]
-        for leaf in leaves:
-            if not isinstance(leaf, torch.Tensor):
-                continue
-            state = self.state(leaf)
+        for tensor in tensors:
+            state = self.state(tensor)
             if state.kind == "unknown":
                 continue
             if "div" in short and state.kind == "partial" and state.reduction == "sum":
-                self._set(leaf, replace(state, reduction="mean"))
+                self._set(tensor, replace(state, reduction="mean"))
             else:
                 lost = mixed(f"{short} computes with the batch size as a number")
-                self._set(leaf, replace(lost, origin=node.name))
+                self._set(tensor, replace(lost, origin=node.name))
 
     # -- states of tensors -----------------------------------------------------------------
 

@@ -144,17 +144,8 @@ def _unique_sizes(captured: CapturedGraph, inputs: BatchInputs) -> list[int]:
 def check_microbatchable(captured: CapturedGraph, table: BatchTable | None = None) -> BatchTable:
     """Raise PartitionError unless parts of the batch, run by themselves, give the same outputs.
 
-    It names the operator that mixes samples or may do so, with its module and source line.
-
-    Parameters
-    ----------
-    table : BatchTable, optional
-        Of the same graph, if known.
-
-    Returns
-    -------
-    BatchTable
-        For :func:`~fx_bridge.batch.microbatches.chunk_specs`.
+    It names the operator that mixes samples or may do so, with its module and source line. The
+    result is `table`, made here if it is not given.
     """
     if table is None:
         table = batch_dimensions(captured)

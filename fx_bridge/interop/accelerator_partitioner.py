@@ -29,18 +29,11 @@ from solver.model.checks import only_given
 
 @dataclass(frozen=True, slots=True)
 class TorchPartition:
-    """The partitions that torch reports.
+    """The partitions that torch reports."""
 
-    Attributes
-    ----------
-    partition_of : mapping of str to int
-        The partition of every operator, in execution order.
-    devices_of : mapping of int to tuple of int
-        The devices of every partition: none if torch found none, several if each runs a copy.
-    """
-
-    partition_of: Mapping[str, int]
+    partition_of: Mapping[str, int]  # of every operator, in execution order
     devices_of: Mapping[int, tuple[int, ...]]
+    """Devices of every partition: none if torch found none, several if each runs a copy."""
     __repr__ = only_given
 
 

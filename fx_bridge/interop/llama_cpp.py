@@ -170,19 +170,9 @@ def stages_by_shares(
     and are `offloaded` together: number i of n is on the first device at which the cumulative
     share exceeds i / n.
 
-    Parameters
-    ----------
-    shares : sequence of float
-        Of the first devices; at least one is above 0.
-    layers : int
-        Layers of the model.
-    devices : sequence of str
-        Devices other than the host.
-    host : str, optional
-        Has the embedding and the first layers. Without it they are on the first device with
-        layers.
-    offloaded : int, optional
-        Layers that are not on the host, with the output; by default all.
+    `shares` are those of the first of `devices`, at least one above 0. `host` has the embedding and
+    the first layers; without it they are on the first device with layers. `offloaded` counts the
+    layers that are not on the host, with the output; by default all.
     """
     offloaded = layers + 1 if offloaded is None else offloaded
     ends = np.cumsum(np.asarray(shares, np.float32), dtype=np.float32)

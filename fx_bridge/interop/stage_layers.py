@@ -56,22 +56,10 @@ class Layer:
 
 
 class LayeredModel:
-    """A captured model as one list of layers, with the modules before and after them.
+    """A captured model as one list of `layers`, with the modules before and after them.
 
-    Attributes
-    ----------
-    layers : tuple of Layer
-        In execution order.
-    outside : tuple of str
-        The operators of no layer.
-    names : LayerNames
-        Its modules.
-
-    Raises
-    ------
-    PartitionError
-        If it has no list of layers, or several, or a layer is called several times. Errors name
-        `program`.
+    `outside` has the operators of no layer. A model without a list of layers, with several, or with
+    a layer that is called several times is refused; errors name `program`.
     """
 
     def __init__(self, captured: CapturedGraph, program: str) -> None:

@@ -57,17 +57,6 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records every storage that dispatched operators return, until Python and autograd drop it.
 
     Weak references to storages report releases; nothing here extends the life of a tensor.
-
-    Attributes
-    ----------
-    allocations : list of Allocation
-        All storages, in the order of allocation.
-    positions : list of Position
-        One for each node that ran, in order.
-    before_bytes : int
-        Alive before the first position.
-    live_bytes, peak_bytes, peak_change : int
-        Alive now, the most alive at once, and the first change with these.
     """
 
     # Read by HigherOrderOperator.dispatch.
@@ -75,9 +64,10 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.allocations: list[Allocation] = []
-        self.positions: list[Position] = []
-        self.before_bytes = 0
+        self.allocations: list[Allocation] = []  # all, in the order of allocation
+        self.positions: list[Position] = []  # one for each node that ran, in order
+        self.before_bytes = 0  # alive before the first position
+        # `peak_change` is the first change after which `peak_bytes` were alive.
         self.live_bytes = self.peak_bytes = self.peak_change = self.changes = 0
         self._paused = False
         self._alive: dict[int, tuple[Allocation, Any]] = {}

@@ -44,17 +44,8 @@ class TrainingStep:
 class MemoryRun(Replay):
     """A replay that holds nothing longer than a real run would.
 
-    Parameters
-    ----------
-    training : TrainingStep, optional
-        The rest of a training step; None for inference.
-    runner : {"code", "interpreter"}
-        Generated code drops a value after its last reader, ``fx.Interpreter`` holds one without
-        readers to the end.
-    release_inputs : bool
-        Drop each input after its last reader; otherwise the caller holds them to the end.
-    weights : collection of str
-        Placeholders that are weights.
+    `training` has the rest of a training step, None for inference. The other parameters are those
+    of :func:`fx_bridge.memory.profile.memory_profile`.
     """
 
     def __init__(

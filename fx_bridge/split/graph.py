@@ -240,13 +240,7 @@ class StageGraph:
 
     @classmethod
     def from_dict(cls, data: object) -> StageGraph:
-        """Return the stage graph of plain data, such as that of JSON.
-
-        Raises
-        ------
-        PartitionError
-            Naming the field that is missing, unknown or of the wrong kind.
-        """
+        """Return the stage graph of plain data; PartitionError names an invalid field."""
         fields = check_schema(data, "", _SCHEMA, _VERSION)
         graph: StageGraph = read_as(StageGraph, fields, "")
         _check_references(graph)
@@ -255,22 +249,13 @@ class StageGraph:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a JSON file, by way of a temporary file beside it.
 
-        Raises
-        ------
-        PartitionError
-            If the file cannot be written; an existing file is then unchanged.
+        PartitionError if the file cannot be written; an existing file is then unchanged.
         """
         write_text_atomically(path, json.dumps(self.to_dict(), indent=1) + "\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> StageGraph:
-        """Read a JSON file.
-
-        Raises
-        ------
-        PartitionError
-            Naming the file and the invalid field.
-        """
+        """Read a JSON file; PartitionError names the file and the invalid field."""
         return load_json(path, cls.from_dict)
 
     def __str__(self) -> str:

@@ -31,21 +31,10 @@ def check_keep_whole(keep_whole: Sequence[str]) -> tuple[str, ...]:
 def whole_modules(captured: CapturedGraph, keep_whole: Sequence[str]) -> list[ColocationGroup]:
     """Return the groups of operators that keep modules on one device each.
 
-    Parameters
-    ----------
-    keep_whole : sequence of str
-        Paths of modules, or patterns of ``fnmatch`` (``*`` matches dots too), each of whose
-        modules is kept whole. ``"wte+lm_head"`` puts the modules of all its parts on one device.
-
-    Returns
-    -------
-    list of ColocationGroup
-        One for every module with operators that is inside no other one of the same entry.
-
-    Raises
-    ------
-    PartitionError
-        If an entry names no module of the model, with the names closest to it.
+    An entry is the path of a module, or a pattern of ``fnmatch`` (``*`` matches dots too), each of
+    whose modules is kept whole. ``"wte+lm_head"`` puts the modules of all its parts on one device.
+    There is one group for every module with operators that is inside no other one of the same
+    entry. An entry without modules is refused, with the names closest to it.
     """
     keep_whole = check_keep_whole(keep_whole)
     operators = module_operators(captured) if keep_whole else {}

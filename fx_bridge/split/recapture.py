@@ -93,24 +93,10 @@ class OtherCalls:
     def check(
         self, module: fx.GraphModule, given: Sequence[Any], args: Any, kwargs: Mapping[str, Any]
     ) -> str:
-        """Refuse a call of `module` that has another graph.
+        """Refuse a call of `module`, the split or a copy, that has another graph.
 
-        Parameters
-        ----------
-        module : torch.fx.GraphModule
-            The split, or a module made from it.
-        given : sequence
-            The values of its placeholders.
-
-        Returns
-        -------
-        str
-            The difference of the call from the capture; empty if there is none.
-
-        Raises
-        ------
-        PartitionError
-            In one line: how the graph of the call differs from the captured one.
+        `given` are the values of its placeholders. The result is the difference of the call from
+        the capture; empty if there is none.
         """
         if self._asked:
             weights = weights_by_name(module)
