@@ -182,9 +182,7 @@ def placement_for(
     pins = dict.fromkeys(names.embedding, _HOST) if found.has_host else {}
     together = ["+".join(end) for end in ends if len(end) > 1]
     return Placement(
-        {**pins, **beside.pins},
-        beside.cut_after,
-        (*names.layers, *together, *beside.keep_whole),
+        {**pins, **beside.pins}, beside.cut_after, (*names.layers, *together, *beside.keep_whole)
     )
 
 

@@ -61,10 +61,7 @@ def write_pp_partition(names: LayerNames, stages: Sequence[StageLayers]) -> Word
     """Return stages as settings of TensorRT-LLM: the layers of each rank."""
     check_stages("TensorRT-LLM", stages)
     counts = [stage.count for stage in stages]
-    settings: dict[str, object] = {
-        "pipeline_parallel_size": len(counts),
-        "pp_partition": counts,
-    }
+    settings: dict[str, object] = {"pipeline_parallel_size": len(counts), "pp_partition": counts}
     return settings | order_setting(stages)
 
 

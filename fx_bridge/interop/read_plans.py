@@ -15,12 +15,7 @@ import networkx as nx
 import torch
 
 from fx_bridge.capture.graph import CapturedGraph, check_captured
-from fx_bridge.capture.modules import (
-    ModuleCall,
-    module_calls,
-    module_operators,
-    unknown_module,
-)
+from fx_bridge.capture.modules import ModuleCall, module_calls, module_operators, unknown_module
 from fx_bridge.interop.accelerate_dispatch import DeviceMapRun, run_by_device_map, tensor_names
 from fx_bridge.presentation.modules import enclosing
 from fx_bridge.split.checks import crossing_edges

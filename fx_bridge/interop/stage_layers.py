@@ -147,9 +147,8 @@ class LayeredModel:
     # -- places of layers and ends -------------------------------------------------------------
 
     def _check_list(self, paths: Sequence[str]) -> None:
-        lists = list(
-            dict.fromkeys(path.rpartition(".")[0] for path in repeated_modules(self.captured))
-        )
+        parents = (path.rpartition(".")[0] for path in repeated_modules(self.captured))
+        lists = list(dict.fromkeys(parents))
         if len(lists) != 1:
             has = f"lists {' and '.join(map(repr, lists))}" if lists else "none that repeat"
             raise PartitionError(

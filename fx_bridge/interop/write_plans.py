@@ -217,12 +217,8 @@ def _with_tied_weights(
                 "one copy of it; write device_map(..., tied='first'), or untie it "
                 "(tie_word_embeddings=False) before it is planned"
             )
-        moved.update(
-            dict.fromkeys(
-                (name for owner in owners for name in operators.get(owner, ())),
-                assignment[names[0]],
-            )
-        )
+        members = (name for owner in owners for name in operators.get(owner, ()))
+        moved.update(dict.fromkeys(members, assignment[names[0]]))
     return moved
 
 

@@ -21,12 +21,7 @@ from torch.utils import _pytree as pytree
 from fx_bridge.capture.digest import first_difference
 from fx_bridge.capture.graph import CapturedGraph, capture
 from fx_bridge.capture.model.inputs import described_inputs, described_tensor, in_order, listed
-from fx_bridge.capture.python.surroundings import (
-    GRAD_MODE,
-    GRADIENTS,
-    answering,
-    answers_now,
-)
+from fx_bridge.capture.python.surroundings import GRAD_MODE, GRADIENTS, answering, answers_now
 from fx_bridge.equivalence.calls import first_line
 from fx_bridge.split.captures import (
     as_trained,
@@ -331,9 +326,7 @@ class OtherCalls:
         )
 
 
-def _example(
-    node: fx.Node,
-) -> tuple[str, tuple[int | None, ...], torch.dtype, torch.layout] | None:
+def _example(node: fx.Node) -> tuple[str, tuple[int | None, ...], torch.dtype, torch.layout] | None:
     """Return name, sizes (None if symbolic), dtype and layout of a tensor input."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):

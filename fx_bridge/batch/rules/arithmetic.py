@@ -7,12 +7,7 @@ from typing import Final
 
 import torch
 
-from fx_bridge.batch.rules import (
-    indexing,
-    layers,
-    routing,
-    views,
-)
+from fx_bridge.batch.rules import indexing, layers, routing, views
 from fx_bridge.batch.rules.call import RULES, Call, Outcome, broadcast, names, pointwise, rule
 from fx_bridge.batch.rules.dims import REPLICATED, BatchDim, Reduction, batch, partial
 
@@ -185,11 +180,7 @@ def _count(call: Call) -> Outcome:
 
 @rule("mm bmm addmm baddbmm mv dot vdot addmv _int_mm linalg_solve _scaled_mm")
 def _product(call: Call) -> Outcome:
-    names = {
-        "addmm": ("mat1", "mat2"),
-        "baddbmm": ("batch1", "batch2"),
-        "addmv": ("mat", "vec"),
-    }
+    names = {"addmm": ("mat1", "mat2"), "baddbmm": ("batch1", "batch2"), "addmv": ("mat", "vec")}
     if call.name in names:
         left, right = (call[name] for name in names[call.name])
     else:

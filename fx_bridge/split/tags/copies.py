@@ -72,8 +72,7 @@ def with_copies(captured: CapturedGraph, placement: Placement) -> Copied:
 
     def read_in(node: fx.Node, stage: int) -> None:
         node.args, node.kwargs = map_arg(
-            (node.args, node.kwargs),
-            lambda read: instances.get(read.name, {}).get(stage, read),
+            (node.args, node.kwargs), lambda read: instances.get(read.name, {}).get(stage, read)
         )
 
     for node in list(graph.nodes):
