@@ -1,1 +1,1 @@
-"""Where the samples of a batch are in every value, and graphs of another batch size."""
+"""The batch dimension of every value, and graphs of another batch size."""

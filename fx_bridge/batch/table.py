@@ -50,7 +50,7 @@ class BatchTable:
     checked : bool
         True if the rules were compared with the sizes at another batch size.
     note : str
-        Why they were not.
+        The reason why not.
     """
 
     values: Mapping[str, Any]
