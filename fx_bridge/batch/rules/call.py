@@ -75,7 +75,6 @@ class Call:
         leaves = pytree.tree_leaves((args, kwargs))
         self.tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         self.states = [state_of(tensor) for tensor in self.tensors]
-        self.operands = [(s, t.shape) for s, t in zip(self.states, self.tensors, strict=True)]
 
     def __getitem__(self, name: str) -> Any:
         return self.arguments.get(name)
@@ -84,6 +83,11 @@ class Call:
     def op(self) -> str:
         """The name for messages."""
         return f"{self.func.namespace}.{self.name}"
+
+    @property
+    def operands(self) -> list[tuple[BatchDim, torch.Size]]:
+        """The states and shapes of the tensors among the arguments."""
+        return [(s, t.shape) for s, t in zip(self.states, self.tensors, strict=True)]
 
     @property
     def first(self) -> torch.Tensor:
