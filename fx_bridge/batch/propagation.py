@@ -156,8 +156,6 @@ class BatchRun(Replay):
                 lost = mixed(f"{short} computes with the batch size as a number")
                 self._set(tensor, replace(lost, origin=node.name))
 
-    # -- states of tensors -----------------------------------------------------------------
-
     def state(self, tensor: torch.Tensor) -> BatchDim:
         """Return the state of a tensor of this run."""
         return self._of.get(id(tensor), REPLICATED)
@@ -238,8 +236,6 @@ class BatchRun(Replay):
         else:
             return state
         return replace(state, origin=self._node, dim=grown[0] if len(grown) == 1 else None)
-
-    # -- regions and branches --------------------------------------------------------------
 
     def higher_order(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
         """Run an operator that calls graphs; those of regions and branches are followed."""

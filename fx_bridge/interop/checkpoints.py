@@ -152,8 +152,6 @@ class WholeModules:
         self._captured, self._plan, self._problem = captured, plan, problem
         self._graph = Recomputation(problem, plan.stage_index, ())
 
-    # -- from groups to operators ----------------------------------------------------------
-
     def again(self, group_of: Mapping[str, Hashable]) -> frozenset[str]:
         """Return the operators that run again if each group does as a whole.
 
@@ -204,8 +202,6 @@ class WholeModules:
             for read in problem.operators[member].reads
         )
         return {problem.index_of[root] for root in roots if root in problem.index_of} - {index}
-
-    # -- from operators to modules ---------------------------------------------------------
 
     def found(self, names: Iterable[str], depth: int) -> list[str]:
         """Return the outermost modules, from a depth of calls on, that run again as a whole."""

@@ -144,8 +144,6 @@ class LayeredModel:
             for at, device in enumerate(devices)
         ]
 
-    # -- places of layers and ends -------------------------------------------------------------
-
     def _check_list(self, paths: Sequence[str]) -> None:
         parents = (path.rpartition(".")[0] for path in repeated_modules(self.captured))
         lists = list(dict.fromkeys(parents))

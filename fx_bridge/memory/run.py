@@ -104,8 +104,6 @@ class MemoryRun(Replay):
             yield torch.enable_grad()
         yield self.ledger
 
-    # -- storages before the run -------------------------------------------------------------
-
     def _hold_weights(self, captured: CapturedGraph) -> None:
         names = {id(p): n for n, p in reversed([*self.module.named_parameters()])}
         table = captured.storage_table
@@ -150,8 +148,6 @@ class MemoryRun(Replay):
             for name, master in step.masters():
                 self.ledger.hold(master, "optimizer", name)
         return step
-
-    # -- the three parts ---------------------------------------------------------------------
 
     def _forward(self) -> None:
         for node in self.graph.nodes:

@@ -189,9 +189,6 @@ def _catching(slots: dict[int, Slot]) -> Iterator[None]:
         yield
 
 
-# -- random numbers ----------------------------------------------------------------------
-
-
 def generator_state(node: fx.Node, read: Sequence[torch.Tensor]) -> GeneratorState | None:
     """Return the state of the generator that an operator is about to use; None on meta tensors.
 
@@ -223,8 +220,6 @@ def _generator(device: torch.device) -> Any:
 def _where(device: torch.device) -> tuple[torch.device, ...]:
     return () if device.type == "cpu" else (device,)
 
-
-# -- the first run -------------------------------------------------------------------------
 
 Made = dict[int, tuple[StorageWeakRef, RegionRun, fx.Node, int]]
 """Recomputed storages by address: their run, node, and position among its results.

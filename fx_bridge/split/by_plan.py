@@ -129,9 +129,6 @@ def split_by_plan(
     return split
 
 
-# -- restoration of names, attributes and metadata -----------------------------------------
-
-
 def _finish(
     split: fx.GraphModule,
     source: fx.GraphModule,

@@ -52,12 +52,9 @@ def colocation_groups(
     list of ColocationGroup
         In the order of their first operators; they may overlap. Every plan that respects them
         and whose stages form no cycle can be split. The last ones merge groups that would force a
-        cycle of stages, so that the graph of merged groups is acyclic.
-
-    Notes
-    -----
-    Operators with random numbers are grouped only if no path leads from one to the next: with a
-    path, every acyclic plan keeps their order. Linear in the size of the graph.
+        cycle of stages, so that the graph of merged groups is acyclic. Operators with random
+        numbers are grouped only if no path leads from one to the next: with a path, every acyclic
+        plan keeps their order. Linear in the size of the graph.
     """
     check_captured(captured, "group", "colocation_groups(capture(model, args))")
     check_choice(tied_weights, get_args(TiedReaders), "tied_weights")

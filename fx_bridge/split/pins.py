@@ -54,14 +54,14 @@ def with_hand_made(
     pins: Mapping[str, Pin] | None = None,
     cut_after: Sequence[str] = (),
 ) -> PartitionProblem:
-    """Return `problem` with pinned operators and modules, and given ends of stages.
+    """Return `problem`, that of `captured`, with pins and given ends of stages.
+
+    Without `captured`, only operators have names; a name of both a module and an operator means the
+    module. Unknown names are refused, with the closest ones, and so are pins and cuts that
+    contradict each other or colocation.
 
     Parameters
     ----------
-    problem : PartitionProblem
-        That of `captured`.
-    captured : CapturedGraph, optional
-        The model; without it only operators have names.
     pins : mapping of str to str, sequence of str, or int, optional
         Module or operator to its device, its allowed devices, or the number of its stage (an
         index in ``plan.stages``).
@@ -69,16 +69,6 @@ def with_hand_made(
         Modules or operators after which a stage ends: operators up to there are on earlier stages
         than all operators behind it. A module ends with the last operator that runs in it and, if
         that returns a tuple, with the elements taken from it next.
-
-    Raises
-    ------
-    PartitionError
-        If a name is unknown (the closest names are given), or if pins and cuts contradict each
-        other or colocation.
-
-    Notes
-    -----
-    A name of both a module and an operator means the module.
     """
     pins, cut_after = check_hand_made(pins, cut_after)
     if not pins and not cut_after:

@@ -133,9 +133,6 @@ def _stage_names(split: fx.GraphModule, captured: CapturedGraph) -> list[str]:
     return list(split.meta["stages"])
 
 
-# -- values between stages -----------------------------------------------------------------
-
-
 def returned_values(split: fx.GraphModule) -> dict[fx.Node, str]:
     """Return the nodes that the graph of a split returns, with the names of their values.
 
@@ -206,9 +203,6 @@ def _value(name: str, node: fx.Node, table: StorageTable, flow: _Flow) -> StageV
         shape=shape,
         dtype=dtype,
     )
-
-
-# -- weights and memory --------------------------------------------------------------------
 
 
 def _weights(stage: nn.Module, table: StorageTable) -> dict[str, tuple[str, ...]]:

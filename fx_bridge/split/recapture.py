@@ -207,8 +207,6 @@ class OtherCalls:
             structure,
         )
 
-    # -- differences of a call -------------------------------------------------------------
-
     def _other_inputs(self, given: Sequence[Any]) -> dict[str, str]:
         found: dict[str, str] = {}
         for example, value in zip(self._examples, given, strict=True):
@@ -242,8 +240,6 @@ class OtherCalls:
             if at_home not in found:
                 found.append(at_home)
         return found or [self._precision]
-
-    # -- comparison of graphs --------------------------------------------------------------
 
     def _check(
         self, args: Any, kwargs: Mapping[str, Any], shapes: Mapping[str, str], dtypes: Precision

@@ -117,8 +117,6 @@ def _of_partial(call: Call) -> Outcome:
     return call.no_rule(f"is not linear, and takes a {first.reduction} over the batch")
 
 
-# -- reductions and scans ------------------------------------------------------------------
-
 _REDUCTIONS: Final[dict[str, Reduction]] = {
     "sum": "sum",
     "nansum": "sum",
@@ -173,9 +171,6 @@ def _count(call: Call) -> Outcome:
     if call.name == "histc" and call["min"] == call["max"]:
         return call.mixed("takes its range from the batch")
     return partial("sum")
-
-
-# -- products ------------------------------------------------------------------------------
 
 
 @rule("mm bmm addmm baddbmm mv dot vdot addmv _int_mm linalg_solve _scaled_mm")

@@ -115,9 +115,6 @@ def _recurrent(call: Call) -> Outcome:
     return [state, *map(of_hidden, outputs[1:])]
 
 
-# -- losses --------------------------------------------------------------------------------
-
-
 @rule(
     "nll_loss_forward nll_loss2d_forward mse_loss smooth_l1_loss huber_loss soft_margin_loss "
     "binary_cross_entropy multi_margin_loss multilabel_margin_loss_forward"

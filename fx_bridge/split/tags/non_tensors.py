@@ -144,9 +144,6 @@ def is_tensor_value(node: fx.Node) -> bool:
     return "val" not in node.meta or isinstance(node.meta["val"], torch.Tensor)
 
 
-# -- stages of values and readers ----------------------------------------------------------
-
-
 def _moves(
     captured: CapturedGraph,
     plan: PartitionPlan,
@@ -276,9 +273,6 @@ def _check_problem(captured: CapturedGraph, problem: PartitionProblem) -> None:
                 f"the problem has no operator {node.name!r}; give the one of this graph: "
                 "problem_from_digraph(to_digraph(captured), devices)"
             )
-
-
-# -- memory --------------------------------------------------------------------------------
 
 
 def _problem(
