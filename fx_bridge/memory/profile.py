@@ -131,7 +131,7 @@ def memory_profile(
 
 
 def peak_memory(captured: CapturedGraph, **settings: Any) -> int:
-    """Return the most bytes that are alive at once, with the settings of :func:`memory_profile`.
+    """Return the most bytes that are alive at once; settings are those of `memory_profile`.
 
     Examples
     --------
