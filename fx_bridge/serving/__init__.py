@@ -1,4 +1,4 @@
-"""Serving language models: steps with static caches, and one plan for prompts and tokens."""
+"""Serving of language models: steps with static caches, and one plan for prompts and tokens."""
 
 import sys
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
-"""Caches as buffers, and the layers of a cache of transformers that read and write them.
+"""Caches as buffers, and the transformers cache layers that read and write them.
 
-Every layer of a model has a module with its buffers. For each call of the step, a cache of
-transformers is made whose layers are views of these modules at the positions of the call.
+Every layer of a model has a module with its buffers. Each call of the step builds a transformers
+cache whose layers are views of these modules at the positions of the call.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from solver import PartitionError
 _hf: Any = importlib.import_module("transformers.cache_utils")
 
 _LONG: Final = 2**20
-"""A context that no window reaches."""
+"""Positions of a context that is longer than any sliding window."""
 _PROBED: Final = torch.bfloat16
 _ATTENTION: Final = (_hf.StaticLayer, _hf.StaticSlidingWindowLayer)
 _BOTH: Final = (
@@ -31,7 +31,7 @@ _BOTH: Final = (
 
 
 class LayerCache(nn.Module):
-    """What one layer keeps between steps: its buffers, none of them in the state dict."""
+    """State of one layer between steps, as buffers outside the state dict."""
 
     def __init__(self, buffers: Mapping[str, torch.Tensor]) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class LayerCache(nn.Module):
             self.register_buffer(name, tensor, persistent=False)
 
     def layer(self, positions: torch.Tensor, start: torch.Tensor) -> Any:
-        """Return the layer of a cache of transformers at some positions."""
+        """Return the transformers cache layer at some positions."""
         return _hf.DummyLayer()
 
 
@@ -49,8 +49,8 @@ class KeyValueCache(LayerCache):
     Parameters
     ----------
     limit : int, optional
-        Most positions that its layer looks back on in a call, as with a sliding window: in more
-        than that many positions the latest ones are kept, each at the remainder of its position.
+        Most positions that a call of its layer attends to, as with a sliding window. A longer
+        sequence keeps the latest `limit` positions, each at its position modulo `limit`.
     """
 
     keys: torch.Tensor
@@ -68,7 +68,7 @@ class KeyValueCache(LayerCache):
 
 
 class StateCache(LayerCache):
-    """States of a recurrent layer: of its convolutions and of its recurrence."""
+    """Convolution and recurrence states of a recurrent layer."""
 
     def __init__(
         self, conv_states: Mapping[int, torch.Tensor], recurrent_states: Mapping[int, torch.Tensor]
@@ -79,12 +79,12 @@ class StateCache(LayerCache):
         self.numbers = tuple(sorted({*conv_states, *recurrent_states}))
 
     def layer(self, positions: torch.Tensor, start: torch.Tensor) -> Any:
-        """Return the states, which a sequence that begins finds empty."""
+        """Return the states, which are zero at the beginning of a sequence."""
         return _StateLayer(self, start)
 
 
 class KeyValueStateCache(LayerCache):
-    """What a layer keeps in which attention and a recurrence run side by side."""
+    """Keys, values and states of a layer that runs attention beside a recurrence."""
 
     def __init__(self, attention: KeyValueCache, states: StateCache) -> None:
         super().__init__({})
@@ -98,19 +98,20 @@ class KeyValueStateCache(LayerCache):
 def layer_caches(
     model: Any, batch: int, context: int, chunk: int, argument: str
 ) -> list[LayerCache]:
-    """Return a cache for every layer of a model, empty.
+    """Return an empty cache for every layer of a model.
 
     Parameters
     ----------
     argument : str
-        Of the model, that is its cache.
+        Name of the model's argument for its cache.
     chunk : int
-        Most tokens of a call: a layer with a sliding window keeps as many positions more.
+        Most tokens of a call. A layer with a sliding window keeps ``chunk - 1`` positions more
+        than its window.
 
     Raises
     ------
     PartitionError
-        If transformers has another kind of cache for a layer, or the model does not run with one.
+        If a layer has an unsupported type of cache, or the model does not run with a StaticCache.
     """
     try:
         sizes = _probe(model, batch, context, argument)
@@ -159,13 +160,13 @@ def layer_caches(
 
 
 def cache_of(layers: Sequence[LayerCache], positions: torch.Tensor, start: torch.Tensor) -> Any:
-    """Return the cache of transformers for a step that begins at position `start`."""
+    """Return the transformers cache of a step that begins at position `start`."""
     return _hf.Cache(layers=[layer.layer(positions, start) for layer in layers])
 
 
 def _probe(model: Any, batch: int, context: int, argument: str) -> Any:
     """Run one token with fake tensors, and return the cache that it filled."""
-    # Windows are told no longer than the context.
+    # transformers clips windows to the length of the cache, so it must exceed them.
     cache = _hf.StaticCache(config=model.config, max_cache_len=max(context, _LONG))
     ids = torch.zeros(batch, 1, dtype=torch.long)
     run_faked(model, input_ids=ids, use_cache=True, **{argument: cache})
@@ -173,9 +174,9 @@ def _probe(model: Any, batch: int, context: int, argument: str) -> Any:
 
 
 def run_faked(model: nn.Module, *args: Any, **kwargs: Any) -> None:
-    """Run a model whose tensors are fake, as are tensors among the arguments.
+    """Run a model on fake weights and fake tensor arguments.
 
-    It remembers nothing of that; its arguments do.
+    The run leaves the state of the model as it was, but not that of its arguments.
     """
     named = dict((*model.named_parameters(), *model.named_buffers()))
     with (
@@ -184,7 +185,7 @@ def run_faked(model: nn.Module, *args: Any, **kwargs: Any) -> None:
         torch.no_grad(),
         RepeatingFakeTensorMode() as mode,
     ):
-        # Fake kernels of experts know bfloat16 alone.
+        # The fake kernels of experts support bfloat16 only.
         tensors = {
             name: torch.empty(t.shape, dtype=_PROBED if t.is_floating_point() else t.dtype)
             for name, t in named.items()
@@ -195,7 +196,7 @@ def run_faked(model: nn.Module, *args: Any, **kwargs: Any) -> None:
 
 
 class _KeyValueLayer(_hf.CacheLayerMixin):  # type: ignore[misc]
-    """Attention at some positions of the buffers of a :class:`KeyValueCache`."""
+    """Attention layer over the buffers of a :class:`KeyValueCache` at some positions."""
 
     is_compileable = True
 
@@ -209,7 +210,7 @@ class _KeyValueLayer(_hf.CacheLayerMixin):  # type: ignore[misc]
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Do nothing: the buffers are there."""
+        """Do nothing: the buffers exist already."""
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
@@ -222,13 +223,13 @@ class _KeyValueLayer(_hf.CacheLayerMixin):  # type: ignore[misc]
         return cache.keys, cache.values
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, Any]:
-        """Return the number of places, and what to add to each for its position."""
+        """Return the number of slots, and the offset from each slot to its position."""
         if not self._wraps:
             return self._length, 0
         places = torch.arange(self._length, device=self._start.device)
         end = self._start + (query_length - 1)
         position = end - (end - places) % self._length
-        # What was never written comes after all that a query may read.
+        # A slot that was never written gets a position after all that a query may read.
         position = torch.where(position < 0, _LONG**2, position)
         return self._length, position - places
 
@@ -240,7 +241,7 @@ class _KeyValueLayer(_hf.CacheLayerMixin):  # type: ignore[misc]
 
 
 class _StateLayer(_hf.LinearAttentionLayer):  # type: ignore[misc]
-    """The states of a :class:`StateCache`, which are zero again where a sequence begins."""
+    """Recurrent layer over a :class:`StateCache`, reset at the beginning of a sequence."""
 
     def __init__(self, cache: StateCache, start: torch.Tensor) -> None:
         super().__init__(number_of_states=len(cache.numbers))
@@ -261,7 +262,7 @@ class _StateLayer(_hf.LinearAttentionLayer):  # type: ignore[misc]
 
 
 class _KeyValueStateLayer(_StateLayer, _KeyValueLayer):
-    """Both parts of a :class:`KeyValueStateCache`."""
+    """Layer over both parts of a :class:`KeyValueStateCache`."""
 
     def __init__(
         self, cache: KeyValueStateCache, positions: torch.Tensor, start: torch.Tensor
@@ -271,7 +272,7 @@ class _KeyValueStateLayer(_StateLayer, _KeyValueLayer):
 
 
 class _Reset:
-    """Return a state; the first time, make it zero at the beginning of a sequence."""
+    """A state, set to zero on its first read at the beginning of a sequence."""
 
     def __init__(self, state: torch.Tensor, start: torch.Tensor) -> None:
         self._state, self._start, self._is_done = state, start, False
@@ -284,7 +285,7 @@ class _Reset:
 
 
 class _Lazy(dict[int, Any]):
-    """A mapping whose values are made when they are read, in the layer that reads them."""
+    """A mapping whose values are computed on access, within the layer that reads them."""
 
     def __getitem__(self, number: int) -> Any:
         made = super().__getitem__(number)

@@ -1,4 +1,4 @@
-"""The graphs of a model that serves, captured once, and its problem with any context."""
+"""Captured graphs of a served model, and its serving problem for any context."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from solver.serving.problem import ServingProblem
 
 
 class ServingGraphs:
-    """A model that serves, captured with the contexts that are asked for.
+    """Graphs of a served model, captured for each context on demand.
 
     Parameters
     ----------
     model, request, devices, whole_layers, engine, placement, costs
-        As of :class:`fx_bridge.serving.plan.ServingPlanner`.
+        See :class:`fx_bridge.serving.plan.ServingPlanner`.
 
     Attributes
     ----------
     step : ServeStep
-        With the context of the request.
+        Step with the context of the request.
     graphs : mapping of int to CapturedGraph
-        Of that step, by the number of tokens.
+        Graphs of that step, by the number of tokens per call.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ServingGraphs:
         self._limits = _cache_limits(self.step)
 
     def phases(self, context: int) -> Phases:
-        """Return the problems of all phases with a context, which may be captured for that."""
+        """Return the problems of all phases with a context, capturing them if necessary."""
         if context not in self._phases:
             self._phases[context] = self._phases_of(self._captured(context)[1])
         return self._phases[context]
@@ -77,7 +77,7 @@ class ServingGraphs:
         Parameters
         ----------
         grows : bool
-            Say how values grow with the context, if they count as memory.
+            Include the growth of values with the context, if they count as memory.
         """
         request, own = self._request, self.phases(self._request.context)
         grows = grows and self._costs.memory_model != "weights"
@@ -95,7 +95,7 @@ class ServingGraphs:
 
     @property
     def _longer(self) -> list[int]:
-        """Contexts from one to the next of which all bytes grow in proportion, as a rule."""
+        """Contexts between which all bytes usually grow linearly."""
         own = self._request.context
         limits = sorted({limit for limit in self._limits.values() if limit > own})
         return [*limits, 2 * max([own, *limits])]
@@ -128,7 +128,7 @@ class ServingGraphs:
 
 
 def _ends(captured: CapturedGraph) -> list[ColocationGroup]:
-    """Return what runs before the first layer, and what runs after the last."""
+    """Return the operators before the first layer and after the last, as two groups."""
     names = [node.name for node in captured.operators]
     inside = [at for at, call in enumerate(layer_calls(captured).values()) if call is not None]
     if not inside:
@@ -142,7 +142,7 @@ def _phase(count: int) -> str:
 
 
 def cache_growth(step: ServeStep, weights: Iterable[str]) -> dict[str, int]:
-    """Return the bytes of a position in every cache among some weights, by its key."""
+    """Return the bytes per position of the caches among some weights, by key."""
     known = set(weights)
     found: dict[str, int] = {}
     for name, tensor in step.named_buffers():
@@ -153,7 +153,7 @@ def cache_growth(step: ServeStep, weights: Iterable[str]) -> dict[str, int]:
 
 
 def _cache_limits(step: ServeStep) -> dict[str, int]:
-    """Return the most positions of caches of layers with a sliding window, by their keys."""
+    """Return the most positions of the caches with a sliding window, by key."""
     from fx_bridge.serving.caches import KeyValueCache
 
     return {

@@ -1,4 +1,4 @@
-"""Halves of layers: what shares a mode where a language model does not fit."""
+"""Halves of layers: the units of plans for language models that do not fit in memory."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _BEFORE, _AFTER = "before the layers", "after the layers"
 
 @dataclass(frozen=True, slots=True)
 class HalfLayer:
-    """Operators that share a mode.
+    """Operators that share one mode.
 
     Attributes
     ----------
     operators : tuple of str
-        In execution order.
+        Names in execution order.
     layer : str or None
-        The path of their layer; None for what is before the first or after the last one.
+        Path of their layer; None before the first layer and after the last.
     has_experts : bool
-        Whether they read weights of a mixture of experts.
+        True if they read weights of a mixture of experts.
     """
 
     operators: tuple[str, ...]
@@ -41,14 +41,13 @@ def half_layers(captured: CapturedGraph) -> dict[str, HalfLayer]:
     Returns
     -------
     dict of str to HalfLayer
-        By the path of the layer with the name of the part that is in the half, such as
+        Halves by the path of the part that gives each its name, such as
         ``"model.layers.0.self_attn"``.
 
     Notes
     -----
-    The first half ends with the first part of a layer that has more than a tenth of its weights,
-    experts not counted, or that has experts. Operators that run between two layers are in the half
-    before them.
+    The first half ends with the first part of a layer that has experts, or more than a tenth of
+    the layer's weights outside experts. Operators between two layers are in the half before them.
     """
     layers = layer_calls(captured)
     part_of = _parts(captured)
@@ -82,7 +81,7 @@ def _is_of_experts(key: str) -> bool:
 
 
 def _parts(captured: CapturedGraph) -> dict[str, str | None]:
-    """Return the path of the part of a layer, a module right below it, that runs an operator."""
+    """Return the part that runs each operator, a direct child module of its layer, by path."""
     calls = module_calls(captured)
     found: dict[str, str | None] = {}
     for name, layer in layer_calls(captured).items():
@@ -96,7 +95,7 @@ def _parts(captured: CapturedGraph) -> dict[str, str | None]:
 
 
 def _heavy_parts(captured: CapturedGraph, part_of: dict[str, str | None]) -> dict[str, list[str]]:
-    """Return the parts of every layer that count for its halves, in order."""
+    """Return the parts of every layer that have experts or over a tenth of its weights."""
     table = captured.storage_table
     keys: dict[str, dict[str, set[str]]] = {}
     for name, part in part_of.items():

@@ -1,4 +1,4 @@
-"""Links between devices, and between a device and the host that serves with it."""
+"""Links between devices, and between the devices and the host, of plans with a host."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from solver.offload.model import OffloadDevice
 
 
 def check_links(interconnect: Interconnect, places: Sequence[OffloadDevice]) -> None:
-    """Refuse links that plans with a host do not know.
+    """Refuse links that plans with a host do not support.
 
     Raises
     ------
     PartitionError
-        If transfers overlap compute or a host stages those between devices, or devices have
-        different links to those after them.
+        If transfers overlap compute or are staged by a host, or the links from devices to later
+        ones differ.
     """
     if interconnect.charging == "host_staged" or interconnect.overlap:
         given = "overlap" if interconnect.overlap else "charging"
@@ -40,7 +40,7 @@ def check_links(interconnect: Interconnect, places: Sequence[OffloadDevice]) -> 
 def stage_hop_ns(
     interconnect: Interconnect, places: Sequence[OffloadDevice], size_bytes: int
 ) -> int:
-    """Return the time of some bytes from a device to one after it."""
+    """Return the nanoseconds of a transfer from a device to a later one."""
     names = [place.name for place in places]
     link = interconnect.link(*names[:2]) if len(names) > 1 else interconnect.default
     return link.transfer_ns(size_bytes)
@@ -49,14 +49,14 @@ def stage_hop_ns(
 def host_hop_ns(
     interconnect: Interconnect, places: Sequence[OffloadDevice], size_bytes: int
 ) -> int:
-    """Return the most time of some bytes from the host to a device, or back."""
+    """Return the most nanoseconds of a transfer between the host and a device, either way."""
     back = [interconnect.links.get((place.name, STAGING_HOST), place.link) for place in places]
     links = (*(place.link for place in places), *back)
     return max(link.transfer_ns(size_bytes) for link in links)
 
 
 def crossing_bytes(problem: PartitionProblem, units: Mapping[str, Sequence[str]]) -> int:
-    """Return the most bytes that one unit passes on to others."""
+    """Return the most bytes that one unit sends to other units."""
     unit_of = {name: unit for unit, names in units.items() for name in names}
     passed: dict[str, int] = {}
     for op in problem.operators:

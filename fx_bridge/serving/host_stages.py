@@ -1,4 +1,4 @@
-"""Stages of a plan with a host, as a partition whose devices include the host."""
+"""Stages of a plan with a host, as a partition in which the host is a device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOST: Final = "host"
 
 @dataclass(frozen=True, slots=True)
 class HostStage:
-    """Units that run one after the other in one place: a streamed one alone."""
+    """Consecutive units on one device in one mode; a streamed unit is a stage of its own."""
 
     device: str
     chunk: int
@@ -24,10 +24,10 @@ class HostStage:
 
 
 def stages_of(problem: OffloadProblem, plan: PartitionPlan) -> list[HostStage]:
-    """Return the stages of a plan in the order in which they run.
+    """Return the stages of a plan in execution order.
 
-    A stage begins where the place or the mode changes, and with every streamed unit. Stages of one
-    chunk are on devices in their order, the host last.
+    A stage begins where the device or the mode changes, and at every streamed unit. The stages of
+    a chunk follow the order of the devices, with the host last.
     """
     rank = {place.name: at for at, place in enumerate(problem.devices)}
     found: list[HostStage] = []
@@ -47,7 +47,7 @@ def stages_of(problem: OffloadProblem, plan: PartitionPlan) -> list[HostStage]:
 def plan_of_stages(
     units: Mapping[str, Sequence[str]], stages: Sequence[HostStage]
 ) -> PartitionPlan:
-    """Return the plan of a graph whose operators are in these units."""
+    """Return the plan of a graph from its stages and the operators of their units."""
     of = {name: stage for stage in stages for unit in stage.units for name in units[unit]}
     used = dict.fromkeys(stage.device for stage in stages)
     order = sorted(used, key=lambda name: name == HOST)

@@ -1,7 +1,7 @@
-"""Plans with a host in the words of llama.cpp, and words as plans.
+"""Plans with a host as arguments of llama.cpp, and back.
 
-llama.cpp streams nothing while tokens are made one by one. Its host has the embedding and the first
-layers as a whole; of other layers the experts, or what is in their place, may be there alone.
+llama.cpp streams nothing while it generates token by token. Its host holds the embedding and the
+first layers entirely. Of any other layer it may hold the experts or the feed-forward half alone.
 """
 
 from __future__ import annotations
@@ -36,31 +36,31 @@ if TYPE_CHECKING:
     from fx_bridge.capture.graph import CapturedGraph
 
 HOST_ENGINES: Final = ("llama.cpp",)
-"""Engines whose words say what the host computes."""
+"""Engines whose arguments can place units on the host."""
 _HOST: Final = "cpu:0"
 
 
 def check_words(text: str, devices: Sequence[str]) -> None:
-    """Refuse what says nothing of any model on some devices beside a host.
+    """Refuse arguments that are invalid for every model on some devices and a host.
 
     Raises
     ------
     PartitionError
-        In one line, as :meth:`HostWordsModel.read`, which needs the model and has the rest.
+        In one line. :meth:`HostWordsModel.read` makes the checks that need the model.
     """
     check_options(text, [*devices, _HOST])
 
 
 @dataclass(frozen=True, slots=True)
 class HostWords:
-    """What words for an engine are.
+    """Plan and cost of an engine's arguments.
 
     Attributes
     ----------
     plan : PartitionPlan
-        What is resident and what is on the host.
+        Units that are resident and units on the host.
     evaluation : OffloadEvaluation
-        Its cost over all phases, and what it violates.
+        Cost over all phases, and violated limits.
     notes : tuple of str
         Differences of the engine from the plan.
     """
@@ -72,23 +72,23 @@ class HostWords:
 
 
 class HostWordsModel:
-    """The halves of layers of a model as llama.cpp speaks of them.
+    """Translation between plans of a model's half layers and arguments of llama.cpp.
 
     Parameters
     ----------
     captured : CapturedGraph
-        Of any phase.
+        Graph of any phase.
     phases : OffloadPhases
-        Of its :func:`fx_bridge.serving.halves.half_layers`.
+        Problems whose units are its :func:`fx_bridge.serving.halves.half_layers`.
     rows : int
-        The most tokens of all sequences in one call.
+        Most tokens of all sequences together in one call.
     engine : str
         One of ``HOST_ENGINES``.
 
     Raises
     ------
     PartitionError
-        If the engine has no such words, or the model is not one list of layers.
+        If the engine has no such arguments, or the model is not one list of layers.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class HostWordsModel:
         members: dict[str, list[int]] = {}
         experts = []
         for at, (name, half) in enumerate(half_layers(captured).items()):
-            # What is before the layers and what is after them are groups of their own.
+            # The operators before the layers and those after them are groups of their own.
             members.setdefault(half.layer or name, []).append(at)
             experts.append(half.has_experts)
         units = self._problem.units
@@ -124,7 +124,7 @@ class HostWordsModel:
         )
 
     def solve(self, limits: SolveLimits) -> OffloadResult:
-        """Find the best plan that has words."""
+        """Return the best plan that the engine can run."""
         return plan_host_first(self._phases, self._groups, least_first=1, limits=limits)
 
     def words(self, plan: PartitionPlan) -> Words:
@@ -133,28 +133,28 @@ class HostWordsModel:
         Raises
         ------
         PartitionError
-            In one line: which unit is where the engine cannot have it, and the nearest plan.
+            If the engine cannot run the plan. One line names a misplaced unit and the nearest plan.
         """
         nearest = self._nearest(plan)
         for unit in self._problem.units:
-            given, other = (self._told(p, unit.name) for p in (plan, nearest))
+            given, other = (self._where(p, unit.name) for p in (plan, nearest))
             if given != other:
-                words = self._written(nearest)
+                words = self._arguments(nearest)
                 raise PartitionError(
                     f"unit {unit.name!r} is {given}, and llama.cpp would have it {other}: it "
                     "streams nothing, and its host has first layers and feed-forward halves; plan "
                     f"with engine='llama.cpp'; the nearest is {shlex.join(words)}, "
                     f"{self._cost(nearest, plan)}"
                 )
-        return self._written(plan)
+        return self._arguments(plan)
 
     def read(self, text: str) -> HostWords:
-        """Return the plan that arguments say, and what it costs.
+        """Return the plan of some arguments, with its cost.
 
         Raises
         ------
         PartitionError
-            In one line: what the arguments say that is no plan of this model on these devices.
+            If the arguments are no plan of this model on these devices; one line says why.
         """
         names = [place.name for place in self._problem.devices]
         stages, on_host, is_kept = read_experts(text, self._names, [*names, _HOST], self._feeds)
@@ -175,9 +175,10 @@ class HostWordsModel:
     # -- plans ---------------------------------------------------------------------------------
 
     def _plan(self, places: Sequence[str | None], apart: set[int]) -> PartitionPlan:
-        """Return the plan of groups on devices, None for the host, some with their last unit there.
+        """Return the plan with each group on its place, where None is the host.
 
-        The host's groups belong to the first device that is used.
+        The last unit of a group in `apart` is on the host. In the plan, groups of the host are
+        assigned to the first used device.
         """
         first = next(filter(None, places), self._problem.devices[0].name)
         devices: list[int] = []
@@ -190,10 +191,10 @@ class HostWordsModel:
         return self._problem.plan(devices, modes)
 
     def _nearest(self, plan: PartitionPlan) -> PartitionPlan:
-        """Return the plan with words that has most units where a plan has them.
+        """Return the plan nearest to a given one that the engine can run.
 
-        Leading groups that are on the host stay there, with the first one. What is streamed is
-        resident, but for halves that may be on the host.
+        The first group, and the groups after it that are on the host, are on the host. Streamed
+        units become resident, except halves that may be on the host.
         """
         places: list[str | None] = []
         apart = set()
@@ -208,12 +209,12 @@ class HostWordsModel:
                 apart.add(at)
         return self._plan(places, apart)
 
-    def _told(self, plan: PartitionPlan, unit: str) -> str:
+    def _where(self, plan: PartitionPlan, unit: str) -> str:
         mode = plan.modes[unit]
         return "on the host" if mode == "host" else f"{mode} on {plan.assignment[unit]}"
 
-    def _written(self, plan: PartitionPlan) -> Words:
-        """Return a plan that has words in them."""
+    def _arguments(self, plan: PartitionPlan) -> Words:
+        """Return the arguments of a plan that the engine can run."""
         units = self._problem.units
         last = [units[group.units[-1]].name for group in self._groups]
         places = [self._place(plan, units[group.units[0]].name) for group in self._groups]

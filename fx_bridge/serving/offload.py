@@ -1,4 +1,4 @@
-"""A language model on too little memory: what is resident, streamed, or computed on the host."""
+"""Plans for language models on too little memory: resident, streamed and host-computed units."""
 
 from __future__ import annotations
 
@@ -41,27 +41,27 @@ from solver.offload.units import units_of
 StreamedObjective = Literal["request", "token"]
 
 STREAMED_OBJECTIVES: Final[tuple[str, ...]] = ("request", "token")
-"""What plans with a host may minimise: the time of a request, or of a token."""
+"""Objectives of plans with a host: the time of a request, or of a token."""
 
 
 @dataclass(frozen=True)
 class StreamedServingPlan:
-    """The units of a model that serves, and the mode of each.
+    """Plan of a served model with a host: a device and a mode for every unit.
 
     Attributes
     ----------
     step : ServeStep
         The model with its caches.
     request : Request
-        What was asked for.
+        The planned request.
     objective : {"request", "token"}
-        What is least.
+        The minimised time.
     graphs : mapping of int to CapturedGraph
-        By the number of tokens of a call; for the objective ``token`` of one token alone.
+        Graphs by the number of tokens per call; only that of one token for ``token``.
     problems : mapping of int to OffloadProblem
-        Times, weights and caches of the units in each.
+        Times, weights and caches of the units in each graph.
     solved : OffloadResult
-        Status, plan, its time and the bound; for an engine that of all plans that it can run.
+        Status, plan, time and bound; with an engine, among the plans that it can run.
     """
 
     step: ServeStep
@@ -84,17 +84,17 @@ class StreamedServingPlan:
 
     @property
     def runs(self) -> dict[int, int]:
-        """How often a call of each number of tokens counts in the objective."""
+        """Number of calls in the objective, by their number of tokens."""
         return _runs(self.request, self.objective)
 
     @property
     def token_ns(self) -> Fraction:
-        """The time of a token."""
+        """Nanoseconds per token."""
         return self._call_ns(1)
 
     @property
     def first_token_ns(self) -> Fraction | None:
-        """The time of all calls for the prompt; None if only a token was planned."""
+        """Nanoseconds of all calls for the prompt; None if only a token was planned."""
         if self.objective == "token":
             return None
         calls = self.request.calls.items()
@@ -112,7 +112,7 @@ class StreamedServingPlan:
         Raises
         ------
         PartitionError
-            If there is none.
+            If no plan was found.
         """
         if self.solved.plan is None:
             raise PartitionError(
@@ -121,12 +121,12 @@ class StreamedServingPlan:
         return self.solved.plan
 
     def host_words(self, engine: str) -> HostWordsModel:
-        """Return the units as an engine speaks of them, such as ``"llama.cpp"``.
+        """Return the translation of plans into arguments of an engine, such as ``"llama.cpp"``.
 
         Raises
         ------
         PartitionError
-            If it has no words for what a host computes, or for this model.
+            If the engine cannot place units on a host, or does not support this model.
         """
         return _host_words(self.request, self.graphs, _phases(self.problems, self.runs), engine)
 
@@ -136,15 +136,15 @@ class StreamedServingPlan:
         Raises
         ------
         PartitionError
-            In one line: if there is no plan, which of its units the engine cannot have where they
-            are, and the nearest plan with its cost.
+            If there is no plan, or the engine cannot run it. One line then names a misplaced unit
+            and the nearest plan with its cost.
         """
         return self.host_words(engine).words(self.plan)
 
     def plan_of_model(self, captured: CapturedGraph) -> PartitionPlan:
         """Return the plan of the model itself, captured without caches.
 
-        The host is a device of it, and a streamed unit a stage of its own.
+        The host is one of its devices, and each streamed unit is a stage of its own.
 
         Raises
         ------
@@ -157,7 +157,7 @@ class StreamedServingPlan:
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
-        """How many units of every device have each mode."""
+        """Number of units per mode, by device."""
         plan = self.plan
         found = {place.name: dict.fromkeys(MODES, 0) for place in self.problem.devices}
         for name, mode in plan.modes.items():
@@ -166,18 +166,18 @@ class StreamedServingPlan:
 
     @property
     def slots(self) -> int:
-        """How many loads every device has room for, at least one."""
+        """Number of streamed units that fit into the buffer of every device; at least 1."""
         cost = evaluate_offload(self.problem, self.plan)
         sizes: dict[str, list[int]] = {place.name: [] for place in self.problem.devices}
         for unit in self.problem.units:
             if self.plan.modes[unit.name] == "streamed":
                 sizes[self.plan.assignment[unit.name]].append(unit.loaded_bytes)
-        rooms = [
-            len(own) if (room := cost.buffer_bytes[device]) is None else room // max(own)
+        fitting = [
+            len(own) if (buffer := cost.buffer_bytes[device]) is None else buffer // max(own)
             for device, own in sizes.items()
             if own
         ]
-        return max(1, min(rooms, default=1))
+        return max(1, min(fitting, default=1))
 
     def place(
         self,
@@ -186,19 +186,19 @@ class StreamedServingPlan:
         tokens: Sequence[int] = (1,),
         host: str | torch.device = "cpu",
     ) -> PlacedStep:
-        """Return the step as the plan has it, for one process.
+        """Return the step placed by the plan, for one process.
 
-        Residents are on their devices, streamed units in as many slots as there is room for
-        (:func:`fx_bridge.placement.model.place`), and the rest on the host.
+        Resident units are on their devices, and the units of the host on the host. Streamed units
+        share `slots` slots per device (:func:`fx_bridge.placement.model.place`).
 
         Parameters
         ----------
         devices : optional
-            As :func:`fx_bridge.placement.model.place` takes them, of the devices of the plan.
+            Torch devices for those of the plan; see :func:`fx_bridge.placement.model.place`.
         tokens : sequence of int
-            What the step is called with besides one token, such as chunks of a prompt.
+            Numbers of tokens per call besides one, such as the chunks of a prompt.
         host : str or torch.device
-            Where units of the host run.
+            Torch device of the host's units.
 
         Raises
         ------
@@ -236,45 +236,46 @@ def plan_streamed_serving(
     costs: Costs = DEFAULT_COSTS,
     search: Search = DEFAULT_SEARCH,
 ) -> StreamedServingPlan:
-    """Plan the least time of a request on devices that hold less than the model and its caches.
+    """Minimise the time of a request on devices too small for the model and its caches.
 
     Parameters
     ----------
     model : transformers.PreTrainedModel
-        As :func:`fx_bridge.serving.step.serve_step` takes it.
+        A model that :func:`fx_bridge.serving.step.serve_step` accepts.
     request : Request, optional
-        For the objective ``token`` only its batch and context count.
+        The request; the objective ``token`` uses only its batch and context.
     devices : sequence of OffloadDevice, or str
-        In the order in which data passes through them, each with its link from the host, PCIe if
-        they are text such as ``"24GB,12GB"`` or ``"auto"``. Their memory is for weights and caches.
+        Devices in pipeline order, each with its link from the host. As text such as
+        ``"24GB,12GB"`` or ``"auto"`` they have PCIe. Their memory holds weights and caches.
     host : OffloadHost, optional
-        Its memory; unlimited if left out.
+        Memory of the host; unlimited if left out.
     host_class : str or None
-        Speed of the host, a key of ``costs.specs``; None lets nothing run there.
+        Speed of the host, a key of ``costs.specs``; with None no unit runs on the host.
     objective : {"request", "token"}
-        The time of a prompt and all tokens after it, or of a token.
+        Time of a prompt and all tokens after it, or of a token.
     engine : str, optional
-        Plan what this engine has words for: ``"llama.cpp"``.
+        Restrict the search to plans that this engine can run: ``"llama.cpp"``.
     costs : Costs
-        The link between devices, those from them to ``"host"`` where they are others, and speeds.
+        Speeds, the link between devices, and links from devices to ``"host"`` that differ from
+        those in the other direction.
     search : Search
-        Its limits; there is one solver for plans with a host.
+        Limits only; there is one solver for plans with a host.
 
     Returns
     -------
     StreamedServingPlan
-        Also where no plan exists.
+        The answer, with a status, even if no plan exists.
 
     Raises
     ------
     PartitionError
-        If the model cannot be served, or has no words for the engine, or an argument is invalid.
+        If the model cannot be served or the engine does not support it, or an argument is invalid.
 
     Notes
     -----
-    A unit is half a layer: what runs up to the end of its first part with weights, as a rule
-    attention with its cache, and the rest. What runs before the first layer and after the last is a
-    unit each. See ``docs/offload.md`` for what a plan costs.
+    A unit is half a layer: the operators up to the end of its first part with weights, usually
+    attention with its cache, or the rest. The operators before the first layer are one unit, and
+    those after the last another. See ``docs/offload.md`` for the cost of a plan.
     """
     request = Request() if request is None else request
     if search.solver != "auto" or search.without:
@@ -307,7 +308,7 @@ def plan_streamed_serving(
 
 
 def _runs(request: Request, objective: StreamedObjective) -> dict[int, int]:
-    """Return how often a call of each number of tokens counts."""
+    """Return the number of calls in the objective, by their number of tokens."""
     if objective == "token":
         return {1: 1}
     runs = dict(request.calls)
@@ -327,7 +328,7 @@ def _host_words(
 
 
 def _known_costs(places: Sequence[OffloadDevice], host_class: str | None, costs: Costs) -> Costs:
-    """Return costs with the speeds of devices and host alone."""
+    """Return costs restricted to the device classes of the devices and the host."""
     classes = {place.device.device_class for place in places}
     classes |= set() if host_class is None else {host_class}
     if unknown := classes - set(costs.specs):
@@ -344,8 +345,8 @@ def _problem_of(
     host_class: str | None,
     costs: Costs,
 ) -> OffloadProblem:
-    """Return the units of a call with its times."""
-    # Times of every class are asked for: the host is a device here.
+    """Return the problem of one call, with half layers as units."""
+    # One probe device per class makes the problem hold times of all classes, the host's included.
     probes = [Device(f"probe:{name}", device_class=name) for name in sorted(costs.specs)]
     graph = to_digraph(captured, costs=costs, colocation=False)
     asked = problem_from_digraph(graph, probes, memory_model="weights")

@@ -1,4 +1,4 @@
-"""Graphs of one step for several numbers of tokens, with the same names for the same operators."""
+"""Graphs of one step for several numbers of tokens, with matching operator names."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ _WRITE: Final = torch.ops.aten.copy_.default
 
 
 def capture_phases(step: ServeStep, tokens: Sequence[int]) -> dict[int, CapturedGraph]:
-    """Capture a step for every number of tokens that it is called with.
+    """Capture a step for several numbers of tokens per call.
 
     Parameters
     ----------
     step : ServeStep
-        Made by :func:`fx_bridge.serving.step.serve_step`.
+        A result of :func:`fx_bridge.serving.step.serve_step`.
     tokens : sequence of int
-        Such as ``(512, 1)``: parts of a prompt, and one token at a time.
+        Tokens per call, such as ``(512, 1)`` for chunks of a prompt and single tokens.
 
     Returns
     -------
     dict of int to CapturedGraph
-        By the number of tokens. Operators of the first graph have the names that they have in any
-        capture. Those of the others have the names of the operators of the first that do the same
-        in the same call of a module, and names of their own where there is none: of one token,
-        attention needs other operators than of several.
+        Graphs by the number of tokens. The first graph keeps the names of its capture. In the
+        others, an operator has the name of the first graph's operator that does the same in the
+        same module call, or a new name if there is none: attention over one token runs other
+        operators than over several.
 
     Raises
     ------
     PartitionError
-        If a number is no positive integer or more than a call of the step has, or the step cannot
-        be captured.
+        If a number is not a positive integer or exceeds the step's chunk, or the step cannot be
+        captured.
 
     Examples
     --------
@@ -73,21 +73,21 @@ def capture_phases(step: ServeStep, tokens: Sequence[int]) -> dict[int, Captured
 
 
 def check_prompt(graphs: Mapping[int, CapturedGraph], calls: Mapping[int, int]) -> None:
-    """Refuse a prompt in parts where a call of several tokens forgets what came before.
+    """Refuse a prompt in chunks if calls of several tokens ignore the state before them.
 
-    Some recurrent layers of transformers read their state in calls of one token alone.
+    Some recurrent layers of transformers read their state only in calls of one token.
 
     Parameters
     ----------
     graphs : mapping of int to CapturedGraph
-        By the number of tokens.
+        Graphs by the number of tokens.
     calls : mapping of int to int
-        How often each is called for a prompt.
+        Number of calls of each graph for a prompt.
 
     Raises
     ------
     PartitionError
-        If so.
+        If a later chunk would not read the state that an earlier one wrote.
     """
     parts = {tokens: count for tokens, count in calls.items() if tokens > 1}
     if sum(parts.values()) < 2:
@@ -98,7 +98,7 @@ def check_prompt(graphs: Mapping[int, CapturedGraph], calls: Mapping[int, int]) 
 
 
 def forgets(tokens: int, state: str) -> PartitionError:
-    """Return the error that says so of a call of some tokens behind others."""
+    """Return the error for a call of several tokens that ignores a state before it."""
     return PartitionError(
         f"a call of {tokens} tokens does not read {state!r}, so that it forgets what came before; "
         "give the prompt in one call: leave chunk out"
@@ -106,13 +106,13 @@ def forgets(tokens: int, state: str) -> PartitionError:
 
 
 def forgotten_states(graphs: Mapping[int, CapturedGraph]) -> dict[int, str]:
-    """Return a state that a graph writes and does not read, by the tokens of such graphs."""
+    """Return a state that a graph writes without reading, by the tokens of such graphs."""
     found = {tokens: next(_forgotten(captured), None) for tokens, captured in graphs.items()}
     return {tokens: state for tokens, state in found.items() if state is not None}
 
 
 def _forgotten(captured: CapturedGraph) -> Iterator[str]:
-    """Yield the states that a graph writes and does not read."""
+    """Yield the states that a graph writes without reading."""
     for node in captured.graph.find_nodes(op="get_attr"):
         if ".recurrent_states_" in str(node.target):
             resets = [user for user in node.users if user.target is _RESET]
@@ -122,7 +122,7 @@ def _forgotten(captured: CapturedGraph) -> Iterator[str]:
 
 
 def same_operators(first: CapturedGraph, other: CapturedGraph) -> dict[str, str]:
-    """Return, by operators of `other`, those of `first` that do the same in the same call."""
+    """Map operators of `other` to those of `first` that do the same in the same module call."""
     ours, theirs = list(_acts(first)), list(_acts(other))
     matcher = difflib.SequenceMatcher(None, ours, theirs, autojunk=False)
     own = [node.name for node in first.operators]
@@ -135,7 +135,7 @@ def same_operators(first: CapturedGraph, other: CapturedGraph) -> dict[str, str]
 
 
 def _names_in(first: CapturedGraph, other: CapturedGraph) -> dict[str, str]:
-    """Return what the operators of `other` are called in `first`, or a name that it has not."""
+    """Map operators of `other` to their names in `first`, or to new names."""
     taken = {node.name for node in first.graph.nodes}
     names = same_operators(first, other)
     for name in (node.name for node in other.operators):
@@ -149,14 +149,14 @@ def _names_in(first: CapturedGraph, other: CapturedGraph) -> dict[str, str]:
 
 
 def _acts(captured: CapturedGraph) -> Iterator[tuple[object, ...]]:
-    """Yield what every operator does and in which calls of modules."""
+    """Yield the target and the module calls of every operator, as a comparable key."""
     calls = module_calls(captured)
     for node in captured.operators:
         yield calls[node.name], operation_name(node)
 
 
 def _rename(captured: CapturedGraph, names: Mapping[str, str]) -> None:
-    """Give operators other names, and keep the names of all other nodes."""
+    """Rename operators, and keep the names of all other nodes."""
     graph: fx.Graph = captured.graph
     namespace = _Namespace()
     for node in graph.nodes:

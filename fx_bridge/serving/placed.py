@@ -19,12 +19,12 @@ class PlacedStep:
     Parameters
     ----------
     models : mapping of int to PlacedModel
-        By the number of tokens that each takes. They share weights and caches.
+        Models by their number of tokens per call. They share weights and caches.
     context : int
         Positions of a sequence.
     forgotten : mapping of int to str
-        What :func:`fx_bridge.serving.phases.forgotten_states` returned: calls of these numbers
-        of tokens are for the beginning of a sequence alone.
+        Result of :func:`fx_bridge.serving.phases.forgotten_states`. Calls of these numbers of
+        tokens are only valid at the beginning of a sequence.
     """
 
     def __init__(
@@ -33,20 +33,20 @@ class PlacedStep:
         self.models, self.context, self._forgotten = dict(models), context, dict(forgotten)
 
     def __call__(self, input_ids: torch.Tensor, start: torch.Tensor | int) -> torch.Tensor:
-        """Return the logits of the last of some tokens, of shape ``[batch, 1, words]``.
+        """Return the logits of the last token, of shape ``[batch, 1, words]``.
 
         Parameters
         ----------
         input_ids : torch.Tensor
-            Of shape ``[batch, tokens]``.
+            Tokens, of shape ``[batch, tokens]``.
         start : torch.Tensor or int
-            The position of the first of them.
+            Position of the first token.
 
         Raises
         ------
         PartitionError
-            If no graph was captured for as many tokens, they go beyond the context, or the graph
-            does not read what came before them.
+            If no graph was captured for this number of tokens, they exceed the context, or the
+            graph does not read the state before them.
         """
         count, first = input_ids.shape[1], int(start)
         if count not in self.models:
@@ -68,20 +68,20 @@ class PlacedStep:
 
     @torch.no_grad()
     def generate(self, input_ids: torch.Tensor, tokens: int) -> torch.Tensor:
-        """Return the tokens that follow a prompt, each the likeliest one.
+        """Return the tokens after a prompt by greedy decoding.
 
         Parameters
         ----------
         input_ids : torch.Tensor
-            Prompts of one length, of shape ``[batch, prompt]``. They are read in the largest chunks
-            for which there are graphs.
+            Prompts of equal length, of shape ``[batch, prompt]``, read in the largest chunks that
+            have a graph.
         tokens : int
-            How many follow.
+            Number of tokens to generate.
 
         Returns
         -------
         torch.Tensor
-            Of shape ``[batch, tokens]``.
+            Generated tokens, of shape ``[batch, tokens]``.
         """
         start, logits = 0, None
         while start < input_ids.shape[1]:
@@ -114,16 +114,15 @@ def place_step(
     Parameters
     ----------
     graphs : mapping of int to CapturedGraph
-        That :func:`fx_bridge.serving.phases.capture_phases` returned.
+        A result of :func:`fx_bridge.serving.phases.capture_phases`.
     plan : PartitionPlan
-        Of the operators of all of them.
+        Plan of the operators of all graphs.
     devices : optional
-        As :func:`fx_bridge.placement.model.place` takes them; a mapping may name devices that the
-        plan does not use.
+        See :func:`fx_bridge.placement.model.place`; a mapping may include unused devices.
     context : int
-        Of the step.
+        Positions of a sequence of the step.
     streamed, slots : optional
-        As :func:`fx_bridge.placement.model.place` takes them: caches stay on their devices.
+        See :func:`fx_bridge.placement.model.place`. Caches stay on their devices.
 
     Raises
     ------
@@ -139,7 +138,7 @@ def place_step(
 
 
 def part_of(captured: CapturedGraph, plan: PartitionPlan) -> PartitionPlan:
-    """Return the part of a plan that is about the operators of one graph."""
+    """Return a plan restricted to the operators of one graph."""
     names = [node.name for node in captured.operators]
     if missing := [name for name in names if name not in plan.assignment]:
         raise PartitionError(f"the plan has no device for operator {missing[0]!r}; plan all graphs")
