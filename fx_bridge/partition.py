@@ -1,6 +1,6 @@
 """One call from a model to an optimal plan: capture, graph, solve, split.
 
-This file calls a solver, and so does :mod:`fx_bridge.serving`; no other room does.
+Only this file and :mod:`fx_bridge.serving` call a solver.
 """
 
 from __future__ import annotations
@@ -64,23 +64,23 @@ _DIAGNOSIS_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class PartitionResult:
-    """A model, its plan, and what it is compared with; printing it shows one table.
+    """A model, its plan, and a greedy baseline; printing it shows one table.
 
-    Where it is proven that no plan exists, printing it takes up to five seconds more, to say which
-    limits clash and what would help.
+    If no plan exists, printing takes up to five more seconds, to find the clashing limits and a
+    remedy.
 
     Attributes
     ----------
     captured : CapturedGraph
-        The graph that was planned.
+        The planned graph.
     problem : PartitionProblem
-        What the solvers were given, devices included.
+        The problem given to the solvers, devices included.
     baseline : SolveResult
         The greedy heuristic's answer.
     solved : SolveResult
-        The answer of the solver that was asked for: status, plan, objective, bound, gap.
+        The requested solver's answer: status, plan, objective, bound, gap.
     attention : mapping
-        By device class, how many operators were costed with which kernel of attention.
+        Number of operators costed with each attention kernel, by device class.
     """
 
     captured: CapturedGraph
@@ -114,8 +114,8 @@ class PartitionResult:
             lines.append(diagnose(self.problem, limits, result=self.solved).text)
         elif self.solved.remedy:
             lines.append(self.solved.remedy)
-        told = wrapped(map(printable, lines), "  ")
-        return "\n".join([summary((self.baseline, self.solved)), *told])
+        notes = wrapped(map(printable, lines), "  ")
+        return "\n".join([summary((self.baseline, self.solved)), *notes])
 
     @property
     def plan(self) -> PartitionPlan:
@@ -124,7 +124,7 @@ class PartitionResult:
         Raises
         ------
         PartitionError
-            If there is no feasible one; the message says why.
+            If there is no feasible plan; the message says why.
         """
         if self.solved.plan is None or self.solved.objective is None:
             raise PartitionError(
@@ -136,7 +136,7 @@ class PartitionResult:
     def split(self) -> fx.GraphModule:
         """Return the model as submodules ``submod_0``, ``submod_1``, … in stage order.
 
-        It takes and returns what the model does, and computes the same; each submodule owns its
+        The split model has the inputs and results of the original. Each submodule owns its
         parameters under their original names. See :func:`~fx_bridge.split.by_plan.split_by_plan`.
 
         Raises
@@ -159,10 +159,10 @@ class PartitionResult:
     ) -> PlacedModel:
         """Return the model with every stage on its device, for one process.
 
-        It is called like the model, for inference or training: values travel between stages
-        without blocking, and results are returned where the model would return them. See
-        :func:`fx_bridge.placement.model.place`, which takes the same options. By default
-        `tied_weights` is what the plan was made for: ``"sum"`` for training, else ``"copy"``.
+        It is called like the model, for inference or training. Transfers between stages do not
+        block, and results are returned on the device where the model would return them. See
+        :func:`fx_bridge.placement.model.place` for the options. The default of `tied_weights`
+        follows the plan: ``"sum"`` for training, else ``"copy"``.
 
         Raises
         ------
@@ -170,7 +170,7 @@ class PartitionResult:
             If there is no feasible plan, or a device is not on this machine.
         """
         if isinstance(devices, Mapping):
-            # A plan need not use all devices that it was made for.
+            # A plan may leave some devices of its problem unused.
             idle = {device.name for device in self.problem.devices} - {*self.plan.device_order}
             devices = {name: device for name, device in devices.items() if name not in idle}
         if tied_weights is None:
@@ -187,16 +187,16 @@ class PartitionResult:
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan to a file, as the ending of its name says.
+        """Write the plan to a file in the format of its suffix.
 
-        ``.json`` is the plan, ``.html`` a page to look at, which also has the words for programs
-        that take plans, ``.trace.json`` a step for Perfetto, ``.dot`` and ``.mmd`` the graph of
-        its stages for Graphviz and Mermaid.
+        ``.json`` is the plan, ``.html`` a page that also has the arguments for other programs,
+        ``.trace.json`` a step for Perfetto, ``.dot`` and ``.mmd`` the graph of its stages for
+        Graphviz and Mermaid.
 
         Raises
         ------
         PartitionError
-            If there is no feasible plan, the ending is another, or the file cannot be written.
+            If there is no feasible plan, the suffix is unknown, or the file cannot be written.
         """
         plan = self.plan
         save_plan_as(
@@ -220,12 +220,12 @@ class PartitionResult:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What :func:`partition_module` is asked for, checked as far as that needs no model.
+    """Arguments of :func:`partition_module`, with the checks that need no model.
 
     Raises
     ------
     PartitionError
-        For what no model can be planned with.
+        If the arguments are invalid for every model.
     """
 
     devices: Sequence[Device] | str
@@ -255,7 +255,7 @@ class Request:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Of :class:`solver.PartitionProblem`."""
+        """Settings of :class:`solver.PartitionProblem`."""
         settings = self.pipeline.settings(self.objective, self.costs.interconnect)
         if self.training is None:
             return {**settings, "memory_model": self.costs.memory_model}
@@ -282,7 +282,7 @@ class Request:
             cut_after=self.placement.cut_after,
         )
         limits, asked = self.search.limits, self.search
-        # What is left out is left out of the search that was asked for, not of the baseline.
+        # `without` applies to the requested search, not to the baseline.
         solved = solve(problem, limits, solver=asked.solver, without=asked.without)
         baseline = solved
         if asked.solver != "greedy":
@@ -310,39 +310,39 @@ def partition_module(
     Parameters
     ----------
     model : nn.Module, fx.GraphModule, torch.export.ExportedProgram, path or CapturedGraph
-        What :func:`fx_bridge.capture` takes, or what it returned: capture a model that reads
-        input tensors as numbers yourself, with ``constants=[...]``.
+        A model that :func:`fx_bridge.capture` accepts, or its result. Capture a model that reads
+        input tensors as Python numbers yourself, with ``constants=[...]``.
     args, kwargs : sequence, mapping
         Example inputs of the model, real or on the meta device.
     devices : sequence of Device, or str
-        At least one, each with a name of its own and its memory. As text such as ``"24GB,12GB"``,
-        ``"2x24GB@rtx-4090"``, or ``"auto"``, the CUDA devices here with the memory that is free;
-        see :func:`solver.model.device_text.read_devices`.
+        At least one device, each with a unique name and its memory. Or text such as
+        ``"24GB,12GB"``, ``"2x24GB@rtx-4090"``, or ``"auto"`` for the local CUDA devices with their
+        free memory; see :func:`solver.model.device_text.read_devices`.
     objective : str or sequence of str, optional
         ``"bottleneck"``, ``"step"``, ``"latency"``, ``"transfer"``, ``"devices"`` or
-        ``"peak_memory"``, or several to be minimised lexicographically. Without it
-        ``"bottleneck"``, and ``"step"`` with a schedule.
+        ``"peak_memory"``, or several to be minimised lexicographically. The default is
+        ``"bottleneck"``, or ``"step"`` with a schedule.
     training : Training, optional
-        Plan forward and backward passes and the optimiser's step; without it inference.
+        Plan forward and backward passes and the optimiser's step; inference if left out.
     pipeline : Pipeline
-        The schedule that will run, its microbatches, and how many stages there may be.
+        Schedule, number of microbatches, and limits on stages.
     placement : Placement
-        Where modules and operators run, where stages end, and which modules stay whole.
+        Pins of modules and operators, stage boundaries, and modules that stay whole.
     costs : Costs
-        Links, speeds or times of operators, their workspaces, and what counts as memory.
+        Links, speeds or times of operators, their workspaces, and the memory model.
     search : Search
         Solver, time limit, workers, seed, steps to leave out.
 
     Returns
     -------
     PartitionResult
-        Also where no plan exists: its status says so.
+        The answer even if no plan exists; see its status.
 
     Raises
     ------
     PartitionError
-        If the model cannot be captured, or the devices or settings are invalid, or a name is
-        none of the model's, or pins and cuts contradict each other.
+        If the model cannot be captured, devices or settings are invalid, the model has no module
+        or operator of a given name, or pins and cuts contradict each other.
 
     Examples
     --------
@@ -367,7 +367,7 @@ def partition_module(
     >>> dict(result.plan.assignment)
     {'linear': 'cuda:0', 'linear_1': 'cuda:1'}
     """
-    # A capture takes long: what is wrong with the other arguments is said before it.
+    # Invalid arguments are reported before the capture, which is slow.
     request = Request(devices, objective, training, pipeline, placement, costs, search)
     return request.plan(capture(model, args, kwargs))
 
@@ -387,7 +387,7 @@ def _checked_devices(devices: Sequence[Device] | str, costs: Costs) -> tuple[Dev
 
 
 def _unread_weights(captured: CapturedGraph) -> tuple[int, int]:
-    """Return number and bytes of the model's tensors that are in no stage."""
+    """Return the number and bytes of the model's tensors that are in no stage."""
     held = {id(t) for weight in captured.storage_table.weights.values() for t in weight.tensors}
     model = captured.source or captured.module
     tensors = {id(t): t for t in itertools.chain(model.parameters(), model.buffers())}

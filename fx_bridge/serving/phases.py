@@ -123,7 +123,7 @@ def _forgotten(captured: CapturedGraph) -> Iterator[str]:
 
 def same_operators(first: CapturedGraph, other: CapturedGraph) -> dict[str, str]:
     """Map operators of `other` to those of `first` that do the same in the same module call."""
-    ours, theirs = list(_acts(first)), list(_acts(other))
+    ours, theirs = list(_operations(first)), list(_operations(other))
     matcher = difflib.SequenceMatcher(None, ours, theirs, autojunk=False)
     own = [node.name for node in first.operators]
     its = [node.name for node in other.operators]
@@ -148,8 +148,8 @@ def _names_in(first: CapturedGraph, other: CapturedGraph) -> dict[str, str]:
     return names
 
 
-def _acts(captured: CapturedGraph) -> Iterator[tuple[object, ...]]:
-    """Yield the target and the module calls of every operator, as a comparable key."""
+def _operations(captured: CapturedGraph) -> Iterator[tuple[object, ...]]:
+    """Yield the module calls and the operation of every operator, for comparison."""
     calls = module_calls(captured)
     for node in captured.operators:
         yield calls[node.name], operation_name(node)

@@ -1,4 +1,4 @@
-"""From a language model to the plan that serves it best, and to a placed model that serves."""
+"""Optimal serving plans of a language model, and models placed by them."""
 
 from __future__ import annotations
 
@@ -54,24 +54,24 @@ from solver.serving.solve import solve_serving
 
 @dataclass(frozen=True)
 class ServingPlan:
-    """A model, its plan, and what the plan gives.
+    """A served model, its plan, and the plan's times and memory.
 
     Attributes
     ----------
     step : ServeStep
-        With the context of the request.
+        Step with the context of the request.
     graphs : mapping of int to CapturedGraph
-        By the number of tokens.
+        Graphs by the number of tokens per call.
     request : Request
-        What was asked for.
+        The planned request.
     asked : ServingProblem
-        With the context that the request had.
+        Problem with the context of the request.
     objective : str
         The objective of the search.
     solved : SolveResult
         Status, plan, bound, and the plan's :class:`~solver.serving.evaluate.ServingEvaluation`.
     experts_read : {"average", "most", "all"} or None
-        How many experts of a mixture take time; None if the model has none.
+        Experts of a mixture that a step reads; None if the model has no experts.
     """
 
     step: ServeStep
@@ -90,7 +90,7 @@ class ServingPlan:
         Raises
         ------
         PartitionError
-            If there is none; the message says why.
+            If no plan was found; the message says why.
         """
         if self.solved.plan is None:
             raise PartitionError(
@@ -107,35 +107,35 @@ class ServingPlan:
 
     @property
     def problem(self) -> ServingProblem:
-        """The problem of the plan, with the most tokens that fit if that was asked."""
+        """The problem at the context of the plan."""
         return self.asked if self.solved.evaluation is None else self.solved.evaluation.problem
 
     @property
     def context(self) -> int:
-        """The context of the plan: that of the request, or the most that fits if that was asked."""
+        """Context of the request, or the largest that fits for the objective ``context``."""
         return self.problem.context
 
     @property
     def evaluations(self) -> Mapping[str, Evaluation]:
-        """Cost of the plan in each phase: calls of a number of tokens."""
+        """Cost of the plan by phase; a phase is all calls of one number of tokens."""
         assert self.plan
         assert self.solved.evaluation is not None
         return self.solved.evaluation.phases
 
     @cached_property
     def baseline(self) -> ServingResult:
-        """The greedy heuristic's answer to the same problem, found when it is asked for."""
+        """The greedy heuristic's answer to the same problem, computed on first access."""
         return solve_serving(self.asked, self.objective, solver="greedy")
 
     def diagnose(self, limits: SolveLimits) -> Diagnosis | None:
-        """Explain why no plan fits; None if that is no matter of memory, pins or devices."""
+        """Explain why no plan fits; None if memory, pins and devices are not the cause."""
         phases, token = self.asked.phases, self.asked.token_phase
         found = (diagnose(phases.merged({token: 1}, name), limits) for name in phases.problems)
         return next((each for each in found if each.status is SolveStatus.INFEASIBLE), None)
 
     @property
     def memory_bytes(self) -> dict[str, int]:
-        """What every device of the problem holds at most: weights, caches and values."""
+        """Peak bytes of weights, caches and values, by device of the problem."""
         found: dict[str, int] = {}
         for evaluation in self.evaluations.values():
             for usage in evaluation.usage:
@@ -144,9 +144,9 @@ class ServingPlan:
 
     @property
     def fullest_call(self) -> SolveResult:
-        """The plan of the calls that hold most, as an answer of which pages and graphs are made.
+        """The plan as an answer for the phase with the largest memory, for pages and graphs.
 
-        It has no bound: the proof is of all calls together.
+        It has no bound, because the proof covers all phases together.
 
         Raises
         ------
@@ -162,7 +162,7 @@ class ServingPlan:
 
     @property
     def layers(self) -> dict[str, list[str]]:
-        """The layers that have operators on each used device, in the order of the devices."""
+        """Layers with operators on each used device, in device order."""
         captured = next(iter(self.graphs.values()))
         on: dict[str, list[str]] = {device: [] for device in self.plan.device_order}
         operators = module_operators(captured)
@@ -172,12 +172,12 @@ class ServingPlan:
         return on
 
     def words(self, engine: str) -> Words:
-        """Return the plan in the words of an engine; see :mod:`fx_bridge.interop.words`.
+        """Return the plan as arguments of an engine; see :mod:`fx_bridge.interop.words`.
 
         Raises
         ------
         PartitionError
-            If there is no plan, or the engine has no words for it.
+            If there is no plan, or the engine cannot run it.
         """
         captured = next(iter(self.graphs.values()))
         problem = next(iter(self.problem.phases.problems.values()))
@@ -186,8 +186,7 @@ class ServingPlan:
     def plan_of_model(self, captured: CapturedGraph) -> PartitionPlan:
         """Return the plan of the model itself, captured without caches.
 
-        Modules are on the devices on which they serve; see
-        :func:`fx_bridge.serving.whole_model.plan_of_model`.
+        Its modules keep their devices; see :func:`fx_bridge.serving.whole_model.plan_of_model`.
 
         Raises
         ------
@@ -208,8 +207,8 @@ class ServingPlan:
         Raises
         ------
         PartitionError
-            If there is no plan, or a device is not on this machine, or the plan is for another
-            context than the step has.
+            If there is no plan, a device is not on this machine, or the contexts of plan and step
+            differ.
         """
         if self.context != self.step.context:
             raise PartitionError(
@@ -220,28 +219,29 @@ class ServingPlan:
 
 
 class ServingPlanner:
-    """Plans for one request of a causal language model, which is captured once for all of them.
+    """Planner for one request of a causal language model; all its plans share one capture.
 
     Parameters
     ----------
     model : transformers.PreTrainedModel
-        As :func:`fx_bridge.serving.step.serve_step` takes it; its weights may be on the meta
-        device.
+        A model that :func:`fx_bridge.serving.step.serve_step` accepts. Its weights may be on the
+        meta device.
     request : Request, optional
         Sequences, context, prompt and tokens.
     devices : sequence of Device, or str
-        At least one, as :func:`fx_bridge.partition_module` takes them.
+        At least one device; see :func:`fx_bridge.partition_module`.
     whole_layers : bool
-        Divide no layer, as engines that serve do not: no outermost repeated module. All that is
-        before the first layer is on one device too, and all that is after the last.
+        Keep each layer, an outermost repeated module, on one device, as serving engines do. So
+        are all operators before the first layer, and all after the last.
     engine : str, optional
-        Plan what this engine has words for, such as ``"vllm"``: whole layers, and the ends where it
-        has them (:func:`fx_bridge.interop.engines.placement_for`).
+        Restrict the search to plans that this engine can run, such as ``"vllm"``: whole layers,
+        and both ends of the model at its fixed places
+        (:func:`fx_bridge.interop.engines.placement_for`).
     placement : Placement
-        Which modules stay whole besides, and what is pinned.
+        Further modules that stay whole, and pins.
     costs : Costs
-        Links, speeds, attention, experts, and what counts as memory: with ``"weights"`` those and
-        caches.
+        Links, speeds, attention, experts and the memory model, in which ``"weights"`` counts
+        weights and caches.
 
     Raises
     ------
@@ -281,25 +281,25 @@ class ServingPlanner:
         any_context: bool = False,
         search: Search = DEFAULT_SEARCH,
     ) -> ServingPlan:
-        """Find the plan that is best in one respect.
+        """Find the best plan for one objective.
 
         Parameters
         ----------
         objective : {"request", "token", "throughput", "context"}
-            Least time of the request; least time of a token; most tokens in a second, by any
-            number of groups of sequences that take turns; most tokens that fit.
+            Least time of the request; least time of a token; most tokens per second, with any
+            number of interleaved groups of sequences; most tokens that fit.
         first_token_limit_ns : int, optional
-            Most time of the prompt; for the objective ``token``.
+            Nanoseconds that the prompt may take; for the objective ``token``.
         any_context : bool
-            Capture how values grow with the context, as the objective ``context`` always does, so
-            that :class:`solver.serving.contexts.Contexts` says of any plan which contexts fit.
+            Also capture longer contexts, as the objective ``context`` always does.
+            :class:`solver.serving.contexts.Contexts` can then bound the context of any plan.
         search : Search
             Solver, steps to leave out, and limits of all searches of this plan together.
 
         Returns
         -------
         ServingPlan
-            Also where no plan exists: the status of `solved` says so.
+            The answer even if no plan exists; see the status of `solved`.
 
         Raises
         ------
@@ -353,19 +353,19 @@ def plan_serving(
     costs: Costs = DEFAULT_COSTS,
     search: Search = DEFAULT_SEARCH,
 ) -> ServingPlan:
-    """Find the plan that serves a causal language model best, prompts and tokens by one plan.
+    """Find the best plan to serve a causal language model; prompts and tokens share it.
 
     Parameters
     ----------
     model, request, devices, whole_layers, engine, placement, costs
-        As of :class:`fx_bridge.serving.plan.ServingPlanner`, which finds several plans.
+        See :class:`fx_bridge.serving.plan.ServingPlanner`, which finds several plans.
     objective, first_token_limit_ns, any_context, search
-        As of :meth:`fx_bridge.serving.plan.ServingPlanner.plan`.
+        See :meth:`fx_bridge.serving.plan.ServingPlanner.plan`.
 
     Returns
     -------
     ServingPlan
-        Also where no plan exists: the status of `solved` says so.
+        The answer even if no plan exists; see the status of `solved`.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a model that serves is asked for at once."""
+"""Requests to a served model."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from solver.model.checks import check_natural, check_positive, only_given
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is served at once: sequences, their prompt, and the tokens after it.
+    """A batch of sequences, each with a prompt and generated tokens.
 
     Parameters
     ----------
     batch : int
         Sequences that are served together, all at one position.
     context : int
-        Positions of a sequence; the objective ``context`` asks for the most.
+        Positions of a sequence; maximised by the objective ``context``.
     prompt : int
         Tokens of the prompt.
     generate : int
@@ -57,7 +57,7 @@ class Request:
 
     @property
     def calls(self) -> dict[int, int]:
-        """How often the step is called for a prompt, by the number of tokens; most tokens first."""
+        """Number of calls for a prompt, by their number of tokens; the largest calls first."""
         whole = min(self.chunk or self.prompt, self.prompt)
         found = {whole: self.prompt // whole}
         if rest := self.prompt % whole:

@@ -1,7 +1,7 @@
 """The step of a language model that serves: tokens and their position in, logits out.
 
-Keys and values live in buffers of the step, so that a captured graph reads and writes them in
-place and a device of a plan holds those of its layers.
+Keys and values are buffers of the step. A captured graph reads and writes them in place, and each
+device of a plan holds those of its layers.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
     from fx_bridge.serving.caches import LayerCache
 
 CACHES: Final = "caches"
-"""The module of a step that has the caches, one module for each layer."""
+"""Name of a step's module list of caches, one module per layer."""
 
 
 class ServeStep(nn.Module):
-    """A causal language model that keeps its caches in buffers; made by `serve_step`.
+    """A causal language model with its caches in buffers; made by `serve_step`.
 
     ``step(input_ids, start)`` writes the keys and values of `input_ids` at the positions `start`,
     `start` + 1, ... and returns the logits of the last token, of shape ``[batch, 1, words]``.
     `input_ids` has shape ``[batch, tokens]``, and `start` is an integer tensor without dimensions.
-    Parameters have their names in the model; ``caches.3.keys`` is a buffer of layer 3, and no part
-    of the state dict.
+    Parameters keep their names in the model. ``caches.3.keys`` is a buffer of layer 3, outside
+    the state dict.
 
     Attributes
     ----------
     batch, context, chunk : int
-        Sequences, the positions that each of them has, and most tokens of a call.
+        Number of sequences, positions of each, and most tokens of a call.
     gives_mask : bool
-        Whether the model is given a mask without padding, for it would make one as long as what is
-        in its cache.
+        True if the model gets a mask without padding, because it would otherwise build one as
+        long as the filled part of its cache.
     """
 
     batch: int
@@ -79,7 +79,7 @@ class ServeStep(nn.Module):
         return logits if "logits_to_keep" in takes else logits[:, -1:]
 
     def example(self, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return inputs of a step of `tokens` tokens, as :func:`fx_bridge.capture` takes them."""
+        """Return example inputs of `tokens` tokens for :func:`fx_bridge.capture`."""
         device = next(self.parameters()).device
         where = torch.device("cpu") if device.type == "meta" else device
         ids = torch.zeros(self.batch, tokens, dtype=torch.long, device=where)
@@ -92,31 +92,31 @@ def serve_step(model: nn.Module, batch: int, context: int, chunk: int | None = N
     Parameters
     ----------
     model : transformers.PreTrainedModel
-        For causal language modelling. The step shares its weights; the model is not changed.
+        A causal language model. The step shares its weights; the model is not changed.
     batch : int
-        Sequences that are served together. All of them are at one position.
+        Sequences that are served together, all at one position.
     context : int
-        Most tokens of a sequence, those of the prompt and the generated ones.
+        Most tokens of a sequence, prompt and generated tokens together.
     chunk : int, optional
-        Most tokens of a call, which may be fewer than the context. A layer with a sliding window
-        keeps as many positions as the window has, and those of a call; without `chunk` all.
+        Most tokens of a call; the context if left out. A layer with a sliding window keeps the
+        positions of its window and those of a call.
 
     Returns
     -------
     ServeStep
-        On the device of the model, in evaluation mode.
+        Step on the device of the model, in evaluation mode.
 
     Raises
     ------
     PartitionError
-        If the model is none of transformers for causal language modelling, such as a graph, a
-        module with caches as inputs, an encoder, or a model with encoder and decoder; or one of its
-        layers has a cache of a kind that is not known here.
+        If the model is not a causal language model of transformers, such as a graph, a module with
+        caches as inputs, an encoder, or a model with encoder and decoder; or one of its layers has
+        an unsupported type of cache.
 
     Notes
     -----
-    Layers with recurrent states begin anew where `start` is 0. Some of transformers, such as those
-    of Mamba, read their states in calls of one token alone: see
+    Recurrent states are reset where `start` is 0. Some layers of transformers, such as those of
+    Mamba, read their states only in calls of one token; see
     :func:`fx_bridge.serving.phases.forgotten_states`.
 
     Examples
@@ -142,7 +142,7 @@ def serve_step(model: nn.Module, batch: int, context: int, chunk: int | None = N
     argument = _cache_argument(inspect.signature(model.forward).parameters)
     caches = layer_caches(model, batch, context, min(chunk, context), argument)
     step = copy.copy(model)
-    # The parts are the model's own, under their own names.
+    # Submodules, parameters and buffers are shared with the model, under the same names.
     for table in ("_modules", "_parameters", "_buffers"):
         setattr(step, table, dict(getattr(model, table)))
     step.__class__ = type("ServeStep", (ServeStep, type(model)), {})
@@ -155,7 +155,7 @@ def serve_step(model: nn.Module, batch: int, context: int, chunk: int | None = N
 
 
 def _check_model(model: Any) -> None:
-    """Raise PartitionError unless `model` makes tokens from its own caches."""
+    """Raise PartitionError unless `model` is a causal language model with its own caches."""
     name = type(model).__name__
     such = "such as LlamaForCausalLM"
     if isinstance(model, (fx.GraphModule, ExportedProgram, CapturedGraph)):
@@ -190,7 +190,7 @@ def _check_model(model: Any) -> None:
             "it with partition_module"
         )
     config = getattr(model, "config", None)
-    # GPT-NeoX, which has no other side, is configured as no decoder, and its attention is causal.
+    # GPT-NeoX is configured with is_decoder=False, but its attention is causal.
     is_causal = any(getattr(module, "is_causal", False) is True for module in model.modules())
     is_encoder = getattr(config, "is_decoder", None) is False and not is_causal
     if is_encoder or getattr(config, "use_bidirectional_attention", None) is True:
@@ -207,14 +207,14 @@ def _check_model(model: Any) -> None:
 
 
 def _cache_argument(takes: Container[str]) -> str:
-    """Return the argument that is a model's cache; in Mamba it has a name of its own."""
+    """Return the name of a model's cache argument, which differs in Mamba."""
     return "cache_params" if "cache_params" in takes else "past_key_values"
 
 
 def _needs_mask(step: ServeStep) -> bool:
-    """Return whether a model reads where it is as a number, unless a mask is given.
+    """Return True if a model without a mask reads its position as a Python number.
 
-    Such models make a mask of as many positions as there are, which no graph of all positions does.
+    Such models build a mask as long as the current position, and a graph for all positions cannot.
     """
     from fx_bridge.serving.caches import run_faked
 
@@ -224,18 +224,18 @@ def _needs_mask(step: ServeStep) -> bool:
         run_faked(step, *step.example(1))
     except DataDependentOutputException:
         return True
-    except Exception:  # of which a capture says more
+    except Exception:  # the capture reports it in more detail
         return False
     return False
 
 
 @contextmanager
 def _same_kernels() -> Iterator[None]:
-    """Let attention run by the same kernels whether a graph is traced or not.
+    """Make attention use the same kernels in eager runs and under tracing.
 
-    Of one token, transformers packs the heads of queries that share keys, but not while a graph is
-    traced: such a graph repeats the whole cache at every step. And at position 0 it leaves the mask
-    out, which a graph for all positions has.
+    For one token, eager transformers groups the query heads that share keys. Under tracing it does
+    not, so the graph would repeat the whole cache at every step. At position 0, eager transformers
+    omits the mask, but a graph for all positions needs it.
     """
     attention: Any = importlib.import_module("transformers.integrations.sdpa_attention")
     masks: Any = importlib.import_module("transformers.masking_utils")

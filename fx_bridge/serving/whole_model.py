@@ -1,4 +1,4 @@
-"""A plan of a step with caches, as a plan of the model that the step was made of."""
+"""Plans of a step with caches, as plans of the underlying model."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from solver import PartitionPlan
 def plan_of_model(
     captured: CapturedGraph, step: CapturedGraph, plan: PartitionPlan
 ) -> PartitionPlan:
-    """Return the plan that has the modules of a model where a plan of its step has them.
+    """Return the plan of a model that keeps the modules where a plan of its step has them.
 
-    Chunks and modes are those of the stages.
+    Chunks and modes come from the stages of the step's plan.
 
     Parameters
     ----------
     captured : CapturedGraph
-        The model, called without caches.
+        The model, captured without caches.
     step : CapturedGraph
-        A step of it, which `plan` is a plan of.
+        A step of the model, planned by `plan`.
 
     Returns
     -------
     PartitionPlan
-        Operators that do the same in the same call of a module are in one stage in both. Any
-        other one is where the operator before it is, of the innermost module that has one. What
-        reads from a later stage, or must share a stage with what is there, is in that stage.
+        An operator that occurs in both graphs, in the same module call, has the same stage in
+        both. Any other operator is in the stage of the operator before it, within the innermost
+        module that has a known one. Operators that read from a later stage, or are colocated with
+        one of it, move to that stage.
     """
     known = {own: plan.stage_index[name] for own, name in same_operators(step, captured).items()}
     found = _pulled_back(captured, {**_beside_others(captured, known), **known})
@@ -46,10 +47,10 @@ def plan_of_model(
 
 
 def _beside_others(captured: CapturedGraph, known: Mapping[str, int]) -> dict[str, int]:
-    """Return the stage of every operator by that of a known one in the same module.
+    """Return the stage of every operator from that of a known one in the same module.
 
-    That is the innermost module with a known one, and of these the last before the operator, or
-    the first after it.
+    The module is the innermost one with a known operator. Of its known operators, the last before
+    the operator counts, or else the first after it.
     """
     calls = module_calls(captured)
     found: dict[str, tuple[int, int]] = {}
@@ -66,7 +67,7 @@ def _beside_others(captured: CapturedGraph, known: Mapping[str, int]) -> dict[st
 
 
 def _pulled_back(captured: CapturedGraph, stages: Mapping[str, int]) -> dict[str, int]:
-    """Return stages that are no earlier, in which nothing reads from a later one."""
+    """Return the least stages, none earlier than given, in which no read is from a later stage."""
     found = dict(stages)
     groups: Iterable[tuple[str, ...]] = [g.operators for g in colocation_groups(captured)]
     before: dict[str, int] = {}
