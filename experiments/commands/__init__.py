@@ -1,1 +1,1 @@
-"""The commands of ``fxpartition``: their options, what they print, how they end."""
+"""The commands of ``fxpartition``: options, output and exit codes."""

@@ -1,4 +1,4 @@
-"""Answers of searches and studies: found, saved, printed, and an exit code."""
+"""Solving, saving and printing for the commands, and their exit codes."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def solve_all(
     progress: ProgressLine,
     without: Collection[str] = (),
 ) -> list[SolveResult]:
-    """Solve a problem by each of `solvers` in turn; the last, asked for, leaves out steps.
+    """Solve a problem by each of `solvers` in turn, within one time limit for all.
 
-    The time limit is that of all of them together.
+    The steps in `without` are left out of the last one alone, which the user requested.
     """
     results: list[SolveResult] = []
     shown = progress.watched(limits)
@@ -53,14 +53,14 @@ def finish(
     as_json: bool,
     with_steps: bool = False,
 ) -> None:
-    """Save the plan of the last answer, which was asked for; print all; exit by its status.
+    """Save the plan of the last, requested answer; print all answers; exit by its status.
 
-    With `with_steps` the steps of its search follow; as JSON they are always there.
+    With `with_steps` the steps of its search follow; JSON always has them.
 
-    When no plan exists it says why, in what the searches left of the time limit.
+    If no plan exists, print the reason, found within the rest of the time limit.
     """
     asked = results[-1]
-    # Whoever reads what is printed may stop reading; the file is written by then.
+    # Write the file first: printing ends early if the reader of a pipe stops.
     if asked.objective is not None:
         outputs.write(asked)
     left = limits.after(sum(result.wall_time_s for result in results))

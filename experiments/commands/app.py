@@ -1,6 +1,6 @@
-"""The commands of ``fxpartition``, as its help lists them.
+"""The commands of ``fxpartition``, in the order of its help.
 
-torch and OR-Tools load only in the commands that need them.
+Only the commands that need torch and OR-Tools import them.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _describe(
 
     A plan says which device runs which operator. Make one for three devices
     of 300 MB, then split the model by it and check that the stages compute
-    what the model does:
+    the same as the model:
 
         fxpartition plan gpt2 --devices 3x300MB --out plan.json
         fxpartition split gpt2 --plan plan.json

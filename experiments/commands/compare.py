@@ -1,4 +1,4 @@
-"""The command ``compare``: planners side by side."""
+"""The command ``compare``: several planners on the same problems."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _QUICK: Final = LimitOptions(time_limit=30.0)
 
 @dataclass(frozen=True, slots=True)
 class _RunOptions:
-    """How much is done, and what is taken from an earlier run."""
+    """Extent of the comparison, and reuse of an earlier run."""
 
     quick: Annotated[
         bool,
@@ -134,7 +134,7 @@ def compare(
     study = _compared(sources, settings, out, how.resume)
     if all(record.reason for record in study.models):
         raise PartitionError(f"no model could be compared: {study.models[0].reason}")
-    with _told_of(out):
+    with _resumable(out):
         finish_study(study, out, as_json)
     if not all(check.equal for check in study.checks):
         raise typer.Exit(EXIT_NOT_EQUAL)
@@ -143,7 +143,7 @@ def compare(
 def _compared(
     sources: Sequence[ModelSpec | Path], settings: CompareSettings, out: str | None, resume: bool
 ) -> Study:
-    """Return what a comparison finds, which is written to the folder `out` after each model."""
+    """Run a comparison, and write its report to the folder `out` after each model."""
     from experiments.console.progress import ProgressLine
     from experiments.reports.formats.writing import write_report
     from experiments.sweep.compare import run_comparison
@@ -151,7 +151,7 @@ def _compared(
 
     with memory_store() if out is None else open_store(Path(out, _CELLS)) as store:
         resume = resume or _is_wanted(store)
-        with _told_of(out), ProgressLine() as progress:
+        with _resumable(out), ProgressLine() as progress:
             return run_comparison(
                 sources,
                 settings,
@@ -163,8 +163,8 @@ def _compared(
 
 
 @contextlib.contextmanager
-def _told_of(out: str | None) -> Iterator[None]:
-    """Say how to go on if the run ends early."""
+def _resumable(out: str | None) -> Iterator[None]:
+    """Print the way to resume if the run ends early."""
     try:
         yield
     except BaseException:
@@ -174,7 +174,7 @@ def _told_of(out: str | None) -> Iterator[None]:
 
 
 def _is_wanted(store: SweepStore) -> bool:
-    """Return whether to go on with what a store holds: a person at a terminal is asked."""
+    """Return True if a store has results and the user, asked at a terminal, resumes from them."""
     cells = store.cells()
     if not cells:
         return False

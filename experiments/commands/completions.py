@@ -1,6 +1,6 @@
-"""What the shell offers when a person presses the tabulator: names, without loading torch.
+"""Shell completion of names, without loading torch.
 
-Where none fits, shells offer files by themselves.
+Shells offer files by themselves if no name fits.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 Completion = tuple[str, str]
-"""What may be written, and what it is, which zsh and fish show beside it."""
+"""A name and its description, which zsh and fish show beside it."""
 
 SOLVER_DESCRIPTIONS: Final = {
     "auto": "picks one that proves, and the answer names it",
@@ -29,9 +29,9 @@ def complete_from(
     Parameters
     ----------
     names : iterable of str
-        Offered where they begin with what was typed; of a mapping, with what they are.
+        Names to offer if they begin with the typed text; a mapping adds descriptions.
     several : bool
-        Several may be given with commas between them; each is offered once.
+        True for a comma-separated list, in which each name is offered once.
     """
     known = names if isinstance(names, Mapping) else dict.fromkeys(names, "")
 
@@ -48,26 +48,26 @@ def complete_from(
 
 
 def complete_built_models(incomplete: str) -> list[Completion]:
-    """Return the models of the zoo, and published configurations once one is begun."""
+    """Complete models of the zoo, and published configurations after their prefix."""
     from experiments.zoo.configurations import CONFIGURATIONS
     from experiments.zoo.models import CONFIGURATION_PREFIX, ZOO
 
     named = {name: spec.description for name, spec in ZOO.items()}
     if incomplete:
-        # They are many, and few people want one.
+        # There are many, and few users want one.
         named |= {f"{CONFIGURATION_PREFIX}{name}": e.family for name, e in CONFIGURATIONS.items()}
     return complete_from(named)(incomplete)
 
 
 def complete_models(incomplete: str) -> list[Completion]:
-    """Return what :func:`complete_built_models` does, and likewise published workloads."""
+    """Complete models as :func:`complete_built_models`, and published workloads."""
     return complete_built_models(incomplete) + (
         complete_published(incomplete) if incomplete else []
     )
 
 
 def complete_published(incomplete: str) -> list[Completion]:
-    """Return published workloads."""
+    """Complete published workloads."""
     from experiments.workloads.catalogue import PREFIX, published_names
 
     names = dict.fromkeys((f"{PREFIX}{name}" for name in published_names()), "a published workload")
@@ -75,7 +75,7 @@ def complete_published(incomplete: str) -> list[Completion]:
 
 
 def complete_planners(incomplete: str) -> list[Completion]:
-    """Return the planners, after those that are written already."""
+    """Complete a comma-separated list of planners."""
     from experiments.planners.registry import PLANNERS
 
     described = {name: spec.description for name, spec in PLANNERS.items()}
@@ -83,14 +83,14 @@ def complete_planners(incomplete: str) -> list[Completion]:
 
 
 def complete_steps(incomplete: str) -> list[Completion]:
-    """Return the steps of searches, after those that are written already."""
+    """Complete a comma-separated list of search steps."""
     from solver import step_names
 
     return complete_from(step_names(), several=True)(incomplete)
 
 
 def complete_devices(incomplete: str) -> list[Completion]:
-    """Return, after a memory, the classes whose speeds are known."""
+    """Complete a device class after an amount of memory."""
     from fx_bridge.costs.device_specs import DEVICE_SPECS
 
     head, comma, last = incomplete.rpartition(",")

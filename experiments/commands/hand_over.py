@@ -1,4 +1,4 @@
-"""The command ``hand-over``: a plan as a file that another program takes."""
+"""The command ``hand-over``: a plan as a file for another program."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Form = Literal[
     "accelerate", "split-spec", "programs", "checkpoint-wrapper", EngineName, "flagscale"
 ]
 _WITH_PROBLEM: Final = ("programs", "checkpoint-wrapper", "megatron", "flagscale")
-"""Forms that can say which operators run again."""
+"""Forms that can express recomputed operators."""
 _TiedFirstOption = Annotated[
     bool,
     typer.Option(
@@ -69,7 +69,7 @@ def hand_over(
     devices: DevicesOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a plan as a file that accelerate, torch, or a program that serves or trains takes.
+    """Write a plan as a file for accelerate, torch, or a program that serves or trains.
 
     For example, for accelerate and transformers:
 
@@ -82,8 +82,8 @@ def hand_over(
         fxpartition plan gpt2 --devices 3x300MB --for vllm --out plan.json
         fxpartition hand-over plan.json gpt2 --to vllm --out words.txt
 
-    A plan that cannot be said so is refused: why, and which is the nearest
-    that can; with --devices, what that costs on them.
+    A plan that the program cannot run is refused, with the reason and the
+    nearest plan that it can run; with --devices also its cost on them.
     """
     from experiments.problems.recomputed_plans import problem_of_plan
     from experiments.problems.request import ProblemRequest, read_problem
@@ -115,31 +115,31 @@ def hand_over(
     if to == "programs":
         programs = save_stage_programs(split_by_plan(captured, plan, problem=problem), out)
         answer["programs"] = [stage.file for stage in programs.stages]
-        told = counted(len(programs.stages), "program")
+        summary = counted(len(programs.stages), "program")
         stages: Sequence[Stage] = plan.stages
     else:
-        said = _said(captured, plan, problem, to, tied_first, microbatches)
-        answer[said.key] = said.content
-        write_text_atomically(out, said.text)
-        told, stages = said.told, said.stages
+        output = _output(captured, plan, problem, to, tied_first, microbatches)
+        answer[output.key] = output.content
+        write_text_atomically(out, output.text)
+        summary, stages = output.summary, output.stages
         _note_moved(captured, plan, to, out)
     if stages:
         answer["devices"] = [stage.device for stage in stages]
     if as_json:
         print_json(answer)
     else:
-        print_lines([f"wrote {out}: {told}", *_told_stages(captured, plan, stages)])
+        print_lines([f"wrote {out}: {summary}", *_stage_lines(captured, plan, stages)])
 
 
-def _told_stages(
+def _stage_lines(
     captured: CapturedGraph, plan: PartitionPlan, stages: Sequence[Stage]
 ) -> list[str]:
-    """Return the modules of each stage of a plan, and a line that says where stages run."""
+    """Return the modules of each stage of a plan, and a line with the devices of the stages."""
     from fx_bridge.capture.modules import innermost_modules
 
     if not stages:
         return []
-    return [*ModuleTree(innermost_modules(captured)).stage_lines(plan), _told_ranks(stages)]
+    return [*ModuleTree(innermost_modules(captured)).stage_lines(plan), _ranks_line(stages)]
 
 
 def _check_options(
@@ -156,7 +156,7 @@ def _check_options(
 
 
 def _note_moved(captured: CapturedGraph, plan: PartitionPlan, to: Form, file: str) -> None:
-    """Say on stderr if the file that was written means another plan than the one given."""
+    """Note on stderr if the written file expresses a plan other than the given one."""
     if plan.recomputed or to in ("checkpoint-wrapper", "flagscale", "programs"):
         return
     form = cast("PlanFormat", "device-map" if to == "accelerate" else to)
@@ -171,27 +171,27 @@ def _note_moved(captured: CapturedGraph, plan: PartitionPlan, to: Form, file: st
         )
 
 
-class _Said(NamedTuple):
-    """A plan in the words of a program: under its key in the answer, and as text of the file.
+class _Output(NamedTuple):
+    """A plan in the form of a program: JSON key and value, file text, and a summary.
 
-    `stages` are those that the program numbers, in order.
+    `stages` are the stages in the program's numbering.
     """
 
     key: str
     content: object
     text: str
-    told: str
+    summary: str
     stages: Sequence[Stage] = ()
 
 
-def _said(
+def _output(
     captured: CapturedGraph,
     plan: PartitionPlan,
     problem: PartitionProblem | None,
     to: Form,
     tied_first: bool,
     microbatches: int | None,
-) -> _Said:
+) -> _Output:
     from fx_bridge.interop.checkpoints import checkpointed_modules
     from fx_bridge.interop.engines import ENGINES, engine_words
     from fx_bridge.interop.megatron import flagscale_settings, megatron_arguments
@@ -209,9 +209,9 @@ def _said(
         is_list = isinstance(words, list)
         text = shlex.join(words) if isinstance(words, list) else json.dumps(words, indent=1)
         layers = LayeredModel(captured, to).stages_of(plan)[0]
-        told = ", ".join(f"{counted(stage.count, 'layer')} on {stage}" for stage in layers)
+        summary = ", ".join(f"{counted(stage.count, 'layer')} on {stage}" for stage in layers)
         stages = [Stage(stage.device, stage.chunk) for stage in layers]
-        return _Said("arguments" if is_list else "settings", words, f"{text}\n", told, stages)
+        return _Output("arguments" if is_list else "settings", words, f"{text}\n", summary, stages)
     modules: dict[str, int | str] | dict[str, str] | list[str]
     if to == "accelerate":
         modules = device_map(captured, plan, tied="first" if tied_first else "refuse")
@@ -219,18 +219,21 @@ def _said(
         points = split_spec(captured, plan)
         modules = {path: point.name.lower() for path, point in points.items()}
         saved = {"split_spec": modules, "devices": stage_devices(plan)}
-        told = counted(len(modules), "module")
-        return _Said("modules", modules, json.dumps(saved, indent=1) + "\n", told, plan.stages)
+        summary = counted(len(modules), "module")
+        return _Output("modules", modules, json.dumps(saved, indent=1) + "\n", summary, plan.stages)
     else:
         modules = checkpointed_modules(captured, plan, problem=problem)
-    told = counted(len(modules), "module")
-    return _Said("modules", modules, json.dumps(modules, indent=1) + "\n", told)
+    summary = counted(len(modules), "module")
+    return _Output("modules", modules, json.dumps(modules, indent=1) + "\n", summary)
 
 
-def _told_ranks(stages: Sequence[Stage]) -> str:
-    """Say where stages run, and the variable by which rank n has the n-th device, if there is."""
+def _ranks_line(stages: Sequence[Stage]) -> str:
+    """Return a line with the devices of stages.
+
+    It includes the environment variable that gives rank n the n-th device, if one can.
+    """
     from fx_bridge.interop.words import VISIBLE, visible_devices
 
     visible = visible_devices([stage.device for stage in stages], always=True)
-    told = f"stages run on {', '.join(map(str, stages))}"
-    return told if visible is None else f"{told}; {VISIBLE}={visible}"
+    summary = f"stages run on {', '.join(map(str, stages))}"
+    return summary if visible is None else f"{summary}; {VISIBLE}={visible}"

@@ -1,4 +1,4 @@
-"""The commands ``models``, ``devices`` and ``planners``, which list what can be named."""
+"""The commands ``models``, ``devices`` and ``planners``, which list the known names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DTYPES: Final = ("float32", "bfloat16")
 
 
 def list_models(as_json: JsonOption = False) -> None:
-    """List the models that can be named."""
+    """List the models that commands accept by name."""
     from experiments.workloads.catalogue import PREFIX, published_names
     from experiments.zoo.models import DEFAULT_MODELS, ZOO
 
@@ -77,7 +77,7 @@ def list_devices(as_json: JsonOption = False) -> None:
 
 
 def list_planners(as_json: JsonOption = False) -> None:
-    """List the planners that can be compared: ours, and what others plan with."""
+    """List the planners that can be compared: ours, and those of other programs."""
     from experiments.planners.registry import PLANNERS
 
     if as_json:

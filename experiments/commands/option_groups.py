@@ -15,14 +15,14 @@ def with_option_groups(command: Callable[..., Any]) -> Callable[..., Any]:
     Parameters
     ----------
     command : callable
-        Some of its parameters are annotated with a group: a frozen dataclass whose fields are
-        annotated as options or arguments of typer. The default of such a parameter, a group
-        itself, holds the defaults of its options; without one they are those of the fields.
+        A function with parameters annotated by groups. A group is a frozen dataclass whose fields
+        are annotated as options or arguments of typer. An instance as the parameter's default
+        holds the defaults of the options; otherwise they are those of the fields.
 
     Returns
     -------
     callable
-        With a signature that typer can read. It makes the groups and calls `command`.
+        A function with a signature for typer, which builds the groups and calls `command`.
 
     Examples
     --------

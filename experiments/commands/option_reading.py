@@ -1,4 +1,4 @@
-"""What a person wrote as options, as values; whatever says nothing is refused in one line."""
+"""Parsing of option values; invalid ones are refused in one line."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def read_request(options: ProblemOptions) -> ProblemRequest:
     Raises
     ------
     PartitionError
-        If one of them says nothing that can be understood.
+        If an option is invalid.
     """
     from experiments.problems.devices import parse_link
 
@@ -72,7 +72,7 @@ def read_request(options: ProblemOptions) -> ProblemRequest:
 
 
 def read_capture(options: CaptureOptions) -> CaptureRequest:
-    """Return how a model is to be captured."""
+    """Return the capture settings of a model."""
     return CaptureRequest(tuple(options.constant or ()), options.check)
 
 
@@ -114,7 +114,7 @@ def _read_placement(options: ProblemOptions) -> Placement | None:
 
 
 def read_limits(options: LimitOptions) -> SolveLimits:
-    """Return the limits of a search; from a command it always ends, so that JSON can say when."""
+    """Return the limits of a search; the time limit is finite, so that JSON can hold it."""
     if not options.time_limit > 0 or math.isinf(options.time_limit):
         raise PartitionError(
             f"--time-limit is {options.time_limit:g}; write a positive number of seconds, such as "
@@ -123,30 +123,30 @@ def read_limits(options: LimitOptions) -> SolveLimits:
     try:
         return SolveLimits(options.time_limit, options.workers, options.seed, options.deterministic)
     except PartitionError as error:
-        # The other options are called as what they set.
+        # The messages name each setting, whose option has the same name.
         raise PartitionError(f"--{error}") from None
 
 
 def check_given(value: str | None, name: str, example: str) -> None:
-    """Refuse the empty name of a file or folder, which stands for the current folder elsewhere."""
+    """Refuse an empty path, which elsewhere means the current folder."""
     if value == "":
         raise PartitionError(f"{name} is empty; write a name such as {example}")
 
 
 def read_solvers(entries: Sequence[str] | None, default: Sequence[str]) -> tuple[str, ...]:
-    """Return the solvers that the options --solver name, each once."""
+    """Return the distinct solvers of the options --solver."""
     return read_names(entries or default, check_solver)
 
 
 def read_planners(entries: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the planners that the options --planner name, each once."""
+    """Return the distinct planners of the options --planner."""
     from experiments.planners.registry import check_planner
 
     return read_names(entries or (), check_planner)
 
 
 def read_without(entries: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the steps that the options --without name, each once."""
+    """Return the distinct steps of the options --without."""
     try:
         return read_steps(entries or ())
     except PartitionError as error:
@@ -154,7 +154,7 @@ def read_without(entries: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def read_pins(entries: Sequence[str] | None) -> dict[str, Pin]:
-    """Return what the options --pin say: names to stages or to devices."""
+    """Return the pins of the options --pin: stages or devices by module or operator."""
     pins: dict[str, Pin] = {}
     for entry in entries or ():
         name, _, where = entry.rpartition("=")
@@ -179,7 +179,7 @@ def _stage(name: str, digits: str) -> int:
 
 
 def read_devices(entries: Sequence[str] | None) -> DeviceSet | None:
-    """Read the option --devices; PartitionError if it says no set of devices, or several."""
+    """Read the option --devices; PartitionError if it is not exactly one valid set."""
     from experiments.problems.devices import parse_devices
 
     if not entries:

@@ -1,6 +1,6 @@
-"""The options that several commands take: the same are named the same everywhere.
+"""Options of several commands, with one name each.
 
-Those that many commands take come in groups (:mod:`experiments.commands.option_groups`).
+Options that many commands share come in groups (:mod:`experiments.commands.option_groups`).
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _COSTS: Final = "Costs"
 
 MOST_DEVICES: Final = 1024
 _MOST_MICROBATCHES: Final = 10**9
-"""More than any plan has: a slip is refused, not tried."""
+"""More than any plan has, so that a typing error is refused at once."""
 
 
 def out_option(metavar: str, text: str, **settings: Any) -> Any:
-    """Return the option that says what to write."""
+    """Return the option ``--out``."""
     return typer.Option(
         "--out", "-o", metavar=metavar, help=text, rich_help_panel=OUTPUT_PANEL, **settings
     )
 
 
 def _option(panel: str, metavar: str | None, text: str, **settings: Any) -> Any:
-    """Return the option that is named as its field, and listed under `panel`.
+    """Return an option with the name of its field, listed under `panel`.
 
-    Without a `metavar` the help lists what may be written.
+    Without a `metavar` the help lists the choices.
     """
     return typer.Option(metavar=metavar, help=text, rich_help_panel=panel, **settings)
 
@@ -57,11 +57,10 @@ def _devices(text: str) -> Any:
 
 
 def _named(panel: str, name: str, text: str) -> Any:
-    """Return the option of a name, listed under `panel`."""
     return typer.Option(name, help=text, rich_help_panel=panel)
 
 
-# -- what is planned ----------------------------------------------------------------------
+# -- the problem --------------------------------------------------------------------------
 
 _BUILT: Final = (
     "A zoo name (see: fxpartition models), configuration:NAME (a published model in its real "
@@ -146,7 +145,7 @@ DevicesOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class CaptureOptions:
-    """How a model is captured; a plan is split as it was made."""
+    """Capture of a model; splitting a plan needs the options that it was made with."""
 
     constant: Annotated[
         list[str] | None,
@@ -169,7 +168,7 @@ class CaptureOptions:
 
 @dataclass(frozen=True, slots=True)
 class ProblemOptions(CaptureOptions):
-    """What is planned, for which devices, what it costs, and what is best."""
+    """A problem: devices, objective, pipeline, placement and costs."""
 
     devices: DevicesOption = None
     objective: Annotated[
@@ -302,7 +301,7 @@ class ProblemOptions(CaptureOptions):
 
 @dataclass(frozen=True, slots=True)
 class ComparedOptions(ProblemOptions):
-    """What is compared, on any number of device sets."""
+    """A compared problem, on any number of device sets."""
 
     devices: Annotated[
         list[str] | None,
@@ -312,7 +311,7 @@ class ComparedOptions(ProblemOptions):
     ] = None
 
 
-# -- how it is searched -------------------------------------------------------------------
+# -- the search ---------------------------------------------------------------------------
 
 SeedOption = Annotated[int, typer.Option(metavar="NUMBER", help="Of every random choice.")]
 PlannersOption = Annotated[
@@ -339,7 +338,7 @@ WithoutOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class LimitOptions:
-    """How long and by what each plan is searched for."""
+    """Limits of a search."""
 
     time_limit: Annotated[float, _option(SEARCH, "SECONDS", "For all searches together.")] = 60.0
     workers: Annotated[
@@ -360,7 +359,7 @@ class LimitOptions:
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions(LimitOptions):
-    """How a plan is searched for."""
+    """Solver and limits of a search."""
 
     solver: Annotated[
         str,
@@ -373,7 +372,7 @@ class SearchOptions(LimitOptions):
     ] = "auto"
 
 
-# -- what comes out -----------------------------------------------------------------------
+# -- the output ---------------------------------------------------------------------------
 
 JsonOption = Annotated[
     bool,

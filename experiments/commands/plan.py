@@ -43,7 +43,7 @@ def plan(
         fxpartition plan gpt2 --devices 3x300MB --schedule 1f1b --microbatches 8
             --keep-whole 'transformer.h.*'
 
-    Where no plan exists it says which limits clash, and what would help.
+    If no plan exists, it names the limits that clash, and a remedy.
     """
     from experiments.console.progress import ProgressLine
 
@@ -85,7 +85,7 @@ def solve(
         fxpartition export gpt2 --devices 3x300MB --out problem.json
         fxpartition solve problem.json --objective latency --json
 
-    Where no plan exists it says which limits clash, and what would help.
+    If no plan exists, it names the limits that clash, and a remedy.
     """
     from experiments.console.progress import ProgressLine
 

@@ -31,7 +31,7 @@ def _file(text: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class PlanOutputOptions:
-    """What to write of a plan."""
+    """Files to write of a plan."""
 
     out: Annotated[
         list[str] | None,
@@ -48,12 +48,12 @@ class PlanOutputOptions:
     mermaid: Annotated[str | None, _file("Save the graph of the stages, for Mermaid.")] = None
 
     def checked(self, *inputs: str | None) -> dict[str, Form]:
-        """Return what to write to each file; refuse before the work what cannot be written.
+        """Return the form of each file, by path; refuse files that cannot be written.
 
         Parameters
         ----------
         *inputs : str or None
-            Names that the command reads.
+            Paths that the command reads.
         """
         from fx_bridge.presentation.plan_files import form_of
 
@@ -81,16 +81,16 @@ class PlanOutputOptions:
 
 @dataclass(frozen=True, slots=True)
 class PlanOutputs:
-    """What to write of the plan for a model.
+    """Writer of the files of a plan.
 
     Attributes
     ----------
     forms : mapping of str to str
         The form of each file, by path.
     model : str
-        As it was named.
+        Name of the model on the command line.
     captured : CapturedGraph or None
-        For the words of programs; None for a problem without a model.
+        Source of the arguments for other programs; None for a problem without a model.
     """
 
     forms: Mapping[str, Form]
@@ -98,10 +98,10 @@ class PlanOutputs:
     captured: CapturedGraph | None = None
 
     def write(self, result: SolveResult) -> None:
-        """Write all files, and say so."""
+        """Write all files, and report each."""
         from fx_bridge.presentation.plan_files import plan_text
 
-        def said() -> Sequence[HandOver]:
+        def arguments() -> Sequence[HandOver]:
             if self.captured is None or result.plan is None or result.evaluation is None:
                 return ()
             from fx_bridge.interop.hand_overs import hand_overs
@@ -111,7 +111,7 @@ class PlanOutputs:
         write_files_atomically(
             {
                 path: plan_text(
-                    result, form, title=self.model, command=command_text(), hand_overs=said
+                    result, form, title=self.model, command=command_text(), hand_overs=arguments
                 )
                 for path, form in self.forms.items()
             }

@@ -52,7 +52,7 @@ def export(
 
         fxpartition export gpt2 --devices 3x300MB --out problem.json
 
-    The file holds all that the options say; solve can change most of it.
+    The file holds the settings of all options; solve can change most of them.
     """
     from experiments.console.progress import ProgressLine
 
@@ -136,7 +136,7 @@ def generate(
 
 @contextlib.contextmanager
 def _options_named() -> Iterator[None]:
-    """Call the fields that are options as a person writes them."""
+    """Name fields by their options in error messages."""
     try:
         yield
     except PartitionError as error:

@@ -1,4 +1,4 @@
-"""The command ``profile``: what a model's operators take on this machine."""
+"""The command ``profile``: measured times of a model's operators on this machine."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def profile(
 
 
 def _show(found: Profile) -> None:
-    """Print the operators that take longest, the sums of all, and the link."""
+    """Print the slowest operators, the totals, and the link."""
     total_ns = {name: t + found.backward_ns[name] for name, t in found.forward_ns.items()}
     header = ("operator", "forward", "backward", "workspace")
     rows = [

@@ -1,4 +1,4 @@
-"""The command ``report``: the report of results that exist."""
+"""The command ``report``: the report of existing results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def report(
     out: ReportOutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Report what a sweep or a comparison found.
+    """Report the results of a sweep or a comparison.
 
     For example:
 

@@ -121,7 +121,6 @@ def run(
 
 
 def _show(rows: Sequence[PlanRow], as_json: bool) -> None:
-    """Print rows as a table, or as JSON."""
     from experiments.pipelines.tables import plan_lines, row_json
 
     if as_json:
@@ -132,7 +131,7 @@ def _show(rows: Sequence[PlanRow], as_json: bool) -> None:
 
 
 def _processes(given: DeviceSet) -> DeviceSet:
-    """Return devices under the names of processes on CPUs, whatever they stand for."""
+    """Return the devices, renamed to CPU processes."""
     name_of = {device.name: f"cpu:{index}" for index, device in enumerate(given.devices)}
     interconnect = given.interconnect
     if interconnect is not None:
@@ -146,7 +145,7 @@ def _processes(given: DeviceSet) -> DeviceSet:
 
 
 def process_request(request: ProblemRequest) -> ProblemRequest:
-    """Return what is asked of the problem whose devices are processes of this machine."""
+    """Return the request with processes of this machine as devices."""
     counted = request.memory_model or "inference"
     if counted == "weights":
         raise PartitionError(

@@ -1,4 +1,4 @@
-"""The command ``score``: a plan that someone made, beside the proven optimum."""
+"""The command ``score``: a given plan beside the proven optimum."""
 
 from __future__ import annotations
 
@@ -116,16 +116,16 @@ def score(
 
 
 def _check_file(path: str) -> None:
-    """Refuse a file that is not there before a model is built."""
+    """Refuse a missing file before a model is built."""
     if not os.path.exists(path):  # noqa: PTH110 - false for any name that cannot be
         raise PartitionError(f"there is no file {shortened(path)}; write the path of a plan")
 
 
 @dataclass(frozen=True, slots=True)
 class _Gap:
-    """How far a plan is above the best possible one, in its first objective that differs.
+    """Gap of a plan to the best possible one, in the first objective that differs.
 
-    `least` and `most` are parts of the best possible value, None where there is none.
+    `least` and `most` are relative to the best possible value; None if unknown.
     """
 
     objective: ObjectiveName
@@ -154,7 +154,7 @@ def _gap(problem: PartitionProblem, given: SolveResult, best: SolveResult) -> _G
         optimum = format_value(name, least)
         text = f"its {where}: {_percent(excess)} above the proven optimum, {optimum}"
         return _Gap(name, excess, excess, text)
-    # A plan that someone made may be better than what the search found.
+    # The given plan may be better than the best found one.
     known = values[0] if best.objective is None else min(values[0], best.objective)
     least_excess = values[0] / known - 1 if known else 0.0
     where = f"its {name} is {format_value(name, values[0])}"
@@ -176,7 +176,7 @@ def _percent(part: float) -> str:
 
 
 def _values(given: SolveResult, best: SolveResult) -> list[str]:
-    """Return what the plan and the best one cost in every respect."""
+    """Return a line of costs for the plan, and one for the best plan."""
     lines = []
     for result in (given, best):
         if result.evaluation is not None:

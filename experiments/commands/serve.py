@@ -1,4 +1,4 @@
-"""The command ``serve``: the plan by which a language model serves best."""
+"""The command ``serve``: the best plan to serve a language model."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 Objective = Literal["request", "token", "throughput", "context", "all"]
 _SERVING, _COSTS = "Serving", "Costs"
 _MOST: Final = 10**9
-"""More than any request has: a slip is refused, not tried."""
+"""More than any request has, so that a typing error is refused at once."""
 
 
 def _option(panel: str, metavar: str | None, text: str, **settings: Any) -> Any:
@@ -59,7 +59,7 @@ def _option(panel: str, metavar: str | None, text: str, **settings: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """What is served, on what, and what is best."""
+    """Request, devices, objective and costs of serving."""
 
     devices: Annotated[
         str,
@@ -193,8 +193,8 @@ def serve(
         fxpartition serve configuration:llama3-8b --devices 24GB,12GB
             --objective token
 
-    MODEL is one of transformers for causal language modelling. The answer says
-    what the best plan for one objective gives in all of them. The best plans
+    MODEL is one of transformers for causal language modelling. The answer has
+    the values of all objectives under the best plan for one. The best plans
     differ; in one table, with one capture of the model:
 
         fxpartition serve configuration:llama3-8b --devices 24GB,12GB
@@ -222,7 +222,7 @@ def serve(
 
     loaded = build_model(spec)
     module = loaded.module
-    # What the commands that read the plan capture; what cannot be is told before the search.
+    # Commands that read the plan capture the model whole; report a failure before the search.
     whole = None if out is None else capture_model(loaded)
     if host is not None:
         answer_with_host(
@@ -272,7 +272,7 @@ def _plans(
     first_ns: int | None,
     searched: Searched,
 ) -> list[ServingPlan]:
-    """Return the best plan for each objective, of one capture."""
+    """Return the best plan for each objective, from one capture."""
     from fx_bridge.options import Search
     from fx_bridge.serving.plan import ServingPlanner
 
@@ -292,11 +292,11 @@ def _plans(
         found.append(
             planner.plan(
                 objective,
-                # Of several objectives, the limit is one of token alone.
+                # Among several objectives, the limit applies to token alone.
                 first_token_limit_ns=first_ns
                 if objective in ("token", options.objective)
                 else None,
-                # Of all objectives, context captures how values grow.
+                # With all objectives, context captures the growth of values anyway.
                 any_context=options.rules or options.objective == "all",
                 search=Search(share, searched.solver, searched.without),
             )
@@ -307,7 +307,7 @@ def _plans(
 def _objectives(
     options: ServeOptions, out: str | None, *, steps: bool
 ) -> tuple[ServingObjective, ...]:
-    """Return what plans are asked for."""
+    """Return the requested objectives, one plan each."""
     if options.first_token is not None and options.objective not in ("token", "all"):
         raise PartitionError(
             "--first-token is a limit of --objective token; write that, or leave it out"
@@ -333,7 +333,7 @@ def _request(options: ServeOptions) -> Request:
 def _left_out(
     options: ServeOptions, form: Form, search: SearchOptions, searched: Searched
 ) -> str | None:
-    """Return an option that says nothing of plans with a host."""
+    """Return the first given option that plans with a host do not support."""
     given = {
         "--out": form != "plan",
         "--objective": options.objective not in ("request", "token"),
@@ -342,7 +342,7 @@ def _left_out(
         "--keep-whole": bool(options.keep_whole),
         "--pin": bool(options.pin),
         "--memory-model": options.memory_model == "inference",
-        # One thread searches there.
+        # That search is single-threaded.
         "--workers": (search.workers or 1) > 1,
         "--solver": searched.solver != "auto",
         "--without": bool(searched.without),

@@ -1,4 +1,4 @@
-"""What ``serve`` prints: the plan for one objective, or those for all in one table."""
+"""Output of ``serve``: the plan for one objective, or a table of the plans for all."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """The search of a plan, and whether its steps are printed."""
+    """Settings of the search, and of printing its steps."""
 
     limits: SolveLimits
     solver: str
@@ -77,8 +77,8 @@ def _baseline_lines(found: ServingPlan) -> list[str]:
     if found.solved.objective is None:
         return []
     value = found.baseline.objective
-    told = "no plan" if value is None else _told(found.objective, value)
-    return [f"greedy: {told}"]
+    text = "no plan" if value is None else _value_text(found.objective, value)
+    return [f"greedy: {text}"]
 
 
 def write_plan(
@@ -88,9 +88,9 @@ def write_plan(
     model: str,
     engine: str | None,
 ) -> None:
-    """Write the plan of a model, or a page, trace or graph of it, as the ending of `path` says.
+    """Write the plan of a model, or a page, trace or graph of it, by the suffix of `path`.
 
-    Without a path or a plan nothing is written.
+    Nothing is written without a path or a plan.
     """
     if path is None or whole is None or found.solved.plan is None:
         return
@@ -125,7 +125,7 @@ def tell_plans(plans: Sequence[ServingPlan], engine: str | None, *, as_json: boo
 
 
 def _exit(plans: Sequence[ServingPlan]) -> None:
-    """Exit with a code if no objective has a plan."""
+    """Exit with an error code if no objective has a plan."""
     if all(found.solved.plan is None for found in plans):
         is_proven = any(found.solved.status is SolveStatus.INFEASIBLE for found in plans)
         raise typer.Exit(EXIT_NO_PLAN if is_proven else EXIT_TIME_OUT)
@@ -169,12 +169,12 @@ def _json(found: ServingPlan, engine: str | None) -> dict[str, Any]:
 
 
 def _number(value: float | None) -> float | str | None:
-    """Return a number, or the word for one without end."""
+    """Return a number, or a string for infinity."""
     return "any" if value == math.inf else value
 
 
 def _lines(found: ServingPlan, engine: str | None) -> list[str]:
-    """Return the answer as a person reads it."""
+    """Return the answer as lines of text."""
     solved = found.solved
     if solved.evaluation is None:
         return [f"{found.objective}: {solved.status.value}; {solved.reason or 'no plan found'}"]
@@ -210,19 +210,19 @@ def _lines(found: ServingPlan, engine: str | None) -> list[str]:
 
 
 def _problem(found: ServingPlan) -> PartitionProblem:
-    """Return the problem of one of the phases, which have the same modules."""
+    """Return the problem of one phase; all phases have the same modules."""
     return next(iter(found.problem.phases.problems.values()))
 
 
 def words_lines(words: Words) -> list[str]:
-    """Return the words of an engine as its command line, or its settings."""
+    """Return the arguments of an engine as lines of its command line, or of its settings."""
     width = terminal_width() or math.inf
     if not isinstance(words, list):
         text = json.dumps(words)
         return [text] if len(text) <= width else json.dumps(words, indent=1).split("\n")
     lines = [""]
     for word in map(shlex.quote, words):
-        # With room for the sign that the line goes on, and for the indent of a table.
+        # Leave space for the line continuation, and for the indent of a table.
         if len(lines[-1]) + len(word) > width - 5:
             lines[-1] += "\\"
             lines.append("  ")
@@ -231,17 +231,17 @@ def words_lines(words: Words) -> list[str]:
 
 
 def experts_lines(read: ExpertsRead | None) -> list[str]:
-    """Return what the times say of a mixture of experts, if the model has one."""
-    told = {
+    """Return a line on the experts read per step in the times, if the model has experts."""
+    texts = {
         "average": "as many as tokens choose on average",
         "most": "as many as tokens can choose at most",
         "all": "all",
     }
-    return [] if read is None else [f"experts read: {told[read]}"]
+    return [] if read is None else [f"experts read: {texts[read]}"]
 
 
 def _row(found: ServingPlan) -> tuple[str, ...]:
-    """Return the cells of a plan beside those for other objectives."""
+    """Return the table row of a plan."""
     evaluation = found.solved.evaluation
     if evaluation is None:
         return (found.objective, *("-",) * 5, found.solved.status.value)
@@ -258,15 +258,15 @@ def _row(found: ServingPlan) -> tuple[str, ...]:
 
 
 def _table(plans: Sequence[ServingPlan], engine: str | None) -> list[str]:
-    """Return a row for each objective, and below it what rows have no room for."""
+    """Return a row for each objective, with the long values of its plan below."""
     below = []
     for found in plans:
         if found.solved.plan is None:
             below.append([found.solved.reason or "no plan found"])
             continue
-        told = ModuleTree.of(_problem(found)).stage_lines(found.plan)
-        told += () if engine is None else words_lines(found.words(engine))
-        below.append(told)
+        lines = ModuleTree.of(_problem(found)).stage_lines(found.plan)
+        lines += () if engine is None else words_lines(found.words(engine))
+        below.append(lines)
     lines = table_lines(_COLUMNS, [*map(_row, plans)], text=["proof"], below=below)
     return lines + experts_lines(plans[0].experts_read)
 
@@ -277,12 +277,12 @@ def _proof(found: ServingPlan) -> str:
         return "proven optimal"
     if solved.objective_bound is None or solved.gap is None:
         return "no bound"
-    bound = _told(found.objective, solved.objective_bound)
+    bound = _value_text(found.objective, solved.objective_bound)
     return f"bound {bound}, gap {100 * solved.gap:.2f} %"
 
 
-def _told(objective: ServingObjective, value: float) -> str:
-    """Return a value of an objective, with its unit if it is a time."""
+def _value_text(objective: ServingObjective, value: float) -> str:
+    """Return the text of an objective's value, with its unit if it is a time."""
     if objective == "context":
         return "any" if value == math.inf else str(int(value))
     return f"{value:.1f}" if objective == "throughput" else format_ns(int(value))

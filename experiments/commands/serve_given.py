@@ -1,4 +1,4 @@
-"""Words that someone gives to an engine with a host, beside the plan of ``serve``."""
+"""Given arguments of an engine with a host, scored beside the plan of ``serve``."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ScoredWords:
-    """What words give in the place of a plan."""
+    """Cost of given arguments, beside the best plan."""
 
     found: StreamedServingPlan
     text: str
     given: HostWords
 
     def json(self) -> dict[str, Any]:
-        """Return what the words give as plain data; gaps are parts of the best possible value."""
+        """Return the score as plain data; gaps are relative to the best possible value."""
         given, cost = self.given, self.given.evaluation
         least, most = self._gaps()
         return {
@@ -35,18 +35,18 @@ class ScoredWords:
         }
 
     def lines(self) -> list[str]:
-        """Return what a person reads: the time, how far it is from the best, or what breaks."""
+        """Return lines of text: the time and its gap, or the violated limits."""
         given, cost = self.given, self.given.evaluation
         lines = [f"given: {self.text}"]
         if cost.value_ns is None:
             lines += [f"broken: {violation}" for violation in cost.violations]
         else:
             value = format_ns(round(cost.value_ns))
-            lines.append(f"given: {self.found.objective} {value}{self._told_gap()}")
+            lines.append(f"given: {self.found.objective} {value}{self._gap_text()}")
         return [*lines, *(f"note: {note}" for note in given.notes)]
 
     def _gaps(self) -> tuple[float | None, float | None]:
-        """Return how far the words are at least and at most above the best possible value."""
+        """Return the least and the largest possible relative gap to the best possible value."""
         solved, value = self.found.solved, self.given.evaluation.value_ns
         if value is None:
             return None, None
@@ -54,7 +54,7 @@ class ScoredWords:
         bound = solved.objective_bound
         return float(value / best) - 1, float(value / bound) - 1 if bound else None
 
-    def _told_gap(self) -> str:
+    def _gap_text(self) -> str:
         least, most = self._gaps()
         if least is None:
             return ""

@@ -1,4 +1,4 @@
-"""What engines would do by their own rules, beside the plan of ``serve``."""
+"""Plans of the engines' own rules, beside the plan of ``serve``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NONE = "-"
 
 @dataclass(frozen=True, slots=True)
 class RulesTable:
-    """A plan, if there is one, and what the rules of engines give in its place."""
+    """Table of a plan, if any, and the plans of engines' rules."""
 
     found: ServingPlan
     ours: ServedPlan | None
@@ -35,13 +35,13 @@ class RulesTable:
 
     @classmethod
     def of(cls, found: ServingPlan, model: nn.Module) -> RulesTable:
-        """Return the table of a plan that is for `model`."""
+        """Return the table of a plan for `model`."""
         from experiments.planners.serving_rules import served_by_rules
 
         return cls(found, *served_by_rules(found, model))
 
     def json(self) -> list[dict[str, Any]]:
-        """Return what the rules give as plain data."""
+        """Return the plans of the rules as plain data."""
         return [
             {
                 "rule": rule.name,
@@ -58,7 +58,7 @@ class RulesTable:
         ]
 
     def lines(self) -> list[str]:
-        """Return the table as a person reads it, and why rules give nothing."""
+        """Return the table as lines of text, with the reasons of rules that have no plan."""
         asked = self.found.asked
         rows = [] if self.ours is None else [_cells(self.ours, None)]
         rows += [_cells(rule, self._times_better(rule)) for rule in self.rules]
@@ -90,7 +90,7 @@ def _cells(served: ServedPlan, times_better: float | None) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class StreamedRulesTable:
-    """A plan with a host, if there is one, and what the rules of others give in its place."""
+    """Table of a plan with a host, if any, and the plans of other programs' rules."""
 
     found: StreamedServingPlan
     rules: Sequence[OffloadAnswer]
@@ -103,7 +103,7 @@ class StreamedRulesTable:
         return cls(found, served_by_offload_rules(found))
 
     def json(self) -> list[dict[str, Any]]:
-        """Return what the rules give as plain data."""
+        """Return the plans of the rules as plain data."""
         return [
             {
                 "rule": rule.name,
@@ -116,7 +116,7 @@ class StreamedRulesTable:
         ]
 
     def lines(self) -> list[str]:
-        """Return the table as a person reads it, and why rules give nothing."""
+        """Return the table as lines of text, with the reasons of rules that have no plan."""
         request = self.found.request
         rows = []
         for rule in self.rules:

@@ -1,4 +1,4 @@
-"""Plans of ``serve`` with a host: what is resident, streamed, or computed there."""
+"""Plans of ``serve`` with a host: resident, streamed and host-computed units."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from fx_bridge.serving.request import Request
 
 _MOST_NAMES: Final = 160
-"""Letters, two lines of most terminals: half layers are told one by one."""
+"""Characters of a list of half layers: two lines of most terminals."""
 _MODE_WORDS: Final = {"resident": "resident", "streamed": "streamed", "host": "on the host"}
 _EXAMPLE: Final = "write one memory, such as 64GB@cpu"
 
 
 @dataclass(frozen=True, slots=True)
 class HostRequest:
-    """The host: its memory, its speed, and the links from it to devices, by their names."""
+    """The host: memory, device class, and links to devices by their names."""
 
     memory_bytes: int | None
     device_class: str
@@ -45,12 +45,12 @@ class HostRequest:
 
     @classmethod
     def read(cls, host: str, link: str | None, devices: DeviceSet) -> HostRequest:
-        """Read ``MEMORY[@CLASS]`` and a link, or those that a file of devices names.
+        """Read ``MEMORY[@CLASS]`` and a link, or the links of a device file.
 
         Raises
         ------
         PartitionError
-            If one of them says nothing that can be understood.
+            If one of them is invalid.
         """
         from experiments.problems.devices import parse_devices, parse_link
 
@@ -85,7 +85,7 @@ def _links(devices: DeviceSet, given: Link | None) -> dict[str, Link]:
 
 
 def check_host_options(host: str | None, link: str | None, other: str | None) -> None:
-    """Refuse options that say nothing with a host, or without one."""
+    """Refuse options that do not apply with a host, or without one."""
     if host is None and link is not None:
         raise PartitionError("--host-link is the link from --host; add such as --host 64GB")
     if host is not None and other == "--objective":
@@ -104,9 +104,9 @@ def check_host_options(host: str | None, link: str | None, other: str | None) ->
 def check_words_options(
     host: str | None, engine: str | None, words: str | None, devices: Sequence[Device]
 ) -> None:
-    """Refuse an engine without the host that it needs or words for it, and words that say nothing.
+    """Refuse an engine without its host, arguments without an engine, and invalid arguments.
 
-    Of `words` what needs no model is checked here, before one is captured.
+    This makes the checks of `words` that need no model, before one is captured.
     """
     from fx_bridge.interop.stage_layers import is_host
     from fx_bridge.serving.host_words import HOST_ENGINES, check_words
@@ -224,13 +224,13 @@ def _lines(found: StreamedServingPlan) -> list[str]:
     header = ("device", "usable", "for good", "for loads", *_MODE_WORDS.values())
     rows = []
     for place in found.problem.devices:
-        room = cost.buffer_bytes[place.name]
+        buffer = cost.buffer_bytes[place.name]
         rows.append(
             (
                 place.name,
                 format_bytes(place.device.memory_bytes),
                 format_bytes(cost.held_bytes[place.name]),
-                format_bytes(room),
+                format_bytes(buffer),
                 *map(str, found.counts[place.name].values()),
             )
         )
@@ -253,16 +253,16 @@ def _lines(found: StreamedServingPlan) -> list[str]:
 
 
 def _modules(found: StreamedServingPlan) -> list[list[str]]:
-    """Return the units that each device has, by what is done with them, one below the other."""
+    """Return the units of each device, one line per mode."""
     plan = found.plan
     tree = ModuleTree({unit: unit for unit in plan.modes})
-    told: dict[str, list[str]] = {place.name: [] for place in found.problem.devices}
-    for device, lines in told.items():
+    labelled: dict[str, list[str]] = {place.name: [] for place in found.problem.devices}
+    for device, lines in labelled.items():
         for mode, label in _MODE_WORDS.items():
             is_own = {unit for unit, of in plan.assignment.items() if of == device}
             own = [unit for unit, given in plan.modes.items() if given == mode and unit in is_own]
             lines += [f"{label}: {tree.words(own, _MOST_NAMES)}"] * bool(own)
-    return [*told.values()]
+    return [*labelled.values()]
 
 
 def _no_plan(found: StreamedServingPlan) -> str:

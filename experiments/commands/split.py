@@ -1,4 +1,4 @@
-"""The command ``split``: a model into the stages of a plan, checked."""
+"""The command ``split``: a model split into the stages of a plan, and checked."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _stages(
 
 
 def _checked(report: EquivalenceReport | None) -> dict[str, Any]:
-    """Return what came of the comparison as plain data, None where nothing could be run."""
+    """Return the result of the comparison as plain data, with None if nothing was run."""
     return {
         "equal": None if report is None else report.equal,
         "max_abs_error": None if report is None else report.max_abs_error,
@@ -174,7 +174,7 @@ def _save(parts: fx.GraphModule, captured: CapturedGraph, out: str, model: str) 
     try:
         flat_tensors((captured.args, dict(captured.kwargs)))
     except PartitionError as error:
-        # Each process can make them itself.
+        # Each process can create them itself.
         say(f"note: the inputs are not saved: {error}")
         with_inputs = False
     else:

@@ -1,4 +1,4 @@
-"""The command ``sweep``: many planners on many problems, each once, kept in one file."""
+"""The command ``sweep``: many planners on many problems, with all results in one file."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def sweep(
     from experiments.sweep.store import open_store
 
     if jobs is None:
-        # Searches that share cores say little of their time.
+        # Times of searches that share cores mean little.
         workers = settings.limits.solve_limits(0).worker_count
         jobs = max(1, (os.cpu_count() or 1) // workers)
     with WorkerPool(jobs) as pool, open_store(out) as store, SweepProgress() as progress:
