@@ -52,7 +52,7 @@ _MicrobatchesOption = Annotated[
         "--microbatches",
         metavar="COUNT",
         min=1,
-        help="In a step of the pipeline; the example inputs are one.",
+        help="Microbatches in a step of the pipeline; the example inputs are one.",
     ),
 ]
 
@@ -61,8 +61,8 @@ _MicrobatchesOption = Annotated[
 def hand_over(
     plan_file: Annotated[str, typer.Argument(**PLAN_FILE)],
     model: BuiltModelArgument,
-    to: Annotated[Form, typer.Option(help="What to write the plan as.")],
-    out: Annotated[str, out_option("FILE", "What to write; a folder for programs.")],
+    to: Annotated[Form, typer.Option(help="Format of the file.")],
+    out: Annotated[str, out_option("FILE", "File to write; a folder for programs.")],
     capture: CaptureOptions,
     tied_first: _TiedFirstOption = False,
     microbatches: _MicrobatchesOption = None,

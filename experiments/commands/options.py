@@ -110,8 +110,8 @@ ForOption = Annotated[
     _named(
         _PLACEMENT,
         "--for",
-        "Plan what this engine has words for: whole layers, and the ends where it has them; "
-        "hand-over writes it.",
+        "Only plans that this engine can run: whole layers, and the ends where it has them; "
+        "hand-over writes its arguments.",
     ),
 ]
 LinkOption = Annotated[
@@ -128,8 +128,8 @@ AttentionOption = Annotated[
     _option(
         _COSTS,
         "KERNELS",
-        "What attention runs with on all devices, such as math or flash,efficient; the kernels of "
-        "each device's class if left out.",
+        "Attention kernels on all devices, such as math or flash,efficient; those of each device's "
+        "class if left out.",
     ),
 ]
 
@@ -183,7 +183,7 @@ class ProblemOptions(CaptureOptions):
     ] = None
     optimizer: Annotated[
         Optimizer | None,
-        _option("Training", None, "Of training, whose state needs memory; adamw if left out."),
+        _option("Training", None, "Optimiser, whose state needs memory; adamw if left out."),
     ] = None
     tied_weights: Annotated[
         TiedReaders | None,
@@ -199,9 +199,9 @@ class ProblemOptions(CaptureOptions):
         _option(
             "Training",
             "RULE",
-            "What runs again in the backward pass instead of keeping what it made: none, auto "
-            "(what pays), layers (whole ones, where it pays), all, or modules such as 'h.*'. "
-            "Repeated also MODULE=always and MODULE=never; none if left out.",
+            "Operators to run again in the backward pass instead of keeping their values: none, "
+            "auto (where it pays), layers (whole ones, where it pays), all, or modules such as "
+            "'h.*'. Repeated also MODULE=always and MODULE=never; none if left out.",
             autocompletion=complete_from(RULES),
         ),
     ] = None
@@ -228,7 +228,7 @@ class ProblemOptions(CaptureOptions):
         _option(
             _PIPELINE,
             "COUNT",
-            "In a step of the pipeline; the example inputs are one.",
+            "Microbatches in a step of the pipeline; the example inputs are one.",
             min=1,
             max=_MOST_MICROBATCHES,
         ),
@@ -293,8 +293,8 @@ class ProblemOptions(CaptureOptions):
         _named(
             _COSTS,
             "--no-replicas",
-            "One device runs a stage of a workload of Piper, which must be said as long as "
-            "replicas are not planned.",
+            "One device runs a stage of a workload of Piper. Required, because replicas are not "
+            "planned yet.",
         ),
     ] = False
 
@@ -313,7 +313,7 @@ class ComparedOptions(ProblemOptions):
 
 # -- the search ---------------------------------------------------------------------------
 
-SeedOption = Annotated[int, typer.Option(metavar="NUMBER", help="Of every random choice.")]
+SeedOption = Annotated[int, typer.Option(metavar="NUMBER", help="Seed of every random choice.")]
 PlannersOption = Annotated[
     list[str] | None,
     _option(
@@ -345,7 +345,7 @@ class LimitOptions:
         int | None,
         _option(SEARCH, "COUNT", "Search threads; one per core, but at least three, if left out."),
     ] = None
-    seed: Annotated[int, _option(SEARCH, "NUMBER", "Of every random choice.")] = 0
+    seed: Annotated[int, _option(SEARCH, "NUMBER", "Seed of every random choice.")] = 0
     deterministic: Annotated[
         bool,
         _named(
@@ -380,7 +380,7 @@ JsonOption = Annotated[
 ]
 StepsOption = Annotated[
     bool,
-    _named(OUTPUT_PANEL, "--steps", "Print what each step of the search took and gained."),
+    _named(OUTPUT_PANEL, "--steps", "Print the time and the gain of each step of the search."),
 ]
 PlanOutOption = Annotated[
     str | None,
@@ -394,5 +394,5 @@ ReportOutOption = Annotated[
     out_option("DIR", "Folder for the report, made if missing; without it only the terminal."),
 ]
 ThreadsOption = Annotated[
-    int, typer.Option(min=1, max=MOST_DEVICES, metavar="COUNT", help="Of each process.")
+    int, typer.Option(min=1, max=MOST_DEVICES, metavar="COUNT", help="Threads of each process.")
 ]

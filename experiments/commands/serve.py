@@ -75,8 +75,8 @@ class ServeOptions:
         _option(
             _SERVING,
             None,
-            "What is best: the time of a request, or of a token, tokens in a second, or the tokens "
-            "that fit; or the plan for each of them.",
+            "Optimise the time of a request, or of a token, tokens per second, or the tokens that "
+            "fit; all makes a plan for each of them.",
         ),
     ] = "request"
     batch: Annotated[
@@ -87,7 +87,7 @@ class ServeOptions:
         _option(
             _SERVING,
             "TOKENS",
-            "Positions of a sequence; of no account for context.",
+            "Positions of a sequence; ignored for the objective context.",
             min=1,
             max=_MOST,
         ),
@@ -111,7 +111,7 @@ class ServeOptions:
         _option(
             _SERVING,
             "PART",
-            "Of the memory of each device; the rest is for what the memory model leaves out.",
+            "Usable part of each device's memory; the rest is for usage outside the memory model.",
             min=0.01,
             max=1.0,
         ),
@@ -139,15 +139,15 @@ class ServeOptions:
         _option(
             _SERVING,
             "WORDS",
-            "What someone gives to the engine of --for, scored beside the plan; with --host, such "
-            "as '-ngl 33 --n-cpu-moe 8'.",
+            "Given arguments of the engine of --for, scored beside the plan; with --host, such as "
+            "'-ngl 33 --n-cpu-moe 8'.",
         ),
     ] = None
     rules: Annotated[
         bool,
         typer.Option(
             "--rules",
-            help="Say beside the plan what engines would do by their own rules.",
+            help="Show beside the plan those of engines' own rules.",
             rich_help_panel=_SERVING,
         ),
     ] = False

@@ -264,9 +264,9 @@ def _table(plans: Sequence[ServingPlan], engine: str | None) -> list[str]:
         if found.solved.plan is None:
             below.append([found.solved.reason or "no plan found"])
             continue
-        lines = ModuleTree.of(_problem(found)).stage_lines(found.plan)
-        lines += () if engine is None else words_lines(found.words(engine))
-        below.append(lines)
+        details = ModuleTree.of(_problem(found)).stage_lines(found.plan)
+        details += () if engine is None else words_lines(found.words(engine))
+        below.append(details)
     lines = table_lines(_COLUMNS, [*map(_row, plans)], text=["proof"], below=below)
     return lines + experts_lines(plans[0].experts_read)
 

@@ -27,7 +27,7 @@ _OutOption = Annotated[
     str,
     out_option(
         "FILE.sqlite",
-        "Save the results; what the file has is not done again.",
+        "Save the results; cells that the file has are not run again.",
     ),
 ]
 _JobsOption = Annotated[
@@ -61,7 +61,7 @@ _PlannerOption = Annotated[
     ),
 ]
 _RetryOption = Annotated[
-    bool, typer.Option("--retry-failed", help="Do again what failed or was ended.")
+    bool, typer.Option("--retry-failed", help="Run failed and ended cells again.")
 ]
 
 
