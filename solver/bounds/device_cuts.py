@@ -64,7 +64,7 @@ class DeviceCuts:
 
     @property
     def are_exact(self) -> bool:
-        """Whether sums of times are small enough for cuts."""
+        """True if sums of times are small enough for cuts."""
         return self.most_ns < _LARGEST_FLOW
 
     @cached_property

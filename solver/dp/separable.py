@@ -43,7 +43,7 @@ from solver.presolve.device_kinds import (
 from solver.presolve.graph import arcs_between, neighbours
 from solver.presolve.instance import Instance
 from solver.presolve.least_held import LeastHeld
-from solver.presolve.passing import Passing
+from solver.presolve.transients import Transients
 from solver.stages.blocks import DROPPED, Blocks, relayed
 from solver.stages.held_bytes import HeldBytes
 from solver.stages.ideals import Ideals, list_ideals
@@ -122,29 +122,29 @@ class SeparableProgram:
         # By start, the bytes known to be missing from the least of stages to all ends: all of
         # them, and transients alone.
         self._more: dict[int, Floats] = {}
-        self._passed: dict[int, Floats] = {}
-        self._passing: Passing | None = None
+        self._transient_bytes: dict[int, Floats] = {}
+        self._transients: Transients | None = None
 
-    def pass_besides(self, passing: Passing) -> None:
-        """Let stages hold what passes, too, in searches with finite prices."""
-        member, rows = self.ideals.member, passing.further
+    def add_transients(self, transients: Transients) -> None:
+        """Count transients of stages, too, in searches with finite prices."""
+        member, rows = self.ideals.member, transients.further
         if not len(rows):
             return
-        self._passing = passing
-        self._passing_rows = np.array([self.blocks.sums(row) for row in rows]) @ member
-        own = np.array([self.blocks.block_of[unit] for unit in passing.unit])
-        self._passing_runs = member[own] & (own != DROPPED)[:, None]
+        self._transients = transients
+        self._transient_rows = np.array([self.blocks.sums(row) for row in rows]) @ member
+        own = np.array([self.blocks.block_of[unit] for unit in transients.unit])
+        self._transient_runs = member[own] & (own != DROPPED)[:, None]
 
-    def _passes(self, chain: Sequence[Stage], clock: Clock) -> bool:
-        """Return whether what passes in the stages of a chain is known; if not, learn it."""
-        if self._passing is None:
+    def _knows_transients(self, chain: Sequence[Stage], clock: Clock) -> bool:
+        """Return True if transients of all stages of a chain are known; else compute them."""
+        if self._transients is None:
             return True
         known = True
         for start in (stage.start for stage in chain):
-            if start not in self._passed:
-                runs = self._passing_runs & ~self._passing_runs[:, [start]]
-                rows = self._passing_rows - self._passing_rows[:, [start]]
-                self._passed[start] = np.where(runs, rows, 0).max(axis=0, initial=0)
+            if start not in self._transient_bytes:
+                runs = self._transient_runs & ~self._transient_runs[:, [start]]
+                rows = self._transient_rows - self._transient_rows[:, [start]]
+                self._transient_bytes[start] = np.where(runs, rows, 0).max(axis=0, initial=0)
                 clock.charge(rows.size / _ENTRIES_PER_S)
                 known = False
         return known
@@ -190,7 +190,12 @@ class SeparableProgram:
                 value, chain = found
                 least_ns = max(least_ns, value)
                 is_limited = price == math.inf
-                if self._fits(chain, ceiling, clock) if is_limited else self._passes(chain, clock):
+                is_enough = (
+                    self._fits(chain, ceiling, clock)
+                    if is_limited
+                    else self._knows_transients(chain, clock)
+                )
+                if is_enough:
                     return least_ns, chain
         return most_ns, None
 
@@ -280,7 +285,7 @@ class SeparableProgram:
         ends, values = ends[good], loads[good][:, None]
         if price and self._capacities[kind] < np.inf:
             held = self._least(start, ends)
-            more = self._more if price == math.inf else self._passed
+            more = self._more if price == math.inf else self._transient_bytes
             if start in more:
                 held = held + more[start][ends]
             saved = self._saved[ends] - self._saved[start]

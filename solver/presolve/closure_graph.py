@@ -11,7 +11,7 @@ from solver.presolve.device_kinds import most_devices
 from solver.presolve.graph import neighbours, quotient_arcs, sums_reached, topological_order
 from solver.presolve.instance import Instance
 from solver.presolve.least_held import LeastHeld, MostHeld, Price
-from solver.presolve.passing import Passing
+from solver.presolve.transients import Transients
 
 Costs = tuple[int, ...]
 """Time; with memory also costs at ends, at starts, and at ends that readers leave."""
@@ -85,7 +85,7 @@ class ClosureGraph:
 
     @classmethod
     def of(
-        cls, units: Instance, price: Price, most_ns: int | None, passing: Passing | None
+        cls, units: Instance, price: Price, most_ns: int | None, transients: Transients | None
     ) -> ClosureGraph:
         """Return the graph of units, in time for the bytes of the price."""
         scale, work = price.size_bytes, units.slowest_ns
@@ -94,8 +94,8 @@ class ClosureGraph:
         nets: list[Net] = []
         held = LeastHeld(units) if scale else MostHeld(units)
         within, ends, starts = held.within, held.at_end, held.at_start
-        if passing is not None:
-            within = within + passing.charges
+        if transients is not None:
+            within = within + transients.charges
         if isinstance(held, MostHeld):
             waiting = held.waiting
             nets = [(*key, (0, 0, 0, size)) for key, size in held.waiting_for.items()]

@@ -97,7 +97,7 @@ from solver.presolve.closure_graph import ClosureGraph
 from solver.presolve.instance import Instance
 from solver.presolve.least_held import Price
 from solver.presolve.minimum_cut import MinimumCut
-from solver.presolve.passing import Passing
+from solver.presolve.transients import Transients
 
 _WINDOWS: Final = (12, 40, 160, 640)
 """Units in a window, round after round: most merges are found in small ones."""
@@ -156,7 +156,7 @@ def closed_units(
     clock: Clock,
     price: Price | None = None,
     most_ns: int | None = None,
-    passing: Passing | None = None,
+    transients: Transients | None = None,
 ) -> Closed:
     """Return clusters and arcs that some best plan keeps.
 
@@ -170,10 +170,10 @@ def closed_units(
         Of memory; without one it is free.
     most_ns : int, optional
         Plans with larger loads do not matter.
-    passing : Passing, optional
+    transients : Transients, optional
         Transients of stages, if memory has a price.
     """
-    graph = ClosureGraph.of(units, price or Price(), most_ns, passing)
+    graph = ClosureGraph.of(units, price or Price(), most_ns, transients)
     cluster_of = list(range(len(units)))
     known: dict[Window, tuple[int, ...]] = {}
     for most in _WINDOWS:

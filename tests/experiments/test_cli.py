@@ -458,7 +458,7 @@ BAD_INPUT = [
     (["plan", "mlp", "--devices", "1GiB", "--without", "x"], "--without: step 'x' is unknown; "),
     (["solve", "no.json", "--without", "x"], "--without: step 'x' is unknown; write one of"),
     (["compare", "mlp", "--without", "x"], "--without: step 'x' is unknown; write one of"),
-    (["run", "mlp", "--steps", "3"], "run has no option --steps, which is one of plan, serve, solve"),
+    (["run", "mlp", "--steps", "3"], "no option --steps, which is one of plan, serve, solve"),
     (["plan", "mlp", "--devices", "1GiB", "--time-limit", "0"], "positive number of seconds"),
     (["plan", "mlp", "--devices", "1GiB", "--time-limit", "soon"], "--time-limit"),
     (["plan", "mlp", "--devices", "1GiB", "--workers", "0"], "whole number of at least 1"),

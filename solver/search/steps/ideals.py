@@ -17,7 +17,7 @@ from solver.model.problem import ColocationGroup
 from solver.presolve import closures
 from solver.presolve.closures import Closed
 from solver.presolve.least_held import Price
-from solver.presolve.passing import Passing
+from solver.presolve.transients import Transients
 from solver.search.findings import (
     BoundFound,
     Finding,
@@ -30,8 +30,8 @@ from solver.search.state import SearchState
 
 _PRICES: Final = (10, 3)
 """Of a room full of bytes, in bottlenecks."""
-_PASSING_PRICES: Final = (60, 10)
-"""The same where what passes has a price, too."""
+_TRANSIENT_PRICES: Final = (60, 10)
+"""The same where transients have a price, too."""
 _DIGITS: Final = 1 << 14
 """Bytes of the fraction that is a price."""
 
@@ -74,7 +74,7 @@ def closed_ideals(state: SearchState, clock: Clock) -> Iterator[Finding]:
         if program is not None and not state.is_closed:
             yield from _best_chain(state, program, clock, math.inf, is_bound=False)
         if not state.is_closed and state.problem.is_training:
-            yield from _priced(state, clock, passes=True)
+            yield from _priced(state, clock, with_transients=True)
         if not state.is_closed:
             closed = closures.closed_units(units, clock, Price(1, 0), state.best)
             program = program_of(units, closed, may_relax=False)
@@ -91,26 +91,28 @@ def _is_limited(state: SearchState) -> bool:
     return any(device.memory_bytes is not None for device in state.problem.devices)
 
 
-def _priced(state: SearchState, clock: Clock, *, passes: bool = False) -> Iterator[Finding]:
+def _priced(
+    state: SearchState, clock: Clock, *, with_transients: bool = False
+) -> Iterator[Finding]:
     """Bound the bottleneck by a price of memory, the largest with which ideals are few.
 
     Parameters
     ----------
-    passes : bool
-        Whether what passes counts (:mod:`solver.presolve.passing`).
+    with_transients : bool
+        Count transients of stages, too (:mod:`solver.presolve.transients`).
     """
     rooms = [each.memory_bytes for each in state.problem.devices if each.memory_bytes]
     if state.best is None or not rooms:
         return
-    passing = Passing(state.units, min(rooms)) if passes else None
-    for share in _PASSING_PRICES if passes else _PRICES:
+    transients = Transients(state.units, min(rooms)) if with_transients else None
+    for share in _TRANSIENT_PRICES if with_transients else _PRICES:
         # A fraction with few digits, so that sums are exact.
         price = Price(max(1, share * state.best * _DIGITS // min(rooms)), _DIGITS)
-        closed = closures.closed_units(state.units, clock, price, state.best, passing)
+        closed = closures.closed_units(state.units, clock, price, state.best, transients)
         program = program_of(state.units, closed)
         if program is not None:
-            if passing is not None:
-                program.pass_besides(passing)
+            if transients is not None:
+                program.add_transients(transients)
             yield from _best_chain(state, program, clock, price.ns / price.size_bytes)
             return
 

@@ -10,7 +10,7 @@ from solver.presolve.closures import closed_units
 from solver.presolve.device_kinds import capacity_bytes
 from solver.presolve.instance import condense
 from solver.presolve.least_held import Price
-from solver.presolve.passing import Passing
+from solver.presolve.transients import Transients
 from tests.support.problem_counts import counts
 from tests.support.random_relays import relayed_problem
 
@@ -36,12 +36,12 @@ def test_prices_bound_what_fits(count):
         tight += bound == result.objective
         # What passes raises the bound, and so do plans that are known.
         price, most_ns = PRICES[seed % len(PRICES)], result.objective + (seed % 3) * seed
-        for passing in (None, Passing(units, min(map(capacity_bytes, problem.devices)))):
-            closed = closed_units(units, UNLIMITED, price, most_ns, passing)
+        for transients in (None, Transients(units, min(map(capacity_bytes, problem.devices)))):
+            closed = closed_units(units, UNLIMITED, price, most_ns, transients)
             program = program_of(units, closed)
             assert program is not None
-            if passing is not None:
-                program.pass_besides(passing)
+            if transients is not None:
+                program.add_transients(transients)
             ratio = price.ns / price.size_bytes
             better, _ = program.minimise(0, most_ns, UNLIMITED, ratio)
             assert better <= result.objective, seed

@@ -1,4 +1,4 @@
-"""What passes while certain operators run: bytes that no stage holds when it ends."""
+"""Transients: bytes that a stage holds only while certain operators run."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from solver.presolve.graph import sums_reached
 from solver.presolve.instance import Instance
 
 _LARGE: Final = 1e-3
-"""Share of a room."""
+"""Least part of a device's memory for a storage to count."""
 _LOOSE: Final = 0.5
-"""Share of an average load, of units that are neither before nor behind another."""
+"""Part of an average load that may be incomparable to an operator with a nearly fixed place."""
 _MOST_ROWS: Final = 400
 
 
-class Passing:
-    """Of some operators, what a stage that runs one holds, other than :class:`LeastHeld` says.
+class Transients:
+    """Bytes by which a stage that runs an operator differs from :class:`LeastHeld`.
 
-    Large storages that pass are held besides; what stays, but is made later, is not. In training
-    all that is sent is there always. Operators matter whose place is all but fixed, since little is
-    neither before nor behind them: the others are better free to move. What closures make of it is
-    proven in :mod:`solver.presolve.closures`.
+    Large transient storages are added, and kept values that are made later subtracted. In training
+    sent values are counted throughout. Only operators with a nearly fixed place count, those to
+    which little work is incomparable; the others are more useful if they may move. The use in
+    closures is proven in :mod:`solver.presolve.closures`.
 
     Attributes
     ----------
     unit : Ints
-        By row, that of the operator.
+        Unit of each operator, by row.
     further : Ints, shape (rows, units)
-        By row and unit, bytes of the stage that runs both.
+        Bytes of a stage that runs the operator of the row, by unit of the stage.
     charges : Ints
-        By unit, the most by which it raises what passes in a stage that it joins.
+        Largest increase of the transients of a stage that a unit joins, by unit.
     """
 
-    def __init__(self, units: Instance, room_bytes: float) -> None:
+    def __init__(self, units: Instance, capacity_bytes: float) -> None:
         count, own_of = len(units), np.array(units.unit_of_operator, dtype=np.int64)
         order, work_ns = range(count), units.fastest_ns
         comparable = sums_reached(units.predecessors, order, work_ns) - work_ns
@@ -48,7 +48,7 @@ class Passing:
             for each in units.storages
             if each.last >= each.first >= 0
             and not (each.is_output or each.readers)
-            and each.size_bytes >= _LARGE * room_bytes
+            and each.size_bytes >= _LARGE * capacity_bytes
         ]
         change = np.zeros(len(own_of) + 1, dtype=np.int64)
         for each in large:
