@@ -6,9 +6,9 @@ They hold for any order of devices and any number of chunks.
 from __future__ import annotations
 
 from solver.bounds.pipeline_step import least_filled_step_ns, step_of_load_ns
-from solver.bounds.positions.held_weights import stage_weights
-from solver.bounds.positions.positions import PositionBound
-from solver.bounds.positions.spine import longest_path, spine
+from solver.bounds.regional.held_weights import stage_weights
+from solver.bounds.regional.positions import PositionBound
+from solver.bounds.regional.spine import longest_path, spine
 from solver.bounds.shared_time import least_shared_ns
 from solver.model.problem import ObjectiveName
 from solver.presolve.device_kinds import usable_devices

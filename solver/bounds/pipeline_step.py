@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from itertools import accumulate
 
-from solver.bounds.positions.spine import longest_path
+from solver.bounds.regional.spine import longest_path
 from solver.model.problem import PartitionProblem
 from solver.presolve.instance import Instance
 

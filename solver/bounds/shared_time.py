@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from solver.bounds.positions.held_weights import stage_weights
+from solver.bounds.regional.held_weights import stage_weights
 from solver.model.arrays import Ints
 from solver.presolve.instance import Instance
 
@@ -39,7 +39,7 @@ def least_shared_ns(units: Instance) -> int:
             >=  sum over d of a_d load_d + b_d held_d
             >=  sum over u of the least a_k t_k[u] + b_k h[u] of any k,
 
-    where h[u] are the bytes of u (:func:`solver.bounds.positions.held_weights.stage_weights`).
+    where h[u] are the bytes of u (:func:`solver.bounds.regional.held_weights.stage_weights`).
     Devices without units only add to the left side. This bounds T for all prices; the dual values
     of the program are the best ones, and rounding them to integers keeps the bound exact.
     """

@@ -15,10 +15,10 @@ import numpy as np
 from solver.bounds.averages import least_average_ns
 from solver.bounds.borders.bound import BorderBound
 from solver.bounds.direct import direct
-from solver.bounds.positions.path_markers import PathBound
-from solver.bounds.positions.positions import PositionBound
-from solver.bounds.positions.spine import restricted, spine_units
-from solver.bounds.positions.stepping import SteppingBound
+from solver.bounds.regional.path_markers import PathBound
+from solver.bounds.regional.positions import PositionBound
+from solver.bounds.regional.spine import restricted, spine_units
+from solver.bounds.regional.stepping import SteppingBound
 from solver.model.arrays import Ints
 from solver.model.devices import Device
 from solver.presolve.device_kinds import capacity_bytes
@@ -107,8 +107,8 @@ class StageBounds:
     counted at the first of them only, which can only lower the sums. Descendants bound from the
     other end in the same way.
 
-    Where the position bound applies (:mod:`solver.bounds.positions.positions`), the most work of
-    the first stages includes their transfers, on the whole graph and on its spine. Markers on a
+    Where the position bound applies (:mod:`solver.bounds.regional.positions`), the most work
+    of the first stages includes their transfers, on the whole graph and on its spine. Markers on a
     path take relays for direct transfers (:mod:`solver.bounds.direct`).
     """
 

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from solver.dp.chains.stage_chains import Stage
+from solver.dp.kernels.stage_chains import Stage
 from solver.dp.readers import Readers
 from solver.dp.set_bits import SetBits, Words
 from solver.dp.stage_list import Families, StageList, StageLister, TooManyStages

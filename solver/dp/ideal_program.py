@@ -61,10 +61,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from solver.dp.chains.stage_chains import Stage
 from solver.dp.contiguous.solver import contiguous_plan
 from solver.dp.interleaved import MOST_IDEALS as _MOST_INTERLEAVED
 from solver.dp.interleaved import InterleavedSearch
+from solver.dp.kernels.stage_chains import Stage
 from solver.dp.least_peak import memory_grows
 from solver.dp.objectives import Minimiser
 from solver.dp.sweep import GaveUp, Solution

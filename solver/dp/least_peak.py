@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solver.dp.chains.stage_chains import Stage
+from solver.dp.kernels.stage_chains import Stage
 from solver.dp.sweep import Solution, most_memory_bytes, permille_of
 from solver.model.arrays import Indices
 from solver.model.problem import PartitionProblem

@@ -22,7 +22,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from solver.dp.chains.stage_chains import Stage
+from solver.dp.kernels.stage_chains import Stage
 from solver.dp.stage_list import StageList
 from solver.model.arrays import Bools, Floats
 from solver.stages.blocks import crossings

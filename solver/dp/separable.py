@@ -26,8 +26,8 @@ from typing import Final
 
 import numpy as np
 
-from solver.dp.chains.stage_chains import Stage
 from solver.dp.ideal_program import plan_of
+from solver.dp.kernels.stage_chains import Stage
 from solver.dp.set_bits import SetBits
 from solver.model.arrays import Floats, Indices, Ints
 from solver.model.clock import Clock

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from solver.dp.chains.stage_chains import Stage
+from solver.dp.kernels.stage_chains import Stage
 from solver.model.arrays import Bools, Floats, Indices
 from solver.model.clock import Clock
 from solver.presolve.device_kinds import DeviceSets, capacity_bytes

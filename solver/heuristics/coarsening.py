@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from solver.bounds.positions.positions import PositionBound
-from solver.bounds.positions.region_cuts import Region, chain_head, shared_nets
+from solver.bounds.regional.positions import PositionBound
+from solver.bounds.regional.region_cuts import Region, chain_head, shared_nets
 from solver.model.arrays import Ints
 from solver.presolve.instance import Instance
 from solver.presolve.unit_cuts import unit_blocks, unit_stages
@@ -27,7 +27,7 @@ def cheap_order(bound: PositionBound) -> list[int]:
     """Return a topological order of the units in which cuts of any amount of work are cheap.
 
     The units keep their order but for both ends of every region
-    (:mod:`solver.bounds.positions.markers`). At its start a heavy chain, such as a running sum, is
+    (:mod:`solver.bounds.regional.markers`). At its start a heavy chain, such as a running sum, is
     put off as long as its inputs are cheaper to send than the sum. At its end the readers of a
     value with many readers come first as soon as their own values together are cheaper to send than
     that one.

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Final
 
 from solver.bounds.averages import least_value
-from solver.bounds.positions.positions import PositionBound
+from solver.bounds.regional.positions import PositionBound
 from solver.dp.contiguous.orders import renumbered
 from solver.dp.contiguous.solver import best_cut, transition_count
 from solver.heuristics.coarsening import cheap_order, consecutive_clusters

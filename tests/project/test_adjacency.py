@@ -5,7 +5,7 @@ import ast
 from tests.support.sources import files, tree_of
 
 LOOP_OVER_ARCS = {
-    "solver/bounds/positions/region_cuts.py",
+    "solver/bounds/regional/region_cuts.py",
     "solver/cp/latency_rows.py",
     "solver/cp/stage_model.py",
     "solver/heuristics/coarsening.py",

@@ -153,8 +153,8 @@ def test_every_source_file_has_tests(package):
 
 def test_tests_are_found_by_name_or_by_imports():
     assert tests_of(Path("solver/model/plan.py")) == (Path("tests/solver/model/test_plan.py"),)
-    found = tests_of(Path("solver/bounds/positions/region_cuts.py"))
-    assert Path("tests/solver/bounds/test_positions.py") in found
+    found = tests_of(Path("solver/bounds/regional/region_cuts.py"))
+    assert Path("tests/solver/bounds/regional/test_positions.py") in found
     assert all("bounds" in file.parts for file in found)
 
 

@@ -1,11 +1,11 @@
 """A lower bound of the bottleneck over the actual borders of stages.
 
-:mod:`solver.bounds.positions.positions` lets work and weights be divided anywhere within a region.
-Where devices hold a few layers each, that bound is weak: weights are indivisible, and a device with
-memory for two and a half layers holds two. Here stages end at existing borders
+:mod:`solver.bounds.regional.positions` lets work and weights be divided anywhere within a
+region. Where devices hold a few layers each, that bound is weak: weights are indivisible, and a
+device with memory for two and a half layers holds two. Here stages end at existing borders
 (:mod:`solver.bounds.borders.tables`). For a limit on the loads a dynamic program over the sets of
 devices used so far decides if stages reach the end; destructive bounding
-(:mod:`solver.bounds.positions.stepping`) finds the least limit for which they may. As stages are
+(:mod:`solver.bounds.regional.stepping`) finds the least limit for which they may. As stages are
 longer than regions, little is relaxed but the memory of activations.
 """
 
@@ -15,8 +15,8 @@ from collections.abc import Iterator
 
 from solver.bounds.borders.steps import BorderSteps, Front
 from solver.bounds.borders.tables import BorderList, Borders
-from solver.bounds.positions.spine import spine_units
-from solver.bounds.positions.stepping import DestructiveBound
+from solver.bounds.regional.spine import spine_units
+from solver.bounds.regional.stepping import DestructiveBound
 from solver.presolve.instance import Instance
 
 
@@ -26,7 +26,7 @@ class BorderBound(DestructiveBound):
     Notes
     -----
     Proof. Take a plan of at most T, and leave out all units that are not on the spine; that raises
-    neither a load nor memory (:mod:`solver.bounds.positions.spine`). Its stages with units left use
+    neither a load nor memory (:mod:`solver.bounds.regional.spine`). Its stages with units left use
     some set of devices in some order. By :mod:`solver.bounds.borders.steps` the front of each set
     of the first of them has a border no worse than the units they run. So the front of some set has
     the end. If none does, no plan has all loads at most T. Of devices that are merged into one kind

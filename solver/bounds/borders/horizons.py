@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from solver.bounds.borders.live_bytes import LiveBytes
-from solver.bounds.positions.regions import Regions
+from solver.bounds.regional.regions import Regions
 from solver.model.arrays import Ints
 
 _HORIZONS = (0.0, 0.12, 0.4)

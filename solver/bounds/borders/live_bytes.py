@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from solver.bounds.positions.regions import Regions
+from solver.bounds.regional.regions import Regions
 from solver.model.arrays import Ints
 from solver.presolve.instance import Instance
 

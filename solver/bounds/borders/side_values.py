@@ -1,7 +1,7 @@
 """Values from outside the spine of a graph that many stages receive.
 
 Masks and rotary positions are made once and read in every layer. They are not on the spine
-(:mod:`solver.bounds.positions.spine`), but every stage with a reader on the spine has to receive
+(:mod:`solver.bounds.regional.spine`), but every stage with a reader on the spine has to receive
 some of them.
 """
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from solver.bounds.borders.tables import Borders
-from solver.bounds.positions.position_steps import StageKind, most_work
+from solver.bounds.regional.position_steps import StageKind, most_work
 from solver.model.arrays import Bools, Ints
 
 _UNLIMITED = 1 << 60

@@ -1,7 +1,7 @@
 """The borders at which the first stages of a plan can end, with their costs.
 
 A *border* is a set of units that is closed under ancestors: all units up to an articulation unit
-and an ideal of the region after it (:mod:`solver.bounds.positions.regions`). Chain-like graphs have
+and an ideal of the region after it (:mod:`solver.bounds.regional.regions`). Chain-like graphs have
 few ideals in each region, and many identical regions, so all of them can be listed. Dominated
 borders are dropped: another one holds no less, costs no more, and reaches no less far.
 """
@@ -17,9 +17,9 @@ import numpy as np
 from solver.bounds.borders.horizons import Horizons
 from solver.bounds.borders.live_bytes import LiveBytes
 from solver.bounds.borders.side_values import side_values
-from solver.bounds.positions.held_weights import stage_weights
-from solver.bounds.positions.regions import PlacedNets, Regions
-from solver.bounds.positions.spine import restricted
+from solver.bounds.regional.held_weights import stage_weights
+from solver.bounds.regional.regions import PlacedNets, Regions
+from solver.bounds.regional.spine import restricted
 from solver.model.arrays import Bools, Ints
 from solver.presolve.instance import Instance
 from solver.stages.ideals import list_ideals, membership
@@ -88,7 +88,7 @@ class BorderList:
     Parameters
     ----------
     kept : sequence of int
-        Units of its spine (:mod:`solver.bounds.positions.spine`), of which the sets are.
+        Units of its spine (:mod:`solver.bounds.regional.spine`), of which the sets are.
     work : Ints
         Work of each unit of the spine.
     slots : int
@@ -107,7 +107,7 @@ class BorderList:
     last level, which reaches as far as the largest live set ahead, at the start, too. Relayed
     values cross every border between their producer and their last reader, in stages of any length.
 
-    The stage holds its weights (:mod:`solver.bounds.positions.held_weights`), the values it
+    The stage holds its weights (:mod:`solver.bounds.regional.held_weights`), the values it
     receives, and at any step t the storages of its own units that are live at t
     (docs/definition.md, section 3): at least the largest sum over those of units behind region i up
     to articulation unit h(i).

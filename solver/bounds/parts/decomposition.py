@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from solver.bounds.parts.choice import PartSize, choose_parts
 from solver.bounds.parts.stages import PartStages
 from solver.bounds.parts.subproblem import has_parts, part_of
-from solver.bounds.positions.least_limit import least_limit
+from solver.bounds.regional.least_limit import least_limit
 from solver.dp.ideal_program import MOST_SETS, why_declined
 from solver.dp.stage_list import TooManyStages
 from solver.model.clock import Clock

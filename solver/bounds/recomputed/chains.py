@@ -21,9 +21,9 @@ from functools import cached_property
 import numpy as np
 
 from solver.bounds.pipeline_step import most_beside_ns
-from solver.bounds.positions.spine import longest_path
 from solver.bounds.recomputed.table import StageTable
-from solver.dp.chains.stage_chains import ChainStages, LeastCosts, Stage, StageChains
+from solver.bounds.regional.spine import longest_path
+from solver.dp.kernels.stage_chains import ChainStages, LeastCosts, Stage, StageChains
 from solver.model.arrays import Floats, Ints
 from solver.model.clock import UNLIMITED, Clock
 from solver.presolve.device_kinds import DeviceSets, most_devices

@@ -23,7 +23,7 @@ from solver.bounds.recomputed.chains import RecomputedChains
 from solver.bounds.recomputed.refined import RefinedStages
 from solver.bounds.recomputed.skeleton import Skeleton
 from solver.bounds.recomputed.table import StageTable
-from solver.dp.chains.stage_chains import Stage
+from solver.dp.kernels.stage_chains import Stage
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.plan import PartitionPlan
 from solver.presolve.device_kinds import most_devices

@@ -8,8 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
-from solver.bounds.positions.markers import articulation_units
-from solver.bounds.positions.spine import spine_units
+from solver.bounds.regional.markers import articulation_units
+from solver.bounds.regional.spine import spine_units
 from solver.model.arrays import Bools, Floats, Ints
 from solver.presolve.graph import arcs_between
 from solver.presolve.instance import Instance

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from solver.dp.chains.device_sets import Moves, ViableStates
 from solver.dp.contiguous.kind_costs import banned_before, work_before
 from solver.dp.contiguous.segments import SegmentRow, SegmentRows
+from solver.dp.kernels.device_sets import Moves, ViableStates
 from solver.model.arrays import Ints
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem

@@ -22,13 +22,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solver.dp.chains.stage_chains import Stage
 from solver.dp.contiguous.cut_places import CutPlaces
 from solver.dp.contiguous.least_program import MOST_SETS, least_stages, value_ns
 from solver.dp.contiguous.limit_program import KindCosts, LimitProgram
 from solver.dp.contiguous.linked_kinds import LinkedKind, linked_kinds
 from solver.dp.contiguous.segment_extras import SegmentExtras
 from solver.dp.contiguous.segment_tables import SegmentTables
+from solver.dp.kernels.stage_chains import Stage
 from solver.evaluation.evaluate import evaluate
 from solver.model.arrays import Ints
 from solver.model.clock import UNLIMITED, Clock

@@ -1,7 +1,7 @@
 """The least bottleneck or step of cuts with a device order, where sets of devices are few.
 
 The program of :mod:`solver.dp.contiguous.limit_program` for all limits at once: it keeps the least
-cost for every set of devices and every place (:mod:`solver.dp.chains.stage_chains`), so that a
+cost for every set of devices and every place (:mod:`solver.dp.kernels.stage_chains`), so that a
 longer segment with a dearer border does not hide a better one.
 """
 
@@ -13,8 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from solver.dp.chains.stage_chains import ChainStages, LeastCosts, Stage, StageChains
 from solver.dp.contiguous.limit_program import LimitProgram
+from solver.dp.kernels.stage_chains import ChainStages, LeastCosts, Stage, StageChains
 from solver.stages.step_paths import step_of_loads_ns
 
 MOST_SETS: Final = 256

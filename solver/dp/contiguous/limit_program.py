@@ -4,7 +4,7 @@ The feasibility form of the bottleneck assignment, by a dynamic program over sub
 J. SIAM 10, 1962): of every set of devices it keeps the farthest place, from the end of the order,
 up to which the set can run everything. That is the farthest that any of its devices reaches from
 the place reached by the others, as in
-:meth:`solver.bounds.positions.stepping.SteppingBound.most_work_ns`. It starts at the end because
+:meth:`solver.bounds.regional.stepping.SteppingBound.most_work_ns`. It starts at the end because
 sends and microbatches in flight depend on the later stages.
 
 It is a heuristic: a set that gets farther may have a dearer cut before it. A second, less crossed
@@ -18,11 +18,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from solver.dp.chains.stage_chains import Stage
 from solver.dp.contiguous.kind_costs import banned_before, work_before
 from solver.dp.contiguous.linked_kinds import LinkedKind
 from solver.dp.contiguous.segment_extras import SegmentExtras
 from solver.dp.contiguous.segment_tables import SegmentTables
+from solver.dp.kernels.stage_chains import Stage
 from solver.evaluation.usage import DeviceUsage
 from solver.model.arrays import Bools, Floats, Ints
 from solver.model.plan import PartitionPlan

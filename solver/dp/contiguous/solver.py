@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from solver.dp.chains.device_sets import Moves, are_few, device_moves, order_moves
 from solver.dp.contiguous.chain_pass import ChainPass
 from solver.dp.contiguous.cut_places import CutPlaces
 from solver.dp.contiguous.farthest_cuts import farthest_cuts
+from solver.dp.kernels.device_sets import Moves, are_few, device_moves, order_moves
 from solver.evaluation.evaluate import evaluate
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.plan import PartitionPlan

@@ -28,7 +28,7 @@ def averages(state: SearchState, clock: Clock) -> Iterator[Finding]:
 
 
 def positions(state: SearchState, clock: Clock) -> Iterator[Finding]:
-    """Bound the position of the first stages (:mod:`solver.bounds.positions.positions`).
+    """Bound the position of the first stages (:mod:`solver.bounds.regional.positions`).
 
     Windows of all later steps know it too.
     """

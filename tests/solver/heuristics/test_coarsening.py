@@ -6,8 +6,8 @@ import pytest
 
 from experiments.problems.generators import GeneratorSettings, generate_problem
 from solver import ColocationGroup, PartitionPlan
-from solver.bounds.positions.markers import articulation_units
-from solver.bounds.positions.positions import PositionBound
+from solver.bounds.regional.markers import articulation_units
+from solver.bounds.regional.positions import PositionBound
 from solver.evaluation.evaluate import evaluate
 from solver.heuristics.coarsening import cheap_order, consecutive_clusters
 from solver.model.limits import SolveLimits

@@ -10,9 +10,9 @@ from solver import (
     Weight,
 )
 from solver.bounds.averages import least_average_ns
-from solver.bounds.positions.path_markers import PathBound
-from solver.bounds.positions.positions import PositionBound
-from solver.bounds.positions.spine import spine
+from solver.bounds.regional.path_markers import PathBound
+from solver.bounds.regional.positions import PositionBound
+from solver.bounds.regional.spine import spine
 from solver.presolve.device_kinds import usable_devices
 from solver.presolve.instance import condense
 from tests.support.bounds import border_bound

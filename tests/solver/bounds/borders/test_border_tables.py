@@ -10,8 +10,8 @@ from solver import PartitionPlan, evaluate
 from solver.bounds.borders import tables as borders_module
 from solver.bounds.borders.steps import BorderSteps
 from solver.bounds.borders.tables import BorderList
-from solver.bounds.positions.position_steps import StageKind
-from solver.bounds.positions.spine import spine_units
+from solver.bounds.regional.position_steps import StageKind
+from solver.bounds.regional.spine import spine_units
 from solver.presolve.instance import condense
 from solver.stages.ideals import list_ideals
 from tests.support.graphs import layers

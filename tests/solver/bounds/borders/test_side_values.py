@@ -5,7 +5,7 @@ import itertools
 from solver import Device, Interconnect, Link, Operator, PartitionPlan, PartitionProblem, evaluate
 from solver.bounds.borders.bound import BorderBound
 from solver.bounds.borders.side_values import SideValue, side_values
-from solver.bounds.positions.spine import spine_units
+from solver.bounds.regional.spine import spine_units
 from solver.presolve.instance import condense
 from tests.support.graphs import layers
 

@@ -15,8 +15,6 @@ from solver import (
     PartitionPlan,
     PartitionProblem,
 )
-from solver.dp.chains import device_sets
-from solver.dp.chains.device_sets import are_few, order_moves
 from solver.dp.contiguous import linked_kinds as kinds_module
 from solver.dp.contiguous import solver as chain
 from solver.dp.contiguous.cut_places import CutPlaces
@@ -24,6 +22,8 @@ from solver.dp.contiguous.farthest_cuts import farthest_cuts
 from solver.dp.contiguous.limit_program import KindCosts, LimitProgram
 from solver.dp.contiguous.linked_kinds import linked_kinds
 from solver.dp.contiguous.segment_tables import SegmentTables
+from solver.dp.kernels import device_sets
+from solver.dp.kernels.device_sets import are_few, order_moves
 from solver.evaluation.evaluate import evaluate
 from solver.model.clock import Clock
 from solver.presolve.device_kinds import DeviceSets

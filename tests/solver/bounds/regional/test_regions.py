@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from solver.bounds.positions.regions import PlacedNets, Regions
+from solver.bounds.regional.regions import PlacedNets, Regions
 from solver.presolve.instance import condense
 from tests.support.random_problems import random_problem
 

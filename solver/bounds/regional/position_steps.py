@@ -1,4 +1,4 @@
-"""The farthest ends of stages along the positions of :mod:`solver.bounds.positions.positions`.
+"""The farthest ends of stages along the positions of :mod:`solver.bounds.regional.positions`.
 
 Starts and ends of stages are distinguished by cells. For one limit on the loads, the farthest end
 from each cell is found for all cells at once, so that a step from any position takes logarithmic

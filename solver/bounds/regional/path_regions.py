@@ -1,6 +1,6 @@
 """Regions between markers on a path, and the least time of values that cross them.
 
-See :class:`solver.bounds.positions.path_markers.PathBound` for their use and the proof.
+See :class:`solver.bounds.regional.path_markers.PathBound` for their use and the proof.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solver.bounds.positions.held_weights import stage_weights
-from solver.bounds.positions.markers import Markers, cells
-from solver.bounds.positions.region_cuts import Region, RegionNet, border_lines
-from solver.bounds.positions.spine import main_path
+from solver.bounds.regional.held_weights import stage_weights
+from solver.bounds.regional.markers import Markers, cells
+from solver.bounds.regional.region_cuts import Region, RegionNet, border_lines
+from solver.bounds.regional.spine import main_path
 from solver.model.arrays import Ints
 from solver.presolve.instance import Instance
 from solver.presolve.transfers import Net

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from solver.bounds.positions.spine import units_between
+from solver.bounds.regional.spine import units_between
 from solver.model.arrays import Ints
 from solver.presolve.instance import Instance
 

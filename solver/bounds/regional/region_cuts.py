@@ -1,7 +1,7 @@
 """The least time of the values that leave a set of operators, as a function of its work.
 
 A region is a part of the graph between two articulation units
-(:mod:`solver.bounds.positions.markers`). The units of the first stages within it are closed under
+(:mod:`solver.bounds.regional.markers`). The units of the first stages within it are closed under
 ancestors; their work x and the time c of the values that cross their border are bounded together by
 minimum cuts: for integers A > 0 and B, the least A c + B x over all closed sets is a minimum cut
 (closure problem: Picard, "Maximal closure of a graph", Management Science 22, 1976; a net as a node

@@ -2,8 +2,8 @@
 
 The stages of a plan run growing sets of operators, each closed under ancestors. Such a set is
 described by its *position*, the work in it, and ends in one region between two articulation units
-(:mod:`solver.bounds.positions.markers`). The values that must cross its border depend on the region
-and the position (:mod:`solver.bounds.positions.region_cuts`). So a stage from position x to
+(:mod:`solver.bounds.regional.markers`). The values that must cross its border depend on the region
+and the position (:mod:`solver.bounds.regional.region_cuts`). So a stage from position x to
 position y takes at least y - x + arrive(x) + leave(y), and T is too small if the farthest positions
 that stages of at most T can reach do not pass all work.
 """
@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from solver.bounds.positions.held_weights import stage_weights
-from solver.bounds.positions.markers import cells
-from solver.bounds.positions.position_steps import Cells, Steps
-from solver.bounds.positions.region_cuts import LeastCrossing, Region, RegionNet, least_crossing
-from solver.bounds.positions.regions import PlacedNets, Regions
-from solver.bounds.positions.stepping import Step, SteppingBound
+from solver.bounds.regional.held_weights import stage_weights
+from solver.bounds.regional.markers import cells
+from solver.bounds.regional.position_steps import Cells, Steps
+from solver.bounds.regional.region_cuts import LeastCrossing, Region, RegionNet, least_crossing
+from solver.bounds.regional.regions import PlacedNets, Regions
+from solver.bounds.regional.stepping import Step, SteppingBound
 from solver.model.arrays import Floats, Ints
 from solver.presolve.instance import Instance
 

@@ -15,7 +15,7 @@ from solver import (
     solve,
 )
 from solver.bounds.averages import least_average_ns, least_value
-from solver.bounds.positions.positions import PositionBound
+from solver.bounds.regional.positions import PositionBound
 from solver.presolve.device_kinds import usable_devices
 from solver.presolve.instance import condense
 from tests.support.oracle import brute_force

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from solver.bounds.positions.least_limit import least_limit
+from solver.bounds.regional.least_limit import least_limit
 from solver.model.clock import Clock
 
 STEPS = (None, 1, 3, 50)

@@ -1,6 +1,6 @@
 """Regions between articulation units, and the values that cross them.
 
-The units of the first stages of a plan end in one region (:mod:`solver.bounds.positions.markers`).
+The units of the first stages of a plan end in one region (:mod:`solver.bounds.regional.markers`).
 A value of an earlier region that a later one reads crosses every set that ends between the two.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solver.bounds.positions.markers import Markers, articulation_units
+from solver.bounds.regional.markers import Markers, articulation_units
 from solver.model.arrays import Ints
 from solver.presolve.instance import Instance
 

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from solver.bounds.positions.position_steps import Cells, StageKind, Steps, few_kinds
+from solver.bounds.regional.position_steps import Cells, StageKind, Steps, few_kinds
 
 
 def random_cells(rng):

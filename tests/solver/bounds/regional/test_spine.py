@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 
 from solver import Device, Operator, PartitionProblem
-from solver.bounds.positions.markers import articulation_units
-from solver.bounds.positions.spine import longest_path, main_path, restricted, spine_units
+from solver.bounds.regional.markers import articulation_units
+from solver.bounds.regional.spine import longest_path, main_path, restricted, spine_units
 from solver.presolve.instance import condense
 from tests.support.random_problems import random_problem
 

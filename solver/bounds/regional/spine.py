@@ -1,8 +1,8 @@
 """The part of a graph between one source and one sink, as a relaxation of the whole.
 
 Masks, tables and constants that enter a graph late leave no unit comparable to all others, and so
-no articulation unit for :mod:`solver.bounds.positions.positions`. Without them the chain of layers
-reappears.
+no articulation unit for :mod:`solver.bounds.regional.positions`. Without them the chain of
+layers reappears.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from solver.bounds.positions.markers import articulation_units
+from solver.bounds.regional.markers import articulation_units
 from solver.presolve.graph import arcs_between
 from solver.presolve.instance import Instance
 from solver.presolve.transfers import Net

@@ -2,8 +2,8 @@
 
 The *position* of the first stages of a plan is the work of their units, each on its fastest class.
 A bound on how far one stage reaches from a position bounds how far 1, 2, ... stages reach
-(:mod:`solver.bounds.positions.position_steps`), and hence the bottlenecks too small for them to
-pass all work (:func:`solver.bounds.positions.least_limit.least_limit`).
+(:mod:`solver.bounds.regional.position_steps`), and hence the bottlenecks too small for them to
+pass all work (:func:`solver.bounds.regional.least_limit.least_limit`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from solver.bounds.positions.least_limit import least_limit
-from solver.bounds.positions.position_steps import StageKind, few_kinds
+from solver.bounds.regional.least_limit import least_limit
+from solver.bounds.regional.position_steps import StageKind, few_kinds
 from solver.model.devices import Device
 from solver.presolve.device_kinds import DeviceSets
 from solver.presolve.instance import Instance

@@ -16,8 +16,8 @@ from solver import (
     evaluate,
 )
 from solver.bounds.averages import least_average_ns
-from solver.bounds.positions.path_markers import PathBound
-from solver.bounds.positions.positions import PositionBound
+from solver.bounds.regional.path_markers import PathBound
+from solver.bounds.regional.positions import PositionBound
 from solver.presolve.device_kinds import usable_devices
 from solver.presolve.instance import condense
 from tests.support.graphs import streams

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from solver import Device, Operator, PartitionPlan, PartitionProblem, Weight, evaluate
-from solver.bounds.positions.held_weights import stage_weights
+from solver.bounds.regional.held_weights import stage_weights
 from solver.presolve.instance import condense
 from tests.support.bounds import border_bound
 from tests.support.graphs import layers

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from solver import PartitionPlan
-from solver.dp.chains.device_sets import ViableStates, device_moves
+from solver.dp.kernels.device_sets import ViableStates, device_moves
 from solver.evaluation.evaluate import evaluate
 from solver.presolve.instance import condense
 from tests.support.problem_counts import counts

@@ -2,8 +2,8 @@
 
 Where branches run in parallel (the cells of NASNet read the two before them, a decoder and its
 projections of the encoder's output), hardly any unit is comparable to all others, and
-:mod:`solver.bounds.positions.positions` has no markers. A path has: the first stages of a plan have
-a prefix of it, with all its ancestors, and no descendant of the rest.
+:mod:`solver.bounds.regional.positions` has no markers. A path has: the first stages of a plan
+have a prefix of it, with all its ancestors, and no descendant of the rest.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solver.bounds.positions.path_regions import CROSSINGS, PathRegions, RegionCells
-from solver.bounds.positions.position_steps import StageKind, most_work
-from solver.bounds.positions.stepping import Step, SteppingBound
+from solver.bounds.regional.path_regions import CROSSINGS, PathRegions, RegionCells
+from solver.bounds.regional.position_steps import StageKind, most_work
+from solver.bounds.regional.stepping import Step, SteppingBound
 from solver.model.arrays import Ints
 from solver.presolve.instance import Instance
 
@@ -36,7 +36,7 @@ class PathBound(SteppingBound):
     receives every value of S_{k-1} that a unit of A_h outside S_{k-1} reads, as A_h is in S_k. For
     a marker u_g with r < g <= s it sends every value of a unit of S_k in D_{g-1} that is read
     outside S_k, as S_{k-1} has nothing of D_{g-1}. Both are at least the minimum cuts of region and
-    position (:mod:`solver.bounds.positions.path_regions`), for any h and g. No value is counted
+    position (:mod:`solver.bounds.regional.path_regions`), for any h and g. No value is counted
     twice, since received values were made before stage k and sent ones in it. So the load is at
     least the work plus both. Times are those of the fastest link and class. A host among
     host-staged devices pays nothing, and only its work counts. A stage holds the weights whose

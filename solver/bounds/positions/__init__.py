@@ -1,1 +1,0 @@
-"""Bounds by the position of stages in the order of work."""

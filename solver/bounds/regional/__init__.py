@@ -1,0 +1,1 @@
+"""Bounds by regions between articulation units, and by the position of stages."""

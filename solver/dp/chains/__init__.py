@@ -1,1 +1,0 @@
-"""Chains of stages over sets of devices."""

@@ -1,0 +1,1 @@
+"""Sets of devices and chains of stages, which several programs share."""
