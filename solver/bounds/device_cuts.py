@@ -168,7 +168,7 @@ class DeviceCuts:
         Parameters
         ----------
         inside, outside : sequence of int
-            What is in the set, and what is not.
+            Units in the set, and units outside it.
         crossing : bool
             Whether transfers alone count.
         ties : sequence of (int, int)

@@ -1,1 +1,1 @@
-"""Why nothing fits, and the least changes that make a plan possible."""
+"""Conflicts of an infeasible problem, and the least changes that make a plan possible."""

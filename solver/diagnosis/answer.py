@@ -1,4 +1,4 @@
-"""What an explanation of "nothing fits" is: limits that clash, shortfalls, and remedies.
+"""Explanation of an infeasible problem: limits that clash, shortfalls, and remedies.
 
 :mod:`solver.diagnosis.diagnose` finds them.
 """
@@ -128,7 +128,7 @@ class MoreMemory:
 
     @property
     def is_least(self) -> bool:
-        """Whether one byte less is proven not to be enough."""
+        """True if one byte less is proven not to be enough."""
         return self.too_few_bytes == self.extra_bytes - 1
 
     @property
@@ -217,7 +217,7 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Why nothing fits, and what would.
+    """Conflicts of an infeasible problem, and its remedies.
 
     Attributes
     ----------

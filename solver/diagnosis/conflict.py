@@ -30,7 +30,7 @@ class Clash:
         self.guessed = False
 
     def may_hold(self, limits: Sequence[Limit]) -> bool:
-        """Whether a plan keeps `limits`, as far as is known."""
+        """Return True if a plan keeps `limits`, as far as is known."""
         answer = self._ask(limits)
         self.guessed |= answer.plan is None and not answer.proven
         return not answer.proven

@@ -1,4 +1,4 @@
-"""Why nothing fits: limits that clash, and the smallest changes after which a plan exists.
+"""Diagnosis of an infeasible problem: limits that clash, and the smallest remedies.
 
 Only feasibility matters here, so all questions are asked of the problem without times: every plan
 of it costs nothing, and the exact solver stops at the first.
@@ -60,7 +60,7 @@ def diagnose(
     *,
     result: SolveResult | None = None,
 ) -> Diagnosis:
-    """Explain why no plan of `problem` exists, and find what would make one possible.
+    """Explain why no plan of `problem` exists, and find changes that make one possible.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def diagnose(
     limits : SolveLimits, optional
         `time_limit_s` is the limit of everything together.
     result : SolveResult, optional
-        What a solver answered; a proof in it is not repeated.
+        The answer of a solver; a proof in it is not repeated.
 
     Returns
     -------
@@ -181,7 +181,7 @@ class _Search:
         return Answer(None, proven)
 
     def _is_over(self, clock: Clock) -> bool:
-        """Whether what is left is too short for the quickest search so far."""
+        """Return True if what is left is too short for the quickest search so far."""
         return clock.left_s < max(self.quickest_s, _LEAST_SEARCH_S)
 
     def _share(self, parts: int) -> Clock:
@@ -344,7 +344,7 @@ def _granularity(problem: PartitionProblem, names: tuple[str, ...]) -> int:
 
 
 def _fits(problem: PartitionProblem, plan: PartitionPlan) -> bool:
-    """Whether `plan`, which may use devices that there are not, is one of `problem`."""
+    """Return True if `plan`, which may use devices that there are not, is one of `problem`."""
     used = set(plan.assignment.values())
     return used <= problem.device_of.keys() and evaluate(problem, plan).feasible
 

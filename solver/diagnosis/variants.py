@@ -61,7 +61,7 @@ def without_times(problem: PartitionProblem) -> PartitionProblem:
 
 
 def memory_limits(problem: PartitionProblem) -> list[MemoryLimit]:
-    """Group the devices with a capacity by what feasibility can tell apart."""
+    """Group the devices with a capacity by the properties that affect feasibility."""
     pins = {op.allowed_devices for op in problem.operators if op.allowed_devices is not None}
     kinds: dict[tuple[int, frozenset[frozenset[str]]], list[str]] = {}
     for device in problem.devices:
@@ -145,7 +145,7 @@ def with_more_memory(
 
 
 def _with_devices(problem: PartitionProblem, like: str, count: int) -> PartitionProblem:
-    """Return `problem` with `count` copies of a device, which may do what it may."""
+    """Return `problem` with `count` copies of a device, with the same permissions."""
     device = problem.device_of[like]
     taken = set(problem.device_of)
     names: list[str] = []

@@ -154,7 +154,7 @@ def check_folder_writable(folder: str | os.PathLike[str]) -> None:
 
 
 def _why(error: OSError | ValueError) -> str:
-    """Return what the system says of a path; a ValueError is about characters in it."""
+    """Return the system's error for a path; a ValueError is about characters in it."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
@@ -164,7 +164,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 
 def load_json(path: str | os.PathLike[str], build: Callable[[Any], T]) -> T:
-    """Return what `build` makes of the data of a JSON file; PartitionError names the file."""
+    """Return `build` of the data of a JSON file; PartitionError names the file."""
     data = read_json(path)
     try:
         return build(data)
@@ -173,7 +173,7 @@ def load_json(path: str | os.PathLike[str], build: Callable[[Any], T]) -> T:
 
 
 def kind_of_file(path: str | os.PathLike[str]) -> str:
-    """Return what stands at a path: "file", or "folder", "pipe", "socket", "device".
+    """Return the kind of a path: "file", or "folder", "pipe", "socket", "device".
 
     Raises
     ------
@@ -205,7 +205,7 @@ def check_file(path: str | os.PathLike[str], wanted: str) -> None:
 
 
 def read_text(path: str | os.PathLike[str], wanted: str, most_bytes: int = _MOST_BYTES) -> str:
-    """Read a text file of at most `most_bytes`, or what comes through a pipe.
+    """Read a text file of at most `most_bytes`, or the content of a pipe.
 
     A file whose name ends in ``.gz`` is unpacked. PartitionError says in one line why it is not
     `wanted`.
@@ -272,7 +272,7 @@ def _from_pipe(source: Path, wanted: str, most_bytes: int) -> bytes:
 
 @contextlib.contextmanager
 def _unpacked(source: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
-    """Open what a gzip file holds."""
+    """Open the content of a gzip file."""
     try:
         with gzip.open(source) as stream:
             yield stream

@@ -33,14 +33,14 @@ _MOST_LEVELS: Final = 100
 
 
 def parse_json(text: str | bytes, source: str) -> Any:
-    """Return what a text of JSON holds.
+    """Return the data of a JSON text.
 
     Parameters
     ----------
     text : str or bytes
         Bytes are UTF-8.
     source : str
-        What messages begin with, such as the name of the file.
+        Prefix of messages, such as the name of the file.
 
     Raises
     ------
@@ -148,7 +148,7 @@ def read_as(
     value : object
         As ``json.loads`` returns it.
     where : str
-        What messages begin with, such as ``"stages[2]"``; empty for the outermost.
+        Prefix of messages, such as ``"stages[2]"``; empty for the outermost.
     readers : mapping of type to callable, optional
         How to read what is read otherwise.
 

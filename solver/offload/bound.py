@@ -76,7 +76,7 @@ def classes_of(phases: OffloadPhases) -> tuple[UnitClass, ...]:
 
 @dataclass(frozen=True, slots=True)
 class CountAnswer:
-    """What a count model says.
+    """Answer of a count model.
 
     Attributes
     ----------
@@ -311,7 +311,7 @@ class CountModel:
     def _add_window(
         self, problem: OffloadProblem, most_ns: Any, device: int, loads: Sequence[int]
     ) -> None:
-        """Add the row of a window: what it works, and all loads but its own, take `most_ns`."""
+        """Add the row of a window: its work, and all loads but its own, take `most_ns`."""
         load_of = {
             member: loads[number]
             for number, kind in enumerate(self._classes)

@@ -1,4 +1,4 @@
-"""What an offload plan costs, and whether it fits: the only definition of both.
+"""Cost and feasibility of an offload plan: the only definition of both.
 
 ``docs/offload.md`` states the semantics.
 """

@@ -1,4 +1,4 @@
-"""What runs where memory is short: units, devices with their links, the host, and a plan.
+"""Model of offloading where memory is short: units, devices with their links, the host, and a plan.
 
 The semantics are those of ``docs/offload.md``; :mod:`solver.offload.evaluate` alone defines cost.
 """
@@ -39,7 +39,7 @@ ALIGNMENT_BYTES: Final = 256
 
 
 def aligned_bytes(size_bytes: int) -> int:
-    """Return what a tensor of some bytes takes where it is loaded."""
+    """Return the bytes that a tensor occupies where it is loaded."""
     return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
@@ -52,7 +52,7 @@ class Unit:
     name : str
         Unique among units.
     weight_bytes : int
-        What travels if the unit is streamed.
+        Bytes transferred if the unit is streamed.
     cache_bytes : int
         State that is written, such as keys and values. It stays where the unit runs.
     compute_ns : int or mapping of str to int
@@ -62,7 +62,7 @@ class Unit:
     written : bool
         The unit writes its weights, so that they cannot be streamed.
     padding_bytes : int
-        What the weights take beside themselves where they are loaded, since a tensor begins at a
+        Bytes that the loaded weights take besides their own, since a tensor begins at a
         multiple of `ALIGNMENT_BYTES` there (:func:`aligned_bytes`).
     """
 
@@ -107,7 +107,7 @@ class Unit:
 
     @property
     def held_bytes(self) -> int:
-        """What it holds where it is resident, or runs on the host."""
+        """Bytes held where it is resident, or runs on the host."""
         return self.weight_bytes + self.cache_bytes
 
     @property
@@ -129,7 +129,7 @@ class OffloadDevice:
     Parameters
     ----------
     device : Device
-        Its memory is what weights and caches may take.
+        Its memory is the limit of weights and caches.
     link : Link
         Time of a load; the loads of a device come one after the other.
     """
@@ -178,7 +178,7 @@ class OffloadHost:
 
 @dataclass(frozen=True)
 class OffloadProblem:
-    """Units in the order in which they run, and what they may run on.
+    """Units in execution order, and the devices that may run them.
 
     Parameters
     ----------

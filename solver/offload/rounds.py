@@ -34,7 +34,7 @@ class StreamedStep:
     load_ns : int
         Time of its load.
     size_bytes : int
-        What it holds of the buffer from the start of its load until it has run; positive.
+        Bytes of the buffer that it holds from the start of its load until it has run; positive.
     """
 
     link: int
@@ -97,7 +97,7 @@ def _least_ratio(steps: Sequence[StreamedStep]) -> Fraction:
 def _waits(
     steps: Sequence[StreamedStep], room_of: Sequence[int | None], prefetch: Prefetch
 ) -> list[list[_Wait]]:
-    """Return what each event waits for: event 2k is the arrival of step k, 2k + 1 its end."""
+    """Return the predecessors of each event: event 2k is the arrival of step k, 2k + 1 its end."""
     of_link: dict[int, list[int]] = {}
     for index, step in enumerate(steps):
         of_link.setdefault(step.link, []).append(index)

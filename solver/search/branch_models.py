@@ -41,7 +41,7 @@ class BranchSearch:
     Attributes
     ----------
     times : SearchTimes
-        What models may take.
+        Time limits of models.
     """
 
     def __init__(self, state: SearchState) -> None:
@@ -134,7 +134,7 @@ class BranchSearch:
         )
 
     def _is_affordable(self, branch: Branch, windows: StageWindows, clock: Clock) -> bool:
-        """Whether the model of a branch can be made in time, and is worth that."""
+        """Return True if the model of a branch can be made in time, and is worth that."""
         has_time = self._has_time_for(branch, windows, clock)
         return has_time and self._is_worth_making(branch, windows, clock)
 
@@ -155,7 +155,7 @@ class BranchSearch:
         return narrowed(self._presolved.units, windows, positions), largest_load_ns
 
     def _has_time_for(self, branch: Branch, windows: StageWindows, clock: Clock) -> bool:
-        """Whether the model can be made within the time that is left, and searched as long."""
+        """Return True if the model can be made in the time left, and searched as long."""
         positions = branch.slots * branch.chunks
         model_s = _MODEL_S_PER_PLACE * windows.places * positions
         return (
@@ -165,9 +165,9 @@ class BranchSearch:
         )
 
     def _is_worth_making(self, branch: Branch, windows: StageWindows, clock: Clock) -> bool:
-        """Whether the model of a branch is not too large for what it is worth.
+        """Return True if the model of a branch is not too large for its benefit.
 
-        Says the same in every deterministic run, as what is left then depends on no clock.
+        Says the same in every deterministic run, as the time left then depends on no clock.
         """
         names = (*self._state.earlier, self._state.objective)
         if not _TIMED.intersection(names) or clock.left_s == math.inf:
@@ -185,7 +185,7 @@ class BranchSearch:
         return terms <= _MOST_TERMS and terms * _MODEL_S_PER_TERM <= self.times.terms * clock.left_s
 
     def _uses_all(self, branch: Branch) -> bool:
-        """Whether the branch has only plans with a device in every slot.
+        """Return True if the branch has only plans with a device in every slot.
 
         Needed where the number of used devices matters, and what depends on it is no constant of
         the position: alignment to the right fixes it only with one chunk of equal devices.

@@ -1,4 +1,4 @@
-"""Branches of the search: one device order each, with what is known of it."""
+"""Branches of the search: one device order each, with its bound."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from solver.presolve.presolved import Presolved
 
 @dataclass(slots=True)
 class Branch:
-    """One device order (or all of that many devices, None), with what is known of it.
+    """One device order (or all orders of that many devices, None), with its bound.
 
     `bound` is a proven lower bound of the objective under way among the plans of this order
     that are better than the incumbent; a closed branch has none that is better. `turns` counts the
@@ -28,13 +28,13 @@ class Branch:
 
     @property
     def is_pending(self) -> bool:
-        """Whether a search of it may say more."""
+        """True if a search of it may say more."""
         return not (self.closed or self.spent)
 
 
 @dataclass(frozen=True, slots=True)
 class SearchTimes:
-    """What branches and models may take, in seconds, or as parts of a slice of time.
+    """Time limits of branches and models, in seconds or as parts of a slice of time.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class Branches:
     Parameters
     ----------
     presolved : Presolved
-        What kinds of devices there are, and how many slots.
+        Supplies the device classes and the number of slots.
     plan : PartitionPlan or None
         The incumbent, whose order of devices comes first.
     least : int
@@ -99,12 +99,12 @@ class Branches:
 
     @property
     def are_closed(self) -> bool:
-        """Whether no branch has a plan that is better than the incumbent."""
+        """True if no branch has a plan that is better than the incumbent."""
         return all(branch.closed for branch in self.all)
 
     @property
     def orders_close(self) -> bool:
-        """Whether most single orders are closed, and searches of the others may close them."""
+        """True if most single orders are closed, and searches of the others may close them."""
         single = [branch for branch in self.all if branch.order is not None]
         closed = sum(branch.closed for branch in single)
         return 2 * closed > len(single) and any(branch.is_pending for branch in single)
@@ -117,7 +117,7 @@ class Branches:
         searched : Branch, optional
             One under way.
         bound : int
-            What its search has said of it so far.
+            The bound that its search has proven so far.
         """
         known = [] if self.best is None else [self.best]
         return max(

@@ -1,4 +1,4 @@
-"""When steps of a search are of use."""
+"""Conditions under which steps of a search run."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ def still_gains(step: str) -> Condition:
 
 
 def is_first(state: SearchState) -> bool:
-    """Whether the first objective is under way."""
+    """Return True if the first objective is under way."""
     return state.is_first
 
 
 def may_recompute(state: SearchState) -> bool:
-    """Whether plans may let operators run again."""
+    """Return True if plans may let operators run again."""
     return state.problem.may_recompute
 
 
 def is_large(state: SearchState) -> bool:
-    """Whether the whole model is too large to be asked at once."""
+    """Return True if the whole model is too large to be asked at once."""
     return state.presolved.is_large
 
 
 def is_bottleneck(state: SearchState) -> bool:
-    """Whether the bottleneck is the first objective, and under way."""
+    """Return True if the bottleneck is the first objective, and under way."""
     return state.is_first and state.objective == "bottleneck"
 
 
@@ -52,5 +52,5 @@ def not_(condition: Condition) -> Condition:
 
 @kept
 def ideals_are_few(state: SearchState) -> bool:
-    """Whether the program over ideals will likely prove the optimum in about a second."""
+    """Return True if the program over ideals will likely prove the optimum in about a second."""
     return can_win(state.problem)

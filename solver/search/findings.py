@@ -1,4 +1,4 @@
-"""What steps of a search find out; :class:`solver.search.state.SearchState` judges it."""
+"""Findings of search steps; :class:`solver.search.state.SearchState` judges it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Infeasible:
 
 @dataclass(frozen=True, slots=True)
 class NothingFound:
-    """Why a step has no plan, in words."""
+    """The reason why a step has no plan, as text."""
 
     reason: str
 

@@ -1,4 +1,4 @@
-"""Which steps a search consists of, in which order, and how much time each has.
+"""Steps of a search, their order, and the time of each.
 
 A search goes through its schedule in rounds. In the first round a step has `share` units of time;
 a unit is `UNIT_S` and `UNIT_S_PER_UNIT` for each unit of the graph, about what a step needs to say
@@ -76,7 +76,7 @@ class Step:
     Attributes
     ----------
     name : str
-        What ``without`` and logs call it. Rows of one name are one step, asked at two places.
+        Its name in ``without`` and in logs. Rows of one name are one step, asked at two places.
     run : callable
         Yields findings until it has said all that it can, or its clock is over.
     share : float
@@ -105,7 +105,7 @@ class Step:
 
     @property
     def ends_with_limit(self) -> bool:
-        """Whether the limit alone ends it: it has all the time there is, once."""
+        """True if the limit alone ends it: it has all the time there is, once."""
         return self.share == math.inf
 
 
@@ -113,7 +113,7 @@ class Step:
 
 
 def can_search_exactly(state: SearchState) -> bool:
-    """Whether places are few enough for exact steps, and these can say something in time."""
+    """Return True if places are few enough for exact steps, and these can say something in time."""
     if state.searches_exactly is None:
         # What cannot end within the limit is not begun.
         most = min(MOST_PLACES, max(FEW_PLACES, PLACES_PER_S * state.clock.left_s))
@@ -122,7 +122,7 @@ def can_search_exactly(state: SearchState) -> bool:
 
 
 def cut_is_quick(state: SearchState) -> bool:
-    """Whether the execution order can be cut at all places in a part of the time.
+    """Return True if the execution order can be cut at all places in a part of the time.
 
     Cuts between clusters are nearly as good.
     """

@@ -83,7 +83,7 @@ def solve(
     Returns
     -------
     SolveResult
-        ``log`` says what each step took and gained.
+        ``log`` records the time and the gain of each step.
 
     Raises
     ------

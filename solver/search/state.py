@@ -1,4 +1,4 @@
-"""What a search knows, and how it judges what its steps find."""
+"""State of a search, which judges the findings of its steps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NO_PLAN_IN_TIME: Final = "the time limit ran out before a plan was found"
 
 
 class SearchState:
-    """The incumbent, the bounds, the windows, and what is known of device orders.
+    """The incumbent, the bounds, the windows, and the branches over device orders.
 
     Steps read it and yield findings; :meth:`offer` alone changes what it says of plans.
 
@@ -46,13 +46,13 @@ class SearchState:
     problem : PartitionProblem
         The one to solve.
     limits : SolveLimits
-        What the caller asked for.
+        Limits set by the caller.
     clock : Clock
         Of the whole search.
     solver : str
         Who reports progress.
     times : SearchTimes
-        What branches and models may take.
+        Time limits of branches and models.
     sub_search : callable
         Solves smaller problems for steps that need it.
 
@@ -67,7 +67,7 @@ class SearchState:
     proven : list of int
         The optimal values of the objectives that are closed.
     branches : Branches or None
-        Device orders and what is known of each, once branch and bound of the objective has begun.
+        Device orders and the bound of each, once branch and bound of the objective has begun.
     searches_exactly : bool or None
         Whether the graph is small enough for exact steps; decided once.
     round : int
@@ -117,7 +117,7 @@ class SearchState:
 
     @cached_property
     def presolved(self) -> Presolved:
-        """The problem as exact steps search it: with what steps of presolve have found."""
+        """The problem as exact steps search it: with the findings of presolve."""
         return Presolved.of(self.simplified)
 
     @property
@@ -146,7 +146,7 @@ class SearchState:
 
     @property
     def is_first(self) -> bool:
-        """Whether the first objective is under way."""
+        """True if the first objective is under way."""
         return not self.proven
 
     @property
@@ -164,7 +164,7 @@ class SearchState:
 
     @property
     def is_closed(self) -> bool:
-        """Whether no plan is better in the objective under way, or none exists."""
+        """True if no plan is better in the objective under way, or none exists."""
         if self._contradiction is not None or self._proof is not None:
             return True
         if self.branches is not None and self.branches.are_closed:
@@ -175,7 +175,7 @@ class SearchState:
 
     @property
     def ends_here(self) -> bool:
-        """Whether nothing is left to be found: all objectives are closed, or no plan exists."""
+        """True if nothing is left to be found: all objectives are closed, or no plan exists."""
         return self._contradiction is not None or len(self.proven) == len(self.problem.objective)
 
     def has_gap(self, permille: int) -> bool:
@@ -205,7 +205,7 @@ class SearchState:
     # -- what steps find -------------------------------------------------------------------
 
     def offer(self, finding: Finding) -> None:
-        """Judge a finding, and keep what it adds to what is known."""
+        """Judge a finding, and keep any improvement."""
         before = self.best, self.bound
         match finding:
             case PlanFound(plan):
@@ -232,7 +232,7 @@ class SearchState:
             self.report()
 
     def offer_plan(self, plan: PartitionPlan) -> Evaluation:
-        """Take a feasible plan for the incumbent if it is better; return what it is worth."""
+        """Take a feasible plan for the incumbent if it is better; return its value."""
         plan = with_required(self.problem, plan)
         evaluation = evaluate(self.problem, plan)
         if not evaluation.feasible:
@@ -258,21 +258,21 @@ class SearchState:
         return plan if self._simplified is None else self._simplified.repair(plan)
 
     def _restate_plans(self) -> None:
-        """Offer all plans again, as what was found since then asks for it."""
+        """Offer all plans again, because later findings require it."""
         plans, self.plans = self.plans, []
         self.plan = self.values = None
         for plan in plans:
             self.offer_plan(plan)
 
     def kept(self, make: Callable[[SearchState], _Kept]) -> _Kept:
-        """Return what `make` makes of this state, the same one as long as an objective lasts."""
+        """Return `make` of this state, cached until the objective changes."""
         if make not in self._kept:
             self._kept[make] = make(self)
         return cast(_Kept, self._kept[make])
 
     @property
     def workers(self) -> int:
-        """Threads of sub-solves; one where their number must not change what is found."""
+        """Threads of sub-solves; one where their number must not change the findings."""
         return 1 if self.limits.deterministic else self.limits.worker_count
 
     @property
@@ -318,7 +318,7 @@ class SearchState:
     # -- the answer ------------------------------------------------------------------------
 
     def result(self, solver: str) -> SolveResult:
-        """Return what is known as an answer.
+        """Return the state as a result.
 
         Parameters
         ----------

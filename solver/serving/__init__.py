@@ -1,1 +1,1 @@
-"""Plans for models that serve: several graphs, one assignment, and what a person may ask for."""
+"""Plans for models that serve: several graphs, one assignment, and the objectives on offer."""

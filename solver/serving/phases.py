@@ -136,7 +136,7 @@ class Phases:
         return made
 
     def evaluate(self, plan: PartitionPlan) -> Mapping[str, Evaluation]:
-        """Return what a plan for all phases costs in each of them, and what it breaks there."""
+        """Return the cost and the violations of a plan for all phases in each of them."""
         return {
             name: evaluate(problem, self.plan_of(name, plan))
             for name, problem in self.problems.items()

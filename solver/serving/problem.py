@@ -28,7 +28,7 @@ tokens in a second, or the tokens that fit."""
 
 @dataclass(frozen=True)
 class ServingMetrics:
-    """What a plan gives that fits; all but the last two are of one group.
+    """Metrics of a plan that fits; all but the last two are of one group.
 
     Attributes
     ----------
@@ -129,7 +129,7 @@ class ServingProblem:
 
     @property
     def request_runs(self) -> Mapping[str, int]:
-        """How often each phase runs for a request."""
+        """Runs of each phase for a request."""
         runs = dict(self.prompt_runs)
         runs[self.token_phase] = runs.get(self.token_phase, 0) + self.generate
         return runs
@@ -140,7 +140,7 @@ class ServingProblem:
         return sum(count * found[phase].latency_ns for phase, count in runs.items())
 
     def metrics(self, plan: PartitionPlan) -> ServingMetrics:
-        """Return what a plan gives.
+        """Return the metrics of a plan.
 
         Notes
         -----

@@ -47,7 +47,7 @@ def solve_serving(
     Parameters
     ----------
     problem : ServingProblem
-        What runs, and how often.
+        The phases, and the runs of each.
     objective : {"request", "token", "throughput", "context"}
         Least time of a request of one group; least time of a token; most tokens in a second, by
         any number of groups whose caches all fit; most tokens that fit, and then the least time of
@@ -112,7 +112,7 @@ class ServingSearch:
 
     @property
     def clock(self) -> Clock:
-        """What is left."""
+        """The time left."""
         return self._search.clock
 
     def least_request(self) -> ServingResult:

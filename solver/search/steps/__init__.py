@@ -1,1 +1,1 @@
-"""What takes turns in a search: each step reads the state and yields findings."""
+"""Steps of a search: each reads the state and yields findings."""

@@ -43,14 +43,14 @@ def borders(state: SearchState, clock: Clock) -> Iterator[Finding]:
 
 
 def least_loads(state: SearchState, clock: Clock) -> Iterator[Finding]:
-    """Bound the bottleneck by what a device does that runs some units (minimum cuts)."""
+    """Bound the bottleneck by the least load of a device that runs a unit (minimum cuts)."""
     presolved = state.presolved
     bound = LeastLoads(presolved.units, presolved.slots, presolved.chunks, clock)
     yield BoundFound(bound.bottleneck_ns(state.bound, state.best))
 
 
 def has_least_loads(state: SearchState) -> bool:
-    """Whether loads are sums that transfers add to."""
+    """Return True if loads are sums that transfers add to."""
     return LeastLoads.applies(state.presolved.units)
 
 
@@ -64,5 +64,5 @@ def parts(state: SearchState, clock: Clock) -> Iterator[Finding]:
 
 @kept
 def has_shared_parts(state: SearchState) -> bool:
-    """Whether parts of the graph share the time of all devices."""
+    """Return True if parts of the graph share the time of all devices."""
     return decomposition.applies(state.presolved.units)

@@ -20,10 +20,10 @@ def branch_and_bound(state: SearchState, clock: Clock) -> Iterator[Finding]:
 
 
 def has_open_branches(state: SearchState) -> bool:
-    """Whether a search of some branch may say more."""
+    """Return True if a search of some branch may say more."""
     return bool(state.begin_branches().pending)
 
 
 def orders_do_not_close(state: SearchState) -> bool:
-    """Whether searches of single orders will not soon close all of them."""
+    """Return True if searches of single orders will not soon close all of them."""
     return not state.begin_branches().orders_close

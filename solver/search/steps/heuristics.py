@@ -65,7 +65,7 @@ def without_host(state: SearchState, clock: Clock) -> Iterator[Finding]:
 
 
 def can_do_without_host(state: SearchState) -> bool:
-    """Whether some devices are hosts, and plans without them are of use."""
+    """Return True if some devices are hosts, and plans without them are of use."""
     problem = state.problem
     hosts = sum(device.is_host for device in problem.devices)
     return (
@@ -80,7 +80,7 @@ def can_do_without_host(state: SearchState) -> bool:
 
 
 def local_search(state: SearchState, clock: Clock) -> Iterator[Finding]:
-    """Offer what moves of units and clusters make of all plans, and of cuts of several orders."""
+    """Improve all plans, and cuts of several orders, by moves of units and clusters."""
     units = state.presolved.units
     plan = first_incumbents(
         units,
@@ -104,17 +104,17 @@ def rotations(state: SearchState, clock: Clock) -> Iterator[Finding]:
 
 
 def has_rotations(state: SearchState) -> bool:
-    """Whether a device may have a part of either end of the order."""
+    """Return True if a device may have a part of either end of the order."""
     return can_rotate(state.presolved.units)
 
 
 def is_searched_by_moves(state: SearchState) -> bool:
-    """Whether the objective under way is the one that moves lower."""
+    """Return True if the objective under way is the one that moves lower."""
     return state.objective == searched_objective(state.problem)
 
 
 def slow_annealing(state: SearchState, clock: Clock) -> Iterator[Finding]:
-    """Offer what slow annealing makes of the incumbent, in its own order of devices.
+    """Improve the incumbent by slow annealing, in its own order of devices.
 
     Wide graphs on many devices have plans that no model finds in minutes, as relaxations say
     little of them, but that moves of single units lead to.

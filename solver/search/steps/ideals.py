@@ -83,7 +83,7 @@ def closed_ideals(state: SearchState, clock: Clock) -> Iterator[Finding]:
 
 
 def has_closed_ideals(state: SearchState) -> bool:
-    """Whether loads are sums of what the two borders of a stage cost."""
+    """Return True if loads are sums of the costs of a stage's two borders."""
     return closures.applies(state.units)
 
 

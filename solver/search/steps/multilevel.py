@@ -33,7 +33,7 @@ def cluster_cuts(state: SearchState, clock: Clock) -> Iterator[Finding]:
 
 
 def has_no_plan(state: SearchState) -> bool:
-    """Whether no plan is known."""
+    """Return True if no plan is known."""
     return state.plan is None
 
 
@@ -45,7 +45,7 @@ def unit_cuts(state: SearchState, clock: Clock) -> Iterator[Finding]:
 
 
 def anneal(state: SearchState, clock: Clock) -> Iterator[Finding]:
-    """Offer what moves of clusters make of the incumbent."""
+    """Improve the incumbent by moves of clusters."""
     assert state.plan is not None
     seed, target = state.limits.seed, state.bound
     yield PlanFound(levels(state).anneal(state.plan, clock, seed=seed, target=target))

@@ -24,7 +24,7 @@ def pins(state: SearchState, clock: Clock) -> Iterator[Finding]:
 
 
 def byte_sums(state: SearchState, clock: Clock) -> Iterator[Finding]:
-    """Add up what must be held somewhere, and compare it with the room that there is."""
+    """Compare the bytes that must be held somewhere with the total memory."""
     shortfalls = find_shortfalls(state.problem)
     if shortfalls:
         yield Infeasible(shortfalls[0].text)

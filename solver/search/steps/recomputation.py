@@ -73,12 +73,12 @@ def without_limits(state: SearchState, clock: Clock) -> Iterator[Finding]:
 
 @kept
 def is_short_without_limits(state: SearchState) -> bool:
-    """Whether the search without limits of memory will likely end in about a second."""
+    """Return True if the search without limits of memory will likely end in about a second."""
     return state.problem.objective == ("bottleneck",) and can_win(_without_limits(state))
 
 
 def needs_nothing_again(state: SearchState) -> bool:
-    """Whether the best plan so far fits with nothing run again."""
+    """Return True if the best plan so far fits with nothing run again."""
     return state.plan is not None and not state.plan.recomputed
 
 
@@ -116,21 +116,21 @@ def _bounded(bound_ns: int | None) -> Finding:
 
 
 def has_recomputed_stages(state: SearchState) -> bool:
-    """Whether memory is limited, and the objective is one of loads."""
+    """Return True if memory is limited, and the objective is one of loads."""
     name = state.objective
     is_timed = name == "bottleneck" or (name == "step" and not state.problem.interconnect.overlap)
     return is_timed and state.has_gap(0) and RecomputedStages.applies(state.problem)
 
 
 def has_wide_gap(state: SearchState) -> bool:
-    """Whether the plans so far may be a hundredth above the best."""
+    """Return True if the plans so far may be a hundredth above the best."""
     return state.has_gap(10)
 
 
 def may_run_everything_again(state: SearchState) -> bool:
-    """Whether loads are below the best bottleneck on average if everything runs again.
+    """Return True if average loads with everything run again are below the best bottleneck.
 
-    Of a graph on one device: what borders spare, as a value saved elsewhere alone, is little.
+    Of a graph on one device: borders spare little, such as a value saved only elsewhere.
     """
     if state.objective != "bottleneck" or state.best is None:
         return True
@@ -143,12 +143,12 @@ def may_run_everything_again(state: SearchState) -> bool:
 
 
 def has_few_rows(state: SearchState) -> bool:
-    """Whether a model of what runs again is small."""
+    """Return True if a model of recomputation is small."""
     return _rows(state) <= _FEW_ROWS
 
 
 def has_model(state: SearchState) -> bool:
-    """Whether a model of what runs again is made in time."""
+    """Return True if a model of recomputation is made in time."""
     return _rows(state) <= _MOST_ROWS
 
 
