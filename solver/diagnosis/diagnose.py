@@ -82,8 +82,8 @@ def diagnose(
     relaxations for over-constrained problems", AAAI 2004), which prefers memory to the number of
     devices, that to pins, and those to colocation groups. Questions that the time left open count
     as answered with yes: this can only leave limits in the conflict that are not needed. The
-    least memory is found by bisection; every plan found on the way lowers the upper end to what
-    it really needs, and only multiples of the greatest common divisor of all sizes are tried.
+    least memory is found by bisection; every plan found on the way lowers the upper end to
+    its own need, and only multiples of the greatest common divisor of all sizes are tried.
 
     Examples
     --------
@@ -181,7 +181,7 @@ class _Search:
         return Answer(None, proven)
 
     def _is_over(self, clock: Clock) -> bool:
-        """Return True if what is left is too short for the quickest search so far."""
+        """Return True if the time left is too short for the quickest search so far."""
         return clock.left_s < max(self.quickest_s, _LEAST_SEARCH_S)
 
     def _share(self, parts: int) -> Clock:

@@ -177,7 +177,7 @@ def _with_devices(problem: PartitionProblem, like: str, count: int) -> Partition
 def drops(
     problem: PartitionProblem, limit: PinLimit | ColocationLimit | CutLimit | StageLimit
 ) -> Iterator[Without]:
-    """Yield what to drop of a limit: single pins first, at last all pins to these devices."""
+    """Yield parts of a limit to drop: single pins first, at last all pins to these devices."""
     if not isinstance(limit, PinLimit):
         yield Without(limit)
         return

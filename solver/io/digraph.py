@@ -3,14 +3,16 @@
 This is the seam between ``fx_bridge``, which builds such graphs, and ``solver``, which reads
 them. Nodes are named by strings; an edge runs from a producer to each of its readers.
 
-Node attributes, all optional: ``kind`` (``"operator"`` or ``"input"``), ``order`` (position in
-the execution order), the fields of :class:`~solver.model.operators.Operator` other than ``name``
-and ``reads`` (for an input only ``value_bytes``), and ``info``, a mapping that the solver ignores.
+Node attributes, all optional: ``kind`` (``"operator"`` or ``"input"``), ``order`` (position in the
+execution order), the fields of :class:`~solver.model.operators.Operator` other than ``name`` and
+``reads`` (for an input only ``value_bytes``), and ``info``, a mapping that the solver ignores.
 ``backward`` is a mapping with the fields of :class:`~solver.model.training.Backward`.
-``by_device_class`` maps device classes to what is otherwise there: ``storage_bytes``, ``alias_of``,
-``in_place``, ``workspace_bytes``, and a mapping ``backward`` of such fields. A problem has the most
-bytes that a class of its devices needs, since a plan may put the operator on any of them; the
-backward pass needs all that it needs on one of them, and what may run again may do so on all.
+``by_device_class`` maps device classes to values that differ there: ``storage_bytes``,
+``alias_of``, ``in_place``, ``workspace_bytes``, and a mapping ``backward`` of such fields. A
+problem has the most bytes that a class of its devices needs, since a plan may put the operator on
+any of them; the backward pass needs the sources that it needs on any of them, and an operator may
+run again only if it may on all of them.
+
 Graph attributes: ``weights`` (key to ``{"size_bytes": ..., "training_bytes": ...}``),
 ``colocation`` (list of ``{"operators": [...], "reason": ...}``), and ``info``.
 """
@@ -77,7 +79,7 @@ def problem_from_digraph(
         With the attributes listed in the module's docstring. Without ``order`` on its nodes,
         the execution order is a topological order that follows the order of insertion.
     devices : sequence of Device, or str
-        What a plan may use; it chooses which, and in which order. As text such as ``"24GB,12GB"``,
+        Devices that a plan may use, in any order. As text such as ``"24GB,12GB"``,
         ``"2x24GB@rtx-4090"`` or ``"auto"``; see :func:`solver.model.device_text.read_devices`.
     **settings
         The remaining fields of :class:`~solver.model.problem.PartitionProblem`, such as

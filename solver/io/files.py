@@ -47,8 +47,8 @@ def write_files_atomically(contents: Mapping[str | os.PathLike[str], str | bytes
 
     All are complete before the first takes its place.
 
-    A symbolic link stays one: the file that it names is replaced. What is neither a file nor a
-    folder, such as ``/dev/null`` or a pipe, is written to as it is, never replaced.
+    A symbolic link stays one: the file that it names is replaced. Anything that is neither a
+    file nor a folder, such as ``/dev/null`` or a pipe, is written to as it is, never replaced.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def _put_in_place(made: list[tuple[str, Path]]) -> None:
 
 
 def _opened_special(target: Path) -> IO[bytes]:
-    """Open what is no file for writing; a named pipe may never get a reader."""
+    """Open a path that is no regular file for writing; a named pipe may never get a reader."""
     clock = Clock(_PIPE_S)
     while True:
         try:
@@ -244,7 +244,7 @@ def _unreadable(
 
 
 def _from_pipe(source: Path, wanted: str, most_bytes: int) -> bytes:
-    """Return what comes through a pipe, such as standard input, if a process writes to it."""
+    """Return the content of a pipe, such as standard input, if a process writes to it."""
     handle = os.open(source, os.O_RDONLY | os.O_NONBLOCK)
     found = bytearray()
     clock = Clock(_PIPE_S)

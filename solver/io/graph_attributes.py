@@ -78,7 +78,7 @@ _SIZES: Final = {"b", "bytes", "kb", "mb", "gb", "kib", "mib", "gib", "size", "m
 
 
 def reject_unknown(attributes: Mapping[Any, Any], known: Sequence[str], what: str) -> None:
-    """Refuse attributes that are none of `known`; `what` says of what they are."""
+    """Refuse attributes that are none of `known`; `what` names their owner."""
     for name in attributes:
         if name in known:
             continue
@@ -95,7 +95,7 @@ def reject_unknown(attributes: Mapping[Any, Any], known: Sequence[str], what: st
 
 
 def _meant(name: str) -> str:
-    """Return what an attribute of a node is called here, or nothing."""
+    """Return the name of an attribute of a node here, or nothing."""
     spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
     words = set(re.split(r"[^a-z]+", spaced))
     kinds = {"time"} if words & _TIMES else {"size"} if words & _SIZES else set()

@@ -1,4 +1,4 @@
-"""Read JSON, and dataclasses from plain data by their annotations; say what is wrong with it."""
+"""Read JSON, and dataclasses from plain data by their annotations; errors name the field."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def read_as(
     where : str
         Prefix of messages, such as ``"stages[2]"``; empty for the outermost.
     readers : mapping of type to callable, optional
-        How to read what is read otherwise.
+        Readers of fields that need another one.
 
     Raises
     ------

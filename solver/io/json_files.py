@@ -1,7 +1,7 @@
 """Problems and plans as JSON with a schema version: node-link graph plus devices.
 
 Loading checks everything and names the file and the field that is wrong. Saving writes a
-temporary file and renames it, so that what was there stays whole until the new text is.
+temporary file and renames it, so that the old file stays whole until the new text is.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ def problem_to_json(problem: PartitionProblem) -> dict[str, Any]:
 def problem_digest(problem: PartitionProblem) -> str:
     """Return the SHA-256 of a problem in hexadecimal: equal for problems that are equal alone.
 
-    It is that of the problem's canonical JSON: keys sorted, no blanks, ASCII. The order of what
-    a mapping holds does not count; that of operators, reads and devices does.
+    It is that of the problem's canonical JSON: keys sorted, no blanks, ASCII. The order of a
+    mapping does not count; that of operators, reads and devices does.
 
     Examples
     --------

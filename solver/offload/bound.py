@@ -3,7 +3,7 @@
 A model in integers counts, for every class of alike units, how many have each mode on each device.
 Its rows are necessary, so that its optimum bounds all plans from below:
 
-* *memory*: what resident units and caches take, and the largest streamed unit, fit; with the
+* *memory*: resident units, caches and the largest streamed unit fit; with the
   stages in order, a solution of the model is a plan that fits, and no solution means no plan;
 * *work*: a round takes as long as all that runs in it, one unit after the other;
 * *link*: a round takes as long as the loads of a link and the time in which that link must rest.
@@ -14,11 +14,11 @@ Its rows are necessary, so that its optimum bounds all plans from below:
   makes no round longer. For the rest of the unit's run the link rests. To a link, all
   other stages of a latency are such a run as well, since none of them empties its buffer. Runs of
   different units do not overlap, so that their rests add up;
-* *window*: while a row of units runs, in a latency, the link brings weights of these units, or what
-  is in the buffer together when the last of them ends. For the rest of their run it rests. The row
-  is that with the most work beyond its loads; the last unit comes before the first.
+* *window*: while a row of units runs, in a latency, the link brings weights of these units, or
+  those that are in the buffer together when the last of them ends. For the rest of their run it
+  rests. The row is that with the most work beyond its loads; the last unit comes before the first.
 
-The room of a buffer depends on what is resident. Its range is cut into brackets; in each one the
+The room of a buffer depends on the resident units. Its range is cut into brackets; in each one the
 rest of the link counts as if the buffer had the most of the bracket.
 
 Phases share counts and memory; work and link are rows of each, and the sum of their rounds counts.
@@ -368,7 +368,7 @@ class CountModel:
     def _capacity(self, device: int) -> int:
         """Return the memory of a device that matters.
 
-        With room for all units and a load, none of the best plans gains by more: what it streams
+        With room for all units and a load, none of the best plans gains by more: streamed units
         can be resident.
         """
         capacity = self._problem.devices[device].device.memory_bytes

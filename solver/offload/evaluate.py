@@ -120,7 +120,7 @@ def memory_of(
     modes: Sequence[Mode],
     prefetch: Prefetch = "buffer",
 ) -> tuple[list[int], list[int], int]:
-    """Return what each device holds for good, the least room for its loads, and the host's bytes.
+    """Return the resident bytes and the least free bytes for loads by device, and the host's bytes.
 
     That room is its largest streamed unit; where the next one always loads while one runs, the
     largest two in a row.

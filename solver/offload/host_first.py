@@ -10,7 +10,7 @@ With booleans ``on[i, d]`` (group i is on device d), ``own[i, d]`` (and its last
 
 * every group is on the host or on one device; the position of this, with that of the host before
   all, never falls from a group to the next;
-* memory of devices and host holds what ``on``, ``own`` and ``first`` say;
+* memory of devices and host holds the units of ``on``, ``own`` and ``first``;
 * a hop leads from the host to the first device, two lead to and from a last unit on the host, one
   of which the end of the forward saves, and one leads from device to device otherwise.
 
@@ -245,7 +245,7 @@ class _HostFirstModel:
         return crosses
 
     def _runs(self, problem: OffloadProblem) -> list[Any]:
-        """Return what the units of a forward take, each where it is."""
+        """Return the times of the units of a forward, each where it runs."""
         found: list[Any] = []
         for at, group in enumerate(self._groups):
             *before, last = (problem.units[unit] for unit in group.units)

@@ -14,7 +14,7 @@ State = tuple[tuple[int, ...], tuple[Mode, ...]]
 def layouts(classes: Sequence[UnitClass], answer: CountAnswer) -> Iterator[State]:
     """Yield plans that have the counts of a solution: modes spread, then those of a kind together.
 
-    Alike units cost alike; where they are in the order decides what the timeline can hide.
+    Alike units cost alike; their places in the order decide how well the timeline hides loads.
     """
     if answer.devices is None:
         return

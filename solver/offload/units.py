@@ -23,7 +23,7 @@ def units_of(
     """Return the units that groups of operators are.
 
     Times are sums of those of the operators, bytes those of their weights. A weight that several
-    groups read counts in each: every unit holds or loads what it reads.
+    groups read counts in each: every unit holds or loads its own reads.
 
     Parameters
     ----------
@@ -36,12 +36,12 @@ def units_of(
     written : collection of str
         Keys of other weights that are written in a forward.
     padding_bytes : mapping of str to int
-        By key: what a weight takes beside its bytes where it is loaded; nothing if left out.
+        Padding of each loaded weight, by key; 0 if left out.
 
     Raises
     ------
     PartitionError
-        If an operator is in no group or in two, or reads what a later one makes; if a key is
+        If an operator is in no group or in two, or reads a later one; if a key is
         unknown, or a time on the host is missing.
     """
     given = {"caches": caches, "written": written, "padding_bytes": padding_bytes}

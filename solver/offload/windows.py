@@ -1,4 +1,4 @@
-"""Rows of units that work longest for what they load."""
+"""Rows of units with the most work for their loads."""
 
 from __future__ import annotations
 

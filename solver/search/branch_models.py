@@ -187,7 +187,7 @@ class BranchSearch:
     def _uses_all(self, branch: Branch) -> bool:
         """Return True if the branch has only plans with a device in every slot.
 
-        Needed where the number of used devices matters, and what depends on it is no constant of
+        Needed where the number of used devices matters, and its consequences are no constants of
         the position: alignment to the right fixes it only with one chunk of equal devices.
         """
         restated = self._presolved
@@ -239,7 +239,7 @@ class BranchSearch:
         self._state.report(best, self.branches.least(branch, bound))
 
     def _conclude(self, branch: Branch, question: Question, answer: Answer) -> None:
-        """Note what an answer says of its branch, and offer its plan."""
+        """Record the bound of an answer for its branch, and offer its plan."""
         if answer.bound is None:
             branch.closed = True
             return

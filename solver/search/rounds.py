@@ -87,7 +87,7 @@ class _Turns:
         return not is_late and step.name not in self._ended and step.when(self._state)
 
     def _run(self, step: Step) -> bool:
-        """Give a step its slice of time; keep what it finds, whatever it is.
+        """Give a step its slice of time; keep its findings.
 
         Returns
         -------

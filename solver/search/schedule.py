@@ -1,9 +1,9 @@
 """Steps of a search, their order, and the time of each.
 
 A search goes through its schedule in rounds. In the first round a step has `share` units of time;
-a unit is `UNIT_S` and `UNIT_S_PER_UNIT` for each unit of the graph, about what a step needs to say
+a unit is `UNIT_S` and `UNIT_S_PER_UNIT` for each unit of the graph, about the need of a step to say
 anything. In every further round it has twice as much. A step that ended before its time was over
-has said all that it can, and is not asked again unless it `repeats`. So what is known after some
+has said all that it can, and is not asked again unless it `repeats`. So the state after some
 time does not depend on the limit, which ends the search and nothing else.
 
 This is the only place with shares of time and caps.

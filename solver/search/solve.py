@@ -66,7 +66,7 @@ def solve(
 
     The steps of a schedule take turns (:mod:`solver.search.schedule`): presolve restates the
     problem, heuristics find plans, bounds say how good a plan can be, and branch and bound over
-    device orders closes what is open between them. The search ends as soon as the two meet.
+    device orders closes the gap between them. The search ends as soon as the two meet.
 
     Parameters
     ----------

@@ -39,7 +39,7 @@ _NO_PLAN_IN_TIME: Final = "the time limit ran out before a plan was found"
 class SearchState:
     """The incumbent, the bounds, the windows, and the branches over device orders.
 
-    Steps read it and yield findings; :meth:`offer` alone changes what it says of plans.
+    Steps read it and yield findings; :meth:`offer` alone changes its plans and bounds.
 
     Parameters
     ----------
@@ -286,7 +286,7 @@ class SearchState:
         Parameters
         ----------
         best, bound : int, optional
-            What a search under way has found so far.
+            Progress of the search so far.
         """
         tell = self.limits.on_progress
         if tell is not None:

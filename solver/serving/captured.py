@@ -57,8 +57,8 @@ def solve_captured_context(
     -----
     Where the phases with the context that was found, or with one position more, hold other bytes
     than predicted, they are known in another search; with them those of a context halfway down, if
-    the plan does not fit. What is still not predicted after some of these searches is not proven:
-    then the answer is the longest known context that a plan fits.
+    the plan does not fit. A context that is still not predicted after some of these searches is not
+    proven: then the answer is the longest known context that a plan fits.
     """
     searches = _Searches(limits, solver, without)
     for _ in range(_MOST_ROUNDS):
@@ -105,7 +105,7 @@ def solve_captured_context(
 
 
 class _Searches:
-    """Searches that have their time together, without what passes between them."""
+    """Searches that share a time limit, which captures between them do not use up."""
 
     def __init__(self, limits: SolveLimits, solver: str, without: Collection[str]) -> None:
         self._limits, self._solver, self._without = limits, solver, without
@@ -114,7 +114,7 @@ class _Searches:
     def solve(
         self, problem: ServingProblem, part: Callable[[ServingSearch], ServingResult]
     ) -> ServingResult:
-        """Return what a part of a search finds in the time that is left."""
+        """Return the result of a part of a search in the time left."""
         limit_s = self._limits.time_limit_s
         left_s = None if limit_s is None else max(limit_s - self._spent_s, _LEAST_S)
         limits = replace(self._limits, time_limit_s=left_s)

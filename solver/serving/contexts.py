@@ -67,7 +67,7 @@ class Contexts:
     def without_end(self) -> ServingProblem:
         """Return the problem whose plans are those that any context fits.
 
-        What grows with the context takes more than any device of limited memory has; all else has
+        Storages that grow with the context exceed any limited memory; all else has
         its bytes of the longest context that is known or limits a cache. Times stay.
         """
         last = max({*self._serving.cache_limits.values(), *self.known})
@@ -118,8 +118,8 @@ class Contexts:
         """Return the longest context that a plan fits, which fits it at `least`; None if any does.
 
         Beyond the limits of all caches and all known contexts memory grows with the context ever
-        faster, being a largest sum of bytes that grow in proportion: what its growth there allows
-        is the most.
+        faster, being a largest sum of bytes that grow in proportion: its growth there gives
+        the most.
         """
         devices, held = self._devices, self._held_by(plan)
 
@@ -147,7 +147,7 @@ class Contexts:
         return most if fits(most) else _most_between(fits, least, most)
 
     def _held_by(self, plan: PartitionPlan) -> Callable[[int], dict[tuple[str, str], int]]:
-        """Return what says the memory of every device in every phase, with a context."""
+        """Return a function from a context to the memory of every device in every phase."""
         if len(self.known) > 1:
             return lambda context: {
                 (phase, usage.device): usage.memory_bytes

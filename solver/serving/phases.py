@@ -32,7 +32,7 @@ class Phases:
     Parameters
     ----------
     problems : mapping of str to PartitionProblem
-        By the name of the phase. What they are solved on is the same for all: devices, links,
+        By the name of the phase. The same for all are devices, links and
         limits. None of them trains.
 
     Raises
@@ -90,7 +90,7 @@ class Phases:
         Returns
         -------
         PartitionProblem
-            Of operators with the times of all runs together. What travels are the bytes of all
+            Of operators with the times of all runs together. Sent are the bytes of all
             runs, each run with the latency of the link; a stage holds those of one. Where links
             differ, the time of all runs of a transfer is rounded up once.
 
@@ -101,7 +101,7 @@ class Phases:
 
         Notes
         -----
-        It leaves out what the other phases hold. So its optimum is a bound, and a plan of it that
+        It leaves out the memory of other phases. So its optimum is a bound, and a plan of it that
         fits all phases is an optimum (:meth:`evaluate`). A path through the stages takes the
         time of all runs together. Where the longest path of every phase is the same one, as in a
         chain, `latency_ns` is the sum over all runs, and less elsewhere.
@@ -185,7 +185,7 @@ class Phases:
 
     @cached_property
     def _groups(self) -> tuple[ColocationGroup, ...]:
-        """What shares a stage in a phase, and both ends of what does not pass in all of them."""
+        """Groups that share a stage in a phase, and both ends of values that some phases lack."""
         found = {group: None for problem in self.problems.values() for group in problem.colocation}
         for reader, forms in self._forms.items():
             passed = Counter(read for op in forms.values() for read in op.reads)

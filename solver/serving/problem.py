@@ -1,8 +1,8 @@
-"""What a model that serves is asked for: a request, a token, throughput, or context.
+"""Problems of serving, with their objectives: request, token, throughput or context.
 
-A *group* is what one call serves: `batch` sequences. All of them read a prompt, in one call or in
-several, and then make a token in each call. What a sequence keeps between calls, its *caches*, are
-weights that are written: of one key, on the device of whatever reads it.
+A *group* is the `batch` sequences of one call. All of them read a prompt, in one call or in
+several, and then make a token in each call. The state that a sequence keeps between calls, its
+*caches*, are written weights: of one key, on the device of whatever reads it.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class ServingProblem:
         return replace(self, phases=self.phases.resized(several), others={})
 
     def _groups(self, plan: PartitionPlan, found: Mapping[str, Evaluation]) -> int:
-        """Return how many groups take turns, given what the plan costs for one."""
+        """Return the number of groups that alternate, given the plan's cost for one."""
         token = found[self.token_phase]
         wanted = max(-(-token.latency_ns // max(token.bottleneck_ns, 1)), 1)
         if wanted == 1:

@@ -170,7 +170,7 @@ class PhaseSearch:
     def _held(
         self, serving: ServingProblem, runs: Mapping[str, int], merged: PartitionProblem
     ) -> list[PartitionProblem]:
-        """Return what devices hold in problems of some runs, of which one is given."""
+        """Return the problems whose memory limits apply to some runs; one of them is given."""
         if merged.memory_model == "weights":
             # All phases hold the same.
             return [merged]

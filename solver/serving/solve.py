@@ -243,7 +243,7 @@ class ServingSearch:
     def fastest_of_context(self, solved: ServingResult) -> ServingResult:
         """Return the fastest plan of those with as many tokens as one that was found.
 
-        The limits of all searches alone end it: what depends on the time that others took would
+        The limits of all searches alone end it: a dependence on the time of others would
         give other plans from run to run.
         """
         if solved.evaluation is None:

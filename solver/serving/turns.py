@@ -12,7 +12,7 @@ that the least latency never rises with r.
 
 *Other graphs.* The least bottleneck and the least latency, each with the caches of the groups,
 bound the round from below. Plans are those of both, and the best bottleneck of as many devices as
-groups, whose latency is never what takes longest. They can keep a gap.
+groups, whose latency is never the longer one. They can keep a gap.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Turns:
     def _take_chain(
         self, several: ServingProblem, plan: PartitionPlan, groups: int, most_ns: float
     ) -> None:
-        """Take a plan; raise GaveUp if it is not what the program said."""
+        """Take a plan; raise GaveUp if its cost is not that of the program."""
         found = several.phases.evaluate(plan)
         token = found[several.token_phase]
         round_ns = max(groups * token.bottleneck_ns, token.latency_ns)
