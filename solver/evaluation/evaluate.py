@@ -40,7 +40,7 @@ from solver.model.recomputation import Recomputation, recomputation_of
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The cost of a plan in every objective, and what it violates.
+    """The cost of a plan in every objective, and the constraints that it violates.
 
     Attributes
     ----------
@@ -51,13 +51,13 @@ class Evaluation:
     stages : tuple of StageUsage
         One per stage of the plan, in the plan's order.
     step : PipelineStep
-        One step of the plan as a pipeline; `step.timeline()` says when everything runs.
+        One step of the plan as a pipeline; `step.timeline()` gives the times of all actions.
     objective_names : tuple of str
         The problem's objectives.
     objective : tuple of int
-        Their values.
+        Values of the objectives.
     problem : PartitionProblem
-        The one that the plan was judged for.
+        The problem for which the plan was evaluated.
     """
 
     violations: tuple[str, ...]
@@ -76,16 +76,16 @@ class Evaluation:
 
     @property
     def step_ns(self) -> int:
-        """Time of a step of all microbatches, found whenever it is asked for."""
+        """Nanoseconds of a step of all microbatches, computed at each access."""
         return self.step.step_ns
 
     @property
     def feasible(self) -> bool:
-        """Whether the plan breaks nothing."""
+        """True if the plan violates no constraint."""
         return not self.violations
 
     def value(self, objective: ObjectiveName) -> int:
-        """Return the plan's value in one objective, whether or not the problem asks for it."""
+        """Return the plan's value in one objective, even if the problem does not list it."""
         if objective == "step":
             return self.step_ns
         return {
@@ -103,14 +103,14 @@ def evaluate(problem: PartitionProblem, plan: PartitionPlan) -> Evaluation:
     Parameters
     ----------
     problem : PartitionProblem
-        Says which operators, devices and limits there are.
+        Operators, devices and limits.
     plan : PartitionPlan
-        Need not be feasible.
+        May be infeasible.
 
     Returns
     -------
     Evaluation
-        Of every objective, and all violations; the plan is feasible if there is none.
+        Values of every objective, and all violations; the plan is feasible if there are none.
 
     Raises
     ------
@@ -119,8 +119,8 @@ def evaluate(problem: PartitionProblem, plan: PartitionPlan) -> Evaluation:
 
     Notes
     -----
-    The latency of a plan whose stages form a cycle is the sum of the times of all stages, and its
-    step that of all microbatches one after another.
+    If the stages form a cycle, the latency is the sum of the times of all stages, and the step
+    runs all microbatches sequentially.
     Runs in near-linear time, a few tens of milliseconds per 100,000 operators.
     """
     check_problem(problem)
@@ -179,20 +179,20 @@ def stage_memory_bytes(
     *,
     recomputed: Collection[str] = (),
 ) -> int:
-    """Return what a device that runs exactly `operators`, in one chunk, holds at its peak.
+    """Return the peak memory of a device that runs exactly `operators`, in one chunk.
 
-    It depends on nothing else in a plan: whatever these operators read from others is received,
-    and whatever others read from them is sent. Under relayed charging that is a lower bound, of a
-    device that passes on nothing for others.
+    It is independent of the rest of a plan: inputs from other operators are received, and outputs
+    to other operators are sent. Under relayed charging it is a lower bound, for a device that
+    relays no values.
 
     Parameters
     ----------
     operators : iterable of str
-        In any order; they run in execution order.
+        Names in any order; the operators run in execution order.
     in_flight : int
-        Microbatches of which something is kept (memory model ``training`` only).
+        Microbatches with saved tensors (memory model ``training`` only).
     recomputed : collection of str
-        Those that run again.
+        Names of the recomputed operators.
     """
     here = np.array(sorted({problem.index_of[name] for name in operators}), dtype=np.int64)
     if not len(here):
@@ -209,7 +209,7 @@ def stage_memory_bytes(
 
 
 def _longest_path(stages: tuple[StageUsage, ...], arcs: list[tuple[int, int]]) -> int:
-    """Return the longest path through the stages; those of a device run one after another."""
+    """Return the longest path through the stages; a device runs its stages sequentially."""
     sources: dict[int, set[int]] = {index: set() for index in range(len(stages))}
     for source, target in arcs:
         sources[target].add(source)
@@ -232,8 +232,8 @@ def _longest_path(stages: tuple[StageUsage, ...], arcs: list[tuple[int, int]]) -
 def _longest_relay(problem: PartitionProblem, layout: Layout, hops: Hops, times: StageTimes) -> int:
     """Return the longest path through the positions of a pipeline.
 
-    A position starts after the one before it if anything hops from there, and after the one of
-    the chunk before on its device.
+    A position starts after the previous position if a value hops from there, and after its
+    device's position in the previous chunk.
     """
     hopped = set(hops.source.tolist())
     finish_ns: list[int] = []

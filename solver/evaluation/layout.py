@@ -1,4 +1,4 @@
-"""Where a plan puts every operator, as arrays."""
+"""A plan's placement of operators, as arrays."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from solver.model.problem import PartitionProblem
 
 
 class Layout:
-    """Where a plan puts every operator, as arrays.
+    """A plan's placement of operators, as arrays.
 
-    `stage` and `device` are numbers by operator, and -1 by graph input; `order` lists the
-    operators stage after stage, each in execution order; `arcs` are the pairs of stages that a
-    forward edge crosses.
+    `stage` gives the stage number by operator, and -1 for graph inputs; `order` lists the
+    operators stage after stage, each in execution order; `arcs` are the pairs of stages crossed
+    by a forward edge.
 
-    *Places* are where something is held and takes time: the stages and, under relayed charging,
-    after them the positions of the chain that have no operators. `device_of_place` is by place,
-    `place` by position of the chain that has a place; `hops` is None under other charging.
+    A *place* holds memory and spends time: a stage or, under relayed charging, a chain position
+    without operators (numbered after the stages). `device_of_place` is indexed by place, `place`
+    by chain position with a place; `hops` is None under other charging.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What stages hold in which something runs again (``docs/definition.md``, section 3)."""
+"""Memory of stages with recomputed operators (``docs/definition.md``, section 3)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from solver.model.recomputation import Recomputation
 
 
 class Held(NamedTuple):
-    """Bytes that a stage holds because of an operator, while some of its operators run.
+    """Bytes of one operator that a stage holds over an interval of its operators.
 
     Attributes
     ----------
     first, end : int
-        Places in the stage: from the first on, until before the end.
+        Places in the stage, as a half-open interval.
     """
 
     operator: int
@@ -32,27 +32,27 @@ class Held(NamedTuple):
 
 
 class RecomputedStage:
-    """The memory of a stage some of whose operators run again.
+    """The memory of a stage with recomputed operators.
 
     Parameters
     ----------
     members : sequence of int
-        Its operators, in execution order.
+        Operators of the stage, in execution order.
 
     Attributes
     ----------
     live_bytes : Ints
-        By place, the most that is held while an operator runs forward, backward, or again.
+        By place, the most bytes held while an operator runs forward, backward, or again.
     saved_bytes : int
-        What is kept of a microbatch from its forward to its backward pass.
+        Bytes of a microbatch kept from its forward to its backward pass.
 
     Notes
     -----
-    An upper bound of what autograd and the re-executed operators hold. Backward passes come in
-    reverse order of execution, region by region; when one is entered, all regions behind it are
-    done, with what was made again and kept for them. What runs again does so at the first
-    backward pass that misses something: then the stage holds what is kept of the region and of
-    those before, what was made so far and is needed, and the gradients at that place.
+    An upper bound of the memory held by autograd and the recomputed operators. Backward passes
+    run in reverse execution order, region by region; on entry to a region, all later regions are
+    done, and their recomputed and kept tensors are freed. Recomputation runs at the first
+    backward pass that lacks a tensor. The stage then holds the kept tensors of this region and
+    of earlier ones, recomputed tensors still in use, and the gradients at that place.
     """
 
     def __init__(
@@ -68,19 +68,19 @@ class RecomputedStage:
         rows = (list(self._forward()), list(self._backward()), list(self._rerun()))
         self._rows = tuple([*sent, *row] for row in rows)
         lives = [self._live(row) for row in self._rows]
-        # The last row counts only while something runs again.
+        # The last row counts only at recomputed operators.
         runs_again = recomputation.again[members]
         lives[2] = np.where(runs_again, lives[2], 0)
         self._lives = np.stack(lives)
         self.live_bytes: Ints = self._lives.max(axis=0)
 
     def held_at(self, place: int) -> list[Held]:
-        """Return what is held at a place; the sizes add up to `live_bytes` there."""
+        """Return the holdings at a place; their sizes add up to `live_bytes` there."""
         row = self._rows[int(np.argmax(self._lives[:, place]))]
         return [entry for entry in row if entry.first <= place < entry.end]
 
     def kept_bytes(self, index: int) -> int:
-        """Return what is kept of an operator from its forward to its backward pass."""
+        """Return the bytes of an operator kept from its forward to its backward pass."""
         backward = self._problem.operators[index].backward
         if self._again.again[index]:
             return backward.again_bytes
@@ -88,7 +88,6 @@ class RecomputedStage:
         return kept_bytes + backward.residual_bytes + backward.number_bytes
 
     def _kept_storage_bytes(self, index: int) -> int:
-        """Return how much of an operator's storage is kept."""
         op = self._problem.operators[index]
         if self._again.again[index]:
             return 0
@@ -102,11 +101,11 @@ class RecomputedStage:
         return np.cumsum(change[:-1])
 
     def _behind(self, index: int) -> int:
-        """Return the place behind an operator, which may be elsewhere."""
+        """Return the first place after an operator, which may be in another stage."""
         return bisect_right(self._members, index)
 
     def _sent(self) -> list[Held]:
-        """Return what others read or the graph returns, and buffers of gradients to come back."""
+        """Return values read elsewhere or returned, and buffers of gradients received for them."""
         problem, batches, count = self._problem, self._problem.microbatches, len(self._members)
         found: list[Held] = []
         for index in self._members:
@@ -126,7 +125,7 @@ class RecomputedStage:
         return found
 
     def _forward(self) -> list[Held]:
-        """Return what is held while operators run forward."""
+        """Return the holdings while operators run forward."""
         found: list[Held] = []
         for place, index in enumerate(self._members):
             op = self._problem.operators[index]
@@ -138,7 +137,7 @@ class RecomputedStage:
         return found
 
     def _earlier(self) -> list[Held]:
-        """Return what is kept of regions before that of the operator that runs."""
+        """Return tensors kept for regions before that of the running operator."""
         count = len(self._members)
         return [
             Held(index, "saved", self._end[place], count, self.kept_bytes(index))
@@ -162,7 +161,7 @@ class RecomputedStage:
         ]
 
     def _backward(self) -> list[Held]:
-        """Return what is held while operators run backward."""
+        """Return the holdings while operators run backward."""
         found = [*self._earlier(), *self._gradients()]
         for place, index in enumerate(self._members):
             backward = self._problem.operators[index].backward
@@ -174,7 +173,7 @@ class RecomputedStage:
         return found
 
     def _rerun(self) -> list[Held]:
-        """Return what is held while operators run again."""
+        """Return the holdings while operators are recomputed."""
         again, operators = self._again.again, self._problem.operators
         found = self._earlier()
         for place, index in enumerate(self._members):
@@ -198,10 +197,10 @@ class RecomputedStage:
         return found
 
     def _misses(self) -> dict[int, int]:
-        """Return by region, as its first place, the last place that misses what runs again.
+        """Map the first place of each region to the last place that lacks a recomputed tensor.
 
-        That is the last operator that saves something that runs again, or runs again and keeps
-        something of its own.
+        That is the last operator that saves a recomputed value, or is recomputed itself and has
+        residuals.
         """
         last: dict[int, int] = defaultdict(int)
         for place, index in enumerate(self._members):
@@ -210,7 +209,7 @@ class RecomputedStage:
             places = [self._place[v] for v in self._again.savers(index) if v in self._place]
             if self._problem.operators[index].backward.residual_bytes:
                 places.append(place)
-            # What is needed by others that run again alone is made when those are missed.
+            # A value read only by recomputed operators is recomputed along with them.
             for missed in places:
                 first = self._first[place]
                 last[first] = max(last[first], missed)

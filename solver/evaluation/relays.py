@@ -1,8 +1,8 @@
-"""Which value travels over which border of a plan's chain of positions, and what that takes.
+"""Transfers between neighbouring positions of a plan's chain under relayed charging.
 
-Under relayed charging a plan runs as a pipeline: with P devices and V chunks its stages are at
-positions chunk * P + rank, and only neighbours talk. ``docs/definition.md``, "Relayed
-transfers", is what this module implements.
+A plan then runs as a pipeline: with P devices and V chunks its stages are at positions
+chunk * P + rank, and only neighbours exchange values. Implements ``docs/definition.md``,
+"Relayed transfers".
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from solver.model.problem import PartitionProblem
 
 @dataclass(frozen=True, slots=True)
 class Hops:
-    """The hops of all values, value after value and each from its producer on.
+    """The hops of all values, grouped by value and ordered from its producer on.
 
     Attributes
     ----------
@@ -27,13 +27,13 @@ class Hops:
     device_count : int
         P; position p is on the device of rank p mod P.
     value : Ints
-        The operator whose value travels, one entry per hop.
+        Producer of the transferred value, one entry per hop.
     source : Ints
-        Position of the sender; the receiver is at the next one.
+        Position of the sender; the receiver is the next one.
     forward_ns : Ints
-        Time of the value over the link between the two devices, which both spend.
+        Time of the value over the link between the two devices, spent by both.
     gradient_ns : Ints
-        Time of its gradient back, which both spend too; 0 without one.
+        Time of its gradient back, also spent by both; 0 without one.
     """
 
     position_count: int
@@ -50,15 +50,15 @@ class Hops:
 
 
 def relay_hops(problem: PartitionProblem, plan: PartitionPlan) -> Hops:
-    """Return how values travel when every position passes on what later ones need.
+    """Return the hops of all values when every position relays values for later ones.
 
     Parameters
     ----------
     problem : PartitionProblem
-        Its charging is not looked at.
+        Its charging is ignored.
     plan : PartitionPlan
-        Total. Readers at earlier positions than the producer, which a feasible plan does not
-        have, get nothing.
+        A total plan. Readers at positions before the producer's, which no feasible plan has,
+        get nothing.
 
     Notes
     -----
@@ -94,7 +94,7 @@ def relay_hops(problem: PartitionProblem, plan: PartitionPlan) -> Hops:
 
 
 def positions_of(problem: PartitionProblem, plan: PartitionPlan) -> Ints:
-    """Return the position of every operator in the chain, by operator."""
+    """Return the chain position of every operator."""
     rank = {device: number for number, device in enumerate(plan.device_order)}
     of_stage = [stage.chunk * len(rank) + rank[stage.device] for stage in plan.stages]
     stage = plan.stage_index

@@ -1,4 +1,4 @@
-"""The answer of a search, whatever it plans."""
+"""The result of a search, for plans of every type."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class SolveStatus(Enum):
     OPTIMAL = "optimal"
     """The plan is feasible, and no plan is better."""
     FEASIBLE = "feasible"
-    """The plan is feasible; whether a better one exists is open."""
+    """The plan is feasible; a better one may exist."""
     INFEASIBLE = "infeasible"
-    """It is proven that no plan exists."""
+    """No plan exists; this is proven."""
     UNKNOWN = "unknown"
     """No feasible plan was found, and none is ruled out."""
 
 
 MAXIMISED: Final = frozenset({"throughput", "context"})
-"""Objectives of which more is better; their bound is above the value."""
+"""Objectives to maximise; their bound is above the value."""
 
 
 class Judged(Protocol):
-    """The judgement of a plan: :class:`~solver.evaluation.evaluate.Evaluation` or its like."""
+    """The evaluation of a plan, such as :class:`~solver.evaluation.evaluate.Evaluation`."""
 
     @property
     def violations(self) -> tuple[str, ...]:
@@ -65,17 +65,17 @@ class StepRecord:
     Attributes
     ----------
     step : str
-        Its name in the schedule, which ``without`` takes.
+        Name in the schedule, as ``without`` takes it.
     round : int
-        From 1 on; steps have more time in every round.
+        Counted from 1; steps have more time in every round.
     start_s, seconds : float
-        Since the search began, and until it ended; units of work if deterministic.
+        Start since the beginning of the search, and duration; units of work if deterministic.
     objective_name : str
         The objective under way.
     incumbent_before, incumbent_after : int or None
-        The best plan's value; None without a plan.
+        Value of the best plan; None without a plan.
     bound_before, bound_after : int
-        What was proven of all plans.
+        Proven bound on all plans.
     """
 
     step: str
@@ -92,7 +92,7 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class SolveResult(Generic[PlanT, EvaluationT, ValueT]):
-    """The answer of one search; printing it shows one table, and a notebook its stages too.
+    """The result of one search; printing it shows a table, and a notebook also shows the stages.
 
     Attributes
     ----------
@@ -104,15 +104,15 @@ class SolveResult(Generic[PlanT, EvaluationT, ValueT]):
         Feasible when the status is OPTIMAL or FEASIBLE. With UNKNOWN it may be an infeasible
         answer, kept for reports; `evaluation.violations` says why.
     evaluation : Evaluation, ServingEvaluation, OffloadEvaluation or None
-        The evaluator's judgement of `plan`.
+        The evaluator's verdict on `plan`.
     objective_bounds : tuple of numbers, or None
-        A proven bound for each objective that the search reached (the second and later ones
-        under the first ones' values); None if the solver proves nothing. It is a lower bound,
-        and an upper one of objectives in `MAXIMISED`.
+        A proven bound for each objective that the search reached (later ones with the earlier
+        ones fixed at their values); None if the solver proves nothing. A lower bound, or an
+        upper bound for objectives in `MAXIMISED`.
     wall_time_s : float
-        Of the whole call, in seconds of the clock.
+        Wall-clock seconds of the whole call.
     reason : str
-        Why there is no feasible plan, or empty.
+        Explanation if there is no feasible plan, otherwise empty.
     log : tuple of StepRecord
         The steps of the search, in the order in which they ran.
     """
@@ -161,15 +161,15 @@ class SolveResult(Generic[PlanT, EvaluationT, ValueT]):
         return result_html(str(self), self)
 
     def save(self: SolveResult, path: str | os.PathLike[str]) -> None:
-        """Write the plan to a file, as the ending of its name says.
+        """Write the plan to a file in the format of its extension.
 
-        ``.json`` is the plan, ``.html`` a page to look at, ``.trace.json`` a step of it for
-        Perfetto, ``.dot`` and ``.mmd`` the graph of its stages for Graphviz and Mermaid.
+        ``.json`` is the plan, ``.html`` a page to view, ``.trace.json`` one step for Perfetto,
+        ``.dot`` and ``.mmd`` the graph of stages for Graphviz and Mermaid.
 
         Raises
         ------
         PartitionError
-            If there is no plan, the ending is another, or the file cannot be written.
+            If there is no plan, the extension is unknown, or the file cannot be written.
         """
         from fx_bridge.presentation.plan_files import save_plan_as
 
@@ -206,7 +206,7 @@ class SolveResult(Generic[PlanT, EvaluationT, ValueT]):
 
     @property
     def gap(self) -> float | None:
-        """Distance of value and bound of the first objective, as a part of the larger one.
+        """Gap between value and bound of the first objective, relative to the larger one.
 
         None if either is missing.
         """
@@ -217,7 +217,7 @@ class SolveResult(Generic[PlanT, EvaluationT, ValueT]):
 
     @property
     def remedy(self) -> str:
-        """What a person can do where there is no feasible plan; otherwise empty."""
+        """Advice to the user if there is no feasible plan; otherwise empty."""
         if self.status is SolveStatus.INFEASIBLE:
             return (
                 "ask fxpartition.diagnose(problem) what clashes, and which changes make a plan "
@@ -231,7 +231,7 @@ class SolveResult(Generic[PlanT, EvaluationT, ValueT]):
 def judge(
     solver: str, problem: PartitionProblem, plan: PartitionPlan, wall_time_s: float
 ) -> SolveResult:
-    """Return a plan of another planner as an answer: FEASIBLE, or UNKNOWN with what it violates."""
+    """Evaluate another planner's plan; the status is FEASIBLE, or UNKNOWN with its violations."""
     evaluation = evaluate(problem, plan)
     return SolveResult(
         solver=solver,

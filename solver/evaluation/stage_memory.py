@@ -1,4 +1,4 @@
-"""What the stages of a plan hold, and when."""
+"""Memory of the stages of a plan over time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from solver.model.training import most_in_flight
 
 
 class StageMemory:
-    """What stages hold apart from weights, each as if it were alone on its device.
+    """Memory of stages without weights, each as if it were alone on its device.
 
     Parameters
     ----------
@@ -27,24 +27,24 @@ class StageMemory:
     count : int
         Number of stages.
     values_hop : bool
-        What comes from other operators is counted elsewhere.
+        True if values from other operators are counted elsewhere.
     recomputation : Recomputation, optional
-        What runs again in the stages.
+        Recomputed operators of the stages.
 
     Attributes
     ----------
     received_bytes, peak_bytes, saved_bytes : Ints
-        By stage; `peak_bytes` is the largest sum of holdings, `saved_bytes` is what is kept of
+        Bytes by stage; `peak_bytes` is the largest sum of holdings, `saved_bytes` is kept for
         one microbatch.
     live_bytes : Ints
         Sum of the holdings while each operator of `order` runs, forward or backward.
     received, received_by : Ints
-        The operators and graph inputs that are received, and the stages that do: distinct pairs.
+        Received operators and graph inputs, and the receiving stages, as distinct pairs.
     recomputed : dict of int to RecomputedStage
-        The stages in which something runs again; their holdings are there.
+        Stages with recomputed operators, with their holdings.
     held, held_from, held_until : Ints
-        Of the other stages, numbers of holdings in ``problem.arrays.holdings``, and from which
-        operator of `order` on, before which one, by index, each is held.
+        Holdings of the other stages, as indices into ``problem.arrays.holdings``, and the
+        half-open interval of `order` over which each is held.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class StageMemory:
     def of(
         cls, problem: PartitionProblem, layout: Layout, recomputation: Recomputation | None
     ) -> Self:
-        """Return what the stages of a whole plan hold."""
+        """Return the memory of the stages of a whole plan."""
         return cls(
             problem,
             layout.stage,
@@ -102,7 +102,7 @@ class StageMemory:
     def _recompute(
         self, problem: PartitionProblem, stage: Ints, order: Ints, recomputation: Recomputation
     ) -> None:
-        """Put in what the stages hold in which something runs again."""
+        """Replace the holdings of stages with recomputed operators."""
         for number in np.unique(stage[order[recomputation.again[order]]]).tolist():
             own = np.flatnonzero(stage[order] == number)
             held = RecomputedStage(problem, order[own].tolist(), recomputation)
@@ -115,7 +115,7 @@ class StageMemory:
         self.held_until = self.held_until[elsewhere]
 
     def _set_held(self, problem: PartitionProblem, stage: Ints, order: Ints) -> None:
-        """Find out while which operators of its stage everything is held."""
+        """Compute the interval of operators over which each holding is held."""
         holdings = problem.arrays.holdings
         own = np.flatnonzero(stage[holdings.operator] >= 0)
         home = stage[holdings.operator[own]]
@@ -123,7 +123,7 @@ class StageMemory:
         away = stage[waited_for] != stage[holdings.operator[waits]]
         stays = holdings.stays.copy()
         stays[waits[away]] = True
-        # The operators of `order` by stage and position, as numbers that ascend.
+        # Ascending keys of stage and operator in `order`.
         base = len(stage) + 2
         keys = stage[order] * base + order + 1
         last = np.searchsorted(keys, home * base + holdings.last[own] + 1, side="right")
@@ -134,7 +134,7 @@ class StageMemory:
 
 
 def received_bytes_of(problem: PartitionProblem, layout: Layout, memory: StageMemory) -> Ints:
-    """Bytes that each place holds because it receives them."""
+    """Return the bytes of received values that each place holds."""
     hops = layout.hops
     if hops is None:
         return memory.received_bytes
@@ -148,7 +148,7 @@ def received_bytes_of(problem: PartitionProblem, layout: Layout, memory: StageMe
 
 
 def weights_bytes_of(problem: PartitionProblem, group: Ints, order: Ints) -> Ints:
-    """Bytes of the distinct weights that the operators of each group read."""
+    """Return the bytes of the distinct weights that the operators of each group read."""
     arrays = problem.arrays
     reader, key = arrays.weights.pairs(order)
     holder, key = unique_pairs(group[reader], key, len(arrays.weight_bytes))
@@ -156,7 +156,7 @@ def weights_bytes_of(problem: PartitionProblem, group: Ints, order: Ints) -> Int
 
 
 def microbatches_in_flight(problem: PartitionProblem, plan: PartitionPlan) -> list[int]:
-    """Return of how many microbatches each stage keeps what their backward passes need."""
+    """Return the microbatches for which each stage keeps tensors of their backward passes."""
     rank = {device: rank for rank, device in enumerate(plan.device_order)}
     last_chunk = plan.stages[-1].chunk
     return [
@@ -166,7 +166,7 @@ def microbatches_in_flight(problem: PartitionProblem, plan: PartitionPlan) -> li
             chunks=problem.chunks_per_device,
             devices=len(rank),
             followers=len(rank) - 1 - rank[stage.device],
-            # A plan with too many chunks is told so; the first ones are taken for one.
+            # Excess chunks are a violation of their own; the first ones count as one chunk.
             later_chunks=min(last_chunk - stage.chunk, problem.chunks_per_device - 1),
         )
         for stage in plan.stages

@@ -1,4 +1,4 @@
-"""The step of a plan: what its positions do for a microbatch, under the problem's schedule."""
+"""The training or inference step of a plan under the problem's schedule."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from solver.model.training import Schedule
 
 @dataclass(frozen=True, slots=True)
 class PipelineStep:
-    """One step of a pipeline: who does what in which order, and how long it takes.
+    """One step of a pipeline: the order of its actions and their times.
 
     Attributes
     ----------
     times : PipelineTimes
-        Of one microbatch, by position.
+        Times of one microbatch, by position.
     schedule : {"gpipe", "1f1b"}
         The order of passes; see :func:`~solver.model.schedules.action_tables`.
     microbatches : int
-        Of the step.
+        Microbatches of the step.
     devices : int
-        Ranks; position p is on rank p mod `devices`.
+        Number of ranks; position p is on rank p mod `devices`.
     backward : bool
-        Whether there are backward passes.
+        True if there are backward passes.
     """
 
     times: PipelineTimes
@@ -56,7 +56,7 @@ class PipelineStep:
         )
 
     def timeline(self) -> PipelineTimeline:
-        """Return when everything runs.
+        """Return the start and end times of all actions.
 
         Raises
         ------
@@ -67,7 +67,7 @@ class PipelineStep:
 
     @property
     def step_ns(self) -> int:
-        """How long the step takes, found at a cost that hardly grows with the microbatches."""
+        """Nanoseconds of the step, computed at a cost that hardly grows with the microbatches."""
         return step_time_ns(
             self.times,
             self.schedule,
@@ -78,7 +78,7 @@ class PipelineStep:
 
     @property
     def busy_ns(self) -> tuple[int, ...]:
-        """The time that each rank spends on its actions."""
+        """Nanoseconds that each rank spends on its actions."""
         passes = PASSES if self.backward else PASSES[:1]
         busy_ns = [0] * self.devices
         for position in range(len(self.times.forward_ns)):
@@ -89,7 +89,7 @@ class PipelineStep:
 
     @property
     def bound_ns(self) -> int:
-        """What the step takes at least; see :func:`solver.evaluation.step_bounds.step_bound_ns`."""
+        """A lower bound of `step_ns`; see :func:`solver.evaluation.step_bounds.step_bound_ns`."""
         return step_bound_ns(
             self.times, self.microbatches, devices=self.devices, backward=self.backward
         )
@@ -100,14 +100,13 @@ def pipeline_step(
 ) -> PipelineStep:
     """Return the step of `plan`; see ``docs/definition.md``, "The step of a pipeline".
 
-    Where something would travel to an earlier stage, everything runs on one rank, one after
-    another.
+    If a value would travel to an earlier stage, one rank runs everything sequentially.
     """
     devices = len(plan.device_order)
     at = place_positions(plan, layout)
     position = at.tolist()
     arcs = [(position[source], position[target]) for source, target in moves.arcs]
-    # Stages are in the order of their positions.
+    # Stages are sorted by position.
     if any(source >= target for source, target in [*arcs, *layout.arcs]):
         return _in_turn(problem, passes, moves)
     count = devices * (1 + plan.stages[-1].chunk)
@@ -141,7 +140,7 @@ def pipeline_step(
 
 
 def place_positions(plan: PartitionPlan, layout: Layout) -> Ints:
-    """Return the position in the chain of every place."""
+    """Return the chain position of every place."""
     if layout.hops is not None:
         return np.argsort(layout.place)
     rank = {device: number for number, device in enumerate(plan.device_order)}
@@ -150,7 +149,7 @@ def place_positions(plan: PartitionPlan, layout: Layout) -> Ints:
 
 
 def _in_turn(problem: PartitionProblem, passes: Passes, moves: Moves) -> PipelineStep:
-    """Return the step of a single rank that does all there is to do, transfers too."""
+    """Return the step of a single rank that runs all passes and transfers."""
     ends = (moves.source >= 0).astype(np.int64) + (moves.target >= 0)
     forward_ns = int(passes.forward_ns.sum() + (ends * moves.forward_ns).sum())
     backward_ns = int(passes.backward_ns.sum() + (ends * moves.gradient_ns).sum())

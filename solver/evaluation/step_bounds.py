@@ -1,4 +1,4 @@
-"""What the step of a pipeline takes at least, by a formula."""
+"""A closed-form lower bound of the step time of a pipeline."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ def step_bound_ns(
     Parameters
     ----------
     times : PipelineTimes
-        Of one microbatch, by position.
+        Times of one microbatch, by position.
     microbatches : int
-        Of the step.
+        Microbatches of the step.
     devices, backward
         As in :func:`solver.model.schedules.action_tables`.
 
     Returns
     -------
     int
-        Nanoseconds: the largest, over ranks and links, of the least time from the start to one
-        of their jobs, all of their jobs, and the least time from one of them to the end.
+        Nanoseconds: the maximum over ranks and links of the least time before one of their jobs,
+        plus the time of all their jobs, plus the least time after one of them.
 
     Notes
     -----
-    Both times are longest paths in the event graph of a single microbatch: every schedule lets
-    each microbatch pass through its jobs in that order. For a chain without overlap, and the
-    rank q of a single chunk, this is the sum of the passes of the ranks before q, and m times the
-    load of q.
+    Both least times are longest paths in the event graph of a single microbatch: every schedule
+    passes each microbatch through its jobs in that order. For a chain without overlap, and rank q
+    with a single chunk, the bound is the sum of the passes of the ranks before q plus m times
+    the load of q.
 
     Examples
     --------

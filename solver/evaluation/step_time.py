@@ -1,12 +1,12 @@
 """The time of a step of any number of microbatches, at a cost that hardly grows with it.
 
-After the warm-up and until the cool-down the event graph of :mod:`solver.evaluation.timeline`
-repeats: it consists of *columns* of the same jobs, which wait for jobs of earlier columns in the
-same way. So the times at which those jobs end that later columns wait for are a vector, and a
-column multiplies it by a matrix of the max-plus algebra, in which addition is the maximum and
-multiplication is addition (Baccelli, Cohen, Olsder and Quadrat, "Synchronization and linearity",
-1992, chapter 2). A step of few columns is simulated; one of many is such a step with a power of
-that matrix, by repeated squaring, in the place of the columns that it lacks. Nothing is rounded.
+Between warm-up and cool-down the event graph of :mod:`solver.evaluation.timeline` repeats: it
+consists of *columns* of the same jobs, with the same dependencies on earlier columns. The end
+times of the jobs that later columns wait for form a vector, and a column multiplies it by a
+matrix of the max-plus algebra, in which addition is the maximum and multiplication is addition
+(Baccelli, Cohen, Olsder and Quadrat, "Synchronization and linearity", 1992, chapter 2). A step of
+few columns is simulated. In a step of many columns, a power of that matrix, by repeated squaring,
+replaces the omitted columns. Nothing is rounded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from solver.model.schedules import action_tables, group_size, warm_up_turns
 from solver.model.training import Schedule
 
 _MOST_INT64 = 2**61
-"""Paths up to this length are added up in integers of 64 bits, longer ones in Python's."""
+"""Paths up to this length are added in 64-bit integers, longer ones in Python integers."""
 
 _Matrix = npt.NDArray[Any]
 
@@ -40,7 +40,7 @@ def step_time_ns(
     Parameters
     ----------
     times : PipelineTimes
-        Of one microbatch, by position.
+        Times of one microbatch, by position.
     schedule, microbatches, devices, backward
         As in :func:`solver.model.schedules.action_tables`.
 
@@ -52,7 +52,7 @@ def step_time_ns(
     Notes
     -----
     Takes O(log m) products of matrices with a row for each job that later columns wait for: one
-    or two for each position and transfer. ``docs/definition.md`` says why it is exact.
+    or two for each position and transfer. ``docs/definition.md`` explains why it is exact.
 
     Examples
     --------
@@ -64,8 +64,8 @@ def step_time_ns(
     size = group_size(schedule, microbatches, devices=devices, chunks=chunks)
     ahead = warm_up_turns(size, devices=devices, chunks=chunks, rank=0)
     lead = 1 if schedule == "gpipe" else 1 - (-ahead // (chunks * size))
-    # Columns to warm up, one that stands for those that are left out, as many as wait for it, and
-    # those to cool down.
+    # Columns to warm up, one in place of those omitted, the columns that wait for it, and those
+    # to cool down.
     repeats = max(0, -(-microbatches // size) - (3 * lead + 2))
     count = microbatches - repeats * size
     tables = action_tables(
@@ -73,7 +73,7 @@ def step_time_ns(
     )
     jobs = times.jobs(tables)
     durations = {task: times.duration_ns(task) for task in {job.task for job in jobs}}
-    # Backward passes of several chunks of GPipe begin with the last microbatch.
+    # With several chunks, GPipe's backward passes begin with the last microbatch.
     reverse = schedule == "gpipe" and chunks > 1
     turns = [
         count - 1 - job.microbatch if reverse and job.task.step == "backward" else job.microbatch
@@ -81,7 +81,7 @@ def step_time_ns(
     ]
     columns = [turn // size for turn in turns] if repeats else [0] * len(jobs)
     if schedule != "gpipe":
-        # A column holds all that its backward passes wait for.
+        # A column contains all predecessors of its backward passes.
         for number in reversed(range(len(jobs))):
             for earlier, _ in jobs[number].after:
                 columns[earlier] = min(columns[earlier], columns[number])
@@ -92,8 +92,8 @@ def step_time_ns(
 class _Columns:
     """The jobs of a step by their columns.
 
-    Under GPipe the first job of a phase comes after the last one of the phase before, which is in
-    a later column. Such waits go back: columns are swept until nothing that goes back changes.
+    Under GPipe the first job of a phase waits for the last one of the previous phase, which is in
+    a later column. For the sake of such backward waits, columns are swept to a fixed point.
     """
 
     def __init__(
@@ -112,12 +112,12 @@ class _Columns:
         self._order = sorted(range(len(jobs)), key=lambda number: (columns[number], number))
 
     def end_ns(self, column: int, repeats: int) -> int:
-        """Return when the last job ends if `column` is there `repeats` times more."""
+        """Return the end of the last job with `column` repeated `repeats` more times."""
         before = [number for number in self._order if self._columns[number] < column]
         after = self._order[len(before) :]
         waited_for = self._waited_for(column) if repeats else []
         powers = self._powers(column, repeats) if repeats else []
-        # A job that is not yet known ends at 0 or later.
+        # A job not yet visited ends at 0 or later.
         ends, known = [0] * len(self._jobs), None
         while ends != known:
             known = ends.copy()
@@ -136,7 +136,7 @@ class _Columns:
             ends[number] = start_ns + self._durations_ns[number]
 
     def _waited_for(self, column: int) -> list[int]:
-        """Return the jobs before `column` that are waited for there or later, in a fixed order."""
+        """Return predecessors before `column` of jobs there or later, in a fixed order."""
         found = {
             earlier
             for number, job in enumerate(self._jobs)
@@ -146,15 +146,15 @@ class _Columns:
         return sorted(found, key=lambda number: self._kind(number, column))
 
     def _kind(self, number: int, column: int) -> tuple[object, ...]:
-        """Return what a job has in common with that of the next column."""
+        """Return a key that identifies a job with its counterpart in the next column."""
         return self._jobs[number].task, self._turns[number] - self._size * column
 
     def _powers(self, column: int, repeats: int) -> list[_Matrix]:
-        """Return matrices of which the product is that of `column` to the power of `repeats`."""
+        """Return factors whose product is the matrix of `column` to the power of `repeats`."""
         own = [number for number in self._order if self._columns[number] == column]
         longest_ns = sum(self._durations_ns)
         longest_ns += repeats * sum(self._durations_ns[number] for number in own)
-        # Less than 0 whatever is added, which stands for minus infinity.
+        # Stands for minus infinity: still below 0 after any path is added.
         never = -1 - longest_ns
         waited_for, later = self._waited_for(column), self._waited_for(column + 1)
         count = len(waited_for)
@@ -164,7 +164,7 @@ class _Columns:
             rows[number] = np.full(count, never, dtype=dtype)
             rows[number][index] = 0
         for number in own:
-            # A wait that goes back is for a job of the last column, from one of the first.
+            # Backward waits lead only from a job of the first column to one of the last.
             earlier = [rows[e] for e, _ in self._jobs[number].after]
             rows[number] = np.maximum.reduce(earlier) + self._durations_ns[number]
         matrix = np.array([rows[number] for number in later])

@@ -1,10 +1,10 @@
-"""When every action of a pipeline runs, how long a step takes, and how much of it is bubble.
+"""The timeline of a pipeline step: start and end of every action, step time and bubble.
 
-``docs/definition.md``, "The step of a pipeline", defines what this module computes. The times of
-a step are those of an event graph: jobs, each of which starts as soon as all those that it comes
-after have ended. Everybody does their jobs in a fixed order, so the graph depends on the tables
-of actions and on who waits for whom, never on times: a step is a longest path in it, and the rows
-that CP-SAT minimises are its arcs.
+``docs/definition.md``, "The step of a pipeline", gives the definition. The times of a step are
+those of an event graph, in which a job starts as soon as all its predecessors have ended. Ranks
+and links run their jobs in a fixed order, so the graph depends on the action tables and the arcs,
+never on times: the step time is a longest path in it, and its arcs are the constraints of the
+CP-SAT model.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from solver.model.schedules import PASSES, Action, ActionTables, Pass
 JobKind = Literal["action", "link", "write", "read"]
 
 Arc = tuple[int, int]
-"""Two positions of which the second reads from the first."""
+"""A pair of positions; the second reads from the first."""
 
 
 class Task(NamedTuple):
-    """What jobs of all microbatches have in common, and so how long they take.
+    """The jobs of all microbatches that share a kind, a pass and positions, hence a duration.
 
     Attributes
     ----------
     kind : {"action", "link", "write", "read"}
-        An action of a rank; a transfer on the link between two ranks; one to, or from, the
-        staging memory of the host.
+        An action of a rank; a transfer on the link between two ranks; a transfer to, or from,
+        the staging memory of the host.
     step : {"forward", "backward"}
-        The pass that it belongs to.
+        The pass of the task.
     source, target : int
-        Positions; the same one except for "link".
+        Positions; equal except for "link".
     """
 
     kind: JobKind
@@ -43,7 +43,7 @@ class Task(NamedTuple):
     target: int
 
     def resource(self, ranks: int) -> tuple[int | str, ...]:
-        """Return what does the task, one job at a time: a rank, or the link between two ends."""
+        """Return the unary resource that runs the task: a rank, or the link between two ends."""
         source, target = self.source % ranks, self.target % ranks
         ends: dict[JobKind, tuple[int | str, ...]] = {
             "action": (source,),
@@ -62,8 +62,8 @@ class Job(NamedTuple):
     microbatch : int
         Numbered from 0.
     after : tuple of (int, Arc or None)
-        Earlier jobs that it waits for, by number; with the arc because of which it does, or None
-        if both are turns of one rank or link or parts of one transfer.
+        Numbers of its predecessors, each with the arc that causes the precedence, or None if both
+        jobs share a rank or link or are parts of one transfer.
     """
 
     task: Task
@@ -73,21 +73,21 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PipelineTimes:
-    """How long everything takes that is done once for every microbatch.
+    """Durations of the work of one microbatch.
 
     Parameters
     ----------
     forward_ns, backward_ns : tuple of int
         Compute time of the passes at each position.
     arcs : mapping of (int, int) to (int, int)
-        The pairs of positions of which the second waits for the first in forward passes, and the
-        first for the second in backward passes; with the transfer times of values and of their
-        gradients, all of them together.
+        Pairs of positions; the second waits for the first in forward passes, and the first for
+        the second in backward passes. Each has the total transfer times of its values and of
+        their gradients.
     staged_ns : mapping of int to (int, int, int, int)
-        Only where transfers go through the host, and all those of `arcs` are 0: what a position
-        reads and writes in forward passes, and reads and writes in backward passes.
+        Given only if transfers go through the host, and then all times of `arcs` are 0: the read
+        and write times of a position in forward passes, then in backward passes.
     overlap : bool
-        Transfers take their time on links and occupy no rank.
+        True if transfers take their time on links and occupy no rank.
     """
 
     forward_ns: tuple[int, ...]
@@ -98,7 +98,7 @@ class PipelineTimes:
     __repr__ = only_given
 
     def jobs(self, tables: ActionTables) -> tuple[Job, ...]:
-        """Return the jobs of one step of `tables`, each after all that it waits for."""
+        """Return the jobs of one step of `tables` in topological order."""
         return event_graph(
             tables,
             len(self.forward_ns),
@@ -108,7 +108,7 @@ class PipelineTimes:
         )
 
     def duration_ns(self, task: Task) -> int:
-        """Return how long the jobs of `task` take; without overlap actions include transfers."""
+        """Return the duration of a job of `task`; without overlap, actions include transfers."""
         backward = task.step == "backward"
         if task.kind == "link":
             first, second = (task.target, task.source) if backward else (task.source, task.target)
@@ -126,7 +126,7 @@ class PipelineTimes:
 
 
 class Event(NamedTuple):
-    """An action with its times; without overlap it includes what the rank receives and sends."""
+    """An action with its times; without overlap it includes the rank's transfers."""
 
     position: int
     microbatch: int
@@ -142,9 +142,9 @@ class PipelineTimeline:
     Attributes
     ----------
     events : tuple of tuple of Event
-        By rank, in their order.
+        The events of each rank, in order.
     step_ns : int
-        When the last of all jobs, transfers included, has ended; the first starts at 0.
+        End of the last job, transfers included; the first starts at 0.
     """
 
     events: tuple[tuple[Event, ...], ...]
@@ -153,12 +153,12 @@ class PipelineTimeline:
 
     @property
     def busy_ns(self) -> tuple[int, ...]:
-        """The time that each rank spends on its actions."""
+        """Nanoseconds that each rank spends on its actions."""
         return tuple(sum(event.end_ns - event.start_ns for event in row) for row in self.events)
 
     @property
     def idle_ns(self) -> tuple[int, ...]:
-        """The time that each rank waits: its bubble."""
+        """Nanoseconds that each rank waits: its bubble."""
         return tuple(self.step_ns - busy_ns for busy_ns in self.busy_ns)
 
 
@@ -171,33 +171,33 @@ def simulate(
     *,
     overlap: bool = False,
 ) -> PipelineTimeline:
-    """Return when everything runs in a chain of positions that only talk to their neighbours.
+    """Return the timeline of a chain of positions with transfers between neighbours only.
 
     Parameters
     ----------
     tables : tuple of tuple of Action
         See :func:`solver.model.schedules.action_tables`; position p is on rank p mod their number.
     forward_ns, backward_ns : sequence of int
-        Of one microbatch at each position; without `backward_ns` those times are 0.
+        Compute times of one microbatch at each position; `backward_ns` defaults to zeros.
     hop_forward_ns, hop_backward_ns : sequence of int
-        Of the transfer from each position but the last to the next one, and back; left out, they
-        are 0.
+        Times of the transfer from each position but the last to the next one, and back; zeros by
+        default.
     overlap : bool
-        Without, a rank receives before it computes and sends afterwards, and spends the time of
-        the hop on both. With, a hop takes its time on the link, and the links, one for each
-        ordered pair of ranks, carry one transfer at a time in the order in which they are handed
-        over; ranks go on meanwhile.
+        If false, a rank receives before it computes and sends afterwards, and both ranks spend
+        the time of the hop. If true, a hop takes its time on the link while the ranks go on; the
+        links, one for each ordered pair of ranks, carry one transfer at a time, first in, first
+        out.
 
     Raises
     ------
     PartitionError
-        If numbers of positions differ, a time is negative or no integer, a hop between positions
-        of one rank takes time, or the tables wait for each other for ever.
+        If the lengths disagree, a time is negative or no integer, a hop between positions of one
+        rank takes time, or the tables deadlock.
 
     Notes
     -----
-    Where a transfer occupies only the receiver (it asks for the value when it needs it, and the
-    sender goes on), add the hops to the `forward_ns` and `backward_ns` of the receivers.
+    If a transfer occupies only the receiver (it fetches the value on demand, and the sender goes
+    on), add the hops to the `forward_ns` and `backward_ns` of the receivers.
 
     Examples
     --------
@@ -208,7 +208,7 @@ def simulate(
     """
     count = len(forward_ns)
     checked: list[tuple[int, ...]] = []
-    for what, numbers, length, unit in (
+    for argument, numbers, length, unit in (
         ("forward_ns", forward_ns, count, "position"),
         ("backward_ns", backward_ns, count, "position"),
         ("hop_forward_ns", hop_forward_ns, max(0, count - 1), "hop"),
@@ -216,11 +216,11 @@ def simulate(
     ):
         if len(numbers) not in (0, length):
             raise PartitionError(
-                f"{what} has {len(numbers)} entries for {count} positions; write one for each "
+                f"{argument} has {len(numbers)} entries for {count} positions; write one for each "
                 f"{unit}: {length}"
             )
         for index, number in enumerate(numbers):
-            check_natural(number, f"{what}[{index}]")
+            check_natural(number, f"{argument}[{index}]")
         checked.append(tuple(numbers) or (0,) * length)
     forward, backward, there, back = checked
     if len(tables) == 1 and any(there + back):
@@ -230,12 +230,12 @@ def simulate(
 
 
 def timeline(tables: ActionTables, times: PipelineTimes) -> PipelineTimeline:
-    """Return when everything runs: every job as soon as all that it waits for has ended.
+    """Return the timeline in which every job starts as soon as its predecessors have ended.
 
     Raises
     ------
     PartitionError
-        If an action has no times, or actions wait for each other for ever.
+        If an action has no times, or the tables deadlock.
     """
     events: list[list[Event]] = [[] for _ in tables]
     step_ns = 0
@@ -248,7 +248,7 @@ def timeline(tables: ActionTables, times: PipelineTimes) -> PipelineTimeline:
 
 
 def timed_jobs(tables: ActionTables, times: PipelineTimes) -> list[tuple[Job, int, int]]:
-    """Return all jobs of a step with the nanoseconds at which they start and end.
+    """Return all jobs of a step with their start and end in nanoseconds.
 
     Raises
     ------
@@ -274,20 +274,20 @@ def event_graph(
     overlap: bool = False,
     staged: bool = False,
 ) -> tuple[Job, ...]:
-    """Return the jobs of one step, each after all that it waits for.
+    """Return the jobs of one step in topological order.
 
     Parameters
     ----------
     tables : tuple of tuple of Action
-        By rank, its actions in order.
+        Ordered actions of each rank.
     position_count : int
         Positions of the chain, ranks times chunks.
     arcs : sequence of (int, int)
-        Who reads from whom.
+        Pairs of positions; the second reads from the first.
     overlap : bool
-        Transfers are jobs of their own.
+        True if transfers are jobs of their own.
     staged : bool
-        They go to the staging memory of the host and from there.
+        True if transfers go through the staging memory of the host.
 
     Raises
     ------
@@ -298,7 +298,7 @@ def event_graph(
 
 
 class _Player:
-    """Lists jobs by playing the tables, each rank until it waits for another."""
+    """Lists the jobs by executing the tables, each rank until it has to wait for another."""
 
     def __init__(
         self,
@@ -314,7 +314,7 @@ class _Player:
         self._jobs: list[Job] = []
         self._latest: dict[tuple[int | str, ...], int] = {}
         self._handed_over: dict[tuple[Task, int], int] = {}
-        # By pass and position: the arcs by which something arrives, and by which something leaves.
+        # Incoming and outgoing arcs by pass and position.
         self._arriving: dict[Pass, list[list[Arc]]] = {
             step: [[] for _ in range(position_count)] for step in PASSES
         }
@@ -329,7 +329,6 @@ class _Player:
             self._arriving["backward"][source].append(arc)
 
     def play(self) -> tuple[Job, ...]:
-        """Return all jobs."""
         turns = [0] * len(self._tables)
         moved = True
         while moved:
@@ -349,7 +348,7 @@ class _Player:
         return tuple(self._jobs)
 
     def _sent_by(self, arc: Arc, step: Pass) -> Task:
-        """Return the task at whose end what travels along `arc` is there, or can be read."""
+        """Return the task whose end makes the value of `arc` available, or readable if staged."""
         source, target = arc if step == "forward" else arc[::-1]
         if not self._overlap or (target - source) % len(self._tables) == 0:
             return Task("action", step, source, source)
@@ -386,7 +385,7 @@ class _Player:
                 self._add(task, microbatch, {done: None})
 
     def _add(self, task: Task, microbatch: int, waits: dict[int, Arc | None]) -> int:
-        """Add a job that waits for others, and for the one before it at the same rank or link."""
+        """Add a job with the given predecessors and the previous job of its rank or link."""
         number = len(self._jobs)
         resource = task.resource(len(self._tables))
         if resource in self._latest:

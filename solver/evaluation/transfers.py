@@ -1,4 +1,4 @@
-"""What the stages of a plan compute and transfer for each microbatch, forward and backward."""
+"""Compute and transfer times of stages for each microbatch, forward and backward."""
 
 from __future__ import annotations
 
@@ -24,26 +24,25 @@ class Passes:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """The transfers of a plan that a device pays for.
+    """The transfers of a plan that cost a device time.
 
     Attributes
     ----------
     source, target : Ints
-        The places that send and receive, each of which spends the time; -1 is the staging memory
-        of the host. What several stages of a device read is received by the first of them.
+        Places that send and receive, both of which spend the time; -1 is the staging memory of
+        the host. A value that several stages of a device read is received by the first of them.
     value : Ints
-        The operator whose value it is.
+        Producer of the transferred value.
     forward_ns, gradient_ns : Ints
-        Time of the value, and of its gradient on the way back.
+        Time of the value, and of its gradient in the opposite direction.
     arcs : list of (int, int)
-        The pairs of places between which anything travels, through the host or not.
+        Pairs of places with a transfer between them, through the host or not.
     sent : Ints
-        The operator whose value travels, for each transfer between devices, through the host or
-        not.
+        Producer of the value of each transfer between devices, through the host or not.
     transfer_bytes : int
-        Sent in all, both ways.
+        Total of transferred bytes, in both directions.
     through_host : bool
-        The host stages them.
+        True if transfers are staged in the host's memory.
     """
 
     source: Ints
@@ -60,7 +59,7 @@ class Moves:
 def stage_passes(
     problem: PartitionProblem, layout: Layout, recomputation: Recomputation | None = None
 ) -> Passes:
-    """Return what each place computes; those that only relay compute nothing."""
+    """Return the compute times of each place; 0 where it only relays."""
     by_operator = operator_passes(problem, layout, recomputation)
     stage, count = layout.stage[: len(problem.operators)], len(layout.device_of_place)
     return Passes(
@@ -71,9 +70,9 @@ def stage_passes(
 def operator_passes(
     problem: PartitionProblem, layout: Layout, recomputation: Recomputation | None = None
 ) -> Passes:
-    """Return what each operator takes on its device.
+    """Return the compute times of each operator on its device.
 
-    What runs again does so in the backward pass.
+    Recomputation counts towards the backward pass.
     """
     arrays, devices = problem.arrays, problem.devices
     count = len(problem.operators)
@@ -97,7 +96,7 @@ def stage_moves(problem: PartitionProblem, layout: Layout) -> Moves:
     arrays, devices, stage = problem.arrays, problem.devices, layout.stage
     device_of_stage, count = layout.device_of_stage, layout.stage_count
     device = device_of_stage[stage[: len(problem.operators)]]
-    # Every value and each other device that reads it, with the first stage there that does.
+    # Pair each value with the first stage that reads it on each other device.
     value, target = unique_pairs(layout.read, stage[layout.reader], count)
     moved = device_of_stage[target] != device[value]
     value, target = value[moved], target[moved]
@@ -127,7 +126,7 @@ def stage_moves(problem: PartitionProblem, layout: Layout) -> Moves:
 def _times(
     problem: PartitionProblem, values: Ints, sources: Ints, targets: Ints
 ) -> tuple[Ints, Ints]:
-    """Return the times of values between devices, and of gradients back; -1 is the host."""
+    """Return the transfer times of values, and of gradients back; device -1 is the host."""
     arrays, interconnect, devices = problem.arrays, problem.interconnect, problem.devices
     if not interconnect.links:
         return arrays.transfer_parts_ns(values, interconnect.default, interconnect.default)
@@ -147,7 +146,7 @@ def _times(
 
 
 def _relay_moves(problem: PartitionProblem, layout: Layout, hops: Hops) -> Moves:
-    """Charge every hop to the two positions that it joins."""
+    """Charge every hop to both of its positions."""
     travelled = hops.value if hops.device_count > 1 else hops.value[:0]
     sizes_bytes = problem.arrays.value_bytes + problem.arrays.gradient_bytes
     source, target = layout.place[hops.source], layout.place[hops.target]

@@ -1,4 +1,4 @@
-"""What the stages and devices of a plan do and hold."""
+"""Times and memory of the stages and devices of a plan."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from solver.model.problem import PartitionProblem
 
 @dataclass(frozen=True, slots=True)
 class DeviceUsage:
-    """What one device does and holds under a plan.
+    """Times and memory of one device under a plan.
 
     Attributes
     ----------
     device : str
-        Its name.
+        Name of the device.
     operators : tuple of str
         Chunk after chunk, each in execution order; empty for an unused device.
     capacity_bytes : int or None
@@ -30,15 +30,15 @@ class DeviceUsage:
     memory_bytes : int
         Peak, as the memory model of the problem defines it.
     weights_bytes, received_bytes, saved_bytes : int
-        Constant parts of the peak; `saved_bytes` is what earlier microbatches in flight keep.
-        Summed over the chunks, but for the weights, which they share. Under relayed charging
-        these and the times include positions of the device that only pass values on, which are
-        no stages.
+        Constant parts of the peak; `saved_bytes` belongs to earlier microbatches in flight.
+        Summed over the chunks, except for the weights, which chunks share. Under relayed
+        charging these and the times include positions of the device that only relay values,
+        which are no stages.
     peak_operator : str or None
-        The first operator at which all else reaches its largest sum.
+        The first operator at which the memory reaches its peak.
     timeline_bytes : tuple of int
-        Memory while each of `operators` runs and the other chunks of the device, which work on
-        other microbatches at the same time, are at their peaks; its maximum is `memory_bytes`.
+        Memory while each of `operators` runs, with the other chunks of the device (at work on
+        other microbatches) at their peaks; its maximum is `memory_bytes`.
     compute_ns, send_ns, receive_ns, load_ns : int
         Times per sample; in training per microbatch, forward and backward.
     """
@@ -68,16 +68,16 @@ class DeviceUsage:
 
 @dataclass(frozen=True, slots=True)
 class StageUsage:
-    """What one stage adds to what its device does and holds.
+    """Contribution of one stage to the times and memory of its device.
 
     Attributes
     ----------
     received_bytes, live_bytes, saved_bytes : int
-        Memory of the stage: what it receives, its largest sum of holdings
-        (:mod:`solver.model.holdings`), and what it keeps of `in_flight` - 1 earlier
-        microbatches. The weights are held by the device.
+        Memory of the stage: received values, the largest sum of holdings
+        (:mod:`solver.model.holdings`), and tensors saved for `in_flight` - 1 earlier
+        microbatches. The device holds the weights.
     in_flight : int
-        Microbatches of which it keeps what their backward passes need.
+        Microbatches with tensors saved for their backward passes.
     compute_ns, send_ns, receive_ns, time_ns : int
         A value that several stages of a device read is received by the first of them.
     """
@@ -96,7 +96,7 @@ class StageUsage:
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """Times by place, and the bytes that travel in all."""
+    """Times by place, and the total of transferred bytes."""
 
     compute_ns: list[int]
     send_ns: list[int]
@@ -105,7 +105,7 @@ class StageTimes:
 
 
 def stage_times(passes: Passes, moves: Moves) -> StageTimes:
-    """Add up what every place computes, sends and receives."""
+    """Add up the compute, send and receive times of every place."""
     sent, received = moves.source >= 0, moves.target >= 0
     moved_ns, count = moves.forward_ns + moves.gradient_ns, len(passes.forward_ns)
     return StageTimes(
@@ -117,7 +117,7 @@ def stage_times(passes: Passes, moves: Moves) -> StageTimes:
 
 
 def load_ns(problem: PartitionProblem, compute_ns: int, send_ns: int, receive_ns: int) -> int:
-    """Return the time of a stage or device that has these times."""
+    """Return the load of a stage or device from its compute, send and receive times."""
     parts_ns = (compute_ns, send_ns, receive_ns)
     return max(parts_ns) if problem.interconnect.overlap else sum(parts_ns)
 
@@ -129,7 +129,7 @@ def stage_usage(
     memory: StageMemory,
     received: Ints,
 ) -> tuple[StageUsage, ...]:
-    """Return what each stage of a plan does and holds.
+    """Return the times and memory of each stage of a plan.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ def device_usage(
     memory: StageMemory,
     received: Ints,
 ) -> tuple[DeviceUsage, ...]:
-    """Return what each device does and holds: its stages, and what only passes through.
+    """Return the times and memory of each device: its stages and its relays.
 
     Parameters
     ----------
@@ -224,7 +224,7 @@ def device_usage(
 
 @dataclass(frozen=True, slots=True)
 class _Relay:
-    """What the positions of a device that have no operators add to what it does and holds."""
+    """Contribution of the positions of a device without operators to its times and memory."""
 
     received_bytes: int = 0
     send_ns: int = 0
@@ -234,7 +234,7 @@ class _Relay:
 def _relays(
     problem: PartitionProblem, layout: Layout, times: StageTimes, received_bytes: Ints
 ) -> list[_Relay]:
-    """Return what only passes through, by device of the problem."""
+    """Return the relays by device of the problem."""
     empty = slice(layout.stage_count, None)
     device, count = layout.device_of_place[empty], len(problem.devices)
     totals = [

@@ -1,4 +1,4 @@
-"""What constraints a plan breaks, in words."""
+"""Violated constraints of a plan, as sentences."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def violations(
     arcs: Sequence[tuple[int, int]],
     recomputation: Recomputation | None,
 ) -> tuple[str, ...]:
-    """Return one sentence for each constraint that a plan breaks.
+    """Return one sentence for each constraint that a plan violates.
 
     Parameters
     ----------
     usage : sequence of DeviceUsage
-        Of the plan.
+        Usage of the plan's devices.
     arcs : sequence of (int, int)
-        Stages that send, and those that they send to.
+        Sending and receiving stages.
     recomputation : Recomputation or None
-        None if nothing runs again.
+        None if no operator is recomputed.
     """
     found = _broken_order(plan, arcs)
     found += other_regions(problem, plan)
@@ -53,7 +53,7 @@ def violations(
 
 
 def _too_large(usage: Sequence[DeviceUsage]) -> list[str]:
-    """Say which devices hold more than they can."""
+    """Report devices over their memory capacity."""
     found: list[str] = []
     for entry in usage:
         if entry.capacity_bytes is not None and entry.memory_bytes > entry.capacity_bytes:
@@ -65,7 +65,7 @@ def _too_large(usage: Sequence[DeviceUsage]) -> list[str]:
 
 
 def _parted(problem: PartitionProblem, plan: PartitionPlan) -> list[str]:
-    """Say which colocation groups are on several devices, or in several stages of one."""
+    """Report colocation groups split over devices, or over stages of one device."""
     found: list[str] = []
     for group in problem.colocation:
         devices = list(dict.fromkeys(plan.assignment[name] for name in group.operators))
@@ -85,8 +85,8 @@ def _parted(problem: PartitionProblem, plan: PartitionPlan) -> list[str]:
 
 
 def _broken_order(plan: PartitionPlan, arcs: Sequence[tuple[int, int]]) -> list[str]:
-    """Say which values would travel to an earlier stage."""
-    # Stages are in their order, so an arc that goes back is one to a smaller number.
+    """Report transfers to an earlier stage."""
+    # Stages are numbered in order, so a backward arc goes to a smaller number.
     if all(source < target for source, target in arcs):
         return []
     names = [str(stage) if plan.chunks else stage.device for stage in plan.stages]
@@ -98,9 +98,9 @@ def _broken_order(plan: PartitionPlan, arcs: Sequence[tuple[int, int]]) -> list[
     except CycleError as error:
         cycle = [names[index] for index in error.args[1]]
         return [f"the stages form a cycle: {' -> '.join(cycle)}"]
-    what = "stage" if plan.chunks else "device"
+    noun = "stage" if plan.chunks else "device"
     return [
-        f"{what} {names[source]!r} sends to {names[target]!r}, which is an earlier stage"
+        f"{noun} {names[source]!r} sends to {names[target]!r}, which is an earlier stage"
         for source, target in arcs
         if source > target
     ]
