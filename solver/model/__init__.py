@@ -1,1 +1,1 @@
-"""What a problem, a plan and the limits of a search are; every other room stands on this one."""
+"""Problems, plans and limits of a search; every other package depends on this one."""

@@ -1,4 +1,4 @@
-"""The numbers of a problem as arrays, for what has to be fast on 100,000 operators.
+"""The numbers of a problem as arrays, for speed on 100,000 operators.
 
 Operators are numbered by their position in the execution order, graph inputs after them.
 """
@@ -25,12 +25,12 @@ Bools = npt.NDArray[np.bool_]
 Indices = npt.NDArray[np.intp]
 
 _LARGEST_FAST_BANDWIDTH: Final = 2**53
-"""Up to here the steps of the long division stay below 2**63."""
+"""Up to this bandwidth the steps of the long division stay below 2**63."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lists:
-    """A list of numbers for each item, all in one array: those of i are from start[i] on."""
+    """A list of numbers for each item, in compressed row format: those of i begin at start[i]."""
 
     start: Ints
     values: Ints
@@ -46,7 +46,7 @@ class Lists:
         return cls(np.array(counts, dtype=np.int64), np.array(values, dtype=np.int64))
 
     def pairs(self, items: Ints) -> tuple[Ints, Ints]:
-        """Return the pairs of one of `items` and one of its values, as two arrays."""
+        """Return all pairs of an item of `items` and one of its values, as two arrays."""
         lengths = self.start[items + 1] - self.start[items]
         total = int(lengths.sum())
         before = np.cumsum(lengths) - lengths
@@ -56,7 +56,7 @@ class Lists:
 
 @dataclass(frozen=True, slots=True)
 class HoldingArrays:
-    """The holdings of a problem (:mod:`solver.model.holdings`), an array entry for each."""
+    """The holdings of a problem (:mod:`solver.model.holdings`), one array entry for each."""
 
     operator: Ints
     first: Ints
@@ -78,15 +78,15 @@ class ProblemArrays:
     root : Ints
         The operator or graph input that owns the storage of each operator's value.
     value_bytes, gradient_bytes : Ints
-        What travels and, in training, what travels back, by operator.
+        Transferred bytes of each operator's value and, in training, of its gradient.
     held_bytes : Ints
-        What a stage elsewhere holds that reads it, by operator and graph input: the values of all
-        microbatches and, in training, one gradient, or two of one that may be a slice.
+        Bytes that a reading stage elsewhere holds, by operator and graph input: the values of all
+        microbatches and, in training, one gradient, or two if it may be a slice.
     returned_bytes : Ints
-        What whoever sends it holds for gradients to come back, those of all microbatches, by
+        Bytes that the sender of a value holds for returned gradients of all microbatches, by
         operator.
     saved_bytes : Ints
-        What is kept of a microbatch for the backward pass, by operator.
+        Bytes of a microbatch kept for the backward pass, by operator.
     weights : Lists
         Numbers of the weights of each operator.
     """
@@ -118,7 +118,7 @@ class ProblemArrays:
             self.gradient_bytes = _array([op.backward.gradient_bytes for op in operators])
             self.saved_bytes = _array([op.backward.saved_bytes for op in operators])
             self.held_bytes[: len(operators)] += self.gradient_bytes
-            # Of a slice there is a copy as long as the stage, or all of the buffer.
+            # For a slice, the stage holds a copy throughout, or the whole buffer.
             copies_bytes = self.gradient_bytes * sliced_gradients(problem)
             buffer_bytes = _array([op.backward.buffer_bytes for op in operators])
             rests_bytes = buffer_bytes - self.gradient_bytes
@@ -131,7 +131,7 @@ class ProblemArrays:
         self.weight_bytes = _array(
             [weight.held_bytes(problem.memory_model) for weight in problem.weights.values()]
         )
-        # -1 stands for the time of the link, which may not fit 64 bits where nothing travels.
+        # -1 stands for the link's time, which may overflow 64 bits for values never transferred.
         self._transfer_ns = _array(
             [-1 if op.transfer_ns is None else op.transfer_ns for op in operators]
         )
@@ -140,7 +140,7 @@ class ProblemArrays:
 
     @cached_property
     def holdings(self) -> HoldingArrays:
-        """What stages hold because of their operators."""
+        """Holdings of stages by operator."""
         holdings = self._problem.holdings
         return HoldingArrays(
             operator=_array([holding.operator for holding in holdings]),
@@ -154,7 +154,7 @@ class ProblemArrays:
     def latency_ns(self, device_class: str) -> Ints:
         """Return the execution time of every operator on a device of `device_class`.
 
-        In training with that of its backward pass.
+        In training it includes the backward pass.
         """
         if device_class not in self._latency_ns:
             forward_ns, backward_ns = self.pass_latency_ns(device_class)
@@ -175,9 +175,9 @@ class ProblemArrays:
         return self._pass_latency_ns[device_class]
 
     def transfer_ns(self, operators: Ints, link: Link, back: Link) -> Ints:
-        """Return the time of one transfer over `link` of the value of each of `operators`.
+        """Return the time of one transfer of each operator's value over `link`.
 
-        In training with that of its gradient, if it has one, which returns over `back`.
+        In training it includes the return of its gradient, if any, over `back`.
         """
         forward_ns, gradient_ns = self.transfer_parts_ns(operators, link, back)
         return forward_ns + gradient_ns
@@ -185,7 +185,7 @@ class ProblemArrays:
     def transfer_parts_ns(self, operators: Ints, link: Link, back: Link) -> tuple[Ints, Ints]:
         """Return the time of each value over `link`, and of its gradient over `back`.
 
-        An operator's own transfer time, which counts both ways, is halved between the two.
+        An operator's own `transfer_ns`, which covers both, is split in halves.
         """
         own_ns = self._transfer_ns[operators]
         has_own = own_ns >= 0
@@ -202,10 +202,10 @@ class ProblemArrays:
 
 
 def link_ns(link: Link, value_bytes: Ints) -> Ints:
-    """Return :meth:`solver.model.devices.Link.transfer_ns` of many values.
+    """Return :meth:`solver.model.devices.Link.transfer_ns` for an array of values.
 
-    bytes * 10**9 / bandwidth by long division in digits of 10**3, for the product alone would
-    not fit 64 bits.
+    Computes bytes * 10**9 / bandwidth by long division in digits of 10**3, since the product
+    would overflow 64 bits.
     """
     bandwidth = link.bandwidth_bytes_per_s
     if bandwidth is None:

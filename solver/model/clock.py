@@ -1,4 +1,4 @@
-"""The time of a search; no other module of the solver looks at a clock."""
+"""The clock of a search; no other module of the solver reads the time."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Final, Self
 from solver.model.limits import SolveLimits
 
 _LEAST_S: Final = 0.01
-"""A clock with less than this is over."""
+"""A clock with less time left is over."""
 
 
 @dataclass(slots=True)
 class _Counter:
-    """What all slices of one clock share."""
+    """State shared by all slices of one clock."""
 
     is_deterministic: bool
     started_s: float
@@ -25,16 +25,16 @@ class _Counter:
 class Clock:
     """The time of a search, or a slice of it.
 
-    A deterministic clock counts work instead of seconds of the wall: CP-SAT's deterministic
-    seconds, and what other searches charge, about a second of one core each. Then nothing that a
-    search does depends on the speed of the machine.
+    A deterministic clock counts work instead of wall-clock seconds: CP-SAT's deterministic
+    seconds, and charges of other searches in units of about one core-second. The search then does
+    not depend on the speed of the machine.
 
     Parameters
     ----------
     limit_s : float
         Seconds, or units of work; infinite for no limit.
     is_deterministic : bool
-        Count work.
+        True to count work.
 
     Examples
     --------
@@ -65,21 +65,21 @@ class Clock:
         return part
 
     def charge(self, work_s: float) -> None:
-        """Count work, in seconds of one core; clocks of the wall know it without."""
+        """Count work, in seconds of one core; wall clocks ignore it."""
         self._counter.work_s += work_s
 
     def wait(self, seconds: float) -> None:
-        """Sleep for `seconds`, but not beyond what is left of the wall's time."""
+        """Sleep for `seconds`, but at most for the wall-clock time left."""
         time.sleep(min(seconds, self.wall_left_s))
 
     @property
     def is_deterministic(self) -> bool:
-        """Whether it counts work."""
+        """True if the clock counts work."""
         return self._counter.is_deterministic
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds of the wall since the search began."""
+        """Wall-clock seconds since the search began."""
         return time.perf_counter() - self._counter.started_s
 
     @property
@@ -89,17 +89,17 @@ class Clock:
 
     @property
     def left_s(self) -> float:
-        """Seconds, or work, until it is over; infinite without a limit."""
+        """Seconds, or work, left; infinite without a limit."""
         return max(self._end_s - self.spent_s, 0.0)
 
     @property
     def wall_left_s(self) -> float:
-        """Seconds of the wall until it is over; infinite where it counts work."""
+        """Wall-clock seconds left; infinite if the clock counts work."""
         return math.inf if self._counter.is_deterministic else self.left_s
 
     @property
     def is_over(self) -> bool:
-        """Whether hardly anything is left."""
+        """True if hardly any time is left."""
         return self.left_s <= _LEAST_S
 
 

@@ -1,4 +1,4 @@
-"""Operators that share a stage in every plan, because they are told to."""
+"""Merging of colocation groups by union-find."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 
 def leader_of(leader: list[int], index: int) -> int:
-    """Return who leads an index in the end, and shorten the way there (union-find)."""
+    """Return the representative of an index, with path halving (union-find)."""
     while leader[index] != index:
         leader[index] = leader[leader[index]]
         index = leader[index]
@@ -14,14 +14,14 @@ def leader_of(leader: list[int], index: int) -> int:
 
 
 def merged(names: Sequence[str], groups: Iterable[Iterable[str]]) -> tuple[tuple[str, ...], ...]:
-    """Merge groups that overlap.
+    """Merge overlapping groups.
 
     Parameters
     ----------
     names : sequence of str
         All operators, in execution order.
     groups : iterable of iterables of str
-        Operators that share a stage, none of them empty.
+        Operators that share a stage; no group is empty.
 
     Returns
     -------

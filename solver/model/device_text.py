@@ -1,7 +1,6 @@
-"""Devices as a person writes them: ``4x24GiB``, ``2x80GB@a100-80gb,24GiB``, or ``auto``.
+"""Devices given as text: ``4x24GiB``, ``2x80GB@a100-80gb,24GiB``, or ``auto``.
 
-Devices without a name are called ``cuda:0``, ``cuda:1``, and so on; those of class ``cpu`` are
-called ``cpu:0`` and so on.
+They are named ``cuda:0``, ``cuda:1``, and so on, and those of class ``cpu``, ``cpu:0`` and so on.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ def read_devices(text: str, named: str = "devices", example: str = EXAMPLE) -> t
     text : str
         Entries ``[COUNTx]MEMORY[@CLASS]`` with commas between them, or ``auto`` for the CUDA
         devices of this machine (:mod:`solver.model.cuda_driver`). MEMORY has a unit, or is
-        ``unlimited``. Whether there is such a CLASS is for whoever knows speeds to say.
+        ``unlimited``. CLASS is not checked here.
     named : str
-        What messages call it, such as the option of a command.
+        Name of the argument in messages, such as the option of a command.
     example : str
-        What to write instead, for messages.
+        Advice in messages.
 
     Raises
     ------
     PartitionError
-        One line that says what is wrong and what to write.
+        If the text is no list of devices; the message gives the remedy.
 
     Examples
     --------
@@ -74,7 +73,7 @@ def read_devices(text: str, named: str = "devices", example: str = EXAMPLE) -> t
 
 
 def as_devices(value: object) -> tuple[Device, ...]:
-    """Return what a call is given as ``devices``: devices, or a text that says them.
+    """Return the devices of a ``devices`` argument: a sequence of devices, or a text.
 
     Examples
     --------
@@ -99,7 +98,7 @@ or a text such as "24GB,12GB"
 
 
 def check_count(count: int, where: str, example: str = EXAMPLE) -> int:
-    """Return a number of devices; PartitionError if a plan cannot have as many."""
+    """Return `count`; raise PartitionError if a plan cannot have that number of devices."""
     if not 1 <= count <= _MAX_DEVICES:
         raise PartitionError(
             f"{where}: {count} devices, but a set has from 1 to {_MAX_DEVICES}; {example}"
@@ -108,7 +107,7 @@ def check_count(count: int, where: str, example: str = EXAMPLE) -> int:
 
 
 def _numbered(devices: Iterable[Device]) -> tuple[Device, ...]:
-    """Return the devices named, each kind from 0."""
+    """Name the devices, counting CPUs and CUDA devices from 0."""
     counters: dict[str, int] = {}
     named: list[Device] = []
     for device in devices:

@@ -1,4 +1,4 @@
-"""What plans run on: devices, the links between them, and who pays for transfers."""
+"""Devices, the links between them, and the charging of transfers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STAGING_HOST: Final = "host"
 """Name of the staging memory in the links of a host-staged interconnect."""
 
 DEFAULT_DEVICE_CLASS: Final = "default"
-"""The class of a device that names none."""
+"""The default class of a device."""
 
 Charging = Literal["peer_to_peer", "host_staged", "relayed"]
 CHARGINGS: Final[tuple[str, ...]] = ("peer_to_peer", "host_staged", "relayed")
@@ -49,9 +49,9 @@ class Device:
         Memory capacity: a whole number of bytes, such as ``8e9``, or a text with a unit, such as
         ``"8GiB"``; None, or ``"unlimited"``, is unlimited. The attribute is an int or None.
     device_class : str
-        Key into ``Operator.latency_ns`` when that is a mapping.
+        Key into ``Operator.latency_ns`` if that is a mapping.
     is_host : bool
-        Under host-staged charging it pays no transfers.
+        True if it pays no transfers under host-staged charging.
     """
 
     name: str
@@ -112,20 +112,20 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Interconnect:
-    """How values travel between devices, and who pays.
+    """Links between devices, and the rule that charges transfers.
 
     Parameters
     ----------
     default : Link
-        Used for every ordered pair that `links` does not name.
+        The link of every ordered pair not in `links`.
     links : mapping of (str, str) to Link
-        By ordered pair of device names. Under host-staged charging only pairs with
+        Links by ordered pair of device names. Under host-staged charging only pairs with
         `STAGING_HOST` count: ``(device, "host")`` to write, ``("host", device)`` to read.
     charging : {"peer_to_peer", "host_staged", "relayed"}
         Peer-to-peer: the producer pays one send per consuming device, each of those one
         receive. Host-staged: the producer pays one write, each consuming device one read,
-        and devices with ``is_host`` nothing. Relayed: stages pass on to the next one what it or
-        a later one reads, as pipelines do; each hop costs a send and a receive.
+        and devices with ``is_host`` nothing. Relayed: stages relay to the next one all values
+        that it or a later stage reads, as pipelines do; each hop costs a send and a receive.
     overlap : bool
         Compute, send and receive of a device overlap: its load is the largest of the three
         instead of their sum.
@@ -161,7 +161,7 @@ class Interconnect:
 
 
 def check_interconnect(interconnect: object) -> None:
-    """Raise PartitionError unless it is an :class:`Interconnect`."""
+    """Raise PartitionError unless `interconnect` is an :class:`Interconnect`."""
     if not isinstance(interconnect, Interconnect):
         raise PartitionError(
             f"interconnect is {shown(interconnect)}; write Interconnect(...), or a preset such as "
@@ -170,5 +170,5 @@ def check_interconnect(interconnect: object) -> None:
 
 
 PCIE: Final = Interconnect(Link(25_000_000_000, 10_000))
-"""PCIe 4.0 x16, peer to peer: of 31.5 GB/s in theory about 25 GB/s reach a copy, which takes
-some 10 us to start."""
+"""PCIe 4.0 x16, peer to peer: copies reach about 25 of the nominal 31.5 GB/s, and take some
+10 us to start."""

@@ -6,9 +6,9 @@ from solver.model.text import one_line
 
 
 class PartitionError(ValueError):
-    """Invalid input: the message says what is wrong, where, and what to write instead.
+    """Invalid input; the message names the error, its place and the remedy.
 
-    It is one printable line, with at most 100 characters of any text that is quoted in it.
+    The message is one printable line, with at most 100 characters of any quoted text.
 
     A search that finds no plan is never an exception; it is a
     :class:`~solver.evaluation.result.SolveStatus`.

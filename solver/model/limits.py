@@ -1,4 +1,4 @@
-"""How long and how a solver may search, and what it says meanwhile."""
+"""Limits and settings of a search, and its progress reports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from solver.model.text import shown
 _MAX_WORKERS: Final = 1024
 _MAX_SEED: Final = 2**31 - 1
 _LEAST_S: Final = 0.05
-"""Of a search after others: it says at least that the time is over."""
+"""Time limit of a follow-up search, which at least reports that the time is over."""
 
 
 def _check_whole(value: object, what: str, least: int, most: int) -> None:
@@ -39,7 +39,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class SolveLimits:
-    """How long and how a solver may search.
+    """Limits and settings of a search.
 
     Parameters
     ----------
@@ -48,15 +48,14 @@ class SolveLimits:
     workers : int or None
         Search threads; None takes one per core, but at least three: the searches of CP-SAT
         complement each other even when they share a core (docs/algorithms/cp/runs.md). One or two
-        threads run the same searches in turns, so that they prove the same in more time. A
-        deterministic run gives whole models three threads, whatever this says.
+        threads interleave the same searches, and prove the same in more time. A deterministic
+        run always gives whole models three threads.
     seed : int
-        Of every random choice.
+        Seed of every random choice.
     deterministic : bool
         Give the same plan in every run, on any number of workers. The limit then counts
-        CP-SAT's deterministic seconds of work instead of seconds of the wall, so that a
-        slow machine answers later and not otherwise; other searches stop at limits of
-        work of their own.
+        CP-SAT's deterministic seconds of work instead of wall-clock seconds, so a slow machine
+        gives the same answer later; other searches stop at work limits of their own.
     on_progress : callable, optional
         Called with a :class:`Progress` at every improvement of incumbent or bound.
     """
@@ -92,16 +91,16 @@ class SolveLimits:
             )
 
     def after(self, spent_s: float, searches: int = 1) -> SolveLimits:
-        """Return the limits of a further search, where one time counts for all searches together.
+        """Return the limits of a further search under a time limit shared by all searches.
 
-        Seconds of work, which a deterministic search counts, are those of each search.
+        Deterministic searches do not share: each has all seconds of work.
 
         Parameters
         ----------
         spent_s : float
-            Seconds that earlier searches took.
+            Seconds of earlier searches.
         searches : int
-            The number of searches that share the rest, this one included.
+            Number of searches that share the remaining time, this one included.
 
         Examples
         --------

@@ -1,4 +1,4 @@
-"""The plan of an answer: each operator on a device, in a chunk and in a mode; devices in order."""
+"""Plans: the device, chunk and mode of each operator, and the order of devices."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from solver.model.text import shown
 Group = TypeVar("Group", bound=Hashable)
 Mode = Literal["resident", "streamed", "host"]
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
-"""Ways to run an operator: its weights stay on the device, or are loaded from the host for each
+"""Modes of an operator: its weights stay on the device, or are loaded from the host for each
 run, or the host itself runs it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The operators of one device in one chunk, named by the two."""
+    """The operators of one device in one chunk."""
 
     device: str
     chunk: int = 0
@@ -54,28 +54,26 @@ class PartitionPlan:
     assignment : mapping of str to str
         Operator name to device name.
     device_order : tuple of str
-        The used devices, each once, in the order in which data flows through them.
-        A plan whose quotient graph has a cycle has no such order; these are
-        then only the used devices, and :func:`solver.evaluation.evaluate.evaluate` names the cycle.
+        The used devices, each once, in the order of data flow. If the quotient graph has a cycle,
+        there is no such order: the used devices are then listed in any order, and
+        :func:`solver.evaluation.evaluate.evaluate` names the cycle.
     chunks : mapping of str to int
-        Operator name to chunk; operators that it leaves out are in chunk 0. Chunks are
-        renumbered so that the smallest one used is 0, and operators of chunk 0 are left
-        out, so that plans that mean the same are equal.
+        Operator name to chunk, 0 by default. Chunks are renumbered so that the smallest one used
+        is 0, and operators of chunk 0 are left out, so that equivalent plans are equal.
     recomputed : frozenset of str
-        Operators with a storage of their own that run again in the backward pass
-        (:mod:`solver.model.recomputation`).
+        Recomputed operators with a storage of their own (:mod:`solver.model.recomputation`).
     region_starts : tuple of str
-        The operators at which the regions of the problem begin, the first one too, so that a plan
-        says by which regions its operators run again. Empty where nothing does, and in plans that
-        do not say it.
+        First operators of the problem's regions of recomputation, the first region included.
+        Empty if nothing is recomputed, or if the plan does not record the regions.
     mode_of : mapping of str to str
-        Operator name to one of `MODES`; operators that it leaves out are ``"resident"``. One
-        that runs on the host belongs to the stage of its device.
+        Operator name to one of `MODES`, ``"resident"`` by default. An operator that runs on the
+        host belongs to the stage of its device.
 
     Raises
     ------
     PartitionError
-        If the devices are not the used ones, or a chunk is not a number or its operator unknown.
+        If `device_order` is not the used devices, or `chunks` has an unknown operator or a chunk
+        that is no number.
     """
 
     assignment: Mapping[str, str]
@@ -113,11 +111,11 @@ class PartitionPlan:
             check_choice(mode, MODES, f"mode of {name!r}")
         others = {name: mode for name, mode in mode_of.items() if mode != "resident"}
         object.__setattr__(self, "mode_of", MappingProxyType(others))
-        for what in ("recomputed", "region_starts", "mode_of"):
-            for name in sorted(getattr(self, what)):
+        for attribute in ("recomputed", "region_starts", "mode_of"):
+            for name in sorted(getattr(self, attribute)):
                 if name not in self.assignment:
                     raise PartitionError(
-                        f"{what} names {name!r}, which has no device; assign it one"
+                        f"{attribute} names {name!r}, which has no device; assign it one"
                     )
         least = 0
         if self.chunks and len(self.chunks) == len(self.assignment):
@@ -135,13 +133,12 @@ class PartitionPlan:
         assignment: Mapping[str, str] | Mapping[int, str],
         chunks: Mapping[str, int] | None = None,
     ) -> PartitionPlan:
-        """Build a plan from an assignment alone, finding the order of the devices.
+        """Build a plan from an assignment, and derive the order of the devices.
 
         Operators may be named by whole numbers, as nodes of a graph are.
 
-        Among the orders in which data flows forward within every chunk it takes the one that
-        prefers the device whose first operator comes first. If there is none, devices stand in
-        the order of their first operator.
+        The order is a topological order of data flow within every chunk, with ties broken by the
+        first operator of each device. If there is none, devices are ordered by first operator.
 
         Raises
         ------
@@ -154,7 +151,7 @@ class PartitionPlan:
         successors: dict[str, set[str]] = {device: set() for device in first_seen}
         for arc in quotient_arcs(problem, unordered.stage_index):
             source, target = (unordered.stages[index] for index in arc)
-            # Between chunks the order of the devices does not matter.
+            # Arcs between chunks do not constrain the order of devices.
             if source.chunk == target.chunk:
                 successors[source.device].add(target.device)
         indegree = dict.fromkeys(first_seen, 0)
@@ -180,7 +177,7 @@ class PartitionPlan:
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
-        """The stages with operators: every chunk in turn, its devices in their order."""
+        """The stages with operators, by chunk and then by device order."""
         if not self.chunks:
             return tuple(Stage(device) for device in self.device_order)
         rank = {device: rank for rank, device in enumerate(self.device_order)}
@@ -189,7 +186,7 @@ class PartitionPlan:
 
     @cached_property
     def stage_index(self) -> Mapping[str, int]:
-        """The position in `stages` of every operator's stage, by name."""
+        """The index in `stages` of every operator's stage, by name."""
         position = {(stage.device, stage.chunk): at for at, stage in enumerate(self.stages)}
         if not self.chunks:
             rank = {device: at for (device, _), at in position.items()}
@@ -206,7 +203,7 @@ class PartitionPlan:
         return self.stages[self.stage_index[operator]]
 
     def operators_of(self, device: str) -> tuple[str, ...]:
-        """Return the operators on `device`, of all its chunks, in the order of `assignment`."""
+        """Return the operators of all chunks of `device`, in the order of `assignment`."""
         return tuple(op for op, where in self.assignment.items() if where == device)
 
 
@@ -235,7 +232,7 @@ def check_assignment(problem: PartitionProblem, assignment: Mapping[str, str]) -
 def _named(
     problem: PartitionProblem, assignment: Mapping[str, str] | Mapping[int, str]
 ) -> dict[str, str]:
-    """Return an assignment by names; PartitionError unless it is one of all operators."""
+    """Return an assignment by names; raise PartitionError unless it covers all operators."""
     named: dict[str, str] = {}
     for given, device in as_mapping(assignment, "assignment").items():
         name = as_name(given, "assignment: an operator")
@@ -254,22 +251,23 @@ def _named(
 def repair_colocation(
     problem: PartitionProblem, assignment: Mapping[str, str] | Mapping[int, str]
 ) -> dict[str, str]:
-    """Return an assignment in which operators that must share a device do, where they may run.
+    """Move the operators of each colocation group to one allowed device.
 
-    Each group goes to the one of its devices on which most of its time is, and of equals to that of
-    its largest operator; if its members may run on none of them, to the first that all may run on.
-    Groups that overlap are one, and so are operators that are pinned to one stage. All else stays.
+    Each group goes to the device that has most of its time, with ties broken by the group's
+    largest operator; if its members may run on none of its devices, to the first one allowed for
+    all. Overlapping groups are merged, and operators pinned to one stage form a group. Other
+    operators stay.
 
     Parameters
     ----------
     assignment : mapping of str or int to str
-        Every operator to a device, such as parts that a partitioner of plain graphs found.
+        Device of every operator, such as the parts found by a general graph partitioner.
 
     Returns
     -------
     dict
-        By operator. Memory may be exceeded, and stages read from one another in a circle, whether
-        or not they did before: :func:`~solver.evaluation.evaluate.evaluate` says so.
+        Device by operator. It may exceed memory or have cyclic stages even if `assignment` did
+        not; :func:`~solver.evaluation.evaluate.evaluate` reports both.
 
     Raises
     ------
@@ -294,7 +292,7 @@ def repair_colocation(
                 there = [op for op in members if repaired[op.name] == device.name]
                 times = [op.latency_on(device.device_class) for op in there]
                 shares[device.name] = [sum(times), max(times, default=0), len(there)]
-        # The first one of the largest share; that there is one was checked with the problem.
+        # The first device of the largest share; `check_colocation` ensures that one exists.
         repaired.update(dict.fromkeys(unit, max(shares, key=shares.__getitem__)))
     return repaired
 

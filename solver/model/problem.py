@@ -1,7 +1,7 @@
-"""What an instance of the partitioning problem is: operators, weights, limits and goals.
+"""Instances of the partitioning problem: operators, weights, limits and objectives.
 
-The semantics of every field are those of ``docs/definition.md``; costs and
-feasibility are defined in :mod:`solver.evaluation.evaluate` and nowhere else.
+``docs/definition.md`` gives the semantics of every field; costs and feasibility are defined only
+in :mod:`solver.evaluation.evaluate`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ MemoryModel = Literal["weights", "inference", "training"]
 ObjectiveName = Literal["devices", "transfer", "bottleneck", "latency", "peak_memory", "step"]
 
 MEMORY_MODELS: Final[tuple[str, ...]] = ("weights", "inference", "training")
-"""What a device must hold: weights alone, or also what runs in inference or in training."""
+"""Contents of device memory: weights alone, or also the tensors of inference or training."""
 OBJECTIVES: Final[tuple[str, ...]] = (
     "devices",
     "transfer",
@@ -61,12 +61,12 @@ OBJECTIVES: Final[tuple[str, ...]] = (
     "peak_memory",
     "step",
 )
-"""What a plan may minimise, one after the other."""
+"""Objectives to minimise, alone or lexicographically."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphInput:
-    """A value that the caller passes in; it is not assigned to a device.
+    """An argument of the graph; it is not assigned to a device.
 
     Every device with a reader holds its `value_bytes` until its stage ends.
     """
@@ -90,7 +90,7 @@ class Weight:
         Bytes of the storage; charged under the memory models ``weights`` and ``inference``.
     training_bytes : int, optional
         Bytes of weight, gradient, optimiser state and master copy together; charged under
-        ``training``. None means `size_bytes` (a buffer).
+        ``training``. None stands for `size_bytes` (a buffer).
     """
 
     size_bytes: int
@@ -103,7 +103,7 @@ class Weight:
             check_natural(self.training_bytes, "weight training_bytes")
 
     def held_bytes(self, memory_model: MemoryModel) -> int:
-        """Return the bytes that a device holds for it under `memory_model`."""
+        """Return the bytes that a device holds for the weight under `memory_model`."""
         if memory_model == "training" and self.training_bytes is not None:
             return self.training_bytes
         return self.size_bytes
@@ -133,37 +133,38 @@ class PartitionProblem:
     operators : sequence of Operator
         In execution order, which must be a topological order of `Operator.reads`.
     devices : sequence of Device, or str
-        What a plan may use; it chooses which, and in which order. As text such as ``"24GB,12GB"``,
-        ``"2x24GB@rtx-4090"`` or ``"auto"``; see :func:`solver.model.device_text.read_devices`.
+        Devices from which a plan chooses a subset and an order; also as text such as
+        ``"24GB,12GB"``, ``"2x24GB@rtx-4090"`` or ``"auto"``; see
+        :func:`solver.model.device_text.read_devices`.
     weights : mapping of str to Weight
-        One key per storage, so that tied parameters are one key.
+        One key per storage; tied parameters share a key.
     objective : str or sequence of str
         One of `OBJECTIVES`, or several to be minimised lexicographically.
     memory_model : {"weights", "inference", "training"}
-        What a device must hold: weights alone, or also what runs in inference or in training.
+        Contents of device memory: weights alone, or also the tensors of inference or training.
     schedule : {"gpipe", "1f1b"}
-        In which order the devices work (:func:`solver.model.schedules.action_tables`), which the
-        objective ``step`` depends on; and so how many microbatches a stage has in flight, which
-        memory depends on in training. With several chunks ``1f1b`` is interleaved. Other memory
-        models have forward passes alone, in the same order.
+        Order of passes (:func:`solver.model.schedules.action_tables`). It determines the objective
+        ``step`` and, in training, the microbatches in flight and thus memory. With several
+        chunks ``1f1b`` is interleaved. Other memory models have forward passes alone, in the same
+        order.
     microbatches : int
-        Microbatches per step, which the objective ``step`` depends on; pipelines hold what stages
-        receive and send of all of them.
+        Microbatches per step, for the objective ``step``; pipelines hold the received and sent
+        values of all of them.
     chunks_per_device : int
-        Most stages of a device: data may pass through the order of devices as often
+        Most stages of a device: data may pass through the devices up to this many times
         (interleaved, "virtual" stages).
     max_devices : int, optional
         Most devices that a plan may use; None allows all.
     cuts : sequence of str
         Operators after which, in execution order, a stage ends; see :mod:`solver.model.cuts`.
     recompute : {"none", "auto", "layers"}
-        What may run again in training instead of keeping what it made: nothing, any operators
-        that the plan names, or of each region all or nothing (:mod:`solver.model.recomputation`).
+        Recomputation allowed in training: none, any operators that the plan names, or all or
+        nothing of each region (:mod:`solver.model.recomputation`).
 
     Raises
     ------
     PartitionError
-        When anything is inconsistent; the message names the item and the remedy.
+        If the fields are inconsistent; the message names the item and the remedy.
     """
 
     operators: tuple[Operator, ...]
@@ -206,11 +207,11 @@ class PartitionProblem:
         check_totals(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Without the derived tables, which are made again when needed.
+        # Drop the derived tables; they are rebuilt on demand.
         return remake(self)
 
     def replace(self, **changes: Any) -> PartitionProblem:
-        """Return a copy with `changes` applied, validated again."""
+        """Return a validated copy with `changes` applied."""
         if [*changes] == ["weights"]:
             weights = as_mapping(changes["weights"], "weights", Weight)
             if weights.keys() == self.weights.keys():
@@ -218,7 +219,7 @@ class PartitionProblem:
         return replace(self, **changes)
 
     def _resized(self, weights: Mapping[str, Weight]) -> PartitionProblem:
-        """Return a copy with other sizes of its weights, on which few tables depend."""
+        """Return a copy with other weight sizes; only the tables that depend on them are reset."""
         if weights == self.weights:
             return self
         made = object.__new__(type(self))
@@ -230,7 +231,7 @@ class PartitionProblem:
 
     @property
     def memory_depends_on_followers(self) -> bool:
-        """Whether a stage's memory depends on how many stages follow it."""
+        """True if a stage's memory depends on the number of stages after it."""
         return self.memory_model == "training" and self.schedule == "1f1b"
 
     # -- derived tables -------------------------------------------------------------------
@@ -270,7 +271,7 @@ class PartitionProblem:
 
     @cached_property
     def totals(self) -> tuple[int, int]:
-        """Bytes, without those of weights, and nanoseconds, as if no plan avoided any cost."""
+        """Bytes (without weights) and nanoseconds of all possible costs together."""
         return totals_of(self)
 
     @cached_property
@@ -280,22 +281,22 @@ class PartitionProblem:
 
     @cached_property
     def holdings(self) -> tuple[Holding, ...]:
-        """What stages hold because of their operators; see :mod:`solver.model.holdings`."""
+        """Holdings of stages by operator; see :mod:`solver.model.holdings`."""
         return holdings_of(self)
 
     @cached_property
     def storage_graph(self) -> StorageGraph:
-        """Who makes, reads and saves what lives in each storage."""
+        """Producers, readers and savers of each storage."""
         return StorageGraph(self)
 
     @cached_property
     def least_holdings(self) -> tuple[Holding, ...]:
-        """What stages hold whatever runs again; see :mod:`solver.model.holdings`."""
+        """Holdings of stages under any recomputation; see :mod:`solver.model.holdings`."""
         return least_holdings(self)
 
     @cached_property
     def least_holdings_of(self) -> tuple[tuple[Holding, ...], ...]:
-        """Those of `least_holdings` that each operator is the reason for."""
+        """`least_holdings` by operator."""
         found: list[list[Holding]] = [[] for _ in self.operators]
         for holding in self.least_holdings:
             found[holding.operator].append(holding)
@@ -303,28 +304,28 @@ class PartitionProblem:
 
     @cached_property
     def least_saved_bytes(self) -> tuple[int, ...]:
-        """What is kept of one microbatch whatever runs again, by operator."""
+        """Bytes kept of one microbatch under any recomputation, by operator."""
         return least_saved_bytes(self)
 
     @cached_property
     def is_forward_only(self) -> bool:
-        """Whether every device has one stage, and values go to later stages alone."""
+        """True if every device has one stage, and values go to later stages alone."""
         return self.chunks_per_device == 1 and not any(op.is_backward for op in self.operators)
 
     @property
     def is_training(self) -> bool:
-        """Whether the backward passes of operators count."""
+        """True if the backward passes of operators count."""
         return self.memory_model == "training"
 
     @cached_property
     def may_recompute(self) -> bool:
-        """Whether a plan may let anything run again."""
+        """True if a plan may recompute operators."""
         is_allowed = self.is_training and self.recompute != "none"
         return is_allowed and any(op.backward.recomputable for op in self.operators)
 
     @cached_property
     def must_recompute(self) -> bool:
-        """Whether some operators may have to run again, whatever a plan says."""
+        """True if a plan may have to recompute some operators."""
         return self.may_recompute and any(op.backward.must_recompute for op in self.operators)
 
     @cached_property
@@ -339,23 +340,23 @@ class PartitionProblem:
     def units(self) -> tuple[tuple[str, ...], ...]:
         """The operators merged by overlapping colocation groups, in execution order.
 
-        A partition of all operators: each unit shares a stage; most are single operators. Those
-        pinned to one stage are a group too.
+        A partition of all operators: each unit shares a stage, and most are single operators.
+        Operators pinned to the same stage form a group too.
         """
         pinned: dict[int, list[str]] = {}
         for name, stage in self.stage_pins.items():
             pinned.setdefault(stage, []).append(name)
-        told = (group.operators for group in self.colocation)
-        return merged([op.name for op in self.operators], (*told, *pinned.values()))
+        given = (group.operators for group in self.colocation)
+        return merged([op.name for op in self.operators], (*given, *pinned.values()))
 
     @cached_property
     def stage_pins(self) -> Mapping[str, int]:
-        """The stage of every operator that is pinned to one, by name."""
+        """The stage of every pinned operator, by name."""
         return {op.name: op.stage for op in self.operators if op.stage is not None}
 
     @cached_property
     def blocks(self) -> tuple[int, ...]:
-        """The block between two cuts of every operator; see :mod:`solver.model.cuts`."""
+        """The block of every operator; see :mod:`solver.model.cuts`."""
         return blocks_of(self)
 
     # -- validation -----------------------------------------------------------------------

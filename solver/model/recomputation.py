@@ -1,18 +1,19 @@
-"""What runs again in the backward pass, by the rules of ``docs/definition.md``, section 3.
+"""Recomputation in the backward pass, by the rules of ``docs/definition.md``, section 3.
 
-A backward pass needs storages that the forward pass made. A stage keeps them, or it runs the
-operators that made them again, region by region: before the backward pass of a region, all of its
-operators that are to run again do so, in order. They read weights, received values, each other, and
-*anchors*: values that are kept for this alone.
+A backward pass needs storages of the forward pass. A stage keeps them, or recomputes them region by
+region: before the backward pass of a region, all of its operators marked for recomputation run
+again, in order. They read weights, received values, each other, and *anchors*: values kept for
+this purpose alone.
 
-Regions are contiguous in the execution order; of a region that several stages run, each has its own
-part. Selective activation checkpointing of whole layers (Chen, Xu, Zhang, Guestrin, "Training deep
-nets with sublinear memory cost", 2016), of parts of them (Korthikanti et al., "Reducing activation
-recomputation in large transformer models", MLSys 2023) and of any operators are all such plans.
+Regions are contiguous in the execution order; a region split over stages is recomputed in parts, by
+each stage its own. Plans cover selective activation checkpointing of whole layers (Chen, Xu, Zhang,
+Guestrin, "Training deep nets with sublinear memory cost", 2016), of parts of them (Korthikanti et
+al., "Reducing activation recomputation in large transformer models", MLSys 2023) and of any
+operators.
 
-What only its region needs is *inner* to it, and may run again whatever else does. Of such operators
-some must, or all of a region must if one does: what is needed then runs again, and nothing else
-(:func:`required`).
+An operator whose value only its region needs is *inner* to the region, and may always be
+recomputed. Some inner operators must be, or all of a region must if one is: then exactly the needed
+ones are recomputed (:func:`required`).
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from solver.model.problem import PartitionProblem
 
 
 def recomputation_of(problem: PartitionProblem, plan: PartitionPlan) -> Recomputation | None:
-    """Return what runs again under a plan; None if nothing does, and nothing must."""
+    """Return the recomputation of a plan; None if no operator is recomputed or must be."""
     if not plan.recomputed and not problem.must_recompute:
         return None
     return Recomputation(problem, plan.stage_index, plan.recomputed)
 
 
 def with_required(problem: PartitionProblem, plan: PartitionPlan) -> PartitionPlan:
-    """Return a plan in which what must run again does so, too, and that says by which regions."""
+    """Return a plan that also recomputes all required operators, and records its regions."""
     recomputed = required(problem, plan.stage_index, plan.recomputed)
     starts = problem.region_starts if recomputed else ()
     if (recomputed, starts) == (plan.recomputed, plan.region_starts):
@@ -46,7 +47,7 @@ def with_required(problem: PartitionProblem, plan: PartitionPlan) -> PartitionPl
 
 
 def with_regions(problem: PartitionProblem, plan: PartitionPlan) -> PartitionProblem:
-    """Return a problem with the regions that a plan says; as it is if the plan says none."""
+    """Return `problem` with the regions recorded in `plan`; unchanged if there are none."""
     starts = set(plan.region_starts)
     if not starts:
         return problem
@@ -59,7 +60,7 @@ def with_regions(problem: PartitionProblem, plan: PartitionPlan) -> PartitionPro
 
 
 def other_regions(problem: PartitionProblem, plan: PartitionPlan) -> list[str]:
-    """Return one sentence if a plan says that regions are others than those of the problem."""
+    """Return one sentence if the regions of a plan and of the problem differ."""
     said, own = set(plan.region_starts), set(problem.region_starts)
     if not said or said == own:
         return []
@@ -75,14 +76,14 @@ def required(
     *,
     regions: Collection[int] = (),
 ) -> frozenset[str]:
-    """Return some operators, and all that must run again if they do.
+    """Return the closure of `recomputed` under the operators that must be recomputed with them.
 
     Parameters
     ----------
     stage_of : mapping of str to int
-        As of :class:`Recomputation`.
+        As in :class:`Recomputation`.
     regions : collection of int
-        With ``recompute="layers"``, regions that run again even if none of `recomputed` is theirs.
+        With ``recompute="layers"``, regions to recompute besides those of `recomputed`.
     """
     found = frozenset(recomputed)
     while problem.must_recompute or (problem.recompute == "layers" and (found or regions)):
@@ -94,22 +95,22 @@ def required(
 
 
 class Recomputation:
-    """What runs again in some stages, and what it needs.
+    """The recomputed operators of some stages, and the values that they need.
 
     Parameters
     ----------
     stage_of : mapping of str to int
-        Number of the stage of operators; those that it leaves out are elsewhere.
+        Stage number by operator; operators left out are elsewhere.
     recomputed : collection of str
-        Operators with a storage of their own that run again.
+        Recomputed operators with a storage of their own.
 
     Attributes
     ----------
     again : Bools, shape (operators,)
-        All operators that run again: the given ones, what writes into their storages, and the views
-        of them, on the same stage, that others of these read.
+        All recomputed operators: the given ones, in-place writers to their storages, and views of
+        them on the same stage that others of these read.
     anchor : Bools, shape (operators,)
-        What is kept because operators of its stage that run again read it.
+        Operators kept because recomputed operators of their stage read them.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class Recomputation:
         for index in self._chosen:
             for member in self.family(index):
                 self.again[member] |= operators[member].in_place
-        # Views come after what they are views of, and before what reads them.
+        # Views come after their bases and before their readers.
         for index in sorted((m for c in self._chosen for m in self.here(c)), reverse=True):
             readers = self._direct_readers(index)
             self.again[index] |= any(self._runs_again_with(index, reader) for reader in readers)
@@ -141,27 +142,27 @@ class Recomputation:
                     self.anchor[root] = True
 
     def _together(self, index: int, other: int) -> bool:
-        """Whether two operators share a stage."""
+        """Return True if two operators share a stage."""
         return self._stage[index] is not None and self._stage[index] == self._stage[other]
 
     def _runs_again_with(self, index: int, other: int) -> bool:
         return bool(self.again[other]) and self._together(index, other)
 
     def family(self, index: int) -> list[int]:
-        """Return an operator and all operators whose values live in its storage, in order."""
+        """Return an operator and all its aliases, in order."""
         return self._graph.families[index]
 
     def here(self, index: int) -> list[int]:
-        """Return the family of an operator as far as it is on its stage, in order."""
+        """Return the members of an operator's family on its stage, in order."""
         return [member for member in self.family(index) if self._together(member, index)]
 
     @property
     def gradient_spans(self) -> tuple[GradientSpan, ...]:
-        """While which operators gradients are held."""
+        """Intervals over which gradients are held."""
         return self._graph.gradient_spans
 
     def _direct_readers(self, index: int) -> list[int]:
-        """Return the operators that read the value of an operator itself."""
+        """Return the readers of an operator's value, without those of its aliases."""
         names = self._problem.readers_of[self._problem.operators[index].name]
         return [self._problem.index_of[name] for name in names]
 
@@ -170,16 +171,16 @@ class Recomputation:
         return self._graph.savers[index]
 
     def readers(self, index: int) -> list[int]:
-        """Return the operators that read what lives in the storage of an operator."""
+        """Return the readers of an operator and its aliases."""
         return self._graph.readers[index]
 
     def missing(self, regions: Collection[int] = ()) -> list[int]:
-        """Return what must run again besides, and what that needs of what must.
+        """Return further operators that must be recomputed, with their required predecessors.
 
         Parameters
         ----------
         regions : collection of int
-            As of :func:`required`.
+            As in :func:`required`.
         """
         operators = self._problem.operators
         whole: set[int] = set()
@@ -189,7 +190,7 @@ class Recomputation:
             return []
         found: list[int] = []
         again = self.again.copy()
-        # What needs the value of an operator comes after it.
+        # Users of an operator's value come after it.
         for index in reversed(range(len(operators))):
             backward = operators[index].backward
             must = backward.must_recompute or backward.region in whole
@@ -204,7 +205,7 @@ class Recomputation:
         return found[::-1]
 
     def _is_needed(self, index: int, again: Bools) -> bool:
-        """Whether an operator may run again whatever else does, and something here needs it."""
+        """Return True if an operator is inner, and its stage needs its value."""
         operators = self._problem.operators
         if not self._graph.inner[index] or self._stage[index] is None:
             return False
@@ -220,7 +221,7 @@ class Recomputation:
     # -- rules ----------------------------------------------------------------------------
 
     def violations(self) -> list[str]:
-        """Return one sentence for each operator that cannot run again as it is said to."""
+        """Return one sentence for each operator that breaks a rule of recomputation."""
         if self._chosen and not self._problem.is_training:
             return ["operators run again, but the memory model has no backward pass"]
         if self._chosen and self._problem.recompute == "none":
@@ -258,7 +259,7 @@ class Recomputation:
         return self._why_not_written(index) or self._why_not_read(index)
 
     def _why_not_written(self, index: int) -> str | None:
-        """Say which operator writes into its storage and cannot do so again."""
+        """Return a reason if an in-place writer to its storage cannot be recomputed."""
         operators = self._problem.operators
         for member in self.family(index):
             other = operators[member]
@@ -273,7 +274,7 @@ class Recomputation:
         return None
 
     def _why_not_read(self, index: int) -> str | None:
-        """Say which value it, or what writes into its storage, reads that is changed later."""
+        """Return a reason if it, or a writer to its storage, reads a value modified later."""
         problem = self._problem
         for member in self.family(index):
             if not self.again[member]:

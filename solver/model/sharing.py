@@ -1,4 +1,4 @@
-"""Share what is derived from an immutable object among those who ask for it again."""
+"""Share results derived from an immutable object among callers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ _Derived = TypeVar("_Derived")
 
 
 def shared_while_held(derive: Callable[[_Source], _Derived]) -> Callable[[_Source], _Derived]:
-    """Return `derive` with one result for each source, as long as anyone holds that.
+    """Cache the result of `derive` for each source, as long as a caller holds the result.
 
-    Sources are told apart by identity, since to compare or to hash a large graph takes longer than
-    it saves. Nothing is kept alive: who wants to share a result with what is called afterwards
-    keeps it.
+    Sources are compared by identity, since comparing or hashing a large graph takes longer than
+    it saves. The cache keeps nothing alive: to share a result with later calls, hold it.
 
     Parameters
     ----------
     derive : callable
-        Its results are immutable, can be referred to weakly, and hold their source, so that no
-        other object can have its identity meanwhile.
+        Its results must be immutable and weakly referable, and must hold their source, so that
+        no other object can take its identity meanwhile.
     """
     known: WeakValueDictionary[int, _Derived] = WeakValueDictionary()
 

@@ -1,4 +1,4 @@
-"""Text that others wrote, as messages and tables show it: printable, short, on one line."""
+"""Display of foreign text in messages and tables: printable, short, on one line."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import re
 from typing import Final
 
 _MOST_SHOWN: Final = 100
-"""Characters of one text that someone gave."""
-_MOST_TOLD: Final = 2000
-"""Characters of a whole message."""
+"""Most characters of one foreign text."""
+_MOST_MESSAGE: Final = 2000
+"""Most characters of a whole message."""
 _QUOTED: Final = re.compile(r"""(?<![\w\\])(["'])(?:\\.|(?!\1)[^\\])+\1(?!\w)""", re.DOTALL)
 _LONG_WORD: Final = re.compile(rf"\S{{{_MOST_SHOWN + 1},}}")
 
 
 def printable(text: str) -> str:
-    """Return `text` with escapes for what a terminal would obey instead of show.
+    """Return `text` with escapes for characters that a terminal does not display as they are.
 
-    Control characters, line breaks, characters that turn the direction of reading, and bytes
-    that are no text become escapes of letters and digits.
+    Control characters, line breaks, characters that reverse the reading direction, and
+    undecodable bytes become escapes of letters and digits.
     """
     if text.isprintable():
         return text
@@ -28,7 +28,7 @@ def printable(text: str) -> str:
 
 
 def shortened(text: object, most: int = _MOST_SHOWN) -> str:
-    """Return a text, such as a path, in at most `most` characters, without the middle of long ones.
+    """Return a text, such as a path, in at most `most` characters, with its middle cut out.
 
     Examples
     --------
@@ -41,7 +41,7 @@ def shortened(text: object, most: int = _MOST_SHOWN) -> str:
 
 
 def shown(value: object) -> str:
-    """Return the repr of what someone gave, whatever it is, for a message.
+    """Return the repr of any given object, for a message.
 
     Examples
     --------
@@ -64,6 +64,6 @@ def one_line(message: str) -> str:
     130
     """
     lines = (line.strip() for line in message.splitlines())
-    line = shortened(" ".join(filter(None, lines)), 20 * _MOST_TOLD)
+    line = shortened(" ".join(filter(None, lines)), 20 * _MOST_MESSAGE)
     line = _QUOTED.sub(lambda match: shortened(match[0]), printable(line))
-    return shortened(_LONG_WORD.sub(lambda match: shortened(match[0]), line), _MOST_TOLD)
+    return shortened(_LONG_WORD.sub(lambda match: shortened(match[0]), line), _MOST_MESSAGE)

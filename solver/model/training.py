@@ -1,4 +1,4 @@
-"""What training adds to an operator, and how many microbatches a schedule has in flight."""
+"""Backward passes of operators, and the microbatches in flight under a schedule."""
 
 from __future__ import annotations
 
@@ -15,54 +15,53 @@ Schedule = Literal["gpipe", "1f1b"]
 SCHEDULES: Final[tuple[str, ...]] = ("gpipe", "1f1b")
 RecomputeRule = Literal["none", "auto", "layers"]
 RECOMPUTE: Final[tuple[str, ...]] = ("none", "auto", "layers")
-"""What may run again in the backward pass: nothing, whatever a plan names, or whole regions."""
+"""Recomputation in the backward pass: none, any operators that a plan names, or whole regions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backward:
-    """The backward pass of one operator; only the memory model ``training`` looks at it.
+    """The backward pass of one operator; only the memory model ``training`` uses it.
 
     Parameters
     ----------
     latency_ns : int or mapping of str to int
-        Its time in nanoseconds, in addition to that of the operator: one number, or one per
-        device class.
+        Nanoseconds in addition to the time of the operator: one number, or one per device class.
     gradient_bytes : int
-        Of the gradient of the operator's value, which travels back wherever the value is sent;
-        0 where none is needed.
+        Bytes of the gradient of the operator's value, returned wherever the value is sent; 0 if
+        no gradient is needed.
     passes_to : str, optional
-        An operator, one of those read, whose gradient that one becomes as it is: of a view what
-        it views, of a sum one of its terms.
+        One of `Operator.reads` that gets this gradient unchanged: the base of a view, or a term
+        of a sum.
     slices : tuple of str
-        Operators, some of those read, whose gradients are slices of that one, as of what is
-        concatenated or stacked.
+        Those of `Operator.reads` whose gradients are slices of this gradient: the operands of a
+        concatenation or stack.
     buffer_bytes : int
-        Of the buffer that its gradient keeps where that is a slice without gaps, as of values
-        that are concatenated along the first dimension; 0 where it is none.
+        Bytes of the buffer kept alive by its gradient if that is a contiguous slice, as for
+        values concatenated along the first dimension; 0 if it is none.
     kept_bytes : int
-        What backward passes, its own or those of its readers, keep of its storage.
+        Bytes of its storage kept for backward passes, its own or those of its readers.
     residual_bytes : int
-        What is made and kept for its own backward pass alone.
+        Bytes made and kept for its own backward pass alone.
     workspace_bytes : int
-        What its backward pass allocates besides gradients of values and weights, at most.
+        Most bytes that its backward pass allocates besides gradients of values and weights.
     weight_gradient_bytes : int
-        Of the gradients of its weights that are added to those of earlier microbatches.
+        Bytes of its weights' gradients that are added to those of earlier microbatches.
     saves : tuple of str
-        The operators whose storages the backward pass needs: those that it reads, itself, or what
-        they are aliases of. Only recomputation looks at it.
+        Operators whose storages the backward pass needs: those that it reads, itself, or their
+        alias bases. Only recomputation uses it.
     recomputable : bool
-        It may run again in the backward pass instead of keeping what it made: it writes nothing
-        that is there afterwards, and runs as it did.
+        True if the operator may be recomputed in the backward pass instead of keeping its value:
+        it has no lasting side effects, and repeats its result.
     must_recompute : bool
-        It is `recomputable`, and runs again wherever its region alone needs what it makes.
+        True if it is `recomputable`, and is recomputed whenever only its region needs its value.
     rng_bytes : int
-        Of the state of a random number generator that is noted so that it runs as it did.
+        Bytes of the random number generator state saved to repeat its result.
     region : int
-        What runs again is made anew region by region (:mod:`solver.model.recomputation`); never
-        descending in the execution order.
+        Region of recomputation (:mod:`solver.model.recomputation`); never descending in the
+        execution order.
     number_bytes : int
-        Of Python numbers that its backward pass saves, as that of ``x * 0.5``; kept whether or not
-        it runs again.
+        Bytes of Python numbers that its backward pass saves, as for ``x * 0.5``; kept even if it
+        is recomputed.
 
     Examples
     --------
@@ -127,12 +126,12 @@ class Backward:
 
     @property
     def saved_bytes(self) -> int:
-        """What is kept of one microbatch until its backward pass."""
+        """Bytes kept of one microbatch until its backward pass."""
         return self.kept_bytes + self.residual_bytes + self.number_bytes
 
     @property
     def again_bytes(self) -> int:
-        """Bytes kept of one microbatch if the operator runs again."""
+        """Bytes kept of one microbatch if the operator is recomputed."""
         return self.rng_bytes + self.number_bytes
 
     def latency_on(self, device_class: str) -> int:
@@ -143,7 +142,7 @@ class Backward:
 
 
 NO_BACKWARD: Final = Backward()
-"""Of an operator that no gradient reaches."""
+"""The backward pass of an operator without gradient."""
 
 
 def in_flight(
@@ -155,22 +154,22 @@ def in_flight(
     followers: int,
     later_chunks: int = 0,
 ) -> int:
-    """Return for how many microbatches a stage keeps what its backward passes need, at most.
+    """Return the most microbatches for which a stage keeps tensors of backward passes.
 
     Parameters
     ----------
     schedule : {"gpipe", "1f1b"}
-        As of :func:`~solver.model.schedules.action_tables`.
+        As in :func:`~solver.model.schedules.action_tables`.
     microbatches : int
-        Of the step.
+        Microbatches of the step.
     chunks : int
-        Rounds of the schedule.
+        Chunks per device.
     devices : int
-        Devices that are used; of no concern where `chunks` is 1.
+        Number of used devices; ignored if `chunks` is 1.
     followers : int
-        Devices after that of the stage.
+        Devices after the stage's device.
     later_chunks : int
-        Rounds after that of the stage.
+        Chunks after the stage's chunk.
 
     Notes
     -----
@@ -179,10 +178,10 @@ def in_flight(
     several chunks 1F1B is interleaved (Narayanan et al., "Efficient large-scale language model
     training on GPU clusters using Megatron-LM", SC 2021, section 2.2), as
     ``torch.distributed.pipelining.ScheduleInterleaved1F1B`` does it: rounds of R microbatches,
-    w = (V - 1) R + 2 `followers` forward steps to warm up, then forward and backward steps in
-    turn. Chunk c has most in flight when its first backward step is due, after w + (V - 1 - c) R
+    w = (V - 1) R + 2 `followers` forward steps to warm up, then alternate forward and backward
+    steps. Chunk c has most in flight when its first backward step is due, after w + (V - 1 - c) R
     + 1 forward steps. A number of microbatches that torch refuses, because its rounds would be
-    unequal, counts as the next one that it takes.
+    unequal, is rounded up to the next accepted one.
 
     Examples
     --------
@@ -211,19 +210,19 @@ def most_in_flight(
     followers: int,
     later_chunks: int = 0,
 ) -> int:
-    """Return the most that :func:`in_flight` is for any number of rounds up to `chunks`.
+    """Return the maximum of :func:`in_flight` over all numbers of chunks up to `chunks`.
 
-    A plan may use fewer rounds than it is allowed, and runs without the others. With three or
-    more allowed, a stage of a plan of fewer can have more microbatches in flight than the stage
-    of a plan of all rounds that is as far from the end. This number covers both, and depends on
-    the distance from the end alone, so that memory is linear in where operators are.
+    A plan may use fewer chunks than allowed. With three or more allowed, a stage of a plan with
+    fewer chunks can have more microbatches in flight than a stage at the same distance from the
+    end of a plan with all chunks. This maximum covers both, and depends on the distance from the
+    end alone, so that memory is linear in the placement.
 
     Parameters
     ----------
     schedule, microbatches, devices, followers, later_chunks
-        As of :func:`in_flight`.
+        As in :func:`in_flight`.
     chunks : int
-        Rounds that a plan may use.
+        Most chunks per device that a plan may use.
 
     Examples
     --------
@@ -236,19 +235,19 @@ def most_in_flight(
         in_flight(
             schedule,
             microbatches,
-            chunks=rounds,
+            chunks=used,
             devices=devices,
             followers=followers,
             later_chunks=later_chunks,
         )
-        for rounds in range(later_chunks + 1, chunks + 1)
+        for used in range(later_chunks + 1, chunks + 1)
     )
 
 
 def interleaved_rounds(microbatches: int, devices: int) -> tuple[int, int]:
     """Return the number of rounds of interleaved 1F1B, and the microbatches of each.
 
-    Their product is `microbatches` where torch takes that many, and more elsewhere.
+    Their product is `microbatches` if torch accepts that number, otherwise more.
 
     Examples
     --------
