@@ -1,1 +1,1 @@
-"""What a plan costs and whether it is feasible: the only definition, and answers judged by it."""
+"""Costs and feasibility of plans: their only definition, and results judged by it."""

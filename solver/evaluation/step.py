@@ -108,7 +108,7 @@ def pipeline_step(
     arcs = [(position[source], position[target]) for source, target in moves.arcs]
     # Stages are sorted by position.
     if any(source >= target for source, target in [*arcs, *layout.arcs]):
-        return _in_turn(problem, passes, moves)
+        return _sequential_step(problem, passes, moves)
     count = devices * (1 + plan.stages[-1].chunk)
     source = np.where(moves.source < 0, -1, at[moves.source])
     target = np.where(moves.target < 0, -1, at[moves.target])
@@ -148,7 +148,7 @@ def place_positions(plan: PartitionPlan, layout: Layout) -> Ints:
     return np.array(positions, dtype=np.int64)
 
 
-def _in_turn(problem: PartitionProblem, passes: Passes, moves: Moves) -> PipelineStep:
+def _sequential_step(problem: PartitionProblem, passes: Passes, moves: Moves) -> PipelineStep:
     """Return the step of a single rank that runs all passes and transfers."""
     ends = (moves.source >= 0).astype(np.int64) + (moves.target >= 0)
     forward_ns = int(passes.forward_ns.sum() + (ends * moves.forward_ns).sum())

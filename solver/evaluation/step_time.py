@@ -143,9 +143,9 @@ class _Columns:
             for earlier, _ in job.after
             if self._columns[earlier] < column <= self._columns[number]
         }
-        return sorted(found, key=lambda number: self._kind(number, column))
+        return sorted(found, key=lambda number: self._key(number, column))
 
-    def _kind(self, number: int, column: int) -> tuple[object, ...]:
+    def _key(self, number: int, column: int) -> tuple[object, ...]:
         """Return a key that identifies a job with its counterpart in the next column."""
         return self._jobs[number].task, self._turns[number] - self._size * column
 

@@ -42,17 +42,17 @@ def violations(
     most = problem.max_devices
     if most is not None and len(plan.device_order) > most:
         found.append(f"the plan uses {len(plan.device_order)} devices, but may use {most} at most")
-    found += _too_large(usage)
+    found += _over_capacity(usage)
     for op in problem.operators:
         if op.allowed_devices is None:
             continue
         device = plan.assignment[op.name]
         if device not in op.allowed_devices:
             found.append(f"operator {op.name!r} may not run on device {device!r}")
-    return (*found, *_parted(problem, plan), *broken_by(problem, plan))
+    return (*found, *_split_groups(problem, plan), *broken_by(problem, plan))
 
 
-def _too_large(usage: Sequence[DeviceUsage]) -> list[str]:
+def _over_capacity(usage: Sequence[DeviceUsage]) -> list[str]:
     """Report devices over their memory capacity."""
     found: list[str] = []
     for entry in usage:
@@ -64,7 +64,7 @@ def _too_large(usage: Sequence[DeviceUsage]) -> list[str]:
     return found
 
 
-def _parted(problem: PartitionProblem, plan: PartitionPlan) -> list[str]:
+def _split_groups(problem: PartitionProblem, plan: PartitionPlan) -> list[str]:
     """Report colocation groups split over devices, or over stages of one device."""
     found: list[str] = []
     for group in problem.colocation:

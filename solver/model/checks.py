@@ -1,4 +1,4 @@
-"""Checks that several kinds of input share; each names what is wrong and what to write."""
+"""Checks shared by several types of input; each error names the fault and the remedy."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from solver.model.text import shown
 
 _MOST_REPR: Final = 200
 _MOST_VALUE: Final = 80
-"""Characters of one field; texts have their own limit."""
+"""Most characters of one field; texts have their own limit."""
 _MOST_ITEMS: Final = 8
 
 
 def remake(item: Any) -> tuple[Any, ...]:
-    """Return what pickle and copy make a dataclass of; for `__reduce__`.
+    """Return the class and arguments that rebuild a dataclass; for `__reduce__`.
 
-    Read-only views of mappings can be neither pickled nor copied; mappings can.
+    Read-only views of mappings, which cannot be pickled or copied, become dicts.
     """
     values = [getattr(item, entry.name) for entry in fields(item)]
     plain = [dict(value) if isinstance(value, MappingProxyType) else value for value in values]
@@ -30,10 +30,10 @@ def remake(item: Any) -> tuple[Any, ...]:
 
 
 def only_given(item: Any) -> str:
-    """Return a dataclass without the fields that have their defaults; for `__repr__`.
+    """Return the repr of a dataclass without default fields; for `__repr__`.
 
-    It is one line of at most 200 characters, whatever the fields hold: long ones are counted, and
-    the last ones left out.
+    It is one line of at most 200 characters: long fields are summarised, and the last ones left
+    out.
     """
     given = []
     for entry in fields(item):
@@ -50,10 +50,10 @@ def only_given(item: Any) -> str:
 
 
 def _brief(value: object) -> str:
-    """Return the repr of a value, or of what kind and how many it is where that is long."""
+    """Return the repr of a value, or its type or number of items if the repr is long."""
     plain = dict(value) if isinstance(value, MappingProxyType) else value
     if isinstance(plain, (Mapping, Set, tuple, list)):
-        # Items that are not shown need no repr, which is slow of some.
+        # Skip the repr of items not shown, which may be slow.
         text = shown(plain) if len(plain) <= _MOST_ITEMS else ""
         return text if 0 < len(text) <= _MOST_VALUE else f"<{counted(len(plain), 'item')}>"
     text = shown(plain)
@@ -94,7 +94,7 @@ def check_name(value: object, what: str) -> None:
 
 
 def as_name(name: object, what: str) -> str:
-    """Return a name as a string; of what is neither a string nor a whole number, refuse it."""
+    """Return a name as a string; raise unless it is a string or a whole number."""
     if isinstance(name, str):
         return name
     number = whole(name)
@@ -107,7 +107,7 @@ def as_name(name: object, what: str) -> str:
 
 
 def whole(value: Any) -> Any:
-    """Return a whole number of another class, such as numpy's, as an int; in mappings too."""
+    """Convert whole numbers of other classes, such as numpy's, to int, also within mappings."""
     # The most common types come first: graphs are large.
     if value is None or isinstance(value, (int, str, list, tuple)):
         return value
@@ -119,7 +119,7 @@ def whole(value: Any) -> Any:
 
 
 def several(value: object, what: str) -> tuple[Any, ...]:
-    """Return names as a tuple; a bare string, and what is no list, is refused."""
+    """Return names as a tuple; raise for a bare string or anything that is no list."""
     if not isinstance(value, Iterable) or isinstance(value, (bytes, Mapping)):
         raise PartitionError(f"{what} is {shown(value)}; write a list of names")
     # A string would pass as a sequence of names of one letter each.
@@ -131,7 +131,7 @@ def several(value: object, what: str) -> tuple[Any, ...]:
 
 
 def instances(value: object, kind: type[Any], what: str) -> tuple[Any, ...]:
-    """Return objects of a class as a tuple; whatever else is given is refused."""
+    """Return objects of class `kind` as a tuple; raise for any other object."""
     is_list = isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping))
     items = tuple(value) if is_list else (value,)  # type: ignore[arg-type]
     for item in items:
@@ -144,7 +144,7 @@ def instances(value: object, kind: type[Any], what: str) -> tuple[Any, ...]:
 
 
 def as_mapping(value: object, what: str, kind: type[Any] = object) -> dict[Any, Any]:
-    """Return a copy of a mapping whose values are of a class; whatever else is refused."""
+    """Return a copy of a mapping with values of class `kind`; raise for anything else."""
     if not isinstance(value, Mapping):
         raise PartitionError(f"{what} is {shown(value)}; write a mapping")
     for key, item in value.items():
@@ -162,7 +162,7 @@ def check_choice(value: object, allowed: tuple[str, ...], what: str) -> None:
 
 
 def did_you_mean(name: object, known: Iterable[str], otherwise: str, *, most: int = 3) -> str:
-    """Return which names come close to a wrong one, `most` of them, or `otherwise` if none does."""
+    """Suggest up to `most` known names similar to a wrong one, or return `otherwise`."""
     close = get_close_matches(str(name).lower(), list(known), n=most, cutoff=0.5)
     return f"did you mean {' or '.join(close)}?" if close else otherwise
 

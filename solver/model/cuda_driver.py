@@ -1,6 +1,6 @@
-"""The CUDA devices that this process may use, asked of NVIDIA's driver itself.
+"""The CUDA devices visible to this process, queried from NVIDIA's driver.
 
-A graph of another program can be planned on them without torch; the numbers are torch's, for
+Graphs of other programs can thus be planned without torch; device numbers equal torch's, since
 both follow ``CUDA_VISIBLE_DEVICES``.
 """
 
@@ -30,21 +30,20 @@ _CLASS_OF: Final = {
     "RTX 4090": "rtx-4090",
     "RTX 3090": "rtx-3090",
 }
-"""Classes by the driver's whole name: parts, and cards of other forms, have other speeds."""
+"""Classes by the driver's full name: MIG slices and cards of other form factors differ in speed."""
 _BRANDS: Final = re.compile(r"^(NVIDIA |Tesla |GeForce )+")
 
 
 def visible_devices(where: str, example: str) -> tuple[Device, ...]:
-    """Return the devices with their class and the memory that is free now.
+    """Return the devices with their class and their currently free memory.
 
-    A card of no class is of class ``default``, whose speed is that of no card in particular, as
-    long as all are alike.
+    Identical cards of an unknown model have the class ``default``, with a generic speed.
 
     Raises
     ------
     PartitionError
-        In one line that begins with `where` and ends with `example`: there are none, or unlike
-        ones of which one has no class.
+        If there is no device, or if models differ and one is unknown. The message begins with
+        `where` and ends with `example`.
     """
     found = _names_and_memory()
     if not found:
@@ -64,7 +63,7 @@ def visible_devices(where: str, example: str) -> tuple[Device, ...]:
 
 
 def _names_and_memory() -> list[tuple[str, int]]:
-    """Return name and free bytes of each device; none where there is no driver, or no device."""
+    """Return name and free bytes of each device; empty without a driver or device."""
     library = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:
         driver = ctypes.CDLL(library)
@@ -90,7 +89,7 @@ def _name_and_memory(driver: Any, index: int) -> tuple[str, int]:
 
     call("cuDeviceGet", ctypes.byref(device), index)
     call("cuDeviceGetName", name, len(name), device)
-    # The driver tells free memory within a context alone; torch computes in the same one.
+    # The driver reports free memory only within a context; torch uses the same primary context.
     call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
     try:
         call("cuCtxPushCurrent_v2", context)

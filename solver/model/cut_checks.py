@@ -1,6 +1,6 @@
-"""Checks of hand-made cuts and pinned stages: what is no cut, and what no plan can keep.
+"""Checks of hand-made cuts and pinned stages for validity and consistency.
 
-Each refusal names the cut, operators or group at fault, and what to write instead.
+Each error message names the cut, operators or group at fault, and the remedy.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def ordered_cuts(operators: Sequence[Operator], cuts: Iterable[str]) -> tuple[str, ...]:
-    """Return names of cuts in execution order, each once.
+    """Return the distinct cuts in execution order.
 
     Raises
     ------
     PartitionError
-        If one is no operator, belongs to a backward pass, or has nothing behind it.
+        If a cut is no operator, belongs to a backward pass, or is the last operator.
     """
     names = several(cuts, "cuts")
     if not names:
@@ -54,7 +54,7 @@ def ordered_cuts(operators: Sequence[Operator], cuts: Iterable[str]) -> tuple[st
 def check_hand_made(problem: PartitionProblem) -> None:
     """Raise PartitionError if cuts and pinned stages contradict each other or the problem.
 
-    Not everything that no plan can keep is found here; solvers answer the rest.
+    The checks are incomplete: a solver may still prove that no plan keeps all cuts and pins.
     """
     if not is_hand_made(problem):
         return
@@ -125,9 +125,9 @@ def _check_units(problem: PartitionProblem) -> None:
 
 
 def _check_order(problem: PartitionProblem, most: int) -> None:
-    """Refuse pins that an earlier pin or cut leaves no room for."""
+    """Refuse pins that contradict an earlier pin or cut."""
     operators, index_of = problem.operators, problem.index_of
-    # The least stage of each operator, and in words what forces it there.
+    # The earliest stage of each operator, and the reason in words.
     least: list[int] = []
     because: list[str] = []
     block, floor, floor_because = 0, 0, ""
@@ -170,7 +170,7 @@ def _check_order(problem: PartitionProblem, most: int) -> None:
 
 
 def _check_devices(problem: PartitionProblem) -> None:
-    """Refuse pins to devices that clash with pins to stages, or with cuts."""
+    """Refuse pins to devices that contradict pins to stages, or cuts."""
     if problem.chunks_per_device > 1:
         return
     seen: dict[str, Operator] = {}

@@ -1,15 +1,13 @@
-"""Hand-made cuts and pinned stages: what they mean, and which plans break them.
+"""Hand-made cuts and pinned stages: their meaning, and their violations by a plan.
 
 A *cut* is the name of an operator after which, in the execution order, a stage ends: every
-operator up to it is on an earlier stage than every operator behind it. Cuts divide the operators
-into *blocks*, numbered from 0. This is what ``SplitPoint.END`` means to
-``torch.distributed.pipelining``, and it goes by the execution order alone: an operator that runs
-early for a reader that runs late (a mask, a view of a weight) belongs to the block where it
-runs, and its value travels. Operators of a backward pass, whose edges do not order stages, are in
-no block.
+operator up to it is on an earlier stage than every operator after it. Cuts divide the operators
+into *blocks*, numbered from 0. ``SplitPoint.END`` of ``torch.distributed.pipelining`` has the same
+meaning. Only the execution order counts: an operator that runs early for a late reader (a mask, a
+view of a weight) belongs to the block where it runs, and its value is sent. Operators of a
+backward pass, whose edges do not order stages, are in no block.
 
-A *pinned stage* is an index in ``PartitionPlan.stages``, which lists the stages that have
-operators.
+A *pinned stage* is an index in ``PartitionPlan.stages``, the list of non-empty stages.
 """
 
 from __future__ import annotations
@@ -37,12 +35,12 @@ def blocks_of(problem: PartitionProblem) -> tuple[int, ...]:
 
 
 def is_hand_made(problem: PartitionProblem) -> bool:
-    """Whether cuts or pinned stages tell more than devices apart."""
+    """Return True if the problem has cuts or pinned stages."""
     return bool(problem.cuts or problem.stage_pins)
 
 
 def without_hand_made(problem: PartitionProblem) -> PartitionProblem:
-    """Return `problem` with every plan that it has, and those that its cuts and pins exclude."""
+    """Return `problem` relaxed by dropping its cuts and pinned stages."""
     if not is_hand_made(problem):
         return problem
     operators = tuple(
@@ -52,10 +50,10 @@ def without_hand_made(problem: PartitionProblem) -> PartitionProblem:
 
 
 def positions_of_blocks(problem: PartitionProblem, plan: PartitionPlan) -> list[range]:
-    """Return for each block the stages that are its own in a plan that keeps the cuts.
+    """Return for each block its stages in a plan that keeps the cuts.
 
-    The ranges are disjoint and cover all stages, so whatever leaves every operator in the range
-    of its block keeps the cuts too.
+    The ranges are disjoint and cover all stages, so any plan with every operator in the range of
+    its block keeps the cuts too.
     """
     if not problem.cuts:
         return [range(len(plan.stages))]
@@ -68,15 +66,15 @@ def positions_of_blocks(problem: PartitionProblem, plan: PartitionPlan) -> list[
     return [range(a, b) for a, b in zip(first, [*first[1:], len(plan.stages)], strict=True)]
 
 
-# -- what a plan breaks -----------------------------------------------------------------------
+# -- violations by a plan ---------------------------------------------------------------------
 
 
 def broken_by(problem: PartitionProblem, plan: PartitionPlan) -> list[str]:
-    """Say which cuts and pinned stages `plan` breaks, one sentence for each pair of stages."""
+    """Return one sentence for each cut, and each pair of stages with pins, that `plan` breaks."""
     found: list[str] = []
     index = plan.stage_index
     if problem.cuts:
-        # On both sides of each cut the operator nearest to it of those on the worst stage.
+        # On each side of each cut, the nearest operator on the worst stage.
         latest: list[str] = []
         earliest: list[str] = [""] * (len(problem.cuts) + 1)
         for op, block in zip(problem.operators, problem.blocks, strict=True):

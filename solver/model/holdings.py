@@ -1,6 +1,6 @@
-"""What a stage holds because it runs an operator, and when: storages, gradients, what is saved.
+"""Memory that a stage holds for an operator over time: storages, gradients and saved tensors.
 
-The rows of ``docs/definition.md``, section 3, are sums of these.
+The rows of ``docs/definition.md``, section 3, are sums of these holdings.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from solver.model.training import Backward
 
 ALWAYS: Final = -1
-"""A position before all operators: what starts there is held from the beginning of the stage."""
+"""A position before all operators; holdings from there begin with the stage."""
 
 
 HoldingKind = Literal["value", "workspace", "saved", "gradient", "sent"]
@@ -27,24 +27,24 @@ HoldingKind = Literal["value", "workspace", "saved", "gradient", "sent"]
 class Holding:
     """Bytes that the stage of an operator holds.
 
-    While an operator at position t runs, they are held if `first` <= t <= `last`, and if t >
-    `last` and they wait: some of `waits_for` are in other stages, or they never leave.
+    While an operator at position t runs, they are held if `first` <= t <= `last`. If t > `last`,
+    they are held if `stays`, or if some of `waits_for` are in other stages.
 
     Attributes
     ----------
     operator : int
-        Its position in the execution order.
+        Position of the operator in the execution order.
     first, last : int
-        Positions in the execution order; `last` is before `first` for what only waits.
+        Positions in the execution order; `last` is before `first` for bytes that only wait.
     waits_for : tuple of int
         Operators.
     stays : bool
-        Held from `first` until the stage ends, wherever others are.
+        Held from `first` until the stage ends, regardless of other operators' stages.
     kind : {"value", "workspace", "saved", "gradient", "sent"}
-        The storage of a value; what is released before the operator is done; what is kept for the
-        backward pass; a gradient, or buffers for those that come back; storages of values that
-        others read or the graph returns, of earlier microbatches, in training of all. Of a value
-        and a gradient that are never there together, the larger one.
+        The storage of a value; temporary memory of the operator; tensors kept for the backward
+        pass; a gradient, or buffers for returned gradients; storages of values that others read
+        or the graph returns, of earlier microbatches, in training of all. Of a value and a
+        gradient that never coexist, the larger one.
     """
 
     operator: int
@@ -57,7 +57,7 @@ class Holding:
 
 
 def holdings_of(problem: PartitionProblem) -> tuple[Holding, ...]:
-    """Return all holdings of a problem, none of them empty; those of weights are apart."""
+    """Return all non-empty holdings of a problem, without those of weights."""
     if problem.memory_model == "weights":
         return ()
     operators = problem.operators
@@ -67,14 +67,14 @@ def holdings_of(problem: PartitionProblem) -> tuple[Holding, ...]:
     relayed = problem.interconnect.charging == "relayed"
     found: list[Holding] = []
     for index, op in enumerate(operators):
-        # Whoever reads the value or an alias of it.
+        # Readers of the value or of an alias.
         readers = _readers(problem, families[index])
         last = readers[-1] if readers else index
         returned = any(operators[member].is_output for member in families[index])
         if not problem.is_training:
             found.append(Holding(index, index, last, readers, returned, op.storage_bytes, "value"))
             found.append(Holding(index, index, index, (), False, op.workspace_bytes, "workspace"))
-            # What was sent of the microbatches before, and is returned of them.
+            # Sent and returned values of earlier microbatches.
             earlier_bytes = (problem.microbatches - 1) * op.storage_bytes
             found.append(Holding(index, ALWAYS, ALWAYS, readers, returned, earlier_bytes, "sent"))
             continue
@@ -87,7 +87,7 @@ def holdings_of(problem: PartitionProblem) -> tuple[Holding, ...]:
             size_bytes = gradient_bytes
             kind: HoldingKind = "gradient"
             if end >= last:
-                # What no backward pass keeps is gone before there are gradients.
+                # Bytes that no backward pass keeps are freed before gradients exist.
                 if released_bytes > gradient_bytes:
                     size_bytes, kind = released_bytes, "value"
                 released_bytes = 0
@@ -104,13 +104,13 @@ def holdings_of(problem: PartitionProblem) -> tuple[Holding, ...]:
         # Forward and backward run at different times.
         workspace_bytes = max(workspace_bytes, op.workspace_bytes)
         found.append(Holding(index, index, index, (), False, workspace_bytes, "workspace"))
-        # Values that were sent, and buffers for the gradients to come, of all microbatches.
+        # Sent values, and buffers for returned gradients, of all microbatches.
         sent_bytes = batches * (op.storage_bytes - backward.kept_bytes) + backward.kept_bytes
         if returned:
             sent_bytes = batches * op.storage_bytes
         found.append(Holding(index, ALWAYS, ALWAYS, readers, returned, sent_bytes, "sent"))
         if not relayed:
-            # A pipeline's stages hold them for whatever they pass on, made there or not.
+            # A pipeline's stages hold them for all values that they relay.
             own = _readers(problem, (index,))
             buffers_bytes = batches * gradient_bytes
             found.append(Holding(index, ALWAYS, ALWAYS, own, False, buffers_bytes, "gradient"))
@@ -119,7 +119,7 @@ def holdings_of(problem: PartitionProblem) -> tuple[Holding, ...]:
 
 @dataclass(frozen=True, slots=True)
 class GradientSpan:
-    """While which operators, in the backward pass, a stage holds the gradient of one of its own.
+    """An interval of backward passes over which a stage holds the gradient of its operator.
 
     From `operator` to `last`; if it `stays`, to the end of the stage.
     """
@@ -131,7 +131,7 @@ class GradientSpan:
 
 
 def gradient_spans(problem: PartitionProblem) -> tuple[GradientSpan, ...]:
-    """Return spans by operator: of gradients with a place of their own, and of what slices keep."""
+    """Return spans, sorted by operator, of gradients with own memory and of sliced buffers."""
     operators = problem.operators
     found = [
         GradientSpan(index, *_gradient_span(problem, index, passed), size_bytes)
@@ -143,24 +143,24 @@ def gradient_spans(problem: PartitionProblem) -> tuple[GradientSpan, ...]:
 
 
 class StorageGraph:
-    """Who makes, reads and saves what lives in each storage, by operator.
+    """Producers, readers and savers of each storage, by operator.
 
     Attributes
     ----------
     families : list of list of int
-        An operator and, if it owns a storage, all whose values live there, in order.
+        The operator and, if it owns a storage, its aliases, in order.
     readers : list of list of int
-        Who reads the values of a family.
+        Readers of the family's values.
     savers : list of list of int
-        Whose backward passes need an owner's storage; empty for others.
+        Operators whose backward passes need an owner's storage; empty for other operators.
     gradient_spans : tuple of GradientSpan
-        While which operators gradients are held, by operator.
+        Intervals over which gradients are held, by operator.
     buffers : dict of int to Holding
-        What a stage holds for gradients that come back for an operator's value.
+        Holdings for returned gradients of an operator's value.
     inner : list of bool
-        Whether an operator may run again whatever else does, if its stage has what writes into its
-        storage: it is recomputable, its region alone saves, reads and writes what it makes, and
-        what it reads is not written later.
+        True if an operator may always be recomputed when its stage has all in-place writers to
+        its storage: it is recomputable, only its region saves, reads and writes its value, and
+        its inputs are not written later.
     """
 
     def __init__(self, problem: PartitionProblem) -> None:
@@ -199,14 +199,14 @@ class StorageGraph:
 
 
 def least_saved_bytes(problem: PartitionProblem) -> tuple[int, ...]:
-    """Return by operator what is kept of one microbatch whatever runs again."""
+    """Return by operator the bytes kept of one microbatch under any recomputation."""
     return tuple(
         0 if may_run_again(problem, op) else op.backward.saved_bytes for op in problem.operators
     )
 
 
 def may_run_again(problem: PartitionProblem, op: Operator) -> bool:
-    """Whether an operator, or that in whose storage its value lives, may run again."""
+    """Return True if the owner of an operator's storage may be recomputed."""
     root = problem.index_of.get(problem.root_of[op.name])
     if root is None or not problem.may_recompute:
         return False
@@ -214,14 +214,14 @@ def may_run_again(problem: PartitionProblem, op: Operator) -> bool:
 
 
 def least_holdings(problem: PartitionProblem) -> tuple[Holding, ...]:
-    """Return what stages hold at least, whatever runs again.
+    """Return the least holdings of stages under any recomputation.
 
     Notes
     -----
-    If nothing may, that is what they hold. Else these are the forward rows of
-    ``docs/definition.md``, "Recomputation", with the least of each summand. A storage is there
-    until it was last read, and after that unless it may be dropped. What others read takes the
-    storage once if all of it is kept, and more if not. Rows of stages in which nothing runs again
+    Without recomputation these are the holdings themselves. Otherwise they are the forward rows of
+    ``docs/definition.md``, "Recomputation", with the least of each summand. A storage is held
+    until its last read, and afterwards unless it may be dropped. A value read elsewhere takes the
+    storage once if all of it is kept, and more if not. Rows of stages without recomputed operators
     are no less than their forward rows.
     """
     if not problem.may_recompute:
@@ -249,14 +249,14 @@ def least_holdings(problem: PartitionProblem) -> tuple[Holding, ...]:
 def _gradient_span(
     problem: PartitionProblem, index: int, passed: Sequence[int]
 ) -> tuple[int, bool]:
-    """Return the last operator with the gradient of some operators, and whether it stays."""
+    """Return the last operator that holds the gradient of `passed`, and True if it stays."""
     takers = _readers(problem, passed)
     stays = any(problem.operators[member].is_output for member in passed)
     return (takers[-1] if takers else index), stays
 
 
 def sliced_gradients(problem: PartitionProblem) -> list[bool]:
-    """Return by operator whether its gradient may be a slice of a buffer."""
+    """Return by operator True if its gradient may be a slice of a buffer."""
     found = [False] * len(problem.operators)
     for index, op in reversed(list(enumerate(problem.operators))):
         names = _passed(op.backward) if found[index] else op.backward.slices
@@ -266,10 +266,10 @@ def sliced_gradients(problem: PartitionProblem) -> list[bool]:
 
 
 def _slice_spans(problem: PartitionProblem) -> list[list[GradientSpan]]:
-    """Return by operator what slices that end there keep of their buffers.
+    """Return by operator the buffer bytes kept alive by slices that end there.
 
-    A buffer is there until the oldest of its slices ends. From the end of a slice to that of the
-    next one, what is there besides is the gradients of which the slices have ended.
+    A buffer lives until the oldest of its slices ends. From the end of one slice to that of the
+    next, the excess is the gradients of the slices that have ended.
     """
     operators = problem.operators
     found: list[list[GradientSpan]] = [[] for _ in operators]
@@ -295,10 +295,10 @@ def _slice_spans(problem: PartitionProblem) -> list[list[GradientSpan]]:
 
 
 class _SliceEnd(NamedTuple):
-    """Where a slice ends that is the gradient of an operator.
+    """The end of a slice that is the gradient of an operator.
 
-    In the backward pass of the operator at `place`: there it is used or, if not `is_used`, the sum
-    of it and of what another reader gives takes its place.
+    It ends in the backward pass of the operator at `place`: there it is used or, if not `is_used`,
+    replaced by its sum with the gradient from another reader.
     """
 
     place: int
@@ -306,7 +306,7 @@ class _SliceEnd(NamedTuple):
 
 
 def _slice_end(problem: PartitionProblem, index: int, ends: Sequence[_SliceEnd]) -> _SliceEnd:
-    """Return where a slice ends; what its operator passes on is the same slice."""
+    """Return the end of a slice; gradients that its operator passes on are the same slice."""
     operators = problem.operators
     *others, _ = _readers(problem, (index,)) or (index,)
     if others:
@@ -331,7 +331,7 @@ def _readers(problem: PartitionProblem, members: Sequence[int]) -> tuple[int, ..
 
 
 def _families(problem: PartitionProblem) -> list[list[int]]:
-    """Return for every operator itself and, if it owns a storage, all that live there."""
+    """Return for every operator itself and, if it owns a storage, its aliases."""
     families = [[index] for index in range(len(problem.operators))]
     for index, op in enumerate(problem.operators):
         root = problem.index_of.get(problem.root_of[op.name], index)
@@ -341,9 +341,9 @@ def _families(problem: PartitionProblem) -> list[list[int]]:
 
 
 def _gradient_families(problem: PartitionProblem) -> list[list[int]]:
-    """Return for every operator whose gradients are in the same place as its own.
+    """Return for every operator those whose gradients share memory with its own.
 
-    The list is empty for one that passes its gradient on.
+    The list is empty for an operator that passes its gradient on.
     """
     families: list[list[int]] = []
     roots: list[int] = []

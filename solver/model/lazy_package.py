@@ -1,4 +1,4 @@
-"""Packages that import the names they offer on first use."""
+"""Packages that import their public names on first use."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any
 class LazyPackage(ModuleType):
     """A package whose ``__init__`` names modules, and imports none of them.
 
-    It makes itself one by ``sys.modules[__name__].__class__ = LazyPackage``.
+    An ``__init__`` opts in by ``sys.modules[__name__].__class__ = LazyPackage``.
 
     Attributes
     ----------
     MODULE_OF : dict of str to str
-        By name, the module that defines it.
+        Defining module of each public name.
 
     Notes
     -----
-    Importing a module imports the packages above it. If these imported all that they offer, every
-    module would take the seconds of the slowest, such as those of torch.
+    Importing a module imports its parent packages. If these imported all their public names, every
+    import would take the seconds of the slowest one, such as torch.
     """
 
     MODULE_OF: dict[str, str]
 
     @property
     def __all__(self) -> list[str]:
-        """What ``from PACKAGE import *`` takes; type checkers read it off the imports."""
+        """Names for ``from PACKAGE import *``; type checkers read them off the imports."""
         return list(self.MODULE_OF)
 
     def __getattr__(self, name: str) -> Any:
@@ -39,8 +39,8 @@ class LazyPackage(ModuleType):
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # Python puts a module into its package when it is first imported. One that is called like
-        # what the package offers, as `fx_bridge.capture` is, must not take its place.
+        # Python binds a module in its package at first import. A module with the same name as a
+        # public object, such as `fx_bridge.capture`, must not replace it.
         if not (isinstance(value, ModuleType) and name in self.MODULE_OF):
             super().__setattr__(name, value)
 

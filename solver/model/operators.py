@@ -31,9 +31,9 @@ class Operator:
     storage_bytes : int
         Bytes that it allocates; 0 for a view.
     workspace_bytes : int
-        Bytes that it allocates besides, and releases before it is done.
+        Further bytes that it allocates temporarily while it runs.
     value_bytes : int
-        Bytes that travel when its value is needed on another device.
+        Bytes transferred if another device needs its value.
     alias_of : str, optional
         The operator or graph input, one of `reads`, in whose storage its value lives.
     weights : tuple of str
@@ -41,25 +41,24 @@ class Operator:
     backward : Backward
         Its backward pass (memory model ``training``).
     is_output : bool
-        Its value is returned by the graph.
+        True if the graph returns its value.
     allowed_devices : frozenset of str, optional
         Names of the devices that may run it; None allows all.
     transfer_ns : int, optional
-        Time of one send or receive of its value on any link, instead of the link's
-        own latency and bandwidth; in training with the way back of its gradient.
+        Time of one send or receive of its value on any link, instead of the link's own latency
+        and bandwidth; in training it includes the return of its gradient.
     received_bytes : int, optional
-        Bytes that a stage elsewhere holds that reads its value; None: `value_bytes`. The two
-        differ where an operator stands for several passes, of which one at a time is there
-        (:mod:`solver.serving.phases`). Not in training.
+        Bytes that a reading stage elsewhere holds, by default `value_bytes`. The two differ if an
+        operator stands for several passes that hold their values one at a time
+        (:mod:`solver.serving.phases`). Not used in training.
     is_backward : bool
-        It belongs to the backward pass: its edges cost transfers, but do not order stages.
+        True if it belongs to the backward pass: its edges cost transfers, but do not order stages.
     stage : int, optional
         The stage that must run it, as an index in ``PartitionPlan.stages``; None allows all.
     in_place : bool
-        It writes into the storage of what it is an alias of.
+        True if it writes into the storage of `alias_of`.
     module : str
-        Path of the module of the model that it belongs to, such as ``"layers.0.attn"``: shown with
-        plans, and nothing else.
+        Path of its module in the model, such as ``"layers.0.attn"``; only for display.
     """
 
     name: str
@@ -145,7 +144,7 @@ class Operator:
 
     @property
     def held_value_bytes(self) -> int:
-        """Bytes that a stage elsewhere holds that reads its value."""
+        """Bytes of its value that a reading stage elsewhere holds."""
         return self.value_bytes if self.received_bytes is None else self.received_bytes
 
     def latency_on(self, device_class: str) -> int:

@@ -1,4 +1,4 @@
-"""What is asked of the stages of a plan: their number, and the pipeline that runs them."""
+"""Settings of the pipeline that runs a plan, and limits on its stages."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from solver.model.training import SCHEDULES, Schedule
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """How stages take turns, and how many there may be.
+    """Schedule of the stages, and limits on their number.
 
     Parameters
     ----------
     schedule : {"gpipe", "1f1b"}, optional
-        Plan a pipeline that runs by this schedule: stages pass values on to the next one, every
-        hop counts (``charging="relayed"``), and the objective is ``"step"`` unless another one
-        is asked for. Without a schedule a stage sends to every stage that reads from it, and
-        training counts the microbatches in flight of 1F1B.
+        Plan a pipeline that runs by this schedule: stages relay values to the next one, every
+        hop counts (``charging="relayed"``), and the objective is ``"step"`` by default. Without a
+        schedule a stage sends to every stage that reads from it, and training counts the
+        microbatches in flight of 1F1B.
     microbatches : int, optional
-        In a step; the example inputs are one of them. Without it one.
+        Microbatches in a step, by default one; the example inputs are one microbatch.
     chunks_per_device : int, optional
-        Most stages of a device. With more than one, data may pass through the devices several
-        times (interleaved stages). Without it one.
+        Most stages of a device, by default one. With more than one, data may pass through the
+        devices several times (interleaved stages).
     max_devices : int, optional
-        Most devices that a plan uses. Without it all.
+        Most devices that a plan uses, by default all.
 
     Raises
     ------
@@ -71,19 +71,19 @@ class Pipeline:
     def settings(
         self, objective: str | Sequence[str] | None, interconnect: Interconnect
     ) -> dict[str, Any]:
-        """Return what it asks of :class:`solver.PartitionProblem`, without what it leaves open.
+        """Return the arguments of :class:`solver.PartitionProblem` that are not None.
 
         Parameters
         ----------
         objective : str or sequence of str, optional
-            What is asked for; with a schedule ``"step"`` if nothing is.
+            The requested objective; with a schedule ``"step"`` by default.
         interconnect : Interconnect
-            That of the devices; with a schedule values are relayed, whatever it says of peers.
+            Interconnect of the devices; with a schedule its charging becomes relayed.
 
         Raises
         ------
         PartitionError
-            If the transfers of a pipeline are to be staged through a host.
+            If there is a schedule, but the interconnect is host-staged.
 
         Examples
         --------

@@ -1,4 +1,4 @@
-"""Checks of a whole problem: what its parts say of one another, and what they add up to."""
+"""Checks of a whole problem: consistency of its parts, and their totals."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ if TYPE_CHECKING:
     from solver.model.problem import PartitionProblem
 
 MOST_CHUNKS: Final = 1000
-"""Stages of one device."""
+"""Most stages of one device."""
 TIMED_OBJECTIVES: Final = ("bottleneck", "latency", "step")
-"""Those whose values are nanoseconds."""
+"""Objectives in nanoseconds."""
 MAX_TOTAL: Final = 10**15
-"""The most bytes (1 PB) or nanoseconds (11 days) that the parts of a problem may add up to.
+"""Largest total of bytes (1 PB) or nanoseconds (11 days) of a problem.
 
-Up to here the solvers' integers of 64 bits hold per mille of a capacity, and their floats are
-exact.
+Up to here per mille of a capacity fit the solvers' 64-bit integers, and their floats are exact.
 """
 
 
 def check_problem(problem: object) -> None:
-    """Raise PartitionError unless it is a :class:`~solver.model.problem.PartitionProblem`."""
+    """Raise PartitionError unless `problem` is a `~solver.model.problem.PartitionProblem`."""
     from solver.model.problem import PartitionProblem
 
     if not isinstance(problem, PartitionProblem):
@@ -37,7 +36,7 @@ def check_problem(problem: object) -> None:
 
 
 def check_devices(problem: PartitionProblem) -> None:
-    """Refuse what are no devices, and links of others."""
+    """Refuse missing or duplicate devices, and links of unknown devices."""
     if not problem.devices:
         raise PartitionError("there are no devices; give at least one")
     check_unique((device.name for device in problem.devices), "device")
@@ -62,7 +61,7 @@ def check_devices(problem: PartitionProblem) -> None:
 
 
 def check_graph(problem: PartitionProblem) -> None:
-    """Refuse reads, weights, devices and times that are not there, and backward operators."""
+    """Refuse unknown reads, weights or devices, missing times, misplaced backward operators."""
     if not problem.operators:
         raise PartitionError("the graph has no operators; there is nothing to place")
     check_unique(
@@ -100,11 +99,11 @@ def check_graph(problem: PartitionProblem) -> None:
                 f"{where}allowed_devices names {unknown!r}; the devices are "
                 f"{', '.join(sorted(device_names))}"
             )
-        for what, latency in (("", op.latency_ns), ("backward ", op.backward.latency_ns)):
+        for text, latency in (("", op.latency_ns), ("backward ", op.backward.latency_ns)):
             if isinstance(latency, Mapping) and not device_classes <= set(latency):
                 missing = min(device_classes - set(latency))
                 raise PartitionError(
-                    f"{where}{what}latency_ns has no entry for device class {missing!r}; write one"
+                    f"{where}{text}latency_ns has no entry for device class {missing!r}; write one"
                 )
         if op.is_backward and "step" in problem.objective:
             raise PartitionError(
@@ -125,7 +124,7 @@ def check_graph(problem: PartitionProblem) -> None:
 
 
 def _check_recomputation(op: Operator, where: str, seen: set[str], region: int) -> None:
-    """Refuse what cannot be said of recomputation; `seen` comes before, `region` is the last."""
+    """Refuse inconsistent recomputation fields; `seen` are earlier names, `region` the last one."""
     for saved in op.backward.saves:
         if saved not in seen and saved != op.name:
             raise PartitionError(
@@ -145,7 +144,7 @@ def _check_recomputation(op: Operator, where: str, seen: set[str], region: int) 
 
 
 def check_colocation(problem: PartitionProblem) -> None:
-    """Refuse groups of what is no operator, and members that no device may run together."""
+    """Refuse groups with unknown operators, or with members that no device may run together."""
     for group in problem.colocation:
         for name in group.operators:
             if name not in problem.index_of:
@@ -171,7 +170,7 @@ def check_colocation(problem: PartitionProblem) -> None:
 
 
 def check_timed(problem: PartitionProblem) -> None:
-    """Refuse a goal that counts times where no operator has any: every plan would be the best."""
+    """Refuse a timed objective if no operator has a time: every plan would be optimal."""
     goal = problem.objective[0]
     if goal not in TIMED_OBJECTIVES:
         return
@@ -186,7 +185,7 @@ def check_timed(problem: PartitionProblem) -> None:
 
 
 def check_totals(problem: PartitionProblem) -> None:
-    """Refuse numbers beyond `MAX_TOTAL`, counting every cost as if no plan avoided it."""
+    """Refuse totals of all possible costs above `MAX_TOTAL`."""
     for device in problem.devices:
         if device.memory_bytes is not None and device.memory_bytes > MAX_TOTAL:
             raise PartitionError(
@@ -213,12 +212,12 @@ def check_totals(problem: PartitionProblem) -> None:
 
 
 def totals_of(problem: PartitionProblem) -> tuple[int, int]:
-    """Return bytes, without those of weights, and nanoseconds, as if no plan avoided any cost."""
+    """Return bytes (without weights) and nanoseconds of all possible costs together."""
     # A stage without operators holds nothing.
     chunks = min(problem.chunks_per_device, len(problem.operators))
     batches = problem.microbatches if problem.memory_model != "weights" else 1
     sizes = [chunks * batches * graph_input.value_bytes for graph_input in problem.inputs]
-    # A pipeline passes every value on at most once to each of its other positions.
+    # A pipeline relays every value at most once to each of its other positions.
     relayed = problem.interconnect.charging == "relayed"
     borders = problem.chunks_per_device * len(problem.devices) - 1
     links = (problem.interconnect.default, *problem.interconnect.links.values())
@@ -231,7 +230,7 @@ def totals_of(problem: PartitionProblem) -> tuple[int, int]:
             times.append(max(latency.values()) if isinstance(latency, Mapping) else latency)
         readers = len(problem.readers_of[op.name])
         moves = min(readers, len(problem.devices) - 1)
-        # Every other stage that reads it may hold it.
+        # Every other reading stage may hold it.
         held_bytes = batches * op.held_value_bytes + 2 * backward.gradient_bytes
         held_bytes += backward.buffer_bytes
         holders = max(1, min(readers, chunks * len(problem.devices) - 1))

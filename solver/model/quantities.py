@@ -1,4 +1,4 @@
-"""Numbers as people read and write them."""
+"""Reading and formatting of numbers with units."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _UNIT_NAMES: Final = "B, KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (
 _QUANTITY: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]*)\s*")
 _NS_OF: Final[Mapping[str, int]] = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 _MOST_NAMES: Final = 4
-"""More names of a list are counted."""
+"""Most names of a list to show; the rest are counted."""
 
 
 def parse_memory(text: str, where: str, example: str) -> int | None:
-    """Return the bytes that a text such as ``24GiB`` says, or None for ``unlimited``.
+    """Parse a memory size such as ``24GiB`` as bytes, and ``unlimited`` as None.
 
     Raises
     ------
     PartitionError
-        One line: `where`, what is wrong, and `example`.
+        If the text is no memory size; the message has `where` and `example`.
     """
     if text.strip().lower() == "unlimited":
         return None
@@ -41,7 +41,7 @@ def parse_memory(text: str, where: str, example: str) -> int | None:
 
 
 def quantity(text: str, where: str, what: str, example: str) -> Fraction:
-    """Return the number of bytes that a text says, not rounded; errors as `parse_memory`."""
+    """Parse a text as an unrounded number of bytes; errors as in `parse_memory`."""
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise PartitionError(f"{where}: {text.strip()!r} is not a {what}; {example}")
@@ -51,17 +51,17 @@ def quantity(text: str, where: str, what: str, example: str) -> Fraction:
     if unit is None:
         raise PartitionError(f"{where}: unit {match[2]!r} is unknown; write {_UNIT_NAMES}")
     check_digits(match[1], where)
-    # Exact arithmetic: 0.1GB is 100,000,000 bytes, not what a float makes of it.
+    # Exact arithmetic: 0.1GB is 100,000,000 bytes, without the rounding of floats.
     return Fraction(match[1]) * unit
 
 
 def parse_duration(text: str, where: str, example: str) -> int:
-    """Read a time such as ``10us`` or ``1.5ms`` as nanoseconds, rounded up.
+    """Parse a time such as ``10us`` or ``1.5ms`` as nanoseconds, rounded up.
 
     Raises
     ------
     PartitionError
-        One line that says `where`, and `example`.
+        If the text is no time; the message has `where` and `example`.
     """
     match = _QUANTITY.fullmatch(text)
     if match is None or match[2] not in _NS_OF:
@@ -71,7 +71,7 @@ def parse_duration(text: str, where: str, example: str) -> int:
 
 
 def check_digits(digits: str, where: str) -> None:
-    """Refuse numbers of many digits: Python reads none of thousands, and no quantity needs them."""
+    """Refuse overlong numbers: Python parses none of thousands of digits."""
     if len(digits) > _MAX_DIGITS:
         raise PartitionError(
             f"{where}: a number has {len(digits)} digits; write at most {_MAX_DIGITS}"
@@ -79,7 +79,7 @@ def check_digits(digits: str, where: str) -> None:
 
 
 def counted(count: int, one: str, many: str = "") -> str:
-    """Return a number of things in words.
+    """Return a count with its noun in the singular or plural.
 
     Examples
     --------
@@ -141,14 +141,14 @@ def format_seconds(value_s: float | None) -> str:
 
 
 def exact_bytes(size_bytes: int) -> str:
-    """Return bytes in a unit that is easy to read, and to the byte."""
+    """Return bytes in a readable unit and exactly."""
     if size_bytes < 1000:
         return f"{size_bytes} B"
     return f"{format_bytes(size_bytes)} ({size_bytes:,} B)"
 
 
 def listed(names: Sequence[str], last: str = "and") -> str:
-    """Return the first names of a list as part of a sentence, and how many others there are."""
+    """Return the first names of a list as part of a sentence, with the number of others."""
     shown = list(names)
     if len(shown) > _MOST_NAMES:
         rest = len(shown) - _MOST_NAMES + 1

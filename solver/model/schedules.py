@@ -1,7 +1,7 @@
-"""What every rank of a pipeline does in one step, and in which order, as data.
+"""The ordered actions of every rank of a pipeline in one step.
 
-The tables are those of ``torch.distributed.pipelining``, which runs the plans, without the steps
-that it leaves empty: waiting is the business of :mod:`solver.evaluation.timeline`.
+The tables are those of ``torch.distributed.pipelining``, which runs the plans, without its empty
+steps: :mod:`solver.evaluation.timeline` computes the waiting.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Pass = Literal["forward", "backward"]
 PASSES: Final[tuple[Pass, ...]] = ("forward", "backward")
 
 MOST_ACTIONS: Final = 10**6
-"""The most actions of one step that are listed."""
+"""Most actions of one step that are listed."""
 
 
 class Action(NamedTuple):
@@ -26,11 +26,11 @@ class Action(NamedTuple):
     Attributes
     ----------
     position : int
-        chunk * devices + rank, which is what torch calls the index of a stage.
+        chunk * devices + rank; torch's stage index.
     microbatch : int
         Numbered from 0.
     kind : {"forward", "backward"}
-        Which pass it is.
+        The pass.
     """
 
     position: int
@@ -42,7 +42,7 @@ class Action(NamedTuple):
 
 
 ActionTables = tuple[tuple[Action, ...], ...]
-"""By rank, its actions in their order."""
+"""The ordered actions of each rank."""
 
 
 def action_tables(
@@ -59,19 +59,20 @@ def action_tables(
     Parameters
     ----------
     schedule : {"gpipe", "1f1b"}
-        That of torch's ``ScheduleGPipe`` or ``Schedule1F1B``; with several chunks interleaved.
+        The schedule of torch's ``ScheduleGPipe`` or ``Schedule1F1B``; interleaved with several
+        chunks.
     microbatches : int
-        Of one step.
+        Microbatches of one step.
     devices : int
         Ranks of the pipeline.
     chunks : int
         Stages of each rank.
     backward : bool
-        Whether to train. Without, the backward actions are left out, and the others keep their
+        True to train. If false, the backward actions are left out, and the others keep their
         order, as in torch's ``eval``.
     group : int, optional
-        Microbatches that pass through all chunks together in interleaved 1F1B; by default those
-        of :func:`group_size`.
+        Microbatches that pass through all chunks together in interleaved 1F1B; by default
+        :func:`group_size`.
 
     Returns
     -------
@@ -89,10 +90,10 @@ def action_tables(
     With one chunk ``gpipe`` is ``ScheduleGPipe``: all forward passes, then all backward passes,
     both in the order of the microbatches (Huang et al., "GPipe", NeurIPS 2019). ``1f1b`` is
     ``Schedule1F1B`` as its ``_step_microbatches`` runs: rank r of P begins with P - r forward
-    passes, then takes one backward and one forward pass in turn (Narayanan et al., "PipeDream",
-    SOSP 2019). There a rank hands on its last result and takes the next value in one batch, and
-    waits for both; the neighbour's batch holds the same two. That adds no order to the tables:
-    the rank could not go on without what it takes.
+    passes, then alternates backward and forward passes (Narayanan et al., "PipeDream", SOSP 2019).
+    There a rank sends its last result and receives the next value in one batch, and waits for
+    both; the neighbour's batch holds the same two. That adds no order to the tables: the rank
+    needs the received value to go on.
 
     With several chunks ``gpipe`` is ``ScheduleLoopedBFS``: chunk after chunk, backward passes in
     the reverse order of everything (Lamy-Poirier, "Breadth-first pipeline parallelism", MLSys
@@ -131,14 +132,14 @@ def action_tables(
 
 
 def group_size(schedule: Schedule, microbatches: int, *, devices: int, chunks: int) -> int:
-    """Return how many microbatches pass through all chunks of a rank before the next ones do."""
+    """Return the microbatches that pass through all chunks of a rank before the next ones do."""
     if schedule == "gpipe" or chunks == 1:
         return 1
     return interleaved_rounds(microbatches, devices)[1]
 
 
 def warm_up_turns(group: int, *, devices: int, chunks: int, rank: int) -> int:
-    """Return how many forward passes a rank of 1F1B makes before forward and backward in turn."""
+    """Return the forward passes of a rank of 1F1B before forward and backward passes alternate."""
     if chunks == 1:
         return devices - 1 - rank
     return (chunks - 1) * group + 2 * (devices - 1 - rank)
@@ -153,7 +154,7 @@ def _rank_actions(
         backward = [Action(p, i, "backward") for p, i, _ in forward]
         return forward + (backward if chunks == 1 else backward[::-1])
     ahead = warm_up_turns(size, devices=devices, chunks=chunks, rank=rank)
-    # Microbatches that the last group lacks keep their turns, which ends the warm-up at the same
+    # Missing microbatches of the last group keep their turns, so that the warm-up ends at the same
     # turn as with a full group.
     groups = [range(first, first + size) for first in range(0, microbatches, size)]
     forward = [Action(p, i, "forward") for group in groups for p in positions for i in group]
