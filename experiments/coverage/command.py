@@ -67,7 +67,7 @@ def select(patterns: Sequence[str]) -> list[Configuration]:
     Parameters
     ----------
     patterns : sequence of str
-        Patterns of :mod:`fnmatch`, such as ``llama*``.
+        Patterns of ``fnmatch``, such as ``llama*``.
 
     Raises
     ------
