@@ -99,8 +99,10 @@ def hand_over(
         check_writable(out, plan_file, model)
 
     from fx_bridge.checkpoint.programs import save_stage_programs
+    from fx_bridge.interop.write_plans import check_resident
     from fx_bridge.split.by_plan import split_by_plan
 
+    check_resident(plan)
     problem, asked = None, read_capture(capture)
     if devices:
         request = ProblemRequest(devices=read_devices(devices), capture=asked)

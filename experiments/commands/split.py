@@ -84,6 +84,9 @@ def split(
         check_folder(out)
     captured = capture_model(loaded, read_capture(capture))
     say_note(captured)
+    if chosen.mode_of:
+        streamed = counted(len(chosen.mode_of), "operator")
+        say(f"note: the plan streams {streamed}; a stage has all of its weights")
     parts = split_by_plan(captured, chosen, problem=problem_of_plan(captured, chosen))
     report = None
     if loaded.has_weights:

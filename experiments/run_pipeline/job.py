@@ -30,6 +30,7 @@ from fx_bridge.checkpoint.manifest import (
     load_manifest,
 )
 from fx_bridge.checkpoint.stages import load_inputs
+from fx_bridge.interop.write_plans import check_resident
 from fx_bridge.pipeline.checks import check_pipeline, check_world, local_device
 from fx_bridge.split.by_plan import split_by_plan
 from solver import PartitionError, PartitionPlan, load_plan
@@ -72,6 +73,7 @@ def prepare(options: JobOptions, launch: Launch) -> Job:
     """
     spec = resolve_built(options.model)
     plan = load_plan(options.plan_file)
+    check_resident(plan)
     # Before the model is built, which may take long.
     check_world(plan.device_order, launch.world_size)
     device = local_device(plan.device_order[launch.rank], _wanted(plan, options, launch))

@@ -21,7 +21,7 @@ from fx_bridge.interop.module_parts import parts_of_modules
 from fx_bridge.interop.nearest import suggesting_nearest
 from fx_bridge.interop.stage_layers import LayeredModel, is_host
 from fx_bridge.interop.words import Read, Words, Write, without_host
-from fx_bridge.interop.write_plans import check_not_recomputed
+from fx_bridge.interop.write_plans import check_devices_alone
 from fx_bridge.options import Placement
 from fx_bridge.split.checks import check_total
 from solver import Device, PartitionError, PartitionPlan, PartitionProblem
@@ -113,7 +113,7 @@ def engine_words(
     found = _engine(engine)
     model = LayeredModel(captured, found.program)
     check_total(captured, plan)
-    check_not_recomputed(plan)
+    check_devices_alone(plan)
     host = next(filter(is_host, plan.device_order), None)
     if found.needs_gpus and host is not None:
         raise PartitionError(

@@ -67,7 +67,7 @@ def device_map(
     """
     check_captured(captured, "map", "device_map(capture(model, args), plan)")
     check_total(captured, plan)
-    check_not_recomputed(plan)
+    check_devices_alone(plan)
     if tied not in get_args(Tied):
         raise PartitionError(f"tied is {tied!r}; write 'refuse' or 'first'")
     names = _device_names(plan.device_order)
@@ -128,7 +128,7 @@ def split_spec(captured: CapturedGraph, plan: PartitionPlan) -> dict[str, SplitP
 
     check_captured(captured, "split", "split_spec(capture(model, args), plan)")
     check_total(captured, plan)
-    check_not_recomputed(plan)
+    check_devices_alone(plan)
     cuts = _cuts(captured, plan)
     cut_of: dict[str, int] = {}
     for number, cut in enumerate(cuts):
@@ -155,8 +155,20 @@ def stage_devices(plan: PartitionPlan) -> list[str] | list[list[str]]:
     return found[0] if len(found) == 1 else found
 
 
-def check_not_recomputed(plan: PartitionPlan) -> None:
-    """Refuse a plan with recomputed operators, for programs that cannot express them."""
+def check_resident(plan: PartitionPlan) -> None:
+    """Refuse a plan with modes, for programs that keep all weights on the devices of stages."""
+    if plan.mode_of:
+        name, mode = next(iter(plan.mode_of.items()))
+        raise PartitionError(
+            f"operator {name!r} of the plan is {mode}, and its readers keep all weights of a stage "
+            "on its device; leave mode_of out of the plan, or place it from Python by "
+            "StreamedServingPlan.place"
+        )
+
+
+def check_devices_alone(plan: PartitionPlan) -> None:
+    """Refuse a plan that recomputes or streams operators, for readers of their devices alone."""
+    check_resident(plan)
     if plan.recomputed:
         raise PartitionError(
             f"the plan lets {min(plan.recomputed)!r} run again in the backward pass, which those "

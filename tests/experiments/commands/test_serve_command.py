@@ -3,6 +3,7 @@
 import html
 import json
 import shlex
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from experiments.console.exit_codes import EXIT_BAD_INPUT, EXIT_NO_PLAN
 from experiments.planners.offload_rules import OFFLOAD_RULES
 from experiments.planners.serving_rules import SERVING_RULES
 from experiments.problems.devices import parse_devices
-from solver import PCIE, Link, load_plan
+from solver import PCIE, Link, load_plan, save_plan
 from solver.model.quantities import format_ns
 from solver.serving.problem import SERVING_OBJECTIVES
 from tests.support.documents import told_keys
@@ -303,6 +304,15 @@ def test_a_plan_with_a_host_is_written_and_split(capsys, tmp_path):
     assert split["equal"] and {stage["device"] for stage in split["stages"]} == {*plan.device_order}
     score = ["score", out, MODEL, "--devices", "50KB,1MB@cpu", "--memory-model", "weights"]
     assert main(score) == EXIT_BAD_INPUT
+    streamed = dict.fromkeys(plan.assignment, "streamed")
+    save_plan(replace(plan, mode_of=streamed), out)
+    capsys.readouterr()
+    assert main(["split", MODEL, "--plan", out]) == 0
+    assert f"the plan streams {len(streamed)} operators" in capsys.readouterr().err
+    for target in ("programs", "accelerate", "split-spec", "vllm"):
+        words = ["hand-over", out, MODEL, "--to", target, "--out", str(tmp_path / target)]
+        assert main(words) == EXIT_BAD_INPUT
+        assert "of the plan is streamed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,14 @@ def test_a_job_is_ready_without_weights_in_memory(saved):
         assert job.weights_bytes == held
 
 
+def test_streamed_operators_are_refused(saved, tmp_path):
+    plan = load_plan(saved / "plan.json")
+    name = next(iter(plan.assignment))
+    save_plan(replace(plan, mode_of={name: "streamed"}), tmp_path / "plan.json")
+    given = options(tmp_path, weights=None, device="cpu")
+    assert f"operator {name!r} of the plan is streamed" in refused(given)
+
+
 def test_what_runs_again_does_so_by_the_regions_of_the_plan(tmp_path):
     model = "tests.support.decoders:small"
     given = options(tmp_path, model=model, weights=None, device="cpu", train=True)

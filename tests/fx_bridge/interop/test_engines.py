@@ -508,6 +508,8 @@ def test_plans_that_run_again_and_other_models_are_refused():
     plan = plan_of_layers(captured, [2, 2])
     again = replace(plan, recomputed={"linear"})
     assert "lets 'linear' run again in the backward pass" in refused(captured, again, "nemo")
+    streamed = replace(plan, mode_of={"linear": "streamed"})
+    assert "operator 'linear' of the plan is streamed" in refused(captured, streamed, "nemo")
     with pytest.raises(PartitionError, match="engine 'vlm' is unknown; did you mean vllm"):
         engine_words(captured, plan, "vlm")
     single = capture(nn.Linear(4, 4), (torch.ones(1, 4),))

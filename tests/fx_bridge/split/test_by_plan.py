@@ -59,6 +59,15 @@ def test_a_plan_in_which_operators_run_again_is_refused(use):
         use(captured, again)
 
 
+@pytest.mark.parametrize("use", [device_map, split_spec])
+def test_a_plan_that_streams_operators_is_refused(use):
+    captured = capture(TwoBranches(), TWO)
+    plan = replace(plan_of(captured, left_branch), mode_of={"linear_1": "streamed"})
+    with pytest.raises(PartitionError, match="operator 'linear_1' of the plan is streamed"):
+        use(captured, plan)
+    assert len(split_by_plan(captured, plan).meta["stages"]) == 2
+
+
 # -- parameters ----------------------------------------------------------------------------
 
 
