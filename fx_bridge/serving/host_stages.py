@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
+from solver.model.devices import STAGING_HOST
 from solver.model.plan import Mode, PartitionPlan
 from solver.offload.model import OffloadProblem
-
-HOST: Final = "host"
-"""Name of the host among the devices of the partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +30,7 @@ def stages_of(problem: OffloadProblem, plan: PartitionPlan) -> list[HostStage]:
     found: list[HostStage] = []
     for unit in problem.units:
         mode = plan.modes[unit.name]
-        device = HOST if mode == "host" else plan.assignment[unit.name]
+        device = STAGING_HOST if mode == "host" else plan.assignment[unit.name]
         last = found[-1] if found else None
         if last and (last.device, last.mode) == (device, mode) and mode != "streamed":
             found[-1] = replace(last, units=(*last.units, unit.name))
@@ -50,7 +47,7 @@ def plan_of_stages(
     """Return the plan of a graph from its stages and the operators of their units."""
     of = {name: stage for stage in stages for unit in stage.units for name in units[unit]}
     used = dict.fromkeys(stage.device for stage in stages)
-    order = sorted(used, key=lambda name: name == HOST)
+    order = sorted(used, key=lambda name: name == STAGING_HOST)
     return PartitionPlan(
         {name: stage.device for name, stage in of.items()},
         tuple(order),

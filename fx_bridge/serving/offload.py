@@ -20,7 +20,7 @@ from fx_bridge.placement.slots import padding_bytes
 from fx_bridge.serving.graphs import cache_growth
 from fx_bridge.serving.halves import half_layers
 from fx_bridge.serving.hops import check_links, crossing_bytes, host_hop_ns, stage_hop_ns
-from fx_bridge.serving.host_stages import HOST, plan_of_stages, stages_of
+from fx_bridge.serving.host_stages import plan_of_stages, stages_of
 from fx_bridge.serving.host_words import HostWordsModel
 from fx_bridge.serving.phases import capture_phases, check_prompt, forgotten_states
 from fx_bridge.serving.placed import PlacedStep
@@ -31,6 +31,7 @@ from fx_bridge.split.by_plan import split_by_plan
 from solver import PCIE, Device, PartitionError, PartitionPlan, problem_from_digraph
 from solver.model.checks import check_choice, only_given
 from solver.model.device_text import as_devices
+from solver.model.devices import STAGING_HOST
 from solver.model.plan import MODES
 from solver.offload.evaluate import evaluate_offload
 from solver.offload.model import OffloadDevice, OffloadHost, OffloadProblem
@@ -217,8 +218,8 @@ class StreamedServingPlan:
         given = devices if isinstance(devices, Mapping) else dict.fromkeys(own, devices)
         used = {stage.device for stage in stages}
         where = {name: given.get(name) or name for name in own if name in used}
-        if HOST in used:
-            where[HOST] = host
+        if STAGING_HOST in used:
+            where[STAGING_HOST] = host
         placed = place_all(splits, where, tied_weights="copy", streamed=streamed, slots=self.slots)
         models = dict(zip(graphs, placed, strict=True))
         return PlacedStep(models, self.step.context, forgotten_states(graphs))

@@ -1,4 +1,4 @@
-"""The least that a device does with some units and without others: minimum cuts."""
+"""The least load of a device with some units and without others, by minimum cuts."""
 
 from __future__ import annotations
 
@@ -15,35 +15,36 @@ from solver.model.clock import UNLIMITED, Clock
 from solver.presolve.instance import Instance
 from solver.presolve.minimum_cut import MinimumCut
 
-_MOST_LOOKS: Final = 100
-"""Minimum cuts for one choice of units, before the last ones are split."""
+_MOST_CUTS: Final = 100
+"""Minimum cuts for one choice of units."""
 _LARGEST_FLOW: Final = 1 << 60
 _CUT_S: Final = 1e-4
 _CUT_S_PER_ARC: Final = 1e-7
-"""Work of a minimum cut."""
+"""Work of a minimum cut, in seconds."""
 
 
 class DeviceCuts:
-    """Sets of units that take a device the least, in work and in transfers across its border.
+    """Sets of units with the least load of a device: work and transfers across the border.
 
-    With c chunks, the units of a device on a path have at most c - 1 gaps between them, units of
-    other devices (:class:`solver.bounds.least_loads.LeastLoads`). So if a set has c gaps, every set
-    of a device is without one of the units beside them, or has all that is between the two units
-    beside one of them. The least of these cases counts, as far as there is time for them.
+    With c chunks, the units of a device on a path have at most c - 1 gaps between them, runs of
+    units of other devices (:class:`solver.bounds.least_loads.LeastLoads`). If a minimum set has c
+    gaps, a set that a device can have lacks one of the units beside the gaps, or contains all units
+    of one of the gaps. The least load of these cases is a bound; cases that the time leaves open
+    count with the load of the case that they refine.
 
     Parameters
     ----------
     units : Instance
         Without overlap.
     chunks : int
-        Of each device.
+        Chunks of each device.
     clock : Clock
-        Is charged with cuts.
+        Charged with the work of cuts.
 
     Attributes
     ----------
     nets : list of (int, tuple of int, int)
-        Producer, readers and the least time of values that cost something to move.
+        Producer, readers and least transfer time of values with one, in nanoseconds.
     """
 
     def __init__(self, units: Instance, chunks: int = 1, clock: Clock = UNLIMITED) -> None:
@@ -59,7 +60,7 @@ class DeviceCuts:
 
     @cached_property
     def most_ns(self) -> int:
-        """More than any load."""
+        """An upper bound of any load, in nanoseconds."""
         return int(self._work.sum()) + 2 * sum(time_ns for *_, time_ns in self.nets) + 1
 
     @property
@@ -71,9 +72,9 @@ class DeviceCuts:
     def _arcs(self) -> tuple[Ints, Ints, Ints]:
         """Tails, heads and costs; those to the sink and those from the source come last, by unit.
 
-        A unit is in the set if it is on the side of the source, which is node 0 behind the units;
-        the sink is the next one. A net of several readers has two nodes more: that between its
-        producer and them is in the set unless some reader is not, that between them and its
+        A unit is in the set if it is on the side of the source, the first node after the units; the
+        sink is the next. A net of several readers has two nodes more: the one between its producer
+        and the readers is in the set unless some reader is not, the one between the readers and the
         producer if some reader is.
         """
         count = len(self._work)
@@ -92,11 +93,11 @@ class DeviceCuts:
         return tails, heads, costs
 
     def behind(self, unit: int) -> Bools:
-        """Return the units that paths lead to from a unit, which is not among them."""
+        """Return a mask of the descendants of a unit."""
         return self._reached(unit, self._successors, self._all_behind)
 
     def before(self, unit: int) -> Bools:
-        """Return the units from which paths lead to a unit, which is not among them."""
+        """Return a mask of the ancestors of a unit."""
         return self._reached(unit, self._predecessors, self._all_before)
 
     def _reached(
@@ -115,29 +116,29 @@ class DeviceCuts:
     def in_chunks(self, inside: list[int]) -> int:
         """Return the least load of sets of units that the chunks of a device can have."""
         heap: list[tuple[int, int, list[int], list[int], list[tuple[int, int]]]] = []
-        looks = itertools.count()
+        cuts = itertools.count()
 
-        def look(inside: list[int], outside: list[int]) -> None:
+        def push(inside: list[int], outside: list[int]) -> None:
             load_ns, members = self.cut(inside, outside)
             gaps = self._too_many_gaps(members)
-            heapq.heappush(heap, (load_ns, next(looks), inside, outside, gaps))
+            heapq.heappush(heap, (load_ns, next(cuts), inside, outside, gaps))
 
-        look(inside, [])
-        while heap and heap[0][-1] and next(looks) < _MOST_LOOKS and not self._clock.is_over:
+        push(inside, [])
+        while heap and heap[0][-1] and next(cuts) < _MOST_CUTS and not self._clock.is_over:
             _, _, inside, outside, gaps = heapq.heappop(heap)
             for unit in dict.fromkeys(itertools.chain(*gaps)):
                 if unit not in inside:
-                    look(inside, [*outside, unit])
+                    push(inside, [*outside, unit])
                     inside = [*inside, unit]
             for first, last in gaps:
                 between = np.flatnonzero(self.behind(first) & self.before(last)).tolist()
                 if set(between).isdisjoint(outside):
-                    look([*inside, *between], outside)
+                    push([*inside, *between], outside)
         return heap[0][0] if heap else self.most_ns
 
     def _too_many_gaps(self, members: Bools) -> list[tuple[int, int]]:
-        """Return the gaps of a path, as units before and after each, if there are too many."""
-        # By unit, the gaps of the longest way that leads to it from a member, linked backwards.
+        """Return the gaps of a path with too many, as the units before and after each."""
+        # By unit, the most gaps of a path to it from a member, linked backwards.
         ways: list[tuple[int, int, Any]] = []
         for unit, is_member in enumerate(members.tolist()):
             way: tuple[int, int, Any] = (0, unit if is_member else -1, None)
@@ -163,14 +164,14 @@ class DeviceCuts:
         crossing: bool = False,
         ties: Sequence[tuple[int, int]] = (),
     ) -> tuple[int, Bools]:
-        """Return the least load, or crossing, with the set of units that has it.
+        """Return the least load, or crossing, with the set of units that attains it.
 
         Parameters
         ----------
         inside, outside : sequence of int
             Units in the set, and units outside it.
         crossing : bool
-            Whether transfers alone count.
+            Count transfers alone.
         ties : sequence of (int, int)
             If the first unit is in the set, so is the second.
         """

@@ -1,7 +1,7 @@
-"""Units that the longest device passes on to the devices before and behind it.
+"""Moves of whole groups of units off the device with the largest load, by minimum cuts.
 
-Parts of a graph that take little time, but as much to be cut into pieces, such as the mask that all
-layers read, have to move as a whole: what a device keeps at best is a minimum cut.
+Parts of a graph with little work but expensive inner transfers, such as a mask that all layers
+read, only pay if they move as a whole. The best set of units to keep is a minimum cut.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from solver.model.clock import UNLIMITED, Clock
 from solver.model.plan import PartitionPlan
 from solver.presolve.instance import Instance
 
-_MOST_STEPS: Final = 100
+_MOST_MOVES: Final = 100
 
 
 def trimmed(units: Instance, plan: PartitionPlan, clock: Clock = UNLIMITED) -> PartitionPlan:
-    """Return a plan of no larger bottleneck, on positions in the middle of all that there are.
+    """Return a plan with the same or a smaller bottleneck.
 
-    The longest device passes units on to the positions before its own ones, or to those behind:
-    such that what it keeps takes it the least (:mod:`solver.bounds.device_cuts`), out of as many of
-    its shortest units as the other device has time for.
+    The positions of `plan` are first shifted to the middle of all chunks. Then the device with the
+    largest load moves units to the preceding or the following positions, in turn. Candidates are
+    its shortest units, up to half of the difference of both loads; the kept ones have the least
+    load (:mod:`solver.bounds.device_cuts`).
 
     Parameters
     ----------
@@ -31,6 +32,11 @@ def trimmed(units: Instance, plan: PartitionPlan, clock: Clock = UNLIMITED) -> P
         Without overlap, cuts made by hand, or relays.
     plan : PartitionPlan
         Feasible, of the objective ``bottleneck``.
+
+    Returns
+    -------
+    PartitionPlan
+        `plan` itself if its times are too large for cuts.
     """
     cuts, count = DeviceCuts(units, clock=clock), len(plan.device_order)
     if not cuts.are_exact:
@@ -46,11 +52,11 @@ def trimmed(units: Instance, plan: PartitionPlan, clock: Clock = UNLIMITED) -> P
     places = [place + shift for place in places]
     best = evaluate(units.problem, _plan(units, order, places))
     idle = 0
-    for number in range(_MOST_STEPS):
+    for number in range(_MOST_MOVES):
         if idle == 2 or clock.is_over:
             break
         loads = {entry.device: entry.load_ns for entry in best.usage}
-        moved = _passed_on(units, cuts, places, [loads[name] for name in order], number % 2)
+        moved = _moved(units, cuts, places, [loads[name] for name in order], number % 2)
         found = evaluate(units.problem, _plan(units, order, moved))
         idle += 1
         if found.feasible and found.objective < best.objective:
@@ -58,22 +64,22 @@ def trimmed(units: Instance, plan: PartitionPlan, clock: Clock = UNLIMITED) -> P
     return _plan(units, order, places)
 
 
-def _passed_on(
+def _moved(
     units: Instance, cuts: DeviceCuts, places: list[int], loads: list[int], behind: int
 ) -> list[int]:
-    """Return positions where the longest device has passed on units, to those behind or before."""
+    """Return positions after moves off the longest device, to following or preceding positions."""
     device, step = loads.index(max(loads)), 1 if behind else -1
     own = [unit for unit, place in enumerate(places) if place % len(loads) == device]
     limit = len(loads) * units.problem.chunks_per_device
-    room_ns = (max(loads) - loads[(device + step) % len(loads)]) // 2
-    free, spent_ns = set(), 0
+    spare_ns = (max(loads) - loads[(device + step) % len(loads)]) // 2
+    free, moved_ns = set(), 0
     for unit in sorted(own, key=lambda unit: int(units.fastest_ns[unit])):
-        spent_ns += int(units.fastest_ns[unit])
-        if spent_ns > room_ns:
+        moved_ns += int(units.fastest_ns[unit])
+        if moved_ns > spare_ns:
             break
         if 0 <= places[unit] + step < limit:
             free.add(unit)
-    # What is passed on takes all with it that is before, or behind, in the same chunk.
+    # A moved unit takes along its successors, or predecessors, in the same chunk.
     nexts = units.predecessors if behind else units.successors
     ties = [(unit, near) for unit in own for near in nexts[unit] if places[near] == places[unit]]
     others = set(range(len(units))).difference(own)

@@ -63,7 +63,27 @@ ServingResult: TypeAlias = SolveResult[PartitionPlan, ServingEvaluation, float]
 def evaluate_serving(
     problem: ServingProblem, plan: PartitionPlan, objective: ServingObjective
 ) -> ServingEvaluation:
-    """Cost `plan` in every phase of `problem`."""
+    """Cost `plan` in every phase of `problem`.
+
+    Parameters
+    ----------
+    problem : ServingProblem
+        Need not have room for the plan.
+    plan : PartitionPlan
+        Of the operators of all phases.
+    objective : {"request", "token", "throughput", "context"}
+        Selects the value.
+
+    Returns
+    -------
+    ServingEvaluation
+        With the violations of all phases.
+
+    Raises
+    ------
+    PartitionError
+        If the plan is not a total map from the operators to the devices.
+    """
     metrics = problem.metrics(plan)
     tokens = problem.batch * problem.context
     most_tokens: float | None = tokens if objective == "context" else None

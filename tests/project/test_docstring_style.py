@@ -54,14 +54,18 @@ def room(file):
     return "/".join(file.parts[:2])
 
 
-def test_no_entry_of_a_docstring_repeats_a_type_alone():
-    found = Counter(
-        room(file)
+def every_docstring():
+    """Pairs of a room and one of its docstrings."""
+    return [
+        (room(file), text)
         for package in PACKAGES
         for file in files(package)
         for text in docstrings(file)
-        for _ in types_alone(text)
-    )
+    ]
+
+
+def test_no_entry_of_a_docstring_repeats_a_type_alone():
+    found = Counter(name for name, text in every_docstring() for _ in types_alone(text))
     assert found == TYPES_ALONE
 
 
@@ -74,25 +78,17 @@ def test_sentences_name_who_acts_and_how_much():
 
 
 def test_docstrings_begin_with_a_noun_or_a_verb():
-    found = Counter(
-        room(file)
-        for package in PACKAGES
-        for file in files(package)
-        for text in docstrings(file)
-        if WH_FIRST.match(text)
-    )
+    found = Counter(name for name, text in every_docstring() if WH_FIRST.match(text))
     assert found == WH_FIRST_LINES
 
 
 def test_docstrings_name_things_by_nouns():
     words: Counter[str] = Counter()
     what: Counter[str] = Counter()
-    for package in PACKAGES:
-        for file in files(package):
-            for text in docstrings(file):
-                said = [word.lower() for word in WORD.findall(text)]
-                words[room(file)] += len(said)
-                what[room(file)] += said.count("what")
+    for name, text in every_docstring():
+        said = [word.lower() for word in WORD.findall(text)]
+        words[name] += len(said)
+        what[name] += said.count("what")
     # A room of few words may say it once.
     most = {name: max(1, MOST_WHAT * count // 1000) for name, count in words.items()}
     assert {name: count for name, count in what.items() if count > most[name]} == WHAT
