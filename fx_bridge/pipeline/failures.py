@@ -20,7 +20,7 @@ from solver import PartitionError
 
 _REASON: Final = "reason"
 _HEARD: Final = "heard"
-_STAY_S: Final = 2.0
+_STAY_S: Final = 10.0
 _POLL_S: Final = 0.02
 _BUILT: Final[Counter[str]] = Counter()
 """Pipelines built by this process, by the ranks of their group: all ranks build the same."""
@@ -84,8 +84,10 @@ class Failures:
             # The store ends with the process that hosts it.
             with contextlib.suppress(RuntimeError):
                 if self._store.check([_REASON]):
+                    reason = str(self._store.get(_REASON), "utf-8")
+                    # Once all have heard it, the store may end.
                     self._store.add(_HEARD, 1)
-                    return str(self._store.get(_REASON), "utf-8")
+                    return reason
         return None
 
     def _tell(self, error: Exception) -> None:
