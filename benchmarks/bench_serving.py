@@ -20,7 +20,7 @@ import transformers
 from experiments.planners.serving_rules import SERVING_RULES, ServedPlan, served_by_rules
 from experiments.problems.devices import parse_devices
 from fx_bridge.options import Costs, Search
-from fx_bridge.serving import Request, plan_serving
+from fx_bridge.serving import Request, ServingPlan, plan_serving
 from solver import Device, SolveLimits
 
 _SHAPES: Final = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")
@@ -34,7 +34,7 @@ _MODELS: Final[dict[str, tuple[str, tuple[int, ...]]]] = {
     "Llama-3-70B": ("Llama", (128256, 8192, 28672, 80, 64, 8)),
     "Llama-3-405B": ("Llama", (128256, 16384, 53248, 126, 128, 8)),
 }
-_ROWS: Final = (
+ROWS: Final = (
     ("Llama-3-8B", "24GB,12GB"),
     ("Qwen3-14B", "24GB,2x12GB"),
     ("Llama-2-13B", "2x24GB,12GB"),
@@ -68,6 +68,21 @@ def usable(devices: str) -> list[Device]:
     ]
 
 
+def planned(
+    model: torch.nn.Module, devices: str, limits: SolveLimits, *, whole_layers: bool = True
+) -> ServingPlan:
+    """Plan for most tokens."""
+    return plan_serving(
+        model,
+        Request(),
+        devices=usable(devices),
+        objective="context",
+        whole_layers=whole_layers,
+        costs=Costs(memory_model="weights"),
+        search=Search(limits),
+    )
+
+
 def main() -> None:
     """Print a row for each model and its devices."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -79,20 +94,13 @@ def main() -> None:
     columns += tuple(rule.name for rule in SERVING_RULES)
     print(_row(columns))
     print(_row(["---"] * len(columns)), flush=True)
-    for name, devices in _ROWS:
+    for name, devices in ROWS:
         if asked.rows not in name:
             continue
         start_s = time.perf_counter()
         model = model_of(name)
-        found = plan_serving(
-            model,
-            Request(),
-            devices=usable(devices),
-            objective="context",
-            whole_layers=not asked.operators,
-            costs=Costs(memory_model="weights"),
-            search=Search(SolveLimits(asked.time_limit)),
-        )
+        limits = SolveLimits(asked.time_limit)
+        found = planned(model, devices, limits, whole_layers=not asked.operators)
         solved = found.solved
         rest_s = time.perf_counter() - start_s - solved.wall_time_s
         ours, rules = served_by_rules(found, model)
