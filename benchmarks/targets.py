@@ -297,7 +297,7 @@ def rows() -> list[Row]:
             build = _generated(kind, settings, 8, 15, unequal)
             found.append(Row("layered", name, build, None, 60, None, 3.0))
     build = _experts(GeneratorSettings(operators=127, experts=12), 7)
-    found.append(Row("layered", "balanced-experts:127 on 7 equal", build, None, 30, 30))
+    found.append(Row("layered", "balanced-experts:127 on 7 equal", build, None, 60, None, 10.0))
     settings = GeneratorSettings(operators=HUGE_OPERATORS, seed=1)
     for unequal in (False, True):
         name = f"mixture-of-experts:{HUGE_OPERATORS} on 32 {'unequal' if unequal else 'equal'}"

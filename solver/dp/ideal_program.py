@@ -45,14 +45,12 @@ memory model ``weights``; everything else is declined.
 
 **Speed.** Units that some best plan keeps together are merged first
 (:mod:`solver.presolve.dominance`, :func:`solver.stages.blocks.collapse_units`), which removes
-most ideals of some graphs: every dangling output doubles their number. Ideals that differ by
-exchanges of identical chains have one representative (:mod:`solver.stages.repeated_chains`). Costs
-of all pairs of ideals in a block are one matrix product (:mod:`solver.stages.pair_sums`). The
-stages below a ceiling on the load are few, and the same for all sets of devices: for the bottleneck
-they are listed once, and each set is a bit (:mod:`solver.dp.stage_list`,
-:mod:`solver.dp.bottleneck`). For the peak memory of weights, each set keeps its farthest ideals
-(:mod:`solver.dp.least_peak`). Other objectives take a sweep for each set (:mod:`solver.dp.sweep`),
-in which limits leave few ideals where it can end.
+most ideals of some graphs: every dangling output doubles their number. Costs of all pairs of ideals
+in a block are one matrix product (:mod:`solver.stages.pair_sums`). The stages below a ceiling on
+the load are few, and the same for all sets of devices: for the bottleneck they are listed once, and
+each set is a bit (:mod:`solver.dp.stage_list`, :mod:`solver.dp.bottleneck`). For the peak memory of
+weights, each set keeps its farthest ideals (:mod:`solver.dp.least_peak`). Other objectives take a
+sweep for each set (:mod:`solver.dp.sweep`), in which limits leave few ideals where it can end.
 """
 
 from __future__ import annotations
@@ -81,7 +79,6 @@ from solver.presolve.transfers import Transfers
 from solver.stages.blocks import Blocks, collapse_units
 from solver.stages.costs import StageCosts
 from solver.stages.ideals import Ideals, list_ideals
-from solver.stages.repeated_chains import RepeatedChains, identical_chains
 
 MOST_IDEALS = 40_000
 MOST_SETS = 1_024
@@ -169,8 +166,7 @@ def can_win(problem: PartitionProblem) -> bool:
             few, many = _INTERLEAVED.get(problem.chunks_per_device, (0, 0))
             most = many if moved_ns <= _CHEAP_TRANSFERS * work_ns else few
     most = min(most, _MOST_ENTRIES // max(blocks.count, 1))
-    chains = identical_chains(units, blocks)
-    return list_ideals(blocks.count, [*blocks.edges, *chains.arcs()], most) is not None
+    return list_ideals(blocks.count, blocks.edges, most) is not None
 
 
 def why_declined(
@@ -270,8 +266,7 @@ def _solve_blocks(
     problem = units.problem
     most = MOST_IDEALS if problem.chunks_per_device == 1 else _MOST_INTERLEAVED
     most = min(most, _MOST_ENTRIES // max(blocks.count, 1))
-    chains = identical_chains(units, blocks)
-    ideals = list_ideals(blocks.count, [*blocks.edges, *chains.arcs()], most)
+    ideals = list_ideals(blocks.count, blocks.edges, most)
     if ideals is None:
         return IdealAnswer(SolveStatus.UNKNOWN, reason=f"the graph has more than {most:,} ideals")
     if problem.chunks_per_device > 1:
@@ -279,28 +274,28 @@ def _solve_blocks(
             units, kinds, blocks, ideals, sets, known.bottleneck_ns, clock, _MOST_PAIRS
         )
         return _interleave(search, known)
-    costs = StageCosts(units, kinds, blocks, ideals, chains)
+    costs = StageCosts(units, kinds, blocks, ideals)
     minimiser = Minimiser(costs, sets, known.bottleneck_ns, clock, _MOST_PAIRS)
     try:
         found = minimiser.minimise()
     except GaveUp as stopped:
-        return _stopped(minimiser, chains, str(stopped))
+        return _stopped(minimiser, str(stopped))
     if found is None:
         return IdealAnswer(SolveStatus.INFEASIBLE, reason="proven: no plan fits")
     solution, values = found
-    plan = _plan(costs, solution, chains) if solution.stages or not known.plan else known.plan
+    plan = _plan(costs, solution) if solution.stages or not known.plan else known.plan
     assert blocks.weightless or evaluate(problem, plan).feasible
     return _judge(problem, plan, known, values)
 
 
-def _stopped(minimiser: Minimiser, chains: RepeatedChains, reason: str) -> IdealAnswer:
+def _stopped(minimiser: Minimiser, reason: str) -> IdealAnswer:
     """Return the bound, and perhaps a plan, of a search that was stopped."""
     search = minimiser.search
     if search is None or minimiser.problem.objective[0] != "bottleneck":
         return IdealAnswer(SolveStatus.UNKNOWN, reason=reason)
     bounds = (search.refuted + 1,)
     if search.best is not None:
-        plan = _plan(minimiser.costs, search.best, chains)
+        plan = _plan(minimiser.costs, search.best)
         if evaluate(minimiser.problem, plan).feasible:
             return IdealAnswer(SolveStatus.FEASIBLE, plan, bounds)
     return IdealAnswer(SolveStatus.UNKNOWN, objective_bounds=bounds, reason=reason)
@@ -368,8 +363,8 @@ class _Known:
         return self._improve(self._units, starts, self._clock.slice(self._clock.left_s / 2))
 
 
-def _plan(costs: StageCosts, solution: Solution, chains: RepeatedChains) -> PartitionPlan:
-    return plan_of(costs.units, costs.kinds, costs.blocks, costs.ideals, solution.stages, chains)
+def _plan(costs: StageCosts, solution: Solution) -> PartitionPlan:
+    return plan_of(costs.units, costs.kinds, costs.blocks, costs.ideals, solution.stages)
 
 
 def plan_of(
@@ -378,7 +373,6 @@ def plan_of(
     blocks: Blocks,
     ideals: Ideals,
     chain: Sequence[Stage],
-    chains: RepeatedChains | None = None,
 ) -> PartitionPlan:
     """Return the plan of a chain of stages between ideals."""
     free = [list(kind.names) for kind in kinds]
@@ -387,7 +381,5 @@ def plan_of(
     for position, stage in enumerate(chain):
         for block in ideals.between(stage.start, stage.end).nonzero()[0].tolist():
             stage_of_block[block] = position
-    if chains is not None:
-        chains.place(stage_of_block)
     stages = blocks.stage_of_units(stage_of_block)
     return PartitionPlan(units.lift([order[stage] for stage in stages]), tuple(order))

@@ -1,1 +1,1 @@
-"""The problem restated: units, dominance, symmetry, kinds of devices; each step with its proof."""
+"""The problem restated: units, dominance, kinds of devices; each step with its proof."""

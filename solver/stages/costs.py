@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -13,8 +13,7 @@ from solver.presolve.instance import Instance
 from solver.stages.blocks import Blocks, crossings, relayed
 from solver.stages.held_bytes import HeldBytes
 from solver.stages.ideals import Ideals
-from solver.stages.pair_sums import Crossing, PairSum
-from solver.stages.repeated_chains import RepeatedChains
+from solver.stages.pair_sums import PairSum
 
 
 class StageCosts:
@@ -24,8 +23,6 @@ class StageCosts:
     ----------
     masks : sequence of int
         All ideals of the blocks as bits, the smaller ones first.
-    chains : RepeatedChains, optional
-        Groups of identical chains; `masks` has only ideals that satisfy their arcs.
 
     Attributes
     ----------
@@ -51,9 +48,7 @@ class StageCosts:
         kinds: Sequence[DeviceKind],
         blocks: Blocks,
         masks: Sequence[int],
-        chains: RepeatedChains | None = None,
     ) -> None:
-        self._links = {} if chains is None else chains.links()
         self.units, self.problem, self.kinds, self.blocks = units, units.problem, kinds, blocks
         classes = [kind.device.device_class for kind in kinds]
         self.slowness = [units.slowness[name] for name in classes]
@@ -93,7 +88,7 @@ class StageCosts:
         )
 
     def _build_transfers(self) -> None:
-        nets, transfers = self.units.nets, self.units.transfers
+        nets, transfers, blocks = self.units.nets, self.units.transfers, self.blocks
         member = self.ideals.member
         known: dict[tuple[tuple[int, ...], ...], tuple[PairSum, ...]] = {}
         self._moved_ns: list[tuple[PairSum, ...]] = []
@@ -105,9 +100,9 @@ class StageCosts:
                 send = PairSum(member)
                 # Overlapping times are compared, others are added.
                 receive = PairSum(member) if self.problem.interconnect.overlap else send
-                for crossing in self._without_links(send, key[0], sent=True):
+                for crossing in crossings(nets, key[0], blocks):
                     send.add_sent(crossing)
-                for crossing in self._without_links(receive, key[1], sent=False):
+                for crossing in crossings(nets, key[1], blocks):
                     receive.add_received(crossing)
                 known[key] = (send,) if receive is send else (send, receive)
             self._moved_ns.append(known[key])
@@ -115,20 +110,8 @@ class StageCosts:
         self.most_transfer_bytes = sum(net.value_bytes * len(net.consumers) for net in nets)
         if "transfer" in self.problem.objective:
             sizes_bytes = [net.value_bytes for net in nets]
-            for crossing in self._without_links(self.transfer_bytes, sizes_bytes, sent=False):
+            for crossing in crossings(nets, sizes_bytes, blocks):
                 self.transfer_bytes.add_received(crossing)
-
-    def _without_links(
-        self, table: PairSum, costs: Sequence[int], *, sent: bool
-    ) -> Iterator[Crossing]:
-        """Add the links of identical chains to a table, and yield all other crossings."""
-        for crossing in crossings(self.units.nets, costs, self.blocks):
-            levels = self._links.get((crossing.producer, crossing.consumers[0]))
-            if levels is None or len(crossing.consumers) > 1:
-                yield crossing
-            elif crossing.producer == levels[0][0]:
-                # The first chain stands for all, which cost the same.
-                table.add_links(*levels, crossing.cost, sent=sent)
 
     def _build_relays(self) -> None:
         """Charge the values relayed over the border after an ideal to both of its stages."""
@@ -214,6 +197,6 @@ class StageCosts:
         """Receive times of each stage on uniform links."""
         table = PairSum(self.ideals.member)
         most_ns = self.units.transfers.most_ns
-        for crossing in self._without_links(table, most_ns, sent=False):
+        for crossing in crossings(self.units.nets, most_ns, self.blocks):
             table.add_received(crossing)
         return table

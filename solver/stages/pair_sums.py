@@ -105,21 +105,6 @@ class PairSum:
             here = read == level
             self._feature(here, here, -cost)
 
-    def add_links(
-        self, lower: Sequence[int], upper: Sequence[int], cost: int, *, sent: bool
-    ) -> None:
-        """Add a cost for each link of identical chains that is sent (or received).
-
-        Of n chains between the blocks `lower` and `upper` before the set, and m after it, min(n, m)
-        stay (:mod:`solver.stages.repeated_chains`).
-        """
-        between = self._member[list(lower)].sum(axis=0) - self._member[list(upper)].sum(axis=0)
-        target = self.of_end if sent else self.of_start
-        target += float(cost) * between
-        for least in range(1, len(lower) + 1):
-            here = between >= least
-            self._feature(here, here, -float(cost))
-
     def _ends_of(self, crossing: Crossing) -> tuple[float, Bools, Ints, Bools]:
         """Return the cost and, by set: producer inside, number of readers inside, all of them."""
         read = self._member[list(crossing.consumers)].sum(axis=0)

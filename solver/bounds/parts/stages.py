@@ -22,7 +22,6 @@ from solver.presolve.instance import condense
 from solver.stages.blocks import collapse_units
 from solver.stages.costs import StageCosts
 from solver.stages.ideals import list_ideals
-from solver.stages.repeated_chains import identical_chains
 
 _MOST_IDEALS = 12_000
 _MOST_STAGES = 1_500_000
@@ -60,11 +59,10 @@ class PartStages:
         units = simplify(condense(part)).units
         kinds = interchangeable_kinds(units)
         blocks = collapse_units(units, forget_weights=part.memory_model == "weights")
-        chains = identical_chains(units, blocks)
-        ideals = list_ideals(blocks.count, [*blocks.edges, *chains.arcs()], _MOST_IDEALS)
+        ideals = list_ideals(blocks.count, blocks.edges, _MOST_IDEALS)
         if ideals is None:
             raise TooManyStages
-        self._costs = StageCosts(units, kinds, blocks, ideals, chains)
+        self._costs = StageCosts(units, kinds, blocks, ideals)
         self._weights = [weights[kind.device.device_class] for kind in kinds]
         if self._costs.most_load_ns * max(self._weights) * len(part.devices) >= _EXACT:
             raise TooManyStages
