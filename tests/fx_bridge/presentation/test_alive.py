@@ -75,28 +75,6 @@ def test_microbatches_before_this_one_keep_what_was_sent():
     assert Alive("c", "sent", 2000) in on_q and Alive("b", "received", 300) in on_q
 
 
-def test_the_memory_model_of_weights_holds_weights():
-    assert alive(chain(memory_model="weights"), "ppq") == (
-        (Alive("w", "weight", 7),),
-        (Alive("w", "weight", 7),),
-    )
-
-
-def test_an_unused_device_holds_nothing():
-    assert alive(chain(), "ppp")[1] == ()
-
-
-def test_chunks_add_their_peaks_and_share_weights():
-    on_p, _ = alive(chain(chunks_per_device=2), "pqp", chunks=(0, 0, 1))
-    assert on_p == (
-        Alive("c", "value", 1000),
-        Alive("b", "received", 100),
-        Alive("a", "value", 10),
-        Alive("w", "weight", 7),
-        Alive("x", "received", 1),
-    )
-
-
 def test_training_keeps_earlier_microbatches_and_gradients():
     backward = Backward(gradient_bytes=8, kept_bytes=5, residual_bytes=2, workspace_bytes=1)
     problem = PartitionProblem(

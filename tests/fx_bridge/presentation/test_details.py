@@ -4,13 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fx_bridge.presentation.details import plan_details, thinned
+from fx_bridge.presentation.details import plan_details
 from solver import (
     Device,
     Interconnect,
     Link,
     Operator,
-    PartitionError,
     PartitionPlan,
     PartitionProblem,
     Weight,
@@ -103,14 +102,6 @@ def test_stages_in_a_cycle_run_in_turn():
     assert {span.rank for span in details.pipeline.spans} == {0}
 
 
-def test_timelines_are_thinned_by_their_largest_numbers():
-    numbers = [(i * 7919) % 1009 for i in range(5000)]
-    found = thinned(numbers, 480)
-    assert len(found) == 480 and max(found) == max(numbers)
-    assert thinned(numbers[:480], 480) == tuple(numbers[:480])
-    assert thinned((), 480) == ()
-
-
 @given(SEEDS, st.booleans(), st.booleans())
 def test_details_are_what_the_evaluator_says(seed, draw_chunks, relayed):
     problem = random_problem(seed, draw_chunks=draw_chunks, relayed=relayed)
@@ -131,29 +122,3 @@ def test_details_are_what_the_evaluator_says(seed, draw_chunks, relayed):
         )
         total_ns = sum(stage.compute_ns for stage in details.stages)
         assert compute_ns == total_ns * pipeline.shown_microbatches
-
-
-def test_a_plan_must_be_total():
-    with pytest.raises(PartitionError, match="no device for operator"):
-        plan_details(chain(), PartitionPlan({"op0": "a"}, ("a",)))
-
-
-@pytest.mark.parametrize(("chunks", "shown"), [(1, 208), (2, 0)])
-def test_of_hundreds_of_stages_fewer_microbatches_are_shown(chunks, shown):
-    """Twice as many as ranks would be 115,200 passes; interleaved, no whole round fits."""
-    ranks = 240
-    operators = tuple(
-        Operator(f"op{i}", 10, reads=(f"op{i - 1}",) if i else ()) for i in range(ranks * chunks)
-    )
-    names = tuple(f"d{rank}" for rank in range(ranks))
-    problem = PartitionProblem(operators, tuple(map(Device, names)), chunks_per_device=chunks)
-    plan = PartitionPlan(
-        {f"op{i}": names[i % ranks] for i in range(ranks * chunks)},
-        names,
-        {f"op{i}": i // ranks for i in range(ranks * chunks)},
-    )
-    pipeline = plan_details(problem, plan).pipeline
-    assert pipeline.shown_microbatches == shown
-    assert len(pipeline.spans) == shown * ranks
-    assert pipeline.microbatches == 2 * ranks
-    assert pipeline.step_ns > 0

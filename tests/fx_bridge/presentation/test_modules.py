@@ -54,26 +54,6 @@ def test_words_fit_a_width(width, words):
     assert len(words) <= width
 
 
-def test_lists_within_lists():
-    blocks = tree(*(f"layers.{i}.blocks.{j}.{k}" for i in (0, 1) for j in (0, 1, 2) for k in "ab"))
-    assert blocks.words(numbers(0, 6)) == "layers.0, part of layers.1 (part of blocks.0 (a))"
-    assert blocks.words(numbers(0, 7)) == "layers.0, part of layers.1 (blocks.0)"
-
-
-def test_operators_of_a_forward_of_its_own_are_said_where_no_child_is():
-    own = tree("a", "", "a.b.0", "a")
-    assert own.words(["1"]) == "part of the model's forward"
-    assert own.words(["0"]) == "part of a"
-    assert own.words(["0", "1"]) == "part of a"
-
-
-def test_equal_parts_of_modules_in_a_row_are_folded():
-    assert BLOCKS.words(["2", "5", "8", "10", "11"]) == (
-        "part of m.h.0-2 (attn), part of h.3 (ln, attn)"
-    )
-    assert BLOCKS.words(["2", "8", "11"]) == "part of m.h.0 (attn), part of h.2-3 (attn)"
-
-
 def test_each_stage_of_a_plan_has_a_line(monkeypatch):
     plan = PartitionPlan(
         {name: "x" if name < "3" else "y" for name in "012345"}, ("x", "y"), {"2": 1, "5": 1}
@@ -88,14 +68,6 @@ def test_each_stage_of_a_plan_has_a_line(monkeypatch):
         "x (chunk 1): part of layers.1 (a)",
         "y (chunk 1): part of layers.2 (b)",
     ]
-
-
-def test_numbers_alone_are_called_modules():
-    layers = tree(*map(str, range(6)))
-    assert layers.words(["2"]) == "module 2"
-    assert layers.words(["2", "3"]) == "modules 2-3"
-    assert layers.words(["2", "4"]) == "modules 2, 4"
-    assert tree("0", "1.a", "1.b", "2").words(["2", "3"]) == "part of module 1 (b), 2"
 
 
 def test_without_modules_operators_in_a_row_are_said_by_the_first_and_the_last():

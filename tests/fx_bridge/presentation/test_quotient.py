@@ -52,20 +52,6 @@ def plan(places, chunks=(0, 0, 0, 0)):
     )
 
 
-def test_a_value_counts_once_for_each_stage_that_reads_it():
-    interleaved = plan("pqpq", (0, 0, 1, 1))
-    assert stage_arcs(skipping(), interleaved) == (
-        QuotientArc(0, 1, 1, 1, 0),
-        QuotientArc(0, 3, 1, 1, 0),
-        QuotientArc(1, 2, 1, 10, 0),
-        QuotientArc(2, 3, 1, 100, 0),
-    )
-    assert stage_arcs(skipping(memory_model="training"), plan("ppqq")) == (
-        QuotientArc(0, 1, 2, 11, 4),
-    )
-    assert stage_arcs(skipping(), plan("pppp")) == ()
-
-
 def test_a_device_receives_a_value_once():
     # d reads a too, but q has it since b.
     assert position_transfers(skipping(), plan("pqpq", (0, 0, 1, 1))) == (

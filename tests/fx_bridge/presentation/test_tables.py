@@ -2,7 +2,7 @@
 
 import pytest
 
-from fx_bridge.presentation.tables import fits, names_width, table_lines, terminal_width, wrapped
+from fx_bridge.presentation.tables import fits, table_lines, terminal_width, wrapped
 
 HEADER = ("device", "what it is", "peak load")
 ROWS = [
@@ -31,31 +31,6 @@ def test_a_pipe_has_rows_as_wide_as_they_are():
     ]
 
 
-def test_a_narrower_terminal_folds_names_of_columns_and_then_words(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "72")
-    assert fits(HEADER, ROWS) and names_width() == 70
-    assert lines()[:3] == [
-        "device  what it is                                                  peak",
-        "                                                                    load",
-        "-" * 72,
-    ]
-    monkeypatch.setenv("COLUMNS", "40")
-    assert not fits(HEADER, ROWS)
-    assert lines() == [
-        "device  what it is                  peak",
-        "                                    load",
-        "-" * 40,
-        "cuda:0  a card that is told in      1 ms",
-        "        many words, more than a",
-        "        line has",
-        "  layers.0-5",
-        "cuda:1  one                      12.5 ms",
-        "        and two",
-        "  layers.6-11, norm, lm_head and what is",
-        "    below it",
-    ]
-
-
 def test_where_no_row_fits_each_is_a_block(monkeypatch):
     monkeypatch.setenv("COLUMNS", "25")
     rows = [*ROWS, ("cuda:2", "", "-")]
@@ -71,17 +46,6 @@ def test_where_no_row_fits_each_is_a_block(monkeypatch):
         "device      cuda:2",
         "peak load   -",
     ]
-
-
-def test_a_rule_at_the_end_is_an_empty_line_below_blocks(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "25")
-    assert table_lines(HEADER, ROWS, rules=[len(ROWS)])[-1] == ""
-
-
-def test_a_long_name_is_broken_behind_a_separator(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "20")
-    lines = table_lines(["model", "load"], [("published:gnmt_inference", "5 ms")])
-    assert [line.split()[0] for line in lines[2:]] == ["published:", "gnmt_inference"]
 
 
 @pytest.mark.parametrize("odd", ["0", "-5", "abc", ""])
