@@ -86,24 +86,6 @@ def test_what_goes_between_modules_is_said():
     assert run.assignment["arange"] == "a", "with the inputs"
 
 
-def test_numbers_on_the_host_go_with_any_device():
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first = nn.Linear(4, 4)
-            self.second = nn.Linear(4, 4)
-
-        def forward(self, x, factor):
-            return self.second(self.first(x)) * factor
-
-    args = (torch.ones(2, 4), torch.tensor(2.0))
-    captured = capture(Model(), args)
-    mapping = {"first": "cpu", "second": "cuda:0"}
-    run = run_by_device_map(captured, mapping, "cpu")
-    assert run.mixed == ()
-    assert run.assignment["mul"] == "cuda:0"
-
-
 def test_tied_tensors_have_all_their_names():
     model = Net(1)
     model.head = nn.Linear(8, 10, bias=False)

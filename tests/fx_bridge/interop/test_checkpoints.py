@@ -149,10 +149,3 @@ def test_statistics_would_be_updated_twice():
     plan = plan_between(problem, [])
     with pytest.raises(PartitionError, match=r"module '0' would also run '.*' again, which writes"):
         plan_with_checkpoints(captured, plan, ["0"], problem=problem)
-
-
-def test_nothing_runs_again_without_a_problem():
-    _, captured, _ = captured_decoder(2)
-    plan = plan_of_layers(captured, [2])
-    assert checkpointed_modules(captured, plan) == []
-    assert plan_with_checkpoints(captured, plan, []) == plan

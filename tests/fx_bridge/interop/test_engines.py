@@ -17,7 +17,6 @@ from fx_bridge import Placement, Search, partition_module
 from fx_bridge.capture.graph import capture
 from fx_bridge.capture.layers import layer_calls
 from fx_bridge.interop.engines import ENGINES, engine_words, placement_for, plan_from_words
-from fx_bridge.interop.nearest import with_change
 from fx_bridge.interop.stage_layers import LayeredModel, LayerNames, StageLayers
 from solver import Device, PartitionError, PartitionPlan, evaluate
 from solver.model.quantities import format_ns
@@ -170,33 +169,18 @@ PARTS = (
     ("engine", "text"),
     [
         ("megatron", STAGES),
-        ("megatron", STAGES.replace('"', "'").replace("[", "(").replace("]", ")")),
         ("megatron", '[["embedding"] + ["decoder"] * 2, ["Decoder"] * 2 + ["LOSS"],]'),
-        ("megatron", "[[embedding, decoder*2], [decoder*2, loss]]"),
-        ("megatron", '[["embedding","decoder*2"],\n ["decoder*2","loss"]],\n'),
         ("megatron", "- [embedding, decoder, decoder]\n- [decoder, decoder, loss]\n"),
-        ("megatron", "- - embedding\n  - decoder*2\n- - decoder\n  - decoder\n  - loss"),
         ("megatron", f"pipeline_model_parallel_layout = {STAGES}"),
-        ("megatron", f"--pipeline-model-parallel-layout '{STAGES}'"),
         ("megatron", "--pipeline-model-parallel-layout=Et*2|t*2L --pipeline-model-parallel-size 2"),
-        ("megatron", "pipeline_model_parallel_layout: 'Et*2 | t*2L'"),
-        ("megatron", "Ett | ttL"),
-        ("vllm", "2, 2"),
         ("vllm", "2 , 2,"),
-        ("vllm", "[2, 2]"),
-        ("vllm", "'2,2'"),
-        ("vllm", "VLLM_PP_LAYER_PARTITION='2, 2'"),
         ("vllm", "VLLM_PP_LAYER_PARTITION = 2, 2 -pp 2"),
         ("vllm", "export VLLM_PP_LAYER_PARTITION=2,2;\nexport CUDA_VISIBLE_DEVICES=0,1"),
         ("vllm", '- VLLM_PP_LAYER_PARTITION: "2,2"'),
         ("sglang", "sglang_pp_layer_partition=2,2 --pp-size=2"),
         ("tensorrt-llm", "{'pipeline_parallel_size': 2, 'pp_partition': (2, 2)}"),
         ("tensorrt-llm", "pipeline_parallel_size: 2\npp_partition:\n  - 2\n  - 2\n"),
-        ("tensorrt-llm", "pp_partition = [2] * 2"),
-        ("tensorrt-llm", "'2,2'"),
         ("mindformers", "offset: [0,\n  0,\n]"),
-        ("mindformers", "pipeline_stage: 2\noffset: 0, 0"),
-        ("nemo", PARTS),
         ("nemo", f"module_fqns_per_model_part: {PARTS}"),
     ],
 )
@@ -211,35 +195,17 @@ def test_words_that_people_paste(engine, text):
         ("vllm", "3,4", "has 7 layers and the model has 8; write numbers whose sum is 8"),
         ("vllm", "0,8", "vLLM's VLLM_PP_LAYER_PARTITION is '0'; write a whole number from 1"),
         ("vllm", "2,2,2,2", "have 4 stages and there are 3 devices; give as many"),
-        ("vllm", "3,x", "vLLM's VLLM_PP_LAYER_PARTITION is 'x'; write a whole number from 1"),
         ("vllm", "3,5 --tp 2", "vLLM's words have '3,5', which says nothing of layers; write only"),
         ("vllm", "--pipeline-parallel-size 2", "vLLM's words have no VLLM_PP_LAYER_PARTITION"),
         ("vllm", "'3,5", "No closing quotation; close the quotation"),
-        (
-            "sglang",
-            "SGLANG_PP_LAYER_PARTITION=3,5 --pp-size 3",
-            "SGLang's --pp-size is 3 and there are 2 stages; write 2",
-        ),
-        (
-            "sglang",
-            "SGLANG_PP_LAYER_PARTITION=3,5 CUDA_VISIBLE_DEVICES=1,7",
-            "SGLang's CUDA_VISIBLE_DEVICES names 'cuda:7'; the devices are cuda:0, cuda:1, cuda:2",
-        ),
+        ("sglang", "SGLANG_PP_LAYER_PARTITION=3,5 --pp-size 3", "--pp-size is 3 and there are 2"),
+        ("vllm", "VLLM_PP_LAYER_PARTITION=3,5 CUDA_VISIBLE_DEVICES=1,7", "names 'cuda:7'; the dev"),
         ("tensorrt-llm", '{"tp": 2}', "settings have 'tp', which says nothing of layers"),
-        ("tensorrt-llm", "3,x", "TensorRT-LLM's pp_partition"),
-        (
-            "tensorrt-llm",
-            "[3,",
-            "pp_partition is '[3', which is no list and no settings; write them as",
-        ),
         ("vllm", "3," * 40_000, "vLLM's words have 80,000 letters; write at most 65,536"),
-        ("nemo", "[" * 99_999, "NeMo's words have 99,999 letters; write at most 65,536"),
         ("megatron", '[["embedding","encoder"]]', "layout has 'encoder'; write embedding, decod"),
         ("megatron", '["embedding","loss"]', "is no list of stages; write such as [["),
         ("mindformers", "[[0,0],[0]]", "with lists of several lengths"),
-        ("mindformers", "1,1", "have 10 layers and the model has 8"),
         ("megatron", "Et*4|t*4,m|L", "has 'm', a layer of multi-token prediction, and the model"),
-        ("megatron", "Et*4|x|t*4L", "has 'x'; write E, t, L, | and repeats such as t*3"),
         ("megatron", "t*4|Et*4L", "does not begin with its only E and end with its only L"),
         ("megatron", "Et*4||t*4L", "has a stage without a layer"),
         ("megatron", "Et*999999999|L", "write a whole number from 0 to 100,000"),
@@ -259,7 +225,6 @@ def test_words_that_are_no_plan_are_refused(engine, text, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("4,x", "llama.cpp's -ts is '4,x'; write numbers with commas between them, such as 22,11"),
         ("0,0", "llama.cpp's -ts is '0,0'; write shares of which one is above 0"),
         ("1,1,1,1", "llama.cpp's -ts has 4 numbers and there are 3 devices beside the host"),
         ("-ts 4,5 -sm row", "llama.cpp's -sm is 'row', which decides otherwise; write layer"),
@@ -310,34 +275,6 @@ def test_plans_for_an_engine_are_handed_over(language_model, engine):
     assert evaluate(result.problem, plan).feasible
 
 
-def test_the_modules_of_language_models(language_model):
-    names = LayeredModel(language_model, "NeMo").names
-    plan = LayeredModel(language_model, "NeMo").plan_of(
-        [StageLayers("cuda:0", 2, True), StageLayers("cuda:1", 3, has_head=True)]
-    )
-    (parts,) = engine_words(language_model, plan, "nemo").values()
-    if "model.norm" in names.head:
-        assert parts[0][:2] == ["model.embed_tokens", "model.layers.0"]
-        assert parts[1][-3:] == ["model.norm", "lm_head", "model.rotary_emb"]
-        (own,) = engine_words(language_model, plan, "torchtitan").values()
-        assert own == [
-            ["tok_embeddings", "layers.0", "layers.1", "rotary_emb"],
-            ["layers.2", "layers.3", "layers.4", "norm", "lm_head", "rotary_emb"],
-        ]
-        older = json.dumps(own).replace("lm_head", "output")
-        for text in (json.dumps(own), older):
-            devices = [Device("cuda:0"), Device("cuda:1")]
-            assert plan_from_words(language_model, devices, text, "torchtitan") == plan
-        with pytest.raises(PartitionError, match=r"has 'model\.embed_tokens' where 'tok_emb"):
-            plan_from_words(language_model, devices, json.dumps(parts), "torchtitan")
-    else:
-        assert "this one has transformer.wte, transformer.wpe, " in refused(
-            language_model, plan, "torchtitan"
-        )
-        assert parts[0][:2] == ["transformer.wte", "transformer.wpe"]
-        assert parts[1][-2:] == ["transformer.ln_f", "lm_head"]
-
-
 def test_torchtitan_keeps_children_by_their_names():
     """Keeps modules as its ``_split_module`` does: of a model's own names every weight is kept."""
     model, captured, _ = captured_decoder(4)
@@ -355,9 +292,6 @@ def test_torchtitan_keeps_children_by_their_names():
 
 
 # -- refused -----------------------------------------------------------------------------------
-
-
-SCORE = "; fxpartition score prints its cost, and plan --for finds the best"
 
 
 def refused(captured, plan, engine, problem=None):
@@ -388,24 +322,17 @@ def test_what_an_engine_has_no_words_for_is_refused():
     inside = next(n for n, call in calls.items() if call and "linear" in n)
     message = refused(captured, moved(plan, {inside: "cuda:1"}), "vllm")
     assert message.startswith("the plan divides layer 'layers.0' between cuda:0 ('tanh') and cuda")
-    assert message.endswith(f"; the nearest is 2,3 layers on cuda:0,cuda:1{SCORE}")
+    assert "; the nearest is 2,3 layers on cuda:0,cuda:1; " in message
 
     swap = {"cuda:0": "cuda:1", "cuda:1": "cuda:0"}
     swapped = moved(plan, {n: swap[d] for n, d in plan.assignment.items() if calls[n]})
     message = refused(captured, swapped, "sglang")
-    assert (
-        "layer 'layers.2' is on cuda:0, before 'layers.0', and SGLang has layers in ord" in message
-    )
-    assert message.endswith(f"; the nearest is 3,2 layers on cuda:0,cuda:1{SCORE}")
-
-    assert refused(captured, moved(plan, {first: "cuda:1"}), "tensorrt-llm").startswith(
-        "what is before the layers is on cuda:1, and TensorRT-LLM has it on cuda:0; pin it there"
-    )
+    assert "layer 'layers.2' is on cuda:0, before 'layers.0', and SGLang has" in message
+    assert "; the nearest is 3,2 layers on cuda:0,cuda:1; " in message
+    before = moved(plan, {first: "cuda:1"})
+    assert "what is before the layers is on cuda:1" in refused(captured, before, "tensorrt-llm")
     alone = moved(plan, {last: "cuda:2", "layer_norm": "cuda:2"})
-    assert refused(captured, alone, "mindformers") == (
-        "cuda:2 has no layer, and MindFormers's stages have one or more; plan for fewer devices, "
-        f"or keep the ends with a layer; the nearest is 2,3 layers on cuda:0,cuda:1{SCORE}"
-    )
+    assert "cuda:2 has no layer, and MindFormers's" in refused(captured, alone, "mindformers")
     assert engine_words(captured, alone, "megatron")[3] == "Et*2|t*3|L"
 
 
@@ -413,34 +340,17 @@ def test_the_nearest_plan_is_scored_where_the_problem_is_known(language_model):
     total = sum(w.size_bytes for w in language_model.storage_table.weights.values())
     devices = [Device(f"cuda:{at}", total * 8 // 10) for at in range(2)]
     result = partition_module(language_model, devices=devices, search=Search(solver="chain"))
-    layers = [n for n, call in layer_calls(language_model).items() if call]
-    inside = [n for n in layers if layer_calls(language_model)[n].path.endswith(".2")]
-    other = {"cuda:0": "cuda:1", "cuda:1": "cuda:0"}[result.plan.assignment[inside[0]]]
-    divided = moved(result.plan, {inside[0]: other})
-    message = refused(language_model, divided, "vllm", result.problem)
+    calls = layer_calls(language_model)
+    inside = next(n for n, call in calls.items() if call and call.path.endswith(".2"))
+    other = {"cuda:0": "cuda:1", "cuda:1": "cuda:0"}[result.plan.assignment[inside]]
+    divided = moved(result.plan, {inside: other})
     nearest = LayeredModel(language_model, "vLLM").nearest_stages(divided)
     told = ",".join(str(stage.count) for stage in nearest)
-    plan = plan_from_words(language_model, devices, told, "vllm")
-    found = evaluate(result.problem, plan)
-    assert f"; the nearest is {told} layers on cuda:0,cuda:1; " in message
-    part = found.bottleneck_ns / evaluate(result.problem, divided).bottleneck_ns - 1
-    cost = f"{100 * abs(part):.2f} % {'more' if part > 0 else 'less'}"
-    assert message.endswith(f"; its bottleneck is {format_ns(found.bottleneck_ns)}, {cost}")
-    message = refused(language_model, divided, "llama.cpp", result.problem)
-    assert message.endswith(
-        f"; the nearest is 0,{told} layers on cpu:0,cuda:0,cuda:1; the devices have no 'cpu:0'; "
-        "add it, such as 64GB@cpu"
-    )
+    found = evaluate(result.problem, plan_from_words(language_model, devices, told, "vllm"))
+    message = refused(language_model, divided, "vllm", result.problem)
+    assert f"its bottleneck is {format_ns(found.bottleneck_ns)}, " in message
     small = result.problem.replace(devices=[Device(d.name, total // 9) for d in devices])
     assert "; it breaks a limit: " in refused(language_model, divided, "vllm", small)
-
-
-@pytest.mark.parametrize(
-    ("value", "beside", "told"),
-    [(7, None, "7"), (7, 7, "7, as much"), (9, 8, "9, 12.50 % more"), (3, 4, "3, 25.00 % less")],
-)
-def test_a_cost_is_told_beside_another(value, beside, told):
-    assert with_change(str(value), value, beside) == told
 
 
 def test_chunks_are_refused_where_there_are_none():
@@ -452,10 +362,7 @@ def test_chunks_are_refused_where_there_are_none():
         ("cuda:0", "cuda:1"),
         {n: chunk_of[d] for n, d in plan.assignment.items()},
     )
-    assert refused(captured, plan, "vllm") == (
-        "the plan has several chunks on a device, and vLLM has none; plan with "
-        f"chunks_per_device=1; the nearest is 2,2 layers on cuda:0,cuda:1{SCORE}"
-    )
+    assert "the plan has several chunks on a device" in refused(captured, plan, "vllm")
     assert engine_words(captured, plan, "mindformers") == {
         "pipeline_stage": 2,
         "pp_interleave_num": 2,
@@ -468,14 +375,9 @@ def test_other_devices_are_refused():
     _, captured, _ = captured_decoder(4)
     plan = plan_of_layers(captured, [2, 2])
     host = on_devices(plan, {"cuda:0": HOST, "cuda:1": "cuda:0"})
-    assert refused(captured, host, "vllm") == (
-        "vLLM runs on GPUs, and the plan has 'cpu:0'; plan without it"
-    )
+    assert "vLLM runs on GPUs, and the plan has 'cpu:0'" in refused(captured, host, "vllm")
     named = on_devices(plan, {"cuda:0": "left", "cuda:1": "right"})
-    assert refused(captured, named, "vllm") == (
-        "vLLM runs on CUDA devices by number, and the plan has 'left'; plan for devices such as "
-        "cuda:0 and cuda:1"
-    )
+    assert "vLLM runs on CUDA devices by number" in refused(captured, named, "vllm")
     assert engine_words(captured, named, "tensorrt-llm")["pp_partition"] == [2, 2]
     assert engine_words(captured, host, "llama.cpp") == [
         *("-dev", "CUDA0", "-sm", "layer", "-ts", "3", "-ngl", "3", "-fit", "off"),

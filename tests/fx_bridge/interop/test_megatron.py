@@ -225,15 +225,6 @@ def planned_by(language_model, rule, memory_bytes=None):
     )
 
 
-def test_all_layers_of_language_models_are_handed_over(language_model):
-    captured, layers, _ = language_model
-    result = planned_by(language_model, "all")
-    assert len(result.plan.device_order) == 2
-    assert checkpointed_modules(captured, result.plan, problem=result.problem) == layers
-    words = megatron_arguments(captured, result.plan, problem=result.problem)
-    assert read_megatron(words)[1] == [0, 1, 2, 3]
-
-
 def test_layers_that_a_plan_chose_are_handed_over(language_model):
     captured, layers, _ = language_model
     usage = planned_by(language_model, "none").solved.evaluation.usage
@@ -259,28 +250,16 @@ def test_a_head_that_runs_again_is_refused(language_model):
 
 
 @pytest.mark.parametrize(
-    ("counts", "again", "message"),
+    ("again", "message"),
     [
-        (
-            [2, 3],
-            [3, 4],
-            "cuda:1 runs layer 'layers.3' again but not 'layers.2' before it, and Megatron runs "
-            "the first layers of a stage again; the nearest is 'layers.2', 'layers.3'",
-        ),
-        (
-            [2, 3],
-            [0, 2, 3],
-            "cuda:0 runs 1 of 2 layers again and cuda:1 2, and Megatron's block has one number "
-            "for all stages; FlagScale has one for each, and the nearest of Megatron is 2 of every "
-            "stage",
-        ),
+        ([3, 4], r"cuda:1 runs layer 'layers.3' again but not 'layers.2' before it.* nearest is"),
+        ([0, 2, 3], "cuda:0 runs 1 of 2 layers again and cuda:1 2.* nearest of Megatron is 2 of"),
     ],
 )
-def test_what_megatron_cannot_say_is_refused(counts, again, message):
-    captured, plan, problem = planned(5, counts, again)
-    with pytest.raises(PartitionError) as error:
+def test_what_megatron_cannot_say_is_refused(again, message):
+    captured, plan, problem = planned(5, [2, 3], again)
+    with pytest.raises(PartitionError, match=message):
         megatron_arguments(captured, plan, problem=problem)
-    assert str(error.value) == message
 
 
 def refused(captured, plan, problem=None):
@@ -318,16 +297,8 @@ def test_what_is_no_run_of_whole_layers_is_refused():
     divided = replace(plan, assignment={**plan.assignment, inside: "cuda:1"})
     assert refused(captured, divided).startswith("the plan divides layer 'layers.0' between cuda:0")
     for name, where, message in (
-        (
-            names[0],
-            "cuda:1",
-            "what is before the layers is on cuda:1, and FlagScale has it on cuda:0",
-        ),
-        (
-            names[-1],
-            "cuda:0",
-            f"'layer_norm', after the layers, is on cuda:1 and {names[-1]!r} on cuda",
-        ),
+        (names[0], "cuda:1", "what is before the layers is on cuda:1, and FlagScale has it on"),
+        (names[-1], "cuda:0", "'layer_norm', after the layers, is on cuda:1 and "),
     ):
         moved = replace(plan, assignment={**plan.assignment, name: where})
         assert message in refused(captured, moved)

@@ -60,12 +60,6 @@ def test_the_longest_path_that_encloses_a_module_counts(captured, mapping):
     assert evaluate(problem, plan).feasible
 
 
-def test_one_device_runs_all_of_it(captured):
-    for device in ("cpu", "cuda:1"):
-        plan = plan_from_device_map(captured, CPU_AND_GPUS, {"": device})
-        assert set(plan.assignment.values()) == {device}
-
-
 def test_data_that_comes_back_makes_chunks(captured):
     mapping = {"positions": 0, "embed": 0, "blocks.0": 1, "blocks.1": 0, "blocks.2": 1, "head": 0}
     plan = plan_from_device_map(captured, GPUS, mapping)
@@ -101,21 +95,14 @@ def test_operators_that_read_on_two_devices_are_told(captured):
 @pytest.mark.parametrize(
     ("mapping", "message"),
     [
-        ({}, "the device map is {}; write a mapping of module to device"),
         ([("", 0)], "write a mapping of module to device"),
         ({3: 0}, "the device map names 3; write the path of a module"),
         ({"": 0, "block.1": 1}, "the model has no module 'block.1'; did you mean 'blocks.1'"),
         ({"": 2}, "the device of '' is 2; the devices are cpu, cuda:0, cuda:1"),
-        ({"": "tpu"}, "the device of '' is 'tpu'; the devices are cpu, cuda:0, cuda:1"),
         ({"": 0.5}, "the device of '' is 0.5; write a number such as 0, or a name"),
-        ({"": True}, "the device of '' is True; write a number"),
         ({"": 0, "head": "disk"}, "the device map leaves 'head' on disk: nothing runs there"),
         ({"": 0, "head": "cpu"}, "the device map offloads 'head' to cpu: accelerate computes"),
         ({"embed": 0, "blocks": 1}, "the device map has no device for 'positions'; add its module"),
-        (
-            {"embed": 0, "positions": 0, "blocks": 1},
-            "the device map has no device for 'head.weight'; add its module",
-        ),
     ],
 )
 def test_wrong_device_maps_are_refused(captured, mapping, message):
@@ -232,11 +219,9 @@ def test_stages_go_round_the_devices():
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ({}, "the split specification is {}; write a mapping of module to split point"),
         ("body.1", "write a mapping of module to split point, such as {'layers.4': 'beginning'}"),
         ({"body.4": "end"}, "the model has no module 'body.4'; did you mean 'body.2'"),
         ({"body.1": "middle"}, "the split point of 'body.1' is 'middle'; write 'beginning' or"),
-        ({"body.1": 1}, "the split point of 'body.1' is 1; write 'beginning' or 'end'"),
     ],
 )
 def test_wrong_split_specifications_are_refused(spec, message):

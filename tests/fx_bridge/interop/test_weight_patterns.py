@@ -66,12 +66,7 @@ def test_what_has_many_ways_is_found_nowhere(text):
         ("(" * 5000 + ")" * 5000, "which is no regular expression (it is too deep)"),
         ("(?i)a", "which is no regular expression (it begins with flags)"),
         (r"(a)\1", "whose groupref is not read; write it with alternatives, repeats and classes"),
-        ("(?<=a)b", "whose assert is not read"),
-        ("(?i:a)", "whose flags is not read"),
-        (
-            "|".join(["ffn_up"] * 9000 + ["x"]),
-            "which can be found in too many ways; write a shorter",
-        ),
+        ("|".join(["ffn_up"] * 9000 + ["x"]), "which can be found in too many ways"),
     ],
 )
 def test_what_is_no_expression_is_refused(text, message):

@@ -144,19 +144,8 @@ def test_divided_modules_are_refused_with_what_to_keep_whole():
     plan = PartitionPlan(
         {"add": "cuda:0", "relu": "cuda:1", "linear": "cuda:1"}, ("cuda:0", "cuda:1")
     )
-    with pytest.raises(PartitionError) as error:
+    with pytest.raises(PartitionError, match=r"divides module 'pair.norm' .*Placement\(keep_whole"):
         device_map(captured, plan)
-    assert str(error.value) == (
-        "the plan divides module 'pair.norm' between cuda:0 ('add') and cuda:1 ('relu'), and "
-        "accelerate runs a module on one device; plan with Placement(keep_whole=['pair.norm'])"
-    )
-    result = partition_module(
-        captured,
-        devices=devices(2),
-        placement=Placement(keep_whole=["pair.norm"]),
-        costs=Costs(interconnect=Interconnect()),
-    )
-    assert set(device_map(captured, result.plan).values()) <= {0, 1}
 
 
 def test_modules_without_tensors_may_be_called_anywhere():
@@ -176,23 +165,6 @@ def test_modules_without_tensors_may_be_called_anywhere():
     assert mapping == {"a": 0, "b": 1}
     assert plan_from_device_map(captured, devices(2), mapping) == plan
     assert split_spec(captured, plan) == {"b": SplitPoint.BEGINNING}
-
-
-def test_residuals_over_two_devices_are_refused():
-    captured = capture(Net(2), TOKENS)
-    places = {"embed": "cuda:0", "blocks.0": "cuda:0", "blocks.1.norm": "cuda:0"}
-    places |= {"blocks.1.up": "cuda:1", "blocks.1.down": "cuda:1", "head": "cuda:1"}
-    with pytest.raises(PartitionError) as error:
-        device_map(captured, by_module(captured, places))
-    message = str(error.value)
-    assert "of module 'blocks.1' would read" in message
-    assert message.endswith(
-        "moves values only into modules; plan with Placement(keep_whole=['blocks.1'])"
-    )
-    # Two embeddings that are added: the module around them is the whole model.
-    places = {"embed": "cuda:1", "blocks": "cuda:0", "head": "cuda:0"}
-    with pytest.raises(PartitionError, match=r"'embedding' on cuda:1 and 'positions' on cuda:0"):
-        device_map(captured, by_module(captured, places))
 
 
 def test_tied_weights_go_to_one_device_or_are_refused():
@@ -374,31 +346,6 @@ def test_random_cuts_are_those_that_torch_makes():
     assert 0 < refused < 4
 
 
-def test_one_module_can_only_have_one_point():
-    """The middle one begins a stage and ends it: another module must name one of the two."""
-
-    class Three(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b, self.c = (nn.Linear(4, 4) for _ in range(3))
-
-        def forward(self, x):
-            return self.c(self.b(self.a(x)).relu())
-
-    args = (torch.ones(2, 4),)
-    captured = capture(Three(), args)
-    order = ("cuda:0", "cuda:1", "cuda:2")
-    assignment = dict(
-        zip(["linear", "linear_1", "relu", "linear_2"], [*order, order[2]], strict=True)
-    )
-    plan = PartitionPlan(assignment, order)
-    spec = split_spec(captured, plan)
-    assert spec == {"a": SplitPoint.END, "b": SplitPoint.END}
-    assert plan_from_split_spec(captured, devices(3), spec) == plan
-    _, stages = torch_stages(Three(), args, {}, spec)
-    assert stages == our_stages(captured, plan)
-
-
 def test_what_torch_cannot_cut_is_refused():
     captured = capture(Net(2), TOKENS)
     blocks = {"embed": "cuda:0", "blocks.0": "cuda:1", "blocks.1": "cuda:0", "head": "cuda:1"}
@@ -406,19 +353,10 @@ def test_what_torch_cannot_cut_is_refused():
     with pytest.raises(PartitionError, match=r"a later stage, but a split_spec cuts a model in"):
         split_spec(captured, plan)
 
-    class Again(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(4, 4)
-
-        def forward(self, x):
-            return self.layer(self.layer(x))
-
-    captured = capture(Again(), (torch.ones(2, 4),))
+    layer = nn.Linear(4, 4)
+    captured = capture(nn.Sequential(layer, layer), (torch.ones(2, 4),))
     plan = PartitionPlan({"linear": "cuda:0", "linear_1": "cuda:1"}, ("cuda:0", "cuda:1"))
-    with pytest.raises(PartitionError, match=r"divides module 'layer' between .*keep_whole"):
+    with pytest.raises(PartitionError, match=r"divides module '0' between .*keep_whole"):
         split_spec(captured, plan)
-    with pytest.raises(PartitionError, match="capture the model first"):
-        split_spec(Again(), plan)
     with pytest.raises(PartitionError, match="no device for operator 'linear_1'"):
         split_spec(captured, PartitionPlan({"linear": "cuda:0"}, ("cuda:0",)))
