@@ -14,6 +14,7 @@ from fx_bridge.capture.graph import capture
 from fx_bridge.capture.python.eager_code import _padded
 from fx_bridge.capture.tracers.make_fx import trace_operators
 from solver import Device, MiB, PartitionError
+from tests.support.modules import module_with
 
 PAIR = [Device("cpu:0", memory_bytes=MiB), Device("cpu:1", memory_bytes=MiB)]
 
@@ -101,18 +102,11 @@ class Grid(Linear):
         return torch.stack([self.linear(part).sum(0) for part in parts]), lengths
 
 
-class Forces(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh())
-
-    def forward(self, position, scale=2):
-        position = position.detach().requires_grad_(True)
-        energy = self.net(position).pow(2).sum() * scale
-        (slope,) = torch.autograd.grad(
-            energy, position, create_graph=self.training, retain_graph=True
-        )
-        return {"energy": energy, "forces": -slope}
+def forces(self, position, scale=2):
+    position = position.detach().requires_grad_(True)
+    energy = self.net(position).pow(2).sum() * scale
+    (slope,) = torch.autograd.grad(energy, position, create_graph=self.training, retain_graph=True)
+    return {"energy": energy, "forces": -slope}
 
 
 class FunctionalForces(nn.Module):
@@ -266,7 +260,9 @@ def test_wrong_constants_are_refused(names, expected):
 
 @pytest.mark.parametrize("training", [False, True])
 def test_forces_are_captured_with_the_gradients_of_the_model(training):
-    model = Forces().train(training)
+    model = module_with(
+        forces, net=nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh())
+    ).train(training)
     inputs = (torch.randn(5, 3), 3)
     captured = capture(model, inputs)
     assert captured.how == "make_fx"

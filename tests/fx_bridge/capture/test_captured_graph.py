@@ -19,6 +19,7 @@ from fx_bridge.split.colocation import colocation_groups
 from fx_bridge.split.tags.non_tensors import move_non_tensors
 from fx_bridge.split.tags.plans import plan_from_tags
 from solver import PartitionError
+from tests.support.modules import module_with
 from tests.support.split_checks import check_random_plans, check_values
 
 
@@ -40,15 +41,10 @@ class TakesBox(nn.Module):
         return y if mask is None else y + mask
 
 
-class Branching(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Linear(4, 4)
-
-    def forward(self, x):
-        if x.sum() > 0:
-            return self.inner(x)
-        return x
+def branching(self, x):
+    if x.sum() > 0:
+        return self.inner(x)
+    return x
 
 
 class Nested(nn.Module):
@@ -64,13 +60,8 @@ class NoGrad(nn.Module):
         return y + z
 
 
-class Conditional(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
-
-    def forward(self, x):
-        return torch.cond(x.sum() > 0, lambda x: self.a(x), lambda x: self.b(x).relu(), (x,))
+def conditional(self, x):
+    return torch.cond(x.sum() > 0, lambda x: self.a(x), lambda x: self.b(x).relu(), (x,))
 
 
 def convnet():
@@ -88,7 +79,9 @@ def test_a_module_is_exported_with_values_and_the_same_parameters():
     assert not any(node.op == "call_module" for node in captured.graph.nodes)
 
 
-@pytest.mark.parametrize("model", [NoGrad(), Conditional()])
+@pytest.mark.parametrize(
+    "model", [NoGrad(), module_with(conditional, a=nn.Linear(4, 4), b=nn.Linear(4, 4))]
+)
 def test_regions_and_branches_survive(model):
     x = torch.randn(2, 4)
     captured = capture(model, (x,))
@@ -229,7 +222,7 @@ def broken_graph(what):
             (torch.ones(1, 2),),
             "in module '1' (RuntimeError",
         ),
-        (Branching(), (torch.ones(2, 4),), "'if x.sum() > 0:'"),
+        (module_with(branching, inner=nn.Linear(4, 4)), (torch.ones(2, 4),), "'if x.sum() > 0:'"),
         (broken_graph("no output"), (torch.ones(2),), "has no output node"),
         (broken_graph("no module"), (torch.ones(2),), "reads 'gone', which it does not have"),
     ],
@@ -273,47 +266,37 @@ def test_a_model_that_returns_its_cache_is_told_not_to():
         capture(ReturnsBox(), (torch.ones(2),))
 
 
-class Counts(nn.Module):
+def counts(self, box):
     """Keeps what the call gave it; takes what export does not."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear, self.calls, self.last = nn.Linear(4, 4), 0, None
-
-    def forward(self, box):
-        self.calls += 1
-        self.last = self.linear(box.x)
-        return self.last
+    self.calls += 1
+    self.last = self.linear(box.x)
+    return self.last
 
 
 def test_what_a_model_remembers_is_not_changed():
-    model = Counts()
+    model = module_with(counts, linear=nn.Linear(4, 4), calls=0, last=None)
     captured = capture(model, (Box(torch.randn(2, 4)),))
     assert captured.how == "symbolic_trace"
     assert (model.calls, model.last) == (0, None)
     assert "forward changes 'calls', 'last', which the graph does not" in captured.note
 
 
-class RegistersHooks(nn.Module):
+def registers_hooks(self, x):
     """Registers its hook in the first call, and fills lists and dicts, as transformers does."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear, self.ready = nn.Linear(4, 4), False
-        self.seen, self.by_name = [], {"a": set()}
-
-    def forward(self, x):
-        if not self.ready:
-            self.linear.register_forward_hook(lambda _, args, output: output * 2)
-            self.ready = True
-        self.seen.append(x)
-        self.by_name["a"].add(len(self.seen))
-        self.by_name["b"] = x
-        return self.linear(x)
+    if not self.ready:
+        self.linear.register_forward_hook(lambda _, args, output: output * 2)
+        self.ready = True
+    self.seen.append(x)
+    self.by_name["a"].add(len(self.seen))
+    self.by_name["b"] = x
+    return self.linear(x)
 
 
 def test_hooks_that_forward_registers_are_not_registered_twice():
-    model, args = RegistersHooks(), (torch.randn(2, 4),)
+    model = module_with(
+        registers_hooks, linear=nn.Linear(4, 4), ready=False, seen=[], by_name={"a": set()}
+    )
+    args = (torch.randn(2, 4),)
     captured = capture(model, args)
     assert (model.ready, model.seen, model.by_name) == (False, [], {"a": set()})
     assert not model.linear._forward_hooks
@@ -353,18 +336,14 @@ def test_what_forward_changes_and_the_graph_does_not_is_noted():
     )
 
 
-class Seeds(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-
-    def forward(self, x):
-        torch.manual_seed(3)
-        return self.linear(x) + torch.rand(4)
+def seeds(self, x):
+    torch.manual_seed(3)
+    return self.linear(x) + torch.rand(4)
 
 
 def test_a_seed_in_forward_is_noted_and_not_set():
-    model, state = Seeds(), torch.get_rng_state()
+    model = module_with(seeds, linear=nn.Linear(4, 4))
+    state = torch.get_rng_state()
     captured = capture(model, (torch.ones(2, 4),))
     assert "forward sets the state of the random number generator" in captured.note
     assert torch.equal(torch.get_rng_state(), state)
@@ -454,19 +433,14 @@ pytree.register_dataclass(
 Pair = collections.namedtuple("Pair", "left right")
 
 
-class Structured(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
-
-    def forward(self, batch, pair, *rest, mask=None, **named):
-        y = self.a(batch.tokens) + batch.extra["bias"] + pair.left
-        z = self.b(y).relu()
-        for value in rest:
-            z = z * value
-        if mask is not None:
-            z = z + mask
-        return Batch(z, {"y": y, "named": [named["scale"] * z, None, 3]})
+def structured(self, batch, pair, *rest, mask=None, **named):
+    y = self.a(batch.tokens) + batch.extra["bias"] + pair.left
+    z = self.b(y).relu()
+    for value in rest:
+        z = z * value
+    if mask is not None:
+        z = z + mask
+    return Batch(z, {"y": y, "named": [named["scale"] * z, None, 3]})
 
 
 def structured_inputs(**changes):
@@ -481,7 +455,7 @@ def structured_inputs(**changes):
 
 @pytest.mark.parametrize("mask", [None, torch.ones(2, 4)])
 def test_nested_inputs_and_outputs_of_registered_types(mask):
-    model = Structured()
+    model = module_with(structured, a=nn.Linear(4, 4), b=nn.Linear(4, 4))
     args, kwargs = structured_inputs(mask=mask)
     captured = capture(model, args, kwargs)
     assert (captured.how, captured.note) == ("export", "")
@@ -547,21 +521,15 @@ def test_dynamic_batch_is_yes_or_no(wish):
         capture(nn.Linear(2, 2), (torch.ones(2, 2),), dynamic_batch=wish)
 
 
-class CountsInBuffer(nn.Module):
+def counts_in_buffer(self, x):
     """Rebinds a buffer that it reads afterwards, as ``self.n += 1`` does."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-        self.register_buffer("n", torch.zeros(()))
-
-    def forward(self, x):
-        self.n += 1
-        return self.linear(x) / self.n
+    self.n += 1
+    return self.linear(x) / self.n
 
 
 def test_a_rebound_buffer_is_written_once_and_backward_works():
-    model, x = CountsInBuffer(), torch.randn(2, 4)
+    model = module_with(counts_in_buffer, linear=nn.Linear(4, 4), n=nn.Buffer(torch.zeros(())))
+    x = torch.randn(2, 4)
     captured = capture(copy.deepcopy(model), (x,))
     module = captured.module
     for _ in range(2):

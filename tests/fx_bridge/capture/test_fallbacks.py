@@ -10,6 +10,7 @@ from torch import nn
 
 from fx_bridge import capture
 from solver import PartitionError
+from tests.support.modules import module_with
 
 
 class Aware(nn.Module):
@@ -37,16 +38,12 @@ def test_a_model_that_no_graph_equals_is_refused():
 
 
 def test_gradients_are_compared_in_training():
-    class Detached(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(3, 3)
+    def forward(self, x):
+        y = self.linear(x)
+        return y + (y.detach() if torch.compiler.is_exporting() else y)
 
-        def forward(self, x):
-            y = self.linear(x)
-            return y + (y.detach() if torch.compiler.is_exporting() else y)
-
-    model, x = Detached(), torch.randn(2, 3)
+    model = module_with(forward, linear=nn.Linear(3, 3))
+    x = torch.randn(2, 3)
     assert "computes something else" not in capture(model.eval(), (x,), check=True).note
     assert "the gradient of" in capture(model.train(), (x,), check=True).note
 

@@ -7,6 +7,7 @@ from torch import nn
 from fx_bridge.capture.graph import capture
 from fx_bridge.capture.layers import layer_calls, repeated_modules
 from fx_bridge.capture.modules import ModuleCall, operators_of
+from tests.support.modules import module_with
 
 
 class Block(nn.Module):
@@ -30,13 +31,8 @@ class Stack(nn.Module):
         return x
 
 
-class TwoStacks(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.encoder, self.decoder = Stack(2), Stack(2)
-
-    def forward(self, x):
-        return self.decoder(self.encoder(x))
+def two_stacks(self, x):
+    return self.decoder(self.encoder(x))
 
 
 class Attributes(nn.Module):
@@ -52,26 +48,15 @@ class Attributes(nn.Module):
         return self.head(self.second(self.first(x)))
 
 
-class Looped(nn.Module):
+def looped(self, x):
     """One layer that runs three times."""
-
-    def __init__(self):
-        super().__init__()
-        self.blocks = nn.ModuleList([Block()])
-
-    def forward(self, x):
-        for _ in range(3):
-            x = self.blocks[0](x).sin()
-        return x
+    for _ in range(3):
+        x = self.blocks[0](x).sin()
+    return x
 
 
-class Plain(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
-
-    def forward(self, x):
-        return self.second(self.first(x))
+def plain(self, x):
+    return self.second(self.first(x))
 
 
 class WithStem(nn.Module):
@@ -131,13 +116,13 @@ CASES = {
     "list": (Stack(3), (X,), ["blocks.0", "blocks.1", "blocks.2"]),
     "sequential": (nn.Sequential(Block(), Block(), nn.Linear(4, 2)), (X,), ["0", "1", "2"]),
     "stacks": (
-        TwoStacks(),
+        module_with(two_stacks, encoder=Stack(2), decoder=Stack(2)),
         (X,),
         ["encoder.blocks.0", "encoder.blocks.1", "decoder.blocks.0", "decoder.blocks.1"],
     ),
     "attributes": (Attributes(), (torch.zeros(2, dtype=torch.long),), ["first", "second"]),
-    "looped": (Looped(), (X,), ["blocks.0"]),
-    "plain": (Plain(), (X,), []),
+    "looped": (module_with(looped, blocks=nn.ModuleList([Block()])), (X,), ["blocks.0"]),
+    "plain": (module_with(plain, first=nn.Linear(4, 4), second=nn.Linear(4, 4)), (X,), []),
     "stem": (WithStem(), (X,), ["blocks.0", "blocks.1"]),
     "unlike blocks": (Chain(Block(), WithNorms()), (X,), ["blocks.0", "blocks.1"]),
     "norms in no list": (Two(), (X,), ["first", "second"]),

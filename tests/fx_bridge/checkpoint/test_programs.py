@@ -22,6 +22,7 @@ from fx_bridge.split.by_plan import split_by_plan
 from fx_bridge.split.colocation import colocation_groups
 from solver import PartitionError, PartitionPlan
 from tests.support.dispatch_models import TOKENS, Net
+from tests.support.modules import module_with
 from tests.support.random_plans import random_plan
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -181,30 +182,22 @@ def test_wrong_inputs_and_folders_are_refused(tmp_path):
 
 
 def test_a_returned_weight_is_refused(tmp_path):
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = nn.Linear(4, 4)
+    def forward(self, x):
+        return self.inner(x).relu(), self.inner.weight
 
-        def forward(self, x):
-            return self.inner(x).relu(), self.inner.weight
-
-    captured = capture(Model(), (torch.ones(1, 4),))
+    captured = capture(module_with(forward, inner=nn.Linear(4, 4)), (torch.ones(1, 4),))
     with pytest.raises(PartitionError, match=r"returns its weight 'inner\.weight' as it is"):
         save_stage_programs(split_by_plan(captured, cut(captured, 1)), tmp_path)
 
 
-class Selects(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
-
-    def forward(self, x):
-        return self.second(self.first(x[x[:, 0] > 0]).relu())
+def selects(self, x):
+    return self.second(self.first(x[x[:, 0] > 0]).relu())
 
 
 def test_values_whose_size_depends_on_others_stay_in_their_stage(tmp_path):
-    captured = capture(Selects(), (torch.randn(6, 4),))
+    captured = capture(
+        module_with(selects, first=nn.Linear(4, 4), second=nn.Linear(4, 4)), (torch.randn(6, 4),)
+    )
     names = [node.name for node in captured.operators]
     at = names.index("relu")
     plan = PartitionPlan(

@@ -28,6 +28,7 @@ from solver import (
     evaluate,
     problem_from_digraph,
 )
+from tests.support.modules import module_with
 from tests.support.training_models import MODELS, PROMPTED, SLICED
 from tests.support.training_peaks import Recording, peak_of_stage
 
@@ -76,16 +77,13 @@ def test_only_what_needs_a_gradient_costs_anything():
 
 
 def test_moved_bytes_count_accumulation():
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(8, 8, bias=False)
+    def forward(self, x):
+        y = self.layer(x)
+        return torch.tanh(y) + torch.sigmoid(y)
 
-        def forward(self, x):
-            y = self.layer(x)
-            return torch.tanh(y) + torch.sigmoid(y)
-
-    moved = backward_moved_bytes(capture(Twice(), (torch.ones(4, 8),)))
+    moved = backward_moved_bytes(
+        capture(module_with(forward, layer=nn.Linear(8, 8, bias=False)), (torch.ones(4, 8),))
+    )
     value, weight = 4 * 8 * 4, 8 * 8 * 4
     # Autograd comes to sigmoid, the last reader, first; what tanh gives is added to that.
     assert moved["sigmoid"] == 3 * value
@@ -95,16 +93,13 @@ def test_moved_bytes_count_accumulation():
 
 
 def test_adding_up_gradients_of_a_value_needs_room_for_another():
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(8, 16)
+    def forward(self, x):
+        y = self.linear(x)
+        return y.relu(), y.tanh()
 
-        def forward(self, x):
-            y = self.linear(x)
-            return y.relu(), y.tanh()
-
-    costs = backward_costs(capture(Twice(), (torch.ones(4, 8),)))
+    costs = backward_costs(
+        capture(module_with(forward, linear=nn.Linear(8, 16)), (torch.ones(4, 8),))
+    )
     gradient_bytes = 4 * 16 * 4
     # The last reader is the first on the way back; what the other adds is a tensor of its own.
     assert costs["tanh"].workspace_bytes == 0

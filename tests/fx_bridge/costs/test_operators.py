@@ -24,6 +24,7 @@ from fx_bridge.costs.operators import (
 from fx_bridge.serving import capture_phases, serve_step
 from fx_bridge.storages.table import storage_table
 from solver import PartitionError
+from tests.support.modules import module_with
 from tests.support.serving_models import model_of
 
 
@@ -93,22 +94,19 @@ def test_flops_need_no_weights():
 
 
 def test_moved_bytes():
-    class Moves(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.table = nn.Embedding(1000, 8)
-            self.register_buffer("cache", torch.zeros(100, 8))
+    def forward(self, tokens, positions):
+        rows = self.table(tokens)
+        wide = rows.sum(0).expand(50, 8)
+        scaled = wide * 2
+        rows.mul_(3)
+        self.cache.index_copy_(0, positions, rows)
+        pair = scaled.max(1)
+        return rows.view(-1), pair[0], torch.empty(1000) is None
 
-        def forward(self, tokens, positions):
-            rows = self.table(tokens)
-            wide = rows.sum(0).expand(50, 8)
-            scaled = wide * 2
-            rows.mul_(3)
-            self.cache.index_copy_(0, positions, rows)
-            pair = scaled.max(1)
-            return rows.view(-1), pair[0], torch.empty(1000) is None
-
-    captured = capture(Moves(), (torch.arange(4), torch.arange(4)))
+    captured = capture(
+        module_with(forward, table=nn.Embedding(1000, 8), cache=nn.Buffer(torch.zeros(100, 8))),
+        (torch.arange(4), torch.arange(4)),
+    )
     moved = node_moved_bytes(captured, storage_table(captured))
     # 4 rows out of 1000 are read and written, and the 4 indices read.
     assert moved["embedding"] == 2 * 4 * 8 * 4 + 4 * 8

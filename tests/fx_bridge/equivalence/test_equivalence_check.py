@@ -13,6 +13,7 @@ from fx_bridge.equivalence.check import check_equivalence
 from fx_bridge.equivalence.differences import Comparison
 from fx_bridge.split.by_plan import split_by_plan
 from solver import PartitionError, PartitionPlan
+from tests.support.modules import module_with
 from tests.support.tensor_wrappers import Coded, Int8, int8_model
 
 X = (torch.randn(3, 4),)
@@ -218,16 +219,12 @@ def test_gradients_of_inputs_are_compared(model):
 
 
 def test_gradients_of_separate_copies_of_a_tied_parameter_add_up():
-    class Tied(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first = nn.Linear(4, 4, bias=False)
-            self.last = nn.Linear(4, 4, bias=False)
+    def forward(self, x):
+        return self.last(self.first(x).relu())
 
-        def forward(self, x):
-            return self.last(self.first(x).relu())
-
-    separate = Tied()
+    separate = module_with(
+        forward, first=nn.Linear(4, 4, bias=False), last=nn.Linear(4, 4, bias=False)
+    )
     separate.last.weight = nn.Parameter(separate.first.weight.detach().clone())
     tied = copy.deepcopy(separate)
     tied.last.weight = tied.first.weight
@@ -313,17 +310,12 @@ def test_what_a_call_makes_and_keeps_is_missed_in_buffers_alone():
 
 
 def test_a_replaced_parameter_is_put_back():
-    class Replaces(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.scale = nn.Parameter(torch.ones(4))
+    def forward(self, x):
+        y = x * self.scale
+        self.scale = nn.Parameter(self.scale.detach() * 2)
+        return y
 
-        def forward(self, x):
-            y = x * self.scale
-            self.scale = nn.Parameter(self.scale.detach() * 2)
-            return y
-
-    model = Replaces()
+    model = module_with(forward, scale=nn.Parameter(torch.ones(4)))
     before = model.scale
     assert check_equivalence(model, copy.deepcopy(model), X, gradients=True).equal
     assert model.scale is before
@@ -425,17 +417,11 @@ def test_what_a_model_counts_in_python_is_left_as_it_was():
 
 
 def test_a_buffer_written_with_a_gradient_is_a_leaf_again():
-    class Keeps(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.mix = nn.Linear(4, 4)
-            self.register_buffer("last", torch.zeros(3, 4))
+    def forward(self, x):
+        self.last.copy_(self.mix(x))
+        return self.last * 2
 
-        def forward(self, x):
-            self.last.copy_(self.mix(x))
-            return self.last * 2
-
-    model = Keeps()
+    model = module_with(forward, mix=nn.Linear(4, 4), last=nn.Buffer(torch.zeros(3, 4)))
     assert check_equivalence(model, copy.deepcopy(model), X).equal
     assert model.last.is_leaf
     assert not model.last.any()

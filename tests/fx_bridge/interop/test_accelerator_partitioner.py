@@ -12,6 +12,7 @@ from torch.fx.passes.shape_prop import ShapeProp
 from fx_bridge.capture.graph import capture
 from fx_bridge.interop.accelerator_partitioner import torch_partition
 from solver import PartitionError
+from tests.support.modules import module_with
 
 MODEL = nn.Sequential(
     nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(512, 4)
@@ -83,21 +84,17 @@ def test_values_that_are_no_tensors_have_a_size(captured):
     assert found.devices_of == {0: (0,)}
 
 
-class Frozen(nn.Module):
+def frozen(self, x):
     """A region without gradients, which the exporter calls as torch calls its partitions."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = nn.Linear(16, 16), nn.Linear(16, 16)
-
-    def forward(self, x):
-        with torch.no_grad():
-            y = torch.sin(x)
-        return self.last(self.first(x) + y)
+    with torch.no_grad():
+        y = torch.sin(x)
+    return self.last(self.first(x) + y)
 
 
 def test_names_of_the_model_are_not_taken_for_partitions():
-    captured = capture(Frozen(), (torch.ones(1, 16),))
+    captured = capture(
+        module_with(frozen, first=nn.Linear(16, 16), last=nn.Linear(16, 16)), (torch.ones(1, 16),)
+    )
     assert any(node.name.startswith("submod_") for node in captured.graph.nodes)
     found = torch_partition(captured, [1500, 1500, 1500])
     assert dict(found.devices_of) == {0: (0,), 1: (1,)}

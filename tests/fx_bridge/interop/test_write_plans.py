@@ -19,6 +19,7 @@ from fx_bridge.interop.write_plans import device_map, split_spec
 from fx_bridge.partition import partition_module
 from solver import Device, Interconnect, PartitionError, PartitionPlan
 from tests.support.dispatch_models import KINDS, TOKENS, Net, Record, kind_of
+from tests.support.modules import module_with
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -149,16 +150,13 @@ def test_divided_modules_are_refused_with_what_to_keep_whole():
 
 
 def test_modules_without_tensors_may_be_called_anywhere():
-    class Shared(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
-            self.act = nn.Sequential(nn.Tanh())
+    def forward(self, x):
+        return self.act(self.b(self.act(self.a(x))))
 
-        def forward(self, x):
-            return self.act(self.b(self.act(self.a(x))))
-
-    captured = capture(Shared(), (torch.ones(2, 4),))
+    captured = capture(
+        module_with(forward, a=nn.Linear(4, 4), b=nn.Linear(4, 4), act=nn.Sequential(nn.Tanh())),
+        (torch.ones(2, 4),),
+    )
     places = {"linear": "cuda:0", "tanh": "cuda:0", "linear_1": "cuda:1", "tanh_1": "cuda:1"}
     plan = PartitionPlan(places, ("cuda:0", "cuda:1"))
     mapping = device_map(captured, plan)

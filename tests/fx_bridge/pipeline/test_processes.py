@@ -38,6 +38,7 @@ from solver import (
     evaluate,
     problem_from_digraph,
 )
+from tests.support.modules import module_with
 from tests.support.paths import ROOT
 from tests.support.pipeline_cases import BATCH, CASES
 from tests.support.pipeline_worker import STEPS
@@ -453,15 +454,11 @@ def test_several_rounds_on_one_device(schedule):
 
 @pytest.mark.usefixtures("_group")
 def test_a_sum_of_losses_and_a_model_that_returns_its_loss():
-    class Loss(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(4, 4)
+    def forward(self, x, y):
+        return {"loss": (self.linear(x) - y).square().sum(), "twice": (x * 2,)}
 
-        def forward(self, x, y):
-            return {"loss": (self.linear(x) - y).square().sum(), "twice": (x * 2,)}
-
-    model, args = Loss(), (torch.randn(2, 4), torch.randn(2, 4))
+    model = module_with(forward, linear=nn.Linear(4, 4))
+    args = (torch.randn(2, 4), torch.randn(2, 4))
     captured = capture(model, args)
     plan = PartitionPlan(dict.fromkeys((n.name for n in captured.operators), "cpu"), ("cpu",))
     pipeline = build_pipeline_stage(

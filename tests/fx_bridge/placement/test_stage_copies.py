@@ -7,6 +7,7 @@ from torch import fx, nn
 
 from fx_bridge.placement.stage_copies import copied_stage
 from fx_bridge.placement.weights import PlacedWeights, tensors_within
+from tests.support.modules import module_with
 from tests.support.placement_models import build, split_at
 
 HOST = torch.device("cpu")
@@ -34,17 +35,12 @@ def test_names_flags_and_persistence_are_kept():
         assert theirs.isdisjoint(tensor.data_ptr() for tensor in tensors_within(made))
 
 
-class Twice(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-
-    def forward(self, x):
-        return self.linear(torch.tanh(self.linear(x)) @ self.linear.weight)
+def twice(self, x):
+    return self.linear(torch.tanh(self.linear(x)) @ self.linear.weight)
 
 
 def test_a_module_called_twice_is_one_module():
-    stage = fx.symbolic_trace(Twice())
+    stage = fx.symbolic_trace(module_with(twice, linear=nn.Linear(4, 4)))
     made = copy_of(stage, torch.device("cpu:1"))
     assert made.linear is not stage.linear
     assert [name for name, _ in made.named_parameters()] == ["linear.weight", "linear.bias"]
@@ -92,22 +88,18 @@ def test_stages_name_their_own_device():
     assert "cpu" in [name for stage in on_meta for name in devices_named(stage)]
 
 
-class Regions(nn.Module):
+def regions(self, x):
     """Its capture has the body of the region under the name of its own submodule."""
-
-    def __init__(self):
-        super().__init__()
-        self.submod_1 = nn.Linear(4, 4)
-        self.register_buffer("scale", torch.full((4,), 2.0), persistent=False)
-
-    def forward(self, x):
-        with torch.no_grad():
-            scale = (x * self.scale).mean()
-        return self.submod_1(x) * scale
+    with torch.no_grad():
+        scale = (x * self.scale).mean()
+    return self.submod_1(x) * scale
 
 
 def test_bodies_of_regions_are_copied_with_all_that_they_hold():
-    model, args = Regions(), (torch.randn(2, 4),)
+    model = module_with(
+        regions, submod_1=nn.Linear(4, 4), scale=nn.Buffer(torch.full((4,), 2.0), persistent=False)
+    )
+    args = (torch.randn(2, 4),)
     split = split_at(model, args, {})
     (stage,) = split.children()
     made = copy_of(stage, torch.device("cpu:1"))

@@ -20,6 +20,7 @@ from fx_bridge.placement.model import place, place_all
 from fx_bridge.split.by_plan import split_by_plan
 from fx_bridge.storages.mutations import memory_of
 from solver import PartitionError
+from tests.support.modules import module_with
 from tests.support.paths import ROOT
 from tests.support.placement_models import build, captured_and_split, split_at
 from tests.support.random_modules import random_program
@@ -513,15 +514,10 @@ def test_weights_without_plain_memory_are_refused():
 
 
 def test_recurrent_modules_are_refused():
-    class Recurrent(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer, self.cells = nn.Linear(4, 4), nn.LSTM(4, 4)
+    def forward(self, x):
+        return self.cells(self.layer(x))[0]
 
-        def forward(self, x):
-            return self.cells(self.layer(x))[0]
-
-    traced = fx.symbolic_trace(Recurrent())
+    traced = fx.symbolic_trace(module_with(forward, layer=nn.Linear(4, 4), cells=nn.LSTM(4, 4)))
     split = split_at(traced, (torch.ones(2, 3, 4),), {}, "cells")
     with pytest.raises(PartitionError, match="stage 'submod_1' calls a LSTM as a whole, whose"):
         place(split, "cpu:0", streamed=split.meta["stages"])

@@ -17,6 +17,7 @@ from fx_bridge.placement.transfers import (
 )
 from fx_bridge.split.by_plan import split_by_plan
 from solver import PartitionError, PartitionPlan
+from tests.support.modules import module_with
 
 HOST = torch.device("cpu")
 
@@ -101,18 +102,14 @@ def test_cuda_sends_without_waiting():
     assert torch.equal(receive(sent)[0], tensor.cpu())
 
 
-class WritesOne(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-
-    def forward(self, x, y):
-        x.add_(1)
-        return self.linear(y)
+def writes_one(self, x, y):
+    x.add_(1)
+    return self.linear(y)
 
 
 def test_inputs_that_share_memory_with_a_written_one_are_refused():
-    model, rows = WritesOne(), torch.zeros(6, 4)
+    model = module_with(writes_one, linear=nn.Linear(4, 4))
+    rows = torch.zeros(6, 4)
     captured = capture(model, (rows[:3].clone(), rows[3:].clone()))
     plan = PartitionPlan({node.name: "a" for node in captured.operators}, ("a",))
     split = split_by_plan(captured, plan)

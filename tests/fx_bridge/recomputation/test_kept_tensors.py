@@ -10,6 +10,7 @@ from torch import nn
 from fx_bridge.capture.graph import capture
 from fx_bridge.recomputation.kept_tensors import KeptValue, version_counter
 from fx_bridge.split.by_plan import split_by_plan
+from tests.support.modules import module_with
 from tests.support.recomputed_stages import (
     counted_again,
     loss_of,
@@ -33,19 +34,12 @@ class Layer(nn.Module):
         return (self.norm(self.linear(x.sin() * self.scale)).tanh() * self.scale).exp()
 
 
-class Averaged(nn.Module):
+def averaged(self, x):
     """Divides by a running mean, as codebooks and quantisers do."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(6, 6)
-        self.register_buffer("mean", torch.ones(6))
-
-    def forward(self, x):
-        h = self.linear(x).tanh()
-        with torch.no_grad():
-            self.mean.mul_(0.9).add_(h.abs().mean(0), alpha=0.1)
-        return h / self.mean
+    h = self.linear(x).tanh()
+    with torch.no_grad():
+        self.mean.mul_(0.9).add_(h.abs().mean(0), alpha=0.1)
+    return h / self.mean
 
 
 class Overwritten(nn.Module):
@@ -131,7 +125,7 @@ def test_what_is_written_after_the_backward_pass_is_of_no_concern(write):
 
 def test_a_buffer_that_another_microbatch_writes_is_refused_as_by_autograd():
     torch.manual_seed(0)
-    model = Averaged()
+    model = module_with(averaged, linear=nn.Linear(6, 6), mean=nn.Buffer(torch.ones(6)))
     for module in (model, *stages(model, inputs())):
         losses = [loss_of(module(inputs())) for _ in range(2)]
         with pytest.raises(RuntimeError, match=f"{REFUSED}.*is at version"):

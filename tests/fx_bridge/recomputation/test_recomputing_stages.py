@@ -17,6 +17,7 @@ from fx_bridge.recomputation.stage import RecomputingStage
 from fx_bridge.split.by_plan import split_by_plan
 from solver import PartitionError, PartitionPlan
 from tests.support import memory_models
+from tests.support.modules import module_with
 from tests.support.recomputed_stages import (
     check_stages,
     counted_again,
@@ -364,19 +365,16 @@ def test_what_cannot_run_again_is_refused(mixed):
         split_by_plan(captured, replace(plan, recomputed={last}), problem=problem)
 
 
-class Counting(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-        self.register_buffer("calls", torch.ones(4))
-
-    def forward(self, x):
-        self.calls.add_(1)
-        return (self.linear(x) * self.calls).sin()
+def counting(self, x):
+    self.calls.add_(1)
+    return (self.linear(x) * self.calls).sin()
 
 
 def test_what_reads_a_buffer_that_changes_is_refused():
-    captured = capture(Counting(), (torch.ones(2, 4),))
+    captured = capture(
+        module_with(counting, linear=nn.Linear(4, 4), calls=nn.Buffer(torch.ones(4))),
+        (torch.ones(2, 4),),
+    )
     problem, plan = plan_of(captured, 1)
     plan = replace(plan, recomputed={"mul"})
     with pytest.raises(PartitionError, match="'mul' cannot run again: it is not recomputable"):

@@ -16,6 +16,7 @@ from fx_bridge.split.by_plan import split_by_plan
 from fx_bridge.split.colocation import colocation_groups
 from fx_bridge.split.reader import stage_graph
 from solver import PartitionError, PartitionPlan
+from tests.support.modules import module_with
 from tests.support.problem_counts import counts
 from tests.support.random_plans import random_plan
 from tests.support.separated import separated
@@ -90,16 +91,11 @@ def test_every_stage_owns_its_parameters_under_their_original_names():
 
 
 def test_a_parameter_that_is_an_output_is_returned_itself():
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = nn.Linear(4, 4)
-            self.scale = nn.Parameter(torch.ones(4))
+    def forward(self, x):
+        return self.inner(x).relu() * 2, self.inner.weight, self.scale
 
-        def forward(self, x):
-            return self.inner(x).relu() * 2, self.inner.weight, self.scale
-
-    model, args = Model(), (torch.randn(2, 4),)
+    model = module_with(forward, inner=nn.Linear(4, 4), scale=nn.Parameter(torch.ones(4)))
+    args = (torch.randn(2, 4),)
     captured = capture(model, args)
     split = check(model, captured, cut_at(captured, 1, 2), args)
     assert split(*args)[1] is model.inner.weight
@@ -113,29 +109,23 @@ def test_a_parameter_that_is_an_output_is_returned_itself():
 
 
 def test_views_of_weights_are_ordinary_operators():
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = nn.Parameter(torch.randn(4, 6))
+    def forward(self, x):
+        view = self.weight.t()
+        return (x @ view).relu() @ self.weight + view.sum()
 
-        def forward(self, x):
-            view = self.weight.t()
-            return (x @ view).relu() @ self.weight + view.sum()
-
-    check_random_plans(Model(), (torch.randn(2, 6),))
+    check_random_plans(
+        module_with(forward, weight=nn.Parameter(torch.randn(4, 6))), (torch.randn(2, 6),)
+    )
 
 
 def test_buffers_keep_their_persistence_and_constants_their_kind():
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("kept", torch.ones(3))
-            self.register_buffer("scratch", torch.ones(3), persistent=False)
+    def forward(self, x):
+        return (x + self.kept).relu() * self.scratch + torch.tensor([1.0, 2.0, 3.0])
 
-        def forward(self, x):
-            return (x + self.kept).relu() * self.scratch + torch.tensor([1.0, 2.0, 3.0])
-
-    model, args = Model(), (torch.randn(3),)
+    model = module_with(
+        forward, kept=nn.Buffer(torch.ones(3)), scratch=nn.Buffer(torch.ones(3), persistent=False)
+    )
+    args = (torch.randn(3),)
     captured = capture(model, args)
     split = check(model, captured, cut_at(captured, 2), args, gradients=False)
     assert set(split.state_dict()) == {"submod_0.kept"}
@@ -165,16 +155,11 @@ def test_equal_names_after_flattening_do_not_collide():
 
 @pytest.mark.parametrize("source", ["export", "symbolic_trace"])
 def test_an_attribute_called_submod_0_is_no_obstacle(source):
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.submod_0 = nn.Linear(4, 4)
-            self.submod_stage_0 = nn.Linear(4, 4)
+    def forward(self, x):
+        return self.submod_stage_0(self.submod_0(x).relu()), self.submod_0.weight
 
-        def forward(self, x):
-            return self.submod_stage_0(self.submod_0(x).relu()), self.submod_0.weight
-
-    model, args = Model(), (torch.randn(2, 4),)
+    model = module_with(forward, submod_0=nn.Linear(4, 4), submod_stage_0=nn.Linear(4, 4))
+    args = (torch.randn(2, 4),)
     captured = capture(model if source == "export" else fx.symbolic_trace(model), args)
     split = check(model, captured, cut_at(captured, 1, 2), args)
     assert list(split.meta["stages"]) == [f"submod_stage_stage_{i}" for i in range(3)]
@@ -203,16 +188,11 @@ def test_tied_weights_are_one_object_in_every_stage_and_copies_share_the_gradien
 
 
 def test_a_module_called_twice_keeps_both_calls_together():
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.mix = nn.Linear(4, 4)
-
-        def forward(self, x, y):
-            return self.mix(x).relu() + self.mix(y).tanh()
+    def forward(self, x, y):
+        return self.mix(x).relu() + self.mix(y).tanh()
 
     args = (torch.randn(2, 4), torch.randn(2, 4))
-    model = Model()
+    model = module_with(forward, mix=nn.Linear(4, 4))
     captured = capture(fx.symbolic_trace(model), args)
     check_random_plans(model, args, captured=captured)
     for seed in range(12):
@@ -335,19 +315,13 @@ class Cache(nn.Module):
         return torch.softmax(q @ self.keys.t(), -1) @ self.values + old, q.relu().sum()
 
 
-class InPlaceResidual(nn.Module):
+def in_place_residual(self, x):
     """A chain of blocks in which every value is written in place once."""
-
-    def __init__(self):
-        super().__init__()
-        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
-
-    def forward(self, x):
-        for block in self.blocks:
-            y = block(x)
-            y += x
-            x = y.relu_()
-        return x
+    for block in self.blocks:
+        y = block(x)
+        y += x
+        x = y.relu_()
+    return x
 
 
 class WritesInput(nn.Module):
@@ -362,7 +336,10 @@ MUTATIONS = [
     (SetItem(), (torch.randn(3, 4),)),
     (ViewThenMul(), (torch.randn(3, 4),)),
     (Cache(), (torch.randn(2, 4), torch.tensor([1, 3]))),
-    (InPlaceResidual(), (torch.randn(3, 4),)),
+    (
+        module_with(in_place_residual, blocks=nn.ModuleList(nn.Linear(4, 4) for _ in range(3))),
+        (torch.randn(3, 4),),
+    ),
     (WritesInput(), (torch.randn(3, 4),)),
 ]
 MUTATION_NAMES = [type(model).__name__ for model, _ in MUTATIONS]
@@ -422,26 +399,22 @@ def test_blocks_that_write_in_place_can_still_be_cut_apart():
     assert largest < len(captured.operators) / 2
 
 
-class ReturnsWhatItWrites(nn.Module):
+def returns_what_it_writes(self, x, y):
     """An updated cache is returned: an input through a view, a buffer, one inside a module."""
-
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.BatchNorm1d(4)
-        self.register_buffer("cache", torch.zeros(3, 4))
-
-    def forward(self, x, y):
-        v = x.transpose(0, 1)
-        v.add_(1)
-        z = self.norm(y).relu()
-        self.cache.add_(z.detach())
-        return x, z * 2, self.cache, self.norm.running_mean, y
+    v = x.transpose(0, 1)
+    v.add_(1)
+    z = self.norm(y).relu()
+    self.cache.add_(z.detach())
+    return x, z * 2, self.cache, self.norm.running_mean, y
 
 
 @pytest.mark.parametrize("source", ["export", "symbolic_trace"])
 def test_what_a_stage_writes_is_returned_as_the_stage_left_it(source):
     """Returned by the root, it would be what the caller has, or what the root holds."""
-    model, args = ReturnsWhatItWrites(), (torch.randn(2, 3), torch.randn(3, 4))
+    model = module_with(
+        returns_what_it_writes, norm=nn.BatchNorm1d(4), cache=nn.Buffer(torch.zeros(3, 4))
+    )
+    args = (torch.randn(2, 3), torch.randn(3, 4))
     captured = capture(model if source == "export" else fx.symbolic_trace(model), args)
     check_random_plans(model, args, captured=captured, gradients=False)
     for backend in BACKENDS:
@@ -454,15 +427,11 @@ def test_what_a_stage_writes_is_returned_as_the_stage_left_it(source):
 def test_weights_after_a_parameter_with_a_default():
     """split_module compiles stand-ins of weights behind placeholders, which may have defaults."""
 
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = nn.Parameter(torch.randn(4))
+    def forward(self, x, scale=None):
+        return (x * self.weight).relu() + 1
 
-        def forward(self, x, scale=None):
-            return (x * self.weight).relu() + 1
-
-    model, args = Model(), (torch.randn(2, 4),)
+    model = module_with(forward, weight=nn.Parameter(torch.randn(4)))
+    args = (torch.randn(2, 4),)
     captured = capture(fx.symbolic_trace(model), args)
     assert captured.graph.find_nodes(op="get_attr")
     check_random_plans(model, args, captured=captured)
@@ -547,15 +516,10 @@ def test_something_that_was_not_captured_is_refused():
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_graph_without_operators(backend):
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(2))
+    def forward(self, x):
+        return x, self.weight
 
-        def forward(self, x):
-            return x, self.weight
-
-    model = Model()
+    model = module_with(forward, weight=nn.Parameter(torch.ones(2)))
     captured = CapturedGraph(fx.symbolic_trace(model), "graph_module")
     split = split_by_plan(captured, PartitionPlan({}, ()), backend=backend)
     assert check_equivalence(model, split, TWO_BY_FOUR).equal

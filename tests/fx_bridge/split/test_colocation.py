@@ -10,6 +10,7 @@ from torch import fx, nn
 from fx_bridge.capture.graph import capture
 from fx_bridge.capture.random_numbers import random_operators
 from fx_bridge.split.colocation import colocation_groups, inseparable_groups
+from tests.support.modules import module_with
 from tests.support.random_plans import random_plan, units_of
 
 X = torch.randn(2, 4)
@@ -153,16 +154,12 @@ def test_a_view_of_a_weight_stays_with_its_only_reader():
 
 
 def test_a_module_called_twice_is_one_group():
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.mix = nn.Linear(4, 4)
-            self.act = nn.ReLU()
+    def forward(self, x, y):
+        return self.act(self.mix(x)) + self.act(self.mix(y))
 
-        def forward(self, x, y):
-            return self.act(self.mix(x)) + self.act(self.mix(y))
-
-    (group,) = colocation_groups(capture(fx.symbolic_trace(Model()), (X, X)))
+    (group,) = colocation_groups(
+        capture(fx.symbolic_trace(module_with(forward, mix=nn.Linear(4, 4), act=nn.ReLU())), (X, X))
+    )
     assert group.operators == ("mix", "mix_1")
     assert group.reason == "submodule 'mix' is called more than once"
 

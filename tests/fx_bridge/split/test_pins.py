@@ -15,6 +15,7 @@ from fx_bridge.equivalence.check import check_equivalence
 from fx_bridge.partition import partition_module
 from fx_bridge.split.pins import with_hand_made
 from solver import Device, PartitionError, SolveLimits, SolveStatus, problem_from_digraph
+from tests.support.modules import module_with
 
 LIMITS = SolveLimits(workers=1, time_limit_s=30)
 
@@ -123,21 +124,14 @@ class TwoValues(nn.Module):
         return torch.split(x, 4, dim=-1)
 
 
-class Tuple(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Linear(8, 8)
-        self.divide = TwoValues()
-        self.last = nn.Linear(4, 4)
-
-    def forward(self, x):
-        a, b = self.divide(self.first(x))
-        return self.last(a) + b
+def tuple(self, x):
+    a, b = self.divide(self.first(x))
+    return self.last(a) + b
 
 
 @pytest.mark.parametrize("symbolic", [False, True])
 def test_a_cut_after_a_module_comes_after_the_elements_of_its_tuple(symbolic):
-    model = Tuple()
+    model = module_with(tuple, first=nn.Linear(8, 8), divide=TwoValues(), last=nn.Linear(4, 4))
     traced = torch.fx.symbolic_trace(model) if symbolic else model
     args = (torch.randn(5, 8),)
     name = "split" if symbolic else "divide"

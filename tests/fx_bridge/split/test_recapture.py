@@ -11,6 +11,7 @@ from fx_bridge import capture, check_equivalence, compile_backend, partition_mod
 from fx_bridge.capture.digest import operator_lines
 from fx_bridge.placement.model import place
 from solver import Device, MiB, PartitionError, PartitionPlan
+from tests.support.modules import module_with
 
 X = torch.randn(4, 8)
 
@@ -114,16 +115,11 @@ def test_a_mixed_precision_loop_with_a_scaler_trains_like_the_model():
 
 
 def test_casts_that_are_written_to_are_refused_under_another_precision():
-    class Writes(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(8, 8)
+    def forward(self, x):
+        x = self.linear(x)
+        return x.to(torch.bfloat16).add_(1) + x
 
-        def forward(self, x):
-            x = self.linear(x)
-            return x.to(torch.bfloat16).add_(1) + x
-
-    captured = capture(Writes(), (X,))
+    captured = capture(module_with(forward, linear=nn.Linear(8, 8)), (X,))
     split = split_by_plan(
         captured, PartitionPlan({node.name: "a" for node in captured.operators}, ("a",))
     )

@@ -12,6 +12,7 @@ from fx_bridge.equivalence.check import check_equivalence
 from fx_bridge.split.by_plan import split_by_plan
 from fx_bridge.split.colocation import colocation_groups
 from solver import PartitionPlan
+from tests.support.modules import module_with
 from tests.support.random_plans import random_plan
 from tests.support.separated import separated
 from tests.support.split_checks import BACKENDS, check_random_plans
@@ -117,19 +118,14 @@ def test_inputs_that_share_memory_are_one_storage():
             assert check_equivalence(Model(), split_by_plan(captured, plan), args).equal
 
 
-class Defaults(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(4))
-
-    def forward(self, x, factor=2, other=None):
-        return (x * factor + self.scale).relu() * self.scale
+def defaults(self, x, factor=2, other=None):
+    return (x * factor + self.scale).relu() * self.scale
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"factor": 3}])
 def test_weights_are_read_by_graphs_whose_inputs_have_defaults(kwargs):
     """Stand-ins of weights followed inputs with defaults: no Python signature."""
-    model = Defaults()
+    model = module_with(defaults, scale=nn.Parameter(torch.ones(4)))
     captured = capture(faithful_trace(model, None), (X,), kwargs)
     check_random_plans(model, (X,), kwargs, captured=captured, plans=4)
 

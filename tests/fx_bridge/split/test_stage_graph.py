@@ -19,6 +19,7 @@ from fx_bridge.split.colocation import colocation_groups
 from fx_bridge.split.graph import StageGraph
 from fx_bridge.split.reader import stage_graph
 from solver import Device, PartitionError, PartitionPlan, evaluate, problem_from_digraph
+from tests.support.modules import module_with
 from tests.support.random_plans import DEVICES, random_plan
 from tests.support.separated import separated
 from tests.support.split_checks import BACKENDS, cut_at, plan_of
@@ -45,55 +46,42 @@ class Tied(nn.Module):
         return self.head(x * self.scale.float())
 
 
-class Skips(nn.Module):
+def skips(self, x, gate, unused):
     """A value that is read much later, a view of it, and an input that many read."""
-
-    def __init__(self):
-        super().__init__()
-        self.a = nn.Linear(6, 6)
-        self.b = nn.Linear(6, 6)
-
-    def forward(self, x, gate, unused):
-        first = self.a(x)
-        part = first[:, 1:3]
-        y = (first * gate).relu()
-        y = self.b(y) * gate
-        wide = part.sum(-1, keepdim=True).expand(-1, 6)
-        return y.tanh() + first + wide, gate, part, y
+    first = self.a(x)
+    part = first[:, 1:3]
+    y = (first * gate).relu()
+    y = self.b(y) * gate
+    wide = part.sum(-1, keepdim=True).expand(-1, 6)
+    return y.tanh() + first + wide, gate, part, y
 
 
-class Pieces(nn.Module):
+def pieces(self, x):
     """Elements of tuples, casts, and a parameter that is returned."""
-
-    def __init__(self):
-        super().__init__()
-        self.a = nn.Linear(8, 8)
-
-    def forward(self, x):
-        low, high = self.a(x).chunk(2, dim=-1)
-        values, indices = low.topk(2)
-        return {"v": values.half(), "i": indices, "h": high.exp().sin(), "w": self.a.weight}
+    low, high = self.a(x).chunk(2, dim=-1)
+    values, indices = low.topk(2)
+    return {"v": values.half(), "i": indices, "h": high.exp().sin(), "w": self.a.weight}
 
 
-class Writes(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.BatchNorm1d(4)
-        self.register_buffer("cache", torch.zeros(3, 4))
-
-    def forward(self, x, y):
-        v = x.transpose(0, 1)
-        v.add_(1)
-        z = self.norm(y).relu()
-        self.cache.add_(z.detach())
-        return x, z * 2, self.cache, z.sin()
+def writes(self, x, y):
+    v = x.transpose(0, 1)
+    v.add_(1)
+    z = self.norm(y).relu()
+    self.cache.add_(z.detach())
+    return x, z * 2, self.cache, z.sin()
 
 
 MODELS = [
     (Tied(), (torch.randint(0, 10, (2, 3)),)),
-    (Skips(), (torch.randn(3, 6), torch.randn(3, 6), torch.randn(2))),
-    (Pieces(), (torch.randn(2, 3, 8),)),
-    (Writes(), (torch.randn(2, 3), torch.randn(3, 4))),
+    (
+        module_with(skips, a=nn.Linear(6, 6), b=nn.Linear(6, 6)),
+        (torch.randn(3, 6), torch.randn(3, 6), torch.randn(2)),
+    ),
+    (module_with(pieces, a=nn.Linear(8, 8)), (torch.randn(2, 3, 8),)),
+    (
+        module_with(writes, norm=nn.BatchNorm1d(4), cache=nn.Buffer(torch.zeros(3, 4))),
+        (torch.randn(2, 3), torch.randn(3, 4)),
+    ),
 ]
 IDS = [type(model).__name__ for model, _ in MODELS]
 

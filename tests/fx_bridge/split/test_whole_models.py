@@ -11,6 +11,7 @@ from fx_bridge.capture.graph import CapturedGraph, capture
 from fx_bridge.equivalence.check import check_equivalence
 from fx_bridge.split.by_plan import split_by_plan
 from fx_bridge.split.colocation import colocation_groups
+from tests.support.modules import module_with
 from tests.support.random_plans import random_plan
 from tests.support.separated import separated
 from tests.support.split_checks import BACKENDS, check, check_random_plans, cut_at, plan_of
@@ -41,23 +42,17 @@ def dynamo_graph(model, args, *, dynamic=False):
 # -- signatures and outputs ----------------------------------------------------------------
 
 
-class Outputs(nn.Module):
+def outputs(self, x, unused, *, scale, table):
     """Nested outputs with None, a number, an input and the same value twice; an unused input."""
-
-    def __init__(self):
-        super().__init__()
-        self.mix = nn.Linear(4, 4)
-
-    def forward(self, x, unused, *, scale, table):
-        y = self.mix(x) * scale
-        z = (y + table["a"]).relu()
-        return {"y": y, "all": [z, (None, 3, x)], "again": y, "z": z - table["b"][0]}
+    y = self.mix(x) * scale
+    z = (y + table["a"]).relu()
+    return {"y": y, "all": [z, (None, 3, x)], "again": y, "z": z - table["b"][0]}
 
 
 def test_trees_of_inputs_and_outputs_and_keyword_arguments():
     x = torch.randn(2, 4)
     kwargs = {"scale": torch.randn(4), "table": {"a": torch.randn(4), "b": [torch.randn(4)]}}
-    model = Outputs()
+    model = module_with(outputs, mix=nn.Linear(4, 4))
     captured, _ = check_random_plans(model, (x, x), kwargs)
     split = split_by_plan(captured, cut_at(captured, 2))
     found = split(x, unused=x, table=kwargs["table"], scale=kwargs["scale"])
@@ -92,17 +87,13 @@ def test_variable_arguments():
 
 
 def test_a_stage_without_outputs():
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("calls", torch.zeros(()))
+    def forward(self, x):
+        y = x.exp()
+        self.calls.add_(1)
+        return y.relu()
 
-        def forward(self, x):
-            y = x.exp()
-            self.calls.add_(1)
-            return y.relu()
-
-    model, args = Model(), (torch.randn(2),)
+    model = module_with(forward, calls=nn.Buffer(torch.zeros(())))
+    args = (torch.randn(2),)
     captured = capture(model, args)
     split = check(
         model, captured, plan_of(captured, lambda n: int(n.name == "add_")), args, gradients=False
@@ -200,15 +191,11 @@ def test_batch_norm_and_dropout(training, source):
 
 
 def test_a_norm_called_twice_updates_its_statistics_in_order():
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.norm = nn.BatchNorm1d(4)
+    def forward(self, x, y):
+        return self.norm(x).relu(), self.norm(y * 2).tanh()
 
-        def forward(self, x, y):
-            return self.norm(x).relu(), self.norm(y * 2).tanh()
-
-    model, args = Model(), (torch.randn(3, 4), torch.randn(3, 4))
+    model = module_with(forward, norm=nn.BatchNorm1d(4))
+    args = (torch.randn(3, 4), torch.randn(3, 4))
     for source in (model, fx.symbolic_trace(model)):
         check_random_plans(model, args, captured=capture(source, args))
 
@@ -254,25 +241,21 @@ def test_only_tensors_travel_between_stages():
 # -- dynamo's graphs -----------------------------------------------------------------------
 
 
-class Mixture(nn.Module):
+def mixture(self, x):
     """Two experts, each for the tokens that chose it: sizes that depend on data."""
-
-    def __init__(self):
-        super().__init__()
-        self.gate = nn.Linear(4, 2)
-        self.experts = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
-
-    def forward(self, x):
-        flat = x.reshape(-1, x.shape[-1])
-        weight = self.gate(flat).softmax(-1)
-        result = torch.zeros_like(flat)
-        for index, expert in enumerate(self.experts):
-            result = result + weight[:, index : index + 1] * expert(flat)
-        return result.view(x.shape[0], x.shape[1], -1)
+    flat = x.reshape(-1, x.shape[-1])
+    weight = self.gate(flat).softmax(-1)
+    result = torch.zeros_like(flat)
+    for index, expert in enumerate(self.experts):
+        result = result + weight[:, index : index + 1] * expert(flat)
+    return result.view(x.shape[0], x.shape[1], -1)
 
 
 def test_contiguous_splits_of_graphs_with_symbolic_sizes():
-    model, args = Mixture(), (torch.randn(3, 5, 4),)
+    model = module_with(
+        mixture, gate=nn.Linear(4, 2), experts=nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+    )
+    args = (torch.randn(3, 5, 4),)
     module, inputs = dynamo_graph(model, args, dynamic=True)
     assert any(
         isinstance(node.meta.get("example_value"), torch.SymInt) for node in module.graph.nodes

@@ -29,6 +29,7 @@ from fx_bridge.costs.latency import roofline_latency_ns
 from fx_bridge.memory.profile import forward_workspaces
 from fx_bridge.storages.attention import AttentionCall
 from solver import Device, PartitionError, problem_from_digraph
+from tests.support.modules import module_with
 
 BATCH, HEADS, ROWS, WIDTH = 2, 4, 256, 32
 
@@ -234,16 +235,13 @@ def test_a_graph_has_one_storage_table_for_kernels_that_are_the_same() -> None:
 
 
 def test_attention_inside_a_called_module_is_seen() -> None:
-    class Encoder(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.attention = nn.MultiheadAttention(64, 2, batch_first=True)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mixed: torch.Tensor = self.attention(x, x, x, need_weights=False)[0]
+        return mixed
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            mixed: torch.Tensor = self.attention(x, x, x, need_weights=False)[0]
-            return mixed
-
-    traced = fx.symbolic_trace(Encoder().to("meta"))
+    traced = fx.symbolic_trace(
+        module_with(forward, attention=nn.MultiheadAttention(64, 2, batch_first=True)).to("meta")
+    )
     captured = capture(traced, (torch.zeros(2, 128, 64, device="meta"),))
     graph = to_digraph(captured, training=Training(), costs=Costs(specs={"l4": DEVICE_SPECS["l4"]}))
     assert graph.nodes["attention"]["info"]["attention"] == "efficient"

@@ -8,30 +8,24 @@ from fx_bridge.capture.graph import capture, placeholder_values
 from fx_bridge.storages.table import storage_table
 from fx_bridge.storages.tensor_subclasses import tensors_in
 from fx_bridge.storages.weights import weight_storages
+from tests.support.modules import module_with
 
 
-class Views(nn.Module):
+def views(self, x):
     """One of every way to share memory, or to look as if one did."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-        self.register_buffer("cache", torch.zeros(6, 4))
-
-    def forward(self, x):
-        y = self.linear(x)
-        a, b = y.split(2)
-        total = a + b
-        rows = self.cache[1:5]
-        rows.add_(y)
-        values, indices = y.max(1)
-        same = y.contiguous().to(torch.float32).reshape(4, 4)
-        copied = y.t().reshape(16)
-        wide = y.unsqueeze(0).expand(3, 4, 4)
-        weight = self.linear.weight.t()
-        y[2:].mul_(2)
-        turned = y.t().contiguous()
-        return total, rows + 1, values, indices, same, copied, wide[1:], weight, turned
+    y = self.linear(x)
+    a, b = y.split(2)
+    total = a + b
+    rows = self.cache[1:5]
+    rows.add_(y)
+    values, indices = y.max(1)
+    same = y.contiguous().to(torch.float32).reshape(4, 4)
+    copied = y.t().reshape(16)
+    wide = y.unsqueeze(0).expand(3, 4, 4)
+    weight = self.linear.weight.t()
+    y[2:].mul_(2)
+    turned = y.t().contiguous()
+    return total, rows + 1, values, indices, same, copied, wide[1:], weight, turned
 
 
 class Traced(nn.Module):
@@ -56,7 +50,10 @@ def convnet():
 
 
 CASES = {
-    "views": lambda: (Views(), (torch.randn(4, 4),)),
+    "views": lambda: (
+        module_with(views, linear=nn.Linear(4, 4), cache=nn.Buffer(torch.zeros(6, 4))),
+        (torch.randn(4, 4),),
+    ),
     "traced": lambda: (fx.symbolic_trace(Traced()), (torch.randn(4, 4),)),
     "convnet": lambda: (convnet(), (torch.randn(1, 4, 2, 2),)),
     "convnet-eval": lambda: (convnet().eval(), (torch.randn(1, 4, 2, 2),)),
@@ -230,34 +227,28 @@ def test_nothing_is_saved_where_nothing_is_trained():
 
 
 def test_an_assert_about_a_constant_of_another_device_is_not_made_up():
-    class Scaled(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(4, 4, device="meta")
+    def forward(self, x):
+        # The constant is on the CPU, and so is what the exporter asserts of it.
+        return self.linear(x) / torch.sqrt(torch.tensor(3.0)).to(x.dtype)
 
-        def forward(self, x):
-            # The constant is on the CPU, and so is what the exporter asserts of it.
-            return self.linear(x) / torch.sqrt(torch.tensor(3.0)).to(x.dtype)
-
-    captured = capture(Scaled(), (torch.zeros(2, 4),))
+    captured = capture(
+        module_with(forward, linear=nn.Linear(4, 4, device="meta")), (torch.zeros(2, 4),)
+    )
     asserts = [node for node in captured.operators if "assert" in node.name]
     assert str(asserts[0].kwargs["device"]) == "cpu"
     assert captured.storage_table.made_up == ()
 
 
-class Counted(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(8, 8)
-        self.register_buffer("calls", torch.zeros(4, 8))
-
-    def forward(self, x):
-        torch._foreach_add_([self.calls[0]], 1.0)
-        return self.linear(x)
+def counted(self, x):
+    torch._foreach_add_([self.calls[0]], 1.0)
+    return self.linear(x)
 
 
 def test_who_writes_a_weight_through_a_view_and_returns_nothing_reads_that_weight():
-    captured = capture(Counted(), (torch.ones(2, 8),))
+    captured = capture(
+        module_with(counted, linear=nn.Linear(8, 8), calls=nn.Buffer(torch.zeros(4, 8))),
+        (torch.ones(2, 8),),
+    )
     writer = next(n for n in captured.operators if "_foreach_add_" in n.name)
     assert not tensors_in(writer.meta["val"])
     assert captured.storage_table.weights_read[writer.name] == ("calls",)

@@ -14,6 +14,7 @@ from fx_bridge.capture.model.messages import (
     remedy,
 )
 from fx_bridge.equivalence.calls import first_line
+from tests.support.modules import module_with
 
 
 def test_the_first_line_of_a_message():
@@ -31,18 +32,13 @@ class Inner(nn.Module):
         return sorted([x, x], key=lambda _: 1 / 0)
 
 
-class Outer(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.parts = nn.Sequential(nn.ReLU(), Inner())
-
-    def forward(self, x):
-        return self.parts(x)
+def outer(self, x):
+    return self.parts(x)
 
 
 def test_a_failure_names_module_line_and_error():
     """Tests that frames of torch and of Python's own library do not hide the model's."""
-    model = Outer()
+    model = module_with(outer, parts=nn.Sequential(nn.ReLU(), Inner()))
     with pytest.raises(ZeroDivisionError) as caught:
         model(torch.ones(2))
     text = failure(caught.value, model)

@@ -4,6 +4,7 @@ from torch import nn
 
 from fx_bridge.capture.graph import capture
 from solver import PartitionError
+from tests.support.modules import module_with
 from tests.support.split_checks import check_random_plans, check_values
 
 
@@ -36,21 +37,16 @@ def test_vmap_in_a_given_graph_becomes_one_operator():
     check_random_plans(model, args, captured=captured, plans=4)
 
 
-class Twice(nn.Module):
+def twice(self, x):
     """Two regions, one in the other's place, with randomness and a result that is used twice."""
-
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = nn.Linear(2, 2), nn.Linear(2, 2)
-
-    def forward(self, x):
-        y = torch.vmap(torch.vmap(lambda v: v * 2 + 1))(x)
-        z = torch.vmap(lambda row: self.a(row).relu())(self.b(y))
-        return y + z, z.sum()
+    y = torch.vmap(torch.vmap(lambda v: v * 2 + 1))(x)
+    z = torch.vmap(lambda row: self.a(row).relu())(self.b(y))
+    return y + z, z.sum()
 
 
 def test_nested_and_repeated_regions():
-    model, args = Twice(), (torch.randn(3, 2),)
+    model = module_with(twice, a=nn.Linear(2, 2), b=nn.Linear(2, 2))
+    args = (torch.randn(3, 2),)
     given = torch.export.export(model, args).module()
     before = [node.name for node in given.graph.nodes]
     captured = capture(given, args)

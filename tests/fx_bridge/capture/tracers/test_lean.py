@@ -14,23 +14,19 @@ from torch import fx, nn
 from fx_bridge import capture
 from fx_bridge.capture.tracers.lean import lean
 from fx_bridge.capture.tracers.repeated_functions import RepeatedFunctions
+from tests.support.modules import module_with
 from tests.support.traced_graphs import node_lines
 
 X = torch.ones(2, 4)
 
 
-class Rectified(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear, self.relu = nn.Linear(4, 4), nn.ReLU()
-
-    def forward(self, x):
-        return self.relu(self.linear(x))
+def rectified(self, x):
+    return self.relu(self.linear(x))
 
 
 def changed():
     """Return a module whose graph was changed, without code for it."""
-    module = fx.symbolic_trace(Rectified())
+    module = fx.symbolic_trace(module_with(rectified, linear=nn.Linear(4, 4), relu=nn.ReLU()))
     with lean():
         for node in module.graph.find_nodes(op="call_module", target="relu"):
             node.replace_all_uses_with(node.args[0])
