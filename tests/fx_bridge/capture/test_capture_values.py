@@ -11,7 +11,6 @@ from torch.distributions import Distribution, Normal, kl_divergence
 
 from fx_bridge import check_equivalence, partition_module
 from fx_bridge.capture.graph import capture
-from fx_bridge.capture.python.eager_code import _padded
 from fx_bridge.capture.tracers.make_fx import trace_operators
 from solver import Device, MiB, PartitionError
 from tests.support.modules import module_with
@@ -109,15 +108,6 @@ def forces(self, position, scale=2):
     return {"energy": energy, "forces": -slope}
 
 
-class FunctionalForces(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
-
-    def forward(self, position):
-        return -torch.func.grad(lambda p: self.net(p).sum())(position)
-
-
 class NoGradients(Linear):
     def forward(self, x):
         if torch.is_grad_enabled():
@@ -198,15 +188,6 @@ def test_packed_sequences_of_known_lengths_are_captured(kind):
     assert check_equivalence(model, split, inputs, gradients=True).equal
 
 
-def test_sequences_are_padded_by_operators_as_by_torch():
-    sequences = [torch.randn(n, 2, 3) for n in (4, 3, 1)]
-    packed = nn.utils.rnn.pack_sequence(sequences)
-    for settings in ((True, 0.0, 4), (False, -1.0, 6)):
-        own = _padded(packed.data, packed.batch_sizes, *settings)
-        theirs = torch._VF._pad_packed_sequence(packed.data, packed.batch_sizes, *settings)
-        assert all(map(torch.equal, own, theirs))
-
-
 @pytest.mark.parametrize(
     "read",
     [
@@ -276,13 +257,6 @@ def test_forces_are_captured_with_the_gradients_of_the_model(training):
     torch.testing.assert_close(*gradients)
 
 
-def test_functional_gradients_in_forward_are_captured():
-    model, x = FunctionalForces(), torch.randn(5, 3)
-    captured = capture(model, (x,))
-    assert captured.how == "make_fx"
-    assert check_equivalence(model, captured.module, (x,)).equal
-
-
 def test_what_fails_with_gradients_is_captured_without():
     model, x = NoGradients(), torch.randn(2, 4)
     captured = capture(model, (x,))
@@ -321,12 +295,6 @@ def test_a_refusal_says_that_the_model_runs_and_changes_nothing():
     assert torch.equal(torch.get_rng_state(), random_state)
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]), name
-
-
-def test_a_refusal_says_that_the_model_does_not_run():
-    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(4, 4))
-    with pytest.raises(PartitionError, match="cannot capture Sequential: it does not run on"):
-        capture(model, (torch.ones(1, 2),))
 
 
 class Cache:

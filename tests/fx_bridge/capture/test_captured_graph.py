@@ -52,18 +52,6 @@ class Nested(nn.Module):
         return {"out": x * scale + extra["a"], "pair": (x, extra["b"])}
 
 
-class NoGrad(nn.Module):
-    def forward(self, x):
-        y = x * 2
-        with torch.no_grad():
-            z = (y + 1).relu()
-        return y + z
-
-
-def conditional(self, x):
-    return torch.cond(x.sum() > 0, lambda x: self.a(x), lambda x: self.b(x).relu(), (x,))
-
-
 def convnet():
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Flatten())
 
@@ -77,16 +65,6 @@ def test_a_module_is_exported_with_values_and_the_same_parameters():
     assert all(own[name] is parameter for name, parameter in model.named_parameters())
     # A guards function could not be pickled.
     assert not any(node.op == "call_module" for node in captured.graph.nodes)
-
-
-@pytest.mark.parametrize(
-    "model", [NoGrad(), module_with(conditional, a=nn.Linear(4, 4), b=nn.Linear(4, 4))]
-)
-def test_regions_and_branches_survive(model):
-    x = torch.randn(2, 4)
-    captured = capture(model, (x,))
-    check_values(captured)
-    torch.testing.assert_close(captured.module(x), model(x))
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -132,15 +110,6 @@ def test_a_graph_module_gets_values_from_example_inputs_and_stays_as_it_was():
     assert captured.operators[0].meta["val"].shape == (2, 8)
     assert not any("val" in node.meta for node in traced.graph.nodes)
     assert capture(captured.module).how == "graph_module"
-
-
-def test_variadic_inputs_of_a_traced_graph():
-    class Sum(nn.Module):
-        def forward(self, *xs):
-            return xs[0] + xs[1]
-
-    captured = capture(fx.symbolic_trace(Sum()), (torch.ones(3), torch.ones(3)))
-    assert captured.operators[-1].meta["val"].shape == (3,)
 
 
 def test_names_that_dynamo_gives_values_are_taken_and_dropped():
@@ -207,42 +176,6 @@ def broken_graph(what):
     return module
 
 
-@pytest.mark.parametrize(
-    ("model", "args", "expected"),
-    [
-        (nn.Linear, (), "give an instance, not the class"),
-        (lambda x: x, (), "give a torch.nn.Module"),
-        (nn.Identity(), (torch.ones(2),), "has no operators"),
-        (nn.Linear(2, 2), torch.ones(2), "give a tuple of inputs"),
-        (nn.Linear(2, 2), (), "missing a required argument: 'input'"),
-        (fx.symbolic_trace(nn.Linear(2, 2)), (), "has no meta['val'] and there are no example"),
-        (fx.symbolic_trace(nn.Linear(2, 2)), (torch.ones(3, 3),), "pass inputs that it accepts"),
-        (
-            nn.Sequential(nn.Linear(2, 3), nn.Linear(4, 4)),
-            (torch.ones(1, 2),),
-            "in module '1' (RuntimeError",
-        ),
-        (module_with(branching, inner=nn.Linear(4, 4)), (torch.ones(2, 4),), "'if x.sum() > 0:'"),
-        (broken_graph("no output"), (torch.ones(2),), "has no output node"),
-        (broken_graph("no module"), (torch.ones(2),), "reads 'gone', which it does not have"),
-    ],
-)
-def test_errors_say_in_one_line_what_and_where(model, args, expected, capfd):
-    with pytest.raises(PartitionError) as caught:
-        capture(model, args)
-    assert expected in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert capfd.readouterr() == ("", "")
-
-
-def test_a_warning_of_torch_is_no_failure():
-    """Tests a recurrent layer, for which torch.export warns, where warnings are errors."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        captured = capture(nn.LSTM(4, 4), (torch.ones(2, 3, 4),))
-    assert (captured.how, captured.note) == ("export", "")
-
-
 def test_inputs_that_do_not_fit_a_graph_with_values_are_refused():
     """Tests the graph of an exported program itself, whose parameters are inputs."""
     program = torch.export.export(nn.Linear(2, 2), (torch.ones(1, 2),))
@@ -255,30 +188,6 @@ def test_inputs_that_do_not_fit_a_graph_with_values_are_refused():
 def test_wrong_keyword_inputs_are_refused(kwargs):
     with pytest.raises(PartitionError, match="kwargs"):
         capture(nn.Linear(2, 2), (torch.ones(1, 2),), kwargs)
-
-
-def test_a_model_that_returns_its_cache_is_told_not_to():
-    class ReturnsBox(nn.Module):
-        def forward(self, x):
-            return Box(x + 1)
-
-    with pytest.raises(PartitionError, match="use_cache=False"):
-        capture(ReturnsBox(), (torch.ones(2),))
-
-
-def counts(self, box):
-    """Keeps what the call gave it; takes what export does not."""
-    self.calls += 1
-    self.last = self.linear(box.x)
-    return self.last
-
-
-def test_what_a_model_remembers_is_not_changed():
-    model = module_with(counts, linear=nn.Linear(4, 4), calls=0, last=None)
-    captured = capture(model, (Box(torch.randn(2, 4)),))
-    assert captured.how == "symbolic_trace"
-    assert (model.calls, model.last) == (0, None)
-    assert "forward changes 'calls', 'last', which the graph does not" in captured.note
 
 
 def registers_hooks(self, x):
@@ -389,6 +298,21 @@ def jagged():
 @pytest.mark.parametrize(
     ("model", "args", "expected"),
     [
+        (nn.Linear, (), "give an instance, not the class"),
+        (lambda x: x, (), "give a torch.nn.Module"),
+        (nn.Identity(), (torch.ones(2),), "has no operators"),
+        (nn.Linear(2, 2), torch.ones(2), "give a tuple of inputs"),
+        (nn.Linear(2, 2), (), "missing a required argument: 'input'"),
+        (fx.symbolic_trace(nn.Linear(2, 2)), (), "has no meta['val'] and there are no example"),
+        (fx.symbolic_trace(nn.Linear(2, 2)), (torch.ones(3, 3),), "pass inputs that it accepts"),
+        (
+            nn.Sequential(nn.Linear(2, 3), nn.Linear(4, 4)),
+            (torch.ones(1, 2),),
+            "in module '1' (RuntimeError",
+        ),
+        (module_with(branching, inner=nn.Linear(4, 4)), (torch.ones(2, 4),), "'if x.sum() > 0:'"),
+        (broken_graph("no output"), (torch.ones(2),), "has no output node"),
+        (broken_graph("no module"), (torch.ones(2),), "reads 'gone', which it does not have"),
         (nn.Sequential(nn.LazyLinear(4)), (torch.ones(2, 4),), "'0.weight' of Sequential has no"),
         (Sine(), (jagged(),), "is a nested tensor"),
         (torch.jit.script(nn.Linear(4, 4)), (torch.ones(2, 4),), "it is TorchScript"),
@@ -397,19 +321,18 @@ def jagged():
             (torch.ones(2, 4),),
             "return plain(x) + 1' (RuntimeError: There was no fake",
         ),
-        (CallsPlain(), (torch.ones(2, 4),), "register one with torch.library.register_fake"),
         (TwoDevices(), (torch.ones(2, 4),), "in module 'b' at "),
         (nn.Embedding(4, 4), (torch.ones(2),), "Expected tensor for argument #1 'indices'"),
         (nn.Linear(4, 4), (None,), "must be Tensor, not NoneType"),
         (TakesBox(), (3,), "AttributeError: 'int' object has no attribute 'x'"),
     ],
 )
-def test_awkward_models_are_refused_with_what_to_do(model, args, expected):
+def test_errors_say_in_one_line_what_and_where(model, args, expected, capfd):
     with pytest.raises(PartitionError) as caught:
         capture(model, args)
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 700
+    assert capfd.readouterr() == ("", "")
 
 
 def test_wrapped_models_are_captured():

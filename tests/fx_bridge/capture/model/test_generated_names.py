@@ -65,8 +65,18 @@ def split_of(captured, backend="split_module", cut=None):
     return split_by_plan(captured, PartitionPlan(plan, ("cpu:0", "cpu:1")), backend=backend)
 
 
-@pytest.mark.parametrize("code", [TENSOR, IN_A_DICT, KEYWORD], ids=["tensor", "dict", "keyword"])
-@pytest.mark.parametrize("name", NAMES)
+KINDS = {"tensor": TENSOR, "dict": IN_A_DICT, "keyword": KEYWORD}
+
+
+# Each name in one kind by default, in all with --deep.
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        pytest.param(name, code, id=f"{name}-{kind}", marks=[pytest.mark.deep] * ((at + k) % 3 > 0))
+        for at, name in enumerate(NAMES)
+        for k, (kind, code) in enumerate(KINDS.items())
+    ],
+)
 def test_an_argument_may_have_any_name(name, code, tmp_path):
     if name == "self" and code == KEYWORD:
         pytest.skip("no call of a module can name it")

@@ -25,12 +25,6 @@ def layers():
     return nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6))
 
 
-def first_wrapped(wrap):
-    model = layers()
-    model[0] = wrap(model[0])
-    return model
-
-
 WRAPPED = {
     "fully_shard": lambda mesh: fully_shard(layers(), mesh=mesh),
     "FullyShardedDataParallel": lambda _: FullyShardedDataParallel(
@@ -48,14 +42,6 @@ def test_a_model_whose_weights_are_gathered_is_refused_and_runs_on(name, mesh):
         capture(model, (X,))
     model(X).sum().backward()
     assert all(weight.grad is not None for weight in model.parameters())
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_a_part_whose_weights_are_gathered_is_named(mesh):
-    model = first_wrapped(lambda layer: fully_shard(layer, mesh=mesh))
-    with pytest.raises(PartitionError, match="its submodule '0' is under fully_shard"):
-        capture(model, (X,))
-    assert torch.isfinite(model(X)).all()
 
 
 def test_a_module_among_the_inputs_is_refused():

@@ -6,8 +6,6 @@ from torch import nn
 from torch.nn import functional
 
 from fx_bridge import Training, capture, check_equivalence, partition_module
-from fx_bridge.capture.python.assignments import Assignments
-from fx_bridge.capture.tracers.make_fx import trace_operators
 from fx_bridge.capture.tracers.symbolic_trace import faithful_trace
 from solver import Device, PartitionError
 from tests.support.two_calls import captured_like_eager
@@ -147,15 +145,6 @@ def test_tracing_by_proxies_alone_refuses_what_it_would_lose(run):
     torch.testing.assert_close(dict(model.state_dict()), before)
 
 
-def test_a_trace_of_real_tensors_carries_them_out_and_leaves_the_model_alone():
-    model, x = Layers(moving_average), torch.ones(3, 4)
-    module, _ = trace_operators(model, (x,), {}, {})
-    assert model.mean.eq(0).all()
-    expected = model.last(x) * 0.1
-    torch.testing.assert_close(module(x), expected)
-    torch.testing.assert_close(model.mean, torch.full((4,), 0.1))
-
-
 @pytest.mark.parametrize(
     "run",
     [clamped_in_place_after_use, part_set_after_use, decayed_after_use],
@@ -246,10 +235,3 @@ def test_a_frozen_parameter_gets_no_gradient():
     assert model.last.weight.grad is None
     assert model.first.weight.grad is not None
     assert model.last.weight.requires_grad
-
-
-def test_nothing_is_noted_of_a_model_that_assigns_nothing():
-    assignments = Assignments(nn.Linear(2, 2), {}, {})
-    with assignments.carried_out():
-        torch.ones(2).add_(1)
-    assert assignments.notes == []

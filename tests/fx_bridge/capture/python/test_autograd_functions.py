@@ -20,7 +20,6 @@ from fx_bridge import (
 )
 from fx_bridge.batch.resize import rescale
 from fx_bridge.batch.table import batch_dimensions
-from fx_bridge.capture.digest import graph_digest
 from fx_bridge.capture.python.autograd_functions import FunctionCall
 from fx_bridge.capture.python.custom_backward import own_backward
 from fx_bridge.capture.tracers.export import export
@@ -302,17 +301,6 @@ def test_the_batch_is_followed_through_a_kept_function():
     assert "mean" in str(batch_dimensions(capture(mixing, args))["linear_1"])
 
 
-def test_digests_tell_functions_and_their_arguments_apart():
-    middles = [
-        lambda model, x: Reversed.apply(x, 0.5),
-        lambda model, x: Reversed.apply(x, 0.25),
-        lambda model, x: Rounded.apply(x),
-    ]
-    digests = [[graph_digest(capture(*example(m))) for _ in range(2)] for m in middles]
-    assert all(first == second for first, second in digests)
-    assert len({first for first, _ in digests}) == 3
-
-
 def test_symbolic_tracing_keeps_functions_too():
     model, args = example(KEPT["codebook"][0])
     with own_backward(model) as lost:
@@ -450,7 +438,18 @@ def masked(model, x):
     return x @ mask.to(x.dtype)
 
 
-@pytest.mark.parametrize("middle", [without_gradients, masked, KEPT["recomputed"][0]])
+@torch.library.custom_op("test_autograd_functions::tripled", mutates_args=())
+def tripled(x: torch.Tensor) -> torch.Tensor:
+    return x * 3
+
+
+tripled.register_fake(torch.empty_like)
+tripled.register_autograd(lambda ctx, gradient: gradient * 5)
+
+
+@pytest.mark.parametrize(
+    "middle", [without_gradients, masked, KEPT["recomputed"][0], lambda model, x: tripled(x)]
+)
 def test_nothing_is_said_where_nothing_is_lost(middle):
     model, args = example(middle)
     captured = capture(model, args)
@@ -458,3 +457,9 @@ def test_nothing_is_said_where_nothing_is_lost(middle):
     report = check_equivalence(model, captured.module, args, gradients=True)
     assert report.outputs_equal
     assert report.gradients_equal
+
+
+def test_torch_is_left_as_it_was():
+    with pytest.raises(PartitionError, match="it does not run on these inputs"):
+        capture(*example(lambda model, x: HELD(x).nonexistent()))
+    assert "apply" not in vars(torch.autograd.function._SingleLevelFunction)

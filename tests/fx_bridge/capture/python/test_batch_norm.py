@@ -4,8 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from fx_bridge import Training, check_equivalence, partition_module
-from solver import Device
 from tests.support.two_calls import captured_like_eager
 
 
@@ -32,10 +30,3 @@ class Shared(nn.Module):
 )
 def test_a_cumulative_average_is_that_of_the_model(make):
     assert not captured_like_eager(make, torch.randn(6, 4)).note
-
-
-def test_a_split_counts_batches_to_the_bit():
-    model, x = Shared(), torch.randn(6, 4)
-    devices = [Device("a", 1 << 20), Device("b", 1 << 20)]
-    result = partition_module(model, (x,), devices=devices, training=Training("sgd"))
-    assert check_equivalence(model, result.split(), (x,), gradients=True).equal

@@ -107,14 +107,6 @@ def test_what_is_held_elsewhere_is_the_model_s_own(hold, read):
     assert not captured.note
 
 
-def test_the_graph_reads_a_parameter_under_its_name():
-    model = Holding(*HOLDERS["closure"])
-    captured = capture(model, (torch.randn(3, 4),))
-    names = {str(node.target) for node in captured.graph.find_nodes(op="get_attr")}
-    assert "weight" in names
-    assert not any("lifted" in name for name in names)
-
-
 def conditional(self, x):
     return torch.cond(x.sum() > 0, lambda y: y @ self.weight, torch.sin, (x,))
 

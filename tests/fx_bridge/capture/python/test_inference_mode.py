@@ -133,9 +133,51 @@ def inference_mode_off(self, x):
         return self.teacher(x)
 
 
-@pytest.mark.parametrize(
-    "run", [no_grad, set_by_calls, gradients_within, inference_mode_off], ids=lambda r: r.__name__
-)
+def all_of_it(self, x):
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        y = self.teacher(x)
+    return self.student(x) * y
+
+
+def a_part(self, x):
+    with torch.autocast("cpu", torch.bfloat16):
+        y = self.student(x)
+        with torch.no_grad():
+            y = y * self.teacher(x)
+        return y + self.student(x)
+
+
+def around(self, x):
+    with torch.no_grad():
+        y = self.student(x)
+        with torch.autocast("cpu", torch.bfloat16):
+            y = self.teacher(x) + y
+    return self.student(x) * y
+
+
+def switched_off(self, x):
+    with torch.autocast("cpu", torch.bfloat16):
+        y = self.student(x)
+        with torch.autocast("cpu", enabled=False), torch.no_grad():
+            y = y * self.teacher(x)
+    return y
+
+
+def gradients_inside(self, x):
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        y = self.teacher(x)
+        with torch.enable_grad():
+            y = y * self.student(x)
+    return y
+
+
+OTHERS = [
+    *(no_grad, set_by_calls, gradients_within, inference_mode_off),
+    *(all_of_it, a_part, around, switched_off, gradients_inside),
+]
+
+
+@pytest.mark.parametrize("run", OTHERS, ids=lambda run: run.__name__)
 def test_other_grad_modes_are_kept_without_a_note(run):
     assert not captured_like_eager(lambda: Distilled(run), torch.randn(3, 4)).note
 

@@ -5,7 +5,7 @@ from torch import nn
 from fx_bridge.capture.graph import capture
 from solver import PartitionError
 from tests.support.modules import module_with
-from tests.support.split_checks import check_random_plans, check_values
+from tests.support.split_checks import check_random_plans
 
 
 class Vmapped(nn.Module):
@@ -25,16 +25,6 @@ def test_vmap_becomes_ordinary_operators():
         assert not any("nesting" in node.name for node in captured.operators)
         assert captured.storage_table.made_up == ()
         assert torch.allclose(captured.module(*args), model(*args))
-
-
-def test_vmap_in_a_given_graph_becomes_one_operator():
-    model, args = Vmapped(), (torch.ones(3, 2),)
-    captured = capture(torch.export.export(model, args).module(), args)
-    names = [node.name for node in captured.operators]
-    assert names == ["lazy_load_decompositions", "transform_0", "getitem", "add"]
-    check_values(captured)
-    assert captured.storage_table.made_up == ()
-    check_random_plans(model, args, captured=captured, plans=4)
 
 
 def twice(self, x):

@@ -4,16 +4,8 @@ from torch import fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fx_bridge.capture.graph import capture
-from fx_bridge.capture.tracers.lifted_weights import inputs_to_weights, is_weight
+from fx_bridge.capture.tracers.lifted_weights import inputs_to_weights
 from solver import PartitionError
-
-
-def test_parameters_and_marked_buffers_are_weights():
-    tensor = torch.ones(2)
-    assert is_weight(nn.Parameter(tensor))
-    assert is_weight(nn.Buffer(tensor))
-    assert not is_weight(tensor)
-    assert not is_weight(3)
 
 
 def graph_module(*names):

@@ -110,36 +110,6 @@ def test_parameters_that_a_trace_takes_as_inputs_become_weights(mode):
     assert len(traced.graph.find_nodes(op="placeholder")) > len(placeholders)
 
 
-def test_a_graph_of_aot_export():
-    from torch._functorch.aot_autograd import aot_export_module
-
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
-
-        def forward(self, x):
-            y = self.norm(self.linear(x))
-            return y.t()[1:], y.relu()
-
-    model, x = Model().eval(), torch.randn(3, 4)
-    graph, signature = aot_export_module(model, [x], trace_joint=False)
-    named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    weights = [
-        named[name] if name in signature.parameters else nn.Buffer(named[name])
-        for name in (*signature.parameters, *signature.buffers)
-    ]
-    captured = capture(graph, (*weights, x))
-    table = captured.storage_table
-    # All but the number of batches, which nothing reads.
-    assert len(table.weights) == 6
-    views = [node.name for node in captured.operators if not table.allocated(node.name)]
-    assert {"transpose", "slice_1"} <= {name.replace("t_1", "transpose") for name in views}
-    split = split_by_plan(captured, cut_at(captured, 3))
-    for found, expected in zip(split(x), model(x), strict=True):
-        torch.testing.assert_close(found, expected)
-
-
 def test_called_modules_are_sized_by_parameters_and_buffers_in_their_own_types():
     """Tests mixed precision, integer buffers, tied and unused tensors of leaves."""
     model = nn.Sequential(nn.Linear(4, 4, dtype=torch.bfloat16), nn.BatchNorm1d(4).bfloat16())
