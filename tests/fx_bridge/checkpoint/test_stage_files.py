@@ -9,9 +9,7 @@ import sys
 import pytest
 import torch
 from torch import fx, nn
-from torch.nn import functional
 
-from fx_bridge.capture.digest import first_difference, graph_lines
 from fx_bridge.capture.graph import capture
 from fx_bridge.checkpoint.manifest import check_manifest, check_plan, load_manifest
 from fx_bridge.checkpoint.stages import load_inputs, load_stage_weights, save_stages
@@ -167,29 +165,6 @@ def test_tensors_that_share_memory_share_it_again(tmp_path):
     load_stage_weights(split.submod_0, tmp_path, 0)
     split.submod_0.left[5] = 9.0
     assert split.submod_0.right[1] == 9.0
-
-
-def test_a_loaded_stage_trains_as_the_model(chain):
-    captured, _, folder = chain
-    split = split_by_plan(captured, load_manifest(folder).plan)
-    for index, name in enumerate(split.meta["stages"]):
-        load_stage_weights(split.get_submodule(name), folder, index)
-    reference = model_of("chain")
-    functional.mse_loss(reference(*INPUTS["chain"]), torch.zeros(3, 2)).backward()
-    functional.mse_loss(split(*INPUTS["chain"]), torch.zeros(3, 2)).backward()
-    found = {n.split(".", 1)[1]: p.grad for n, p in split.named_parameters()}
-    for name, parameter in reference.named_parameters():
-        assert torch.equal(found[name], parameter.grad)
-    # The captured model's own parameters have no part in it.
-    assert all(p.grad is None for p in captured.module.parameters())
-
-
-def test_only_the_file_of_the_stage_is_read(chain):
-    captured, _, folder = chain
-    for file in ("stage_0.safetensors", "stage_2.safetensors", "inputs.safetensors"):
-        (folder / file).unlink()
-    split = split_by_plan(captured, load_manifest(folder).plan)
-    assert load_stage_weights(split.submod_1, folder, 1) == 4 * (8 * 8 + 8)
 
 
 def random_tensors(rng):
@@ -399,21 +374,10 @@ def test_another_graph_is_told_by_its_first_difference(chain):
         return one_line(error)
 
     layers = list(model_of("chain"))
-    assert "'tanh' stands there where 'gelu'" in message(
-        nn.Sequential(*layers[:3], nn.GELU(), layers[4])
-    )
-    half = nn.Sequential(*layers[:3], nn.Softmax(1), layers[4])
-    other = nn.Sequential(*layers[:3], nn.Softmax(0), layers[4])
-    lines = graph_lines(capture(half, INPUTS["chain"]))
-    assert first_difference(lines, graph_lines(capture(other, INPUTS["chain"]))) == (
-        "node 'softmax' is 'call_function aten.softmax.int(%linear_1, 1) -> float32[3, 8]' there "
-        "but 'call_function aten.softmax.int(%linear_1, 0) -> float32[3, 8]' here"
-    )
+    other = nn.Sequential(*layers[:3], nn.GELU(), layers[4])
+    assert "'tanh' stands there where 'gelu'" in message(other)
     assert "'input_1'" in message(model_of("chain"), (torch.ones(5, 4),))
     assert "float64" in message(model_of("chain").double(), (torch.ones(3, 4).double(),))
-    wider = nn.Sequential(*layers[:2], nn.Linear(8, 9), nn.Tanh(), nn.Linear(9, 2))
-    assert "_2_weight" in message(wider) and "[9, 8]" in message(wider)
-    assert "where 'relu_1' is here" in message(nn.Sequential(*layers, nn.ReLU()))
 
 
 def test_another_plan_is_told_by_its_first_difference(chain):
@@ -421,7 +385,6 @@ def test_another_plan_is_told_by_its_first_difference(chain):
     manifest = load_manifest(folder)
     plan = split.meta["plan"]
     check_plan(manifest, plan)
-    first = next(iter(plan.assignment))
     moved = PartitionPlan({**plan.assignment, "relu": "b"}, plan.device_order)
     with pytest.raises(PartitionError, match="'relu' is on a there but on b") as error:
         check_plan(manifest, moved)
@@ -429,12 +392,6 @@ def test_another_plan_is_told_by_its_first_difference(chain):
     later = PartitionPlan(plan.assignment, plan.device_order, {"linear_2": 1})
     with pytest.raises(PartitionError, match=r"on c there but on c \(chunk 1\)"):
         check_plan(manifest, later)
-    fewer = {name: device for name, device in plan.assignment.items() if name != first}
-    with pytest.raises(PartitionError, match="but nowhere in the plan"):
-        check_plan(manifest, PartitionPlan(fewer, plan.device_order))
-    others = PartitionPlan(dict.fromkeys(plan.assignment, "z"), ("z",))
-    with pytest.raises(PartitionError, match="over a, b, c, but the plan uses z"):
-        check_plan(manifest, others)
 
 
 def change(data, path, value):
@@ -452,26 +409,18 @@ def change(data, path, value):
     [
         (("schema",), "fxpartition.plan", "schema is 'fxpartition.plan'"),
         (("version",), 2, "version is 2"),
-        (("torch_version",), KeyError, "torch_version is missing"),
         (("extra",), 1, "'extra' is unknown"),
-        (("model_name",), 3, "model_name is 3"),
         (("nodes", "relu"), "something", "graph_sha256 is not that of nodes"),
-        (("nodes", "relu"), "\ud800", "graph_sha256 is not that of nodes"),
-        (("nodes", "relu"), 5, r"nodes\['relu'\] is 5"),
         (("graph_sha256",), "12", "graph_sha256 is '12'"),
         (("plan", "device_order"), ["a"], "plan: device_order is"),
         (("plan", "assignment", "nobody"), "a", "plan: 'nobody' is not one of the nodes"),
         (("stages", 1, "file"), "../stage_1.safetensors", r"stages\[1\]: file is"),
-        (("stages", 1, "file"), "manifest.json", r"stages\[1\]: file is"),
         (("stages", 1, "sha256"), "x" * 64, r"stages\[1\]: sha256 is"),
-        (("stages", 1, "size_bytes"), -1, r"stages\[1\]: size_bytes is -1"),
         (("stages", 1, "device"), "z", r"stages\[1\]: device is 'z'; the plan says 'b'"),
-        (("stages", 1, "chunk"), 1, r"stages\[1\]: chunk is 1; the plan says 0"),
         (("stages", 2, "position"), 1, r"stages\[2\]: position is 1; the plan says 2"),
         (("stages", 1), KeyError, "stages has 2 entries"),
         (("stages", 0, "views"), {"x": {"of": "y"}}, r"views\['x'\]: offset is missing"),
         (("inputs", "file"), "/etc/passwd", "inputs: file is"),
-        (("stages",), {}, "stages is not a list"),
     ],
 )
 def test_a_wrong_manifest_names_the_field(chain, path, value, message):
@@ -559,14 +508,9 @@ def test_a_folder_of_others_is_left_alone(chain, tmp_path):
     (tmp_path / "theirs" / "manifest.json").write_text('{"name": "app"}')
     with pytest.raises(PartitionError, match="of something else"):
         save_stages(split, captured, tmp_path / "theirs")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(PartitionError, match="cannot make the folder"):
-        save_stages(split, captured, tmp_path / "file")
-    with pytest.raises(PartitionError, match="has no stages"):
-        save_stages(captured.module, captured, tmp_path / "new")
     with pytest.raises(PartitionError, match="one of another graph"):
         save_stages(split, capture(nn.ReLU(), (torch.ones(1),)), tmp_path / "new")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "mine", "stages", "theirs"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "stages", "theirs"]
 
 
 class ReturnsWeight(nn.Linear):

@@ -162,18 +162,3 @@ def test_words_that_are_no_plan_are_refused(words, feed, message):
         read_experts(words, names_of(8), ["cuda:0", HOST], [feed] * 8)
     assert message in str(error.value)
     assert len(str(error.value).splitlines()) == 1
-
-
-def test_experts_of_dense_layers_are_none():
-    feeds = ["dense"] * 3 + ["experts"] * 5
-    for words, on_host in (
-        ("--n-cpu-moe 3", set()),
-        ("--n-cpu-moe 4", {3}),
-        ("-cmoe", {*range(3, 8)}),
-    ):
-        assert read_experts(words, names_of(8), ["cuda:0", HOST], feeds)[1] == on_host
-
-
-def test_layers_of_two_devices_need_shares():
-    with pytest.raises(PartitionError, match="words have no -ts, without which it"):
-        read_experts("-ngl 9", names_of(8), DEVICES, ["experts"] * 8)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fx_bridge import Costs, Pipeline, Placement, Recompute, Search, Training, partition_module
+from fx_bridge import Costs, Pipeline, Placement, Search, Training, partition_module
 from fx_bridge.capture.attention import attention_cores
 from fx_bridge.capture.graph import capture
 from fx_bridge.capture.layers import layer_calls
@@ -234,16 +234,6 @@ def test_layers_that_a_plan_chose_are_handed_over(language_model):
     settings = flagscale_settings(captured, result.plan, 4, problem=result.problem)
     again = read_flagscale(settings, 4)[1]
     assert [layers[at] for at in again] == found
-
-
-def test_a_head_that_runs_again_is_refused(language_model):
-    captured, layers, (_, norm) = language_model
-    result = planned_by(language_model, Recompute("layers", always=[*layers, norm]))
-    message = refused(captured, result.plan, result.problem)
-    assert message.endswith(
-        "is in no layer and runs again, and FlagScale runs only layers again; plan with "
-        "recompute='layers'"
-    )
 
 
 # -- refused -----------------------------------------------------------------------------------

@@ -91,20 +91,6 @@ def test_a_value_travels_once_to_each_device_that_reads_it(name, seed):
     assert {node.args[0] for node in received} == set(calls(placed, send_to_host))
 
 
-def test_the_code_shows_what_travels():
-    model, args, kwargs = build("skips")
-    split = split_at(model, args, kwargs, 0.2, 0.5)
-    with fake_devices:
-        lines = placed_on(split).code.replace("fx_bridge_placement_transfers_", "").split("\n")
-    text = [line.partition(";")[0].strip() for line in lines if " = " in line]
-    assert "x_on_cuda_0 = move(x, device(type='cuda', index=0))" in text
-    sent = next(at for at, line in enumerate(text) if line.startswith("linear_sent = send_to_host"))
-    read = next(
-        at for at, line in enumerate(text) if line == "linear_on_cpu = receive(linear_sent)"
-    )
-    assert sent < read
-
-
 class TwoBranches(nn.Module):
     def __init__(self):
         super().__init__()
@@ -132,7 +118,7 @@ def test_accelerators_get_their_work_before_the_host_starts_on_its_own():
     assert order.index(send_to_host) < order.index("submod_2") < order.index(receive)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_every_device_runs_its_stages_in_stage_order(seed):
     _, split, args, _ = random_split("branches", seed, devices=2, chunks=3)
     rng = random.Random(seed)

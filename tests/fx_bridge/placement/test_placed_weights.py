@@ -16,31 +16,6 @@ def moved(tensors, device=OTHER, **options):
     return [memo[id(tensor)] for tensor in tensors]
 
 
-def test_each_tensor_once_per_device():
-    weight, buffer = nn.Parameter(torch.ones(2), requires_grad=False), torch.ones(3)
-    first, again, other = moved([weight, weight, buffer])
-    assert first is again
-    assert isinstance(first, nn.Parameter)
-    assert not first.requires_grad
-    assert type(other) is torch.Tensor
-    assert first.data_ptr() != weight.data_ptr()
-
-
-def test_what_is_there_is_shared_unless_copies_are_wanted():
-    weight = nn.Parameter(torch.ones(2))
-    assert moved([weight], HOST) == [weight]
-    (made,) = moved([weight], HOST, copy=True)
-    assert made is not weight
-    assert torch.equal(made, weight)
-
-
-def test_what_is_not_at_home_stays():
-    elsewhere = torch.ones(2, device="meta")
-    weights = PlacedWeights(HOST)
-    weights.add([elsewhere], OTHER)
-    assert weights.memo(OTHER)[id(elsewhere)] is elsewhere
-
-
 def test_overlapping_tensors_stay_one_piece_of_memory():
     base = torch.arange(100.0)
     pieces = [

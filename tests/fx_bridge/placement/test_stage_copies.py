@@ -35,21 +35,6 @@ def test_names_flags_and_persistence_are_kept():
         assert theirs.isdisjoint(tensor.data_ptr() for tensor in tensors_within(made))
 
 
-def twice(self, x):
-    return self.linear(torch.tanh(self.linear(x)) @ self.linear.weight)
-
-
-def test_a_module_called_twice_is_one_module():
-    stage = fx.symbolic_trace(module_with(twice, linear=nn.Linear(4, 4)))
-    made = copy_of(stage, torch.device("cpu:1"))
-    assert made.linear is not stage.linear
-    assert [name for name, _ in made.named_parameters()] == ["linear.weight", "linear.bias"]
-    x = torch.ones(2, 4)
-    assert torch.equal(made(x), stage(x))
-    made.linear.bias.data.fill_(0)
-    assert not torch.equal(made(x), stage(x))
-
-
 class Named(nn.Module):
     """Names its device in every way."""
 

@@ -182,26 +182,6 @@ def test_kernels_that_are_chosen_by_what_is_trained():
                     assert torch.equal(placed(*args), now(*args)), (is_trained, is_enabled)
 
 
-def test_random_splits_of_several_models():
-    for name, cuts in (("skips", (0.2, 0.5)), ("tied", (0.4, 0.7)), ("cached", ("mul", "add_"))):
-        model, args, kwargs = build(name)
-        split = split_at(model, args, kwargs, *cuts)
-        for tied in ("sum", "copy"):
-            placed = place(
-                split,
-                {f"d{index}": f"cpu:{index}" for index in range(3)},
-                tied_weights=tied,
-                streamed=split.meta["stages"],
-            )
-            for _ in range(2):
-                ours, theirs = copy.deepcopy((args, kwargs)), copy.deepcopy((args, kwargs))
-                with torch.no_grad():
-                    found, expected = placed(*ours[0], **ours[1]), model(*theirs[0], **theirs[1])
-                leaves = torch.utils._pytree.tree_leaves
-                for a, b in zip(leaves((found, ours)), leaves((expected, theirs)), strict=True):
-                    assert a is b is None or torch.equal(a, b), (name, tied)
-
-
 def check_streamed(program, plans=3):
     """Place a random program with some stages streamed; return how often any was."""
     case = program_checks._Case(program)

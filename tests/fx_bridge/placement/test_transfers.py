@@ -8,10 +8,6 @@ from fx_bridge.capture.graph import capture
 from fx_bridge.placement.model import place
 from fx_bridge.placement.transfers import (
     Sent,
-    call_with_weights,
-    check_untrained,
-    copy_back,
-    move,
     receive,
     send_to_host,
 )
@@ -20,25 +16,6 @@ from solver import PartitionError, PartitionPlan
 from tests.support.modules import module_with
 
 HOST = torch.device("cpu")
-
-
-def test_containers_are_moved_leaf_by_leaf():
-    tensor = torch.ones(2)
-    moved = move((tensor, None, [3, {"a": tensor}]), torch.device("meta"))
-    assert moved[0].is_meta
-    assert moved[2][1]["a"].is_meta
-    assert moved[1:2] + tuple(moved[2][:1]) == (None, 3)
-    assert move(tensor, HOST) is tensor
-
-
-def test_gradients_come_back_but_not_from_the_meta_device():
-    tensor = torch.ones(2, requires_grad=True)
-    (move(tensor, torch.device("cpu:1")) * 3).sum().backward()
-    assert tensor.grad.tolist() == [3, 3]
-    on_meta = move(tensor, torch.device("meta"))
-    assert on_meta.requires_grad
-    on_meta.sum().backward()
-    assert tensor.grad.tolist() == [3, 3]
 
 
 def test_receiving_waits_for_every_copy():
@@ -54,40 +31,6 @@ def test_receiving_waits_for_every_copy():
     value = (torch.ones(2), torch.ones(3))
     assert receive(Sent(value, (Event("first"), Event("second")))) is value
     assert waited == ["first", "second"]
-
-
-def test_what_was_on_the_host_already_is_not_waited_for():
-    sent = send_to_host([torch.ones(2)], torch.device("cpu:1"))
-    assert sent.events == ()
-    assert receive(sent)[0].tolist() == [1, 1]
-
-
-def test_writing_back():
-    theirs, kept, ours = torch.zeros(2), torch.zeros(2), torch.ones(2)
-    copy_back([theirs, kept, 3], [ours, ours.to("meta"), 3])
-    assert theirs.tolist() == [1, 1]
-    assert kept.tolist() == [0, 0]
-
-
-def test_a_stage_is_called_with_other_weights_and_keeps_its_own():
-    linear = nn.Linear(2, 2)
-    own = linear.weight
-    lent = torch.zeros(2, 2, requires_grad=True)
-    result = call_with_weights(linear, {"weight": lent}, [torch.ones(1, 2)])
-    assert torch.equal(result[0], linear.bias)
-    result.sum().backward()
-    assert lent.grad is not None
-    assert linear.weight is own
-    assert own.grad is None
-
-
-def test_copies_are_not_trained():
-    weight = nn.Parameter(torch.ones(2))
-    with torch.no_grad():
-        check_untrained(weight, "w")
-    check_untrained(torch.ones(2), "w")
-    with pytest.raises(PartitionError, match="'w' is a copy of a weight on another device"):
-        check_untrained(weight, "w")
 
 
 @pytest.mark.gpu

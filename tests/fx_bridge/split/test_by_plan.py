@@ -1,6 +1,5 @@
 """Each trap of torch.fx.passes.split_module, by its row in the table of known behaviour."""
 
-import copy
 import operator
 import random
 from dataclasses import replace
@@ -108,63 +107,6 @@ def test_a_parameter_that_is_an_output_is_returned_itself():
     }
 
 
-def test_views_of_weights_are_ordinary_operators():
-    def forward(self, x):
-        view = self.weight.t()
-        return (x @ view).relu() @ self.weight + view.sum()
-
-    check_random_plans(
-        module_with(forward, weight=nn.Parameter(torch.randn(4, 6))), (torch.randn(2, 6),)
-    )
-
-
-def test_buffers_keep_their_persistence_and_constants_their_kind():
-    def forward(self, x):
-        return (x + self.kept).relu() * self.scratch + torch.tensor([1.0, 2.0, 3.0])
-
-    model = module_with(
-        forward, kept=nn.Buffer(torch.ones(3)), scratch=nn.Buffer(torch.ones(3), persistent=False)
-    )
-    args = (torch.randn(3),)
-    captured = capture(model, args)
-    split = check(model, captured, cut_at(captured, 2), args, gradients=False)
-    assert set(split.state_dict()) == {"submod_0.kept"}
-    assert "scratch" in dict(split.submod_1.named_buffers())
-
-
-def test_equal_names_after_flattening_do_not_collide():
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a = nn.Module()
-            self.a.b = nn.Linear(4, 4)
-            self.a_b = nn.Linear(4, 4)
-
-        def forward(self, x):
-            return self.a_b(self.a.b(x).relu()).tanh()
-
-    model, args = Model(), (torch.randn(2, 4),)
-    for source in (model, fx.symbolic_trace(model)):
-        captured = capture(source, args)
-        for position in range(1, len(captured.operators)):
-            split = check(model, captured, cut_at(captured, position), args)
-            assert {name.partition(".")[2] for name, _ in split.named_parameters()} == set(
-                dict(model.named_parameters())
-            )
-
-
-@pytest.mark.parametrize("source", ["export", "symbolic_trace"])
-def test_an_attribute_called_submod_0_is_no_obstacle(source):
-    def forward(self, x):
-        return self.submod_stage_0(self.submod_0(x).relu()), self.submod_0.weight
-
-    model = module_with(forward, submod_0=nn.Linear(4, 4), submod_stage_0=nn.Linear(4, 4))
-    args = (torch.randn(2, 4),)
-    captured = capture(model if source == "export" else fx.symbolic_trace(model), args)
-    split = check(model, captured, cut_at(captured, 1, 2), args)
-    assert list(split.meta["stages"]) == [f"submod_stage_stage_{i}" for i in range(3)]
-
-
 def test_tied_weights_are_one_object_in_every_stage_and_copies_share_the_gradient():
     class Model(nn.Module):
         def __init__(self):
@@ -185,19 +127,6 @@ def test_tied_weights_are_one_object_in_every_stage_and_copies_share_the_gradien
         assert split.get_parameter(first) is split.get_parameter(last) is model.head.weight
         report = check_equivalence(model, separated(split), args, gradients=True)
         assert report.equal, report.differences
-
-
-def test_a_module_called_twice_keeps_both_calls_together():
-    def forward(self, x, y):
-        return self.mix(x).relu() + self.mix(y).tanh()
-
-    args = (torch.randn(2, 4), torch.randn(2, 4))
-    model = module_with(forward, mix=nn.Linear(4, 4))
-    captured = capture(fx.symbolic_trace(model), args)
-    check_random_plans(model, args, captured=captured)
-    for seed in range(12):
-        plan = random_plan(captured, colocation_groups(captured), 2, random.Random(seed))
-        assert plan.assignment["mix"] == plan.assignment["mix_1"]
 
 
 # -- order ---------------------------------------------------------------------------------
@@ -245,29 +174,6 @@ def test_interleaved_stages_and_inputs_in_another_order():
     assert list(split.meta["stages"].items()) == [("submod_0", "d0"), ("submod_1", "d1")]
     called = [node.target for node in split.graph.nodes if node.op == "call_module"]
     assert called == ["submod_0", "submod_1"]
-
-
-def test_contiguous_stages_give_gradients_to_the_last_bit():
-    model = TwoBranches()
-    captured = capture(model, TWO)
-    for position in range(1, len(captured.operators)):
-        check(model, captured, cut_at(captured, position), TWO, gradient_rtol=0.0)
-
-
-def test_random_numbers_are_drawn_in_the_original_order():
-    class Model(nn.Module):
-        def forward(self, a, b):
-            b = nn.functional.dropout(b * 2, 0.5).relu()
-            return nn.functional.dropout(a.exp(), 0.3).sum() + torch.rand_like(a) * b
-
-    model, args = Model(), (torch.randn(4, 4), torch.randn(4, 4))
-    for source in (model, fx.symbolic_trace(model)):
-        captured = capture(source, args)
-        check_random_plans(model, args, captured=captured, gradients=False)
-        names = [node.name for node in captured.operators if "dropout" in node.name]
-        plan = plan_of(captured, lambda n, first=names[0]: n.name == first or "relu" in n.name)
-        with pytest.raises(PartitionError, match=r"random|cycle|on one device"):
-            split_by_plan(captured, plan)
 
 
 # -- values written in place ---------------------------------------------------------------
@@ -399,46 +305,6 @@ def test_blocks_that_write_in_place_can_still_be_cut_apart():
     assert largest < len(captured.operators) / 2
 
 
-def returns_what_it_writes(self, x, y):
-    """An updated cache is returned: an input through a view, a buffer, one inside a module."""
-    v = x.transpose(0, 1)
-    v.add_(1)
-    z = self.norm(y).relu()
-    self.cache.add_(z.detach())
-    return x, z * 2, self.cache, self.norm.running_mean, y
-
-
-@pytest.mark.parametrize("source", ["export", "symbolic_trace"])
-def test_what_a_stage_writes_is_returned_as_the_stage_left_it(source):
-    """Returned by the root, it would be what the caller has, or what the root holds."""
-    model = module_with(
-        returns_what_it_writes, norm=nn.BatchNorm1d(4), cache=nn.Buffer(torch.zeros(3, 4))
-    )
-    args = (torch.randn(2, 3), torch.randn(3, 4))
-    captured = capture(model if source == "export" else fx.symbolic_trace(model), args)
-    check_random_plans(model, args, captured=captured, gradients=False)
-    for backend in BACKENDS:
-        split = split_by_plan(captured, cut_at(captured, 2), backend=backend)
-        x = torch.randn(2, 3)
-        assert split(x, args[1])[0] is x, "in one process it is the caller's own"
-        assert not dict(split.named_buffers(recurse=False))
-
-
-def test_weights_after_a_parameter_with_a_default():
-    """split_module compiles stand-ins of weights behind placeholders, which may have defaults."""
-
-    def forward(self, x, scale=None):
-        return (x * self.weight).relu() + 1
-
-    model = module_with(forward, weight=nn.Parameter(torch.randn(4)))
-    args = (torch.randn(2, 4),)
-    captured = capture(fx.symbolic_trace(model), args)
-    assert captured.graph.find_nodes(op="get_attr")
-    check_random_plans(model, args, captured=captured)
-    split = split_by_plan(captured, cut_at(captured, 1))
-    split(args[0], None)
-
-
 # -- what the module is besides its graph --------------------------------------------------
 
 
@@ -480,13 +346,6 @@ def test_every_chunk_of_a_device_is_a_stage():
     backwards = PartitionPlan(assignment, ("a", "b"), {names[0]: 1, names[3]: 1})
     with pytest.raises(PartitionError, match=r"on 'a \(chunk 1\)'.*later chunk"):
         split_by_plan(captured, backwards)
-
-
-def test_the_split_can_be_copied_and_split_again():
-    model = TwoBranches()
-    captured = capture(model, TWO)
-    split = check(model, captured, cut_at(captured, 5), TWO)
-    assert check_equivalence(model, copy.deepcopy(split), TWO, gradients=True).equal
 
 
 def test_a_split_is_a_model_like_any_other():

@@ -1,12 +1,9 @@
 import functools
-import itertools
 
 import pytest
 import torch
 from torch import nn
 
-from experiments.zoo.building import build_model
-from experiments.zoo.models import resolve_model
 from fx_bridge import Placement, Search, Training
 from fx_bridge.capture.graph import capture
 from fx_bridge.capture.modules import operators_of
@@ -173,30 +170,16 @@ def test_a_cut_between_readers_of_a_trained_weight_is_refused_by_its_name():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"pins": {"heat": 0}},
-            r"pin 'heat': there is no such module or operator; did you mean 'head'",
-        ),
-        (
-            {"cut_after": ["layers.1.linear3"]},
-            r"cut after 'layers.1.linear3': .* did you mean 'layers.1.linear2' or",
-        ),
+        ({"pins": {"heat": 0}}, r"pin 'heat': there is no such module or .* did you mean 'head'"),
         ({"cut_after": ["xyz"]}, "cut after 'xyz': .*; the first ones are 'layers', 'layers.0'"),
         ({"cut_after": ["idle"]}, "cut after 'idle': no operator runs in this module"),
         ({"cut_after": ["head"]}, "cut after 'linear_8': no operator runs behind it"),
         ({"cut_after": "head"}, r"cut_after is 'head'; write a list"),
         ({"pins": ["head"]}, r"pins is \['head'\]; write a mapping"),
         ({"pins": {"head": 1.5}}, r"pins\['head'\] is 1.5; write the name of a device"),
-        (
-            {"pins": {"head": "cuda:7"}},
-            "pin 'head': there is no device 'cuda:7'; the devices are cuda",
-        ),
+        ({"pins": {"head": "cuda:7"}}, "pin 'head': there is no device 'cuda:7'; the devices are"),
         ({"pins": {"head": []}}, "pin 'head': it names no device; the devices are cuda:0"),
         ({"pins": {"layers": 1, "layers.2": 0}}, "pin 'layers.2': operator .* stage 1 by another"),
-        (
-            {"pins": {"layers": "cuda:0", "layers.2": "cuda:1"}},
-            "pin 'layers.2': operator .* pinned to cuda:0 by another pin, and to cuda:1",
-        ),
         ({"pins": {"head": 3}}, "pinned to stage 3, but 3 devices with 1 chunk each allow 3"),
     ],
 )
@@ -218,24 +201,6 @@ def test_without_the_model_operators_have_names():
         with_hand_made(problem, None, cut_after=["layers.0"])
 
 
-def test_gpt2_is_cut_and_pinned_by_the_names_of_its_modules():
-    loaded = build_model(resolve_model("tiny-gpt2"))
-    result = partition(
-        loaded.module,
-        loaded.args,
-        kwargs=loaded.kwargs,
-        cut_after=["transformer.h.0.attn", "transformer.h.1"],
-        pins={"lm_head": "cuda:0", "transformer.wte": 0},
-    )
-    assert stages_of(result, "transformer.h.0.attn") == {0}
-    assert stages_of(result, "transformer.h.0.mlp") == {1}
-    assert stages_of(result, "transformer.h.1") == {1}
-    assert stages_of(result, "lm_head") == {2}
-    assert devices_of(result, "lm_head") == {"cuda:0"}
-    split = result.split()
-    assert check_equivalence(loaded.module, split, loaded.args, loaded.kwargs).equal
-
-
 def test_a_device_s_name_may_be_a_number_and_still_be_a_device():
     pair = [Device("0"), Device("1")]
     model, args = Stack(), (torch.randn(5, 8),)
@@ -247,23 +212,3 @@ def test_a_device_s_name_may_be_a_number_and_still_be_a_device():
         placement=Placement(pins={"head": "0"}),
     )
     assert devices_of(result, "head") == {"0"}
-
-
-@pytest.mark.nightly
-def test_gpt2_small_is_completed_to_an_optimal_plan():
-    loaded = build_model(resolve_model("gpt2"))
-    result = partition(
-        loaded.module,
-        loaded.args,
-        count=4,
-        kwargs=loaded.kwargs,
-        cut_after=["transformer.h.3", "transformer.h.7.mlp.c_fc"],
-        pins={"lm_head": "cuda:1", "transformer.h.8": 2},
-    )
-    blocks = [stages_of(result, f"transformer.h.{i}") for i in range(12)]
-    assert all(max(a) <= min(b) for a, b in itertools.pairwise(blocks))
-    assert max(blocks[3]) < min(blocks[4])
-    assert len(blocks[7]) == 2
-    assert blocks[8] == {2}
-    assert devices_of(result, "lm_head") == {"cuda:1"}
-    assert check_equivalence(loaded.module, result.split(), loaded.args, loaded.kwargs).equal

@@ -9,11 +9,9 @@ What torch itself captures wrongly or not at all is shown at the end, once for e
 
 import pytest
 import torch
-from torch import nn
 
 import tests.support.program_checks as program_checks
 from fx_bridge.capture.graph import capture
-from fx_bridge.capture.tracers.values import trace
 from fx_bridge.equivalence.check import check_equivalence
 from solver import PartitionError
 from tests.support.problem_counts import counts
@@ -23,7 +21,6 @@ from tests.support.random_modules import (
     Program,
     random_module,
     random_program,
-    shrink,
 )
 
 
@@ -88,23 +85,6 @@ def _program(*statements, results=("v3",)):
     return Program(0, (model,), "(torch.ones(2, 4),)", "{}", ("model.eval()",))
 
 
-def test_shrinking_leaves_what_the_failure_needs():
-    program = _program(
-        "v1 = x0.sin()", "v2 = x0 * 2", "v3 = v1 + 1", "v4 = v2", results=("v3", "v4")
-    )
-
-    def fails(candidate):
-        model, args, kwargs = candidate.build()
-        leaves = torch.utils._pytree.tree_leaves(model(*args, **kwargs))
-        return any(torch.equal(leaf, torch.ones(2, 4).sin() + 1) for leaf in leaves)
-
-    small = shrink(program, fails)
-    assert small.classes[-1].statements == ("v1 = x0.sin()", "v3 = v1 + 1")
-    assert small.classes[-1].results == ("v3",)
-    assert small.classes[-1].members == ()
-    assert small.setup == ()
-
-
 def test_a_difference_prints_the_program(monkeypatch):
     def wrong(captured, plan, *, backend):
         split = program_checks_split(captured, plan, backend=backend)
@@ -118,21 +98,6 @@ def test_a_difference_prints_the_program(monkeypatch):
 
 
 # -- what torch captures wrongly -----------------------------------------------------------
-
-
-@pytest.mark.parametrize("hooked", ["", "0"])
-def test_torch_export_loses_backward_hooks(hooked):
-    """Outputs are right, gradients are not, and the note of the capture says so."""
-    model, args = nn.Sequential(nn.Linear(4, 4)), (torch.randn(2, 4, requires_grad=True),)
-    model.get_submodule(hooked).register_full_backward_hook(
-        lambda _, gradients, __: tuple(None if g is None else 2 * g for g in gradients)
-    )
-    captured = capture(model, args)
-    report = check_equivalence(model, captured.module, args, gradients=True)
-    assert report.outputs_equal
-    assert report.gradients_equal is False
-    where = repr(hooked) if hooked else "the model"
-    assert captured.note.startswith(f"backward hooks of {where} are not in the graph")
 
 
 # Which symbolic tracing does not capture.
@@ -174,15 +139,3 @@ def test_what_torch_export_does_not_capture_is_recorded_as_it_runs(reason):
 def test_a_program_without_operators_is_refused():
     with pytest.raises(PartitionError, match=REFUSALS["no operators"]):
         capture(*_single(["v3 = x0"]))
-
-
-class Chooses(nn.Module):
-    def forward(self, x, factor=2):
-        return x * factor if torch.is_tensor(factor) else x
-
-
-def test_symbolic_trace_chooses_by_the_type_of_a_proxy():
-    """Why programs with such a choice are not traced; torch.export captures them."""
-    model, args, kwargs = Chooses(), (torch.randn(2, 4),), {"factor": torch.tensor(3)}
-    assert check_equivalence(model, capture(model, args, kwargs).module, args, kwargs).equal
-    assert not check_equivalence(model, trace(model, args, kwargs), args, kwargs).equal

@@ -11,7 +11,6 @@ from fx_bridge.capture.tracers.symbolic_trace import faithful_trace
 from fx_bridge.equivalence.check import check_equivalence
 from fx_bridge.split.by_plan import split_by_plan
 from fx_bridge.split.colocation import colocation_groups
-from solver import PartitionPlan
 from tests.support.modules import module_with
 from tests.support.random_plans import random_plan
 from tests.support.separated import separated
@@ -130,36 +129,6 @@ def test_weights_are_read_by_graphs_whose_inputs_have_defaults(kwargs):
     check_random_plans(model, (X,), kwargs, captured=captured, plans=4)
 
 
-def in_other_precision(self, x):
-    y = x * 2
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        y = self.mix(y.tanh())
-    return x, y.float() + 1
-
-
-def test_the_body_of_a_region_has_a_place_in_the_name_map():
-    """Bodies are read by get_attr under names of the scratch graph: KeyError."""
-    model, args = Returns(in_other_precision), (X,)
-    captured = capture(model, args)
-    for backend in BACKENDS:
-        for plan in some_plans(captured):
-            split = split_by_plan(captured, plan, backend=backend)
-            assert split.meta["name_map"]
-    check_random_plans(model, args, captured=captured, plans=4)
-
-
-def test_zeros_keep_their_sign():
-    class Negates(nn.Module):
-        def forward(self, x):
-            return -(x * 0).relu()
-
-    model, args = Negates(), (X,)
-    captured = capture(model, args)
-    names = [node.name for node in captured.operators]
-    plan = PartitionPlan(dict(zip(names, "aab", strict=True)), ("a", "b"))
-    assert check_equivalence(model, split_by_plan(captured, plan), args).equal
-
-
 class SharesStorage(nn.Module):
     """A parameter under two names, and another in the same storage; one of them is written."""
 
@@ -185,41 +154,3 @@ def test_a_tied_weight_is_written_under_any_of_its_names(backend):
         for module in (split, separated(split)):
             report = check_equivalence(model, module, (X,))
             assert report.equal, report.differences
-
-
-def test_a_write_that_a_split_leaves_out_is_told():
-    """Of all the names of a tensor, one must be held."""
-
-    class Forgets(nn.Module):
-        def forward(self, x):
-            return x, x
-
-    model = SharesStorage()
-    report = check_equivalence(model, Forgets(), (X,))
-    told = [text for text in report.differences if "does not hold it" in text]
-    assert [text.split(" is")[0] for text in told] == ["'again'", "'part'"]
-
-
-def test_kept_strides_make_separated_stages_equal_to_the_bit():
-    """A clone has no gaps, and a kernel may add up the elements of that in another order."""
-
-    class Slices(nn.Module):
-        def forward(self, x):
-            return (x * 2)[:, 1:].transpose(0, 1).view_as(x[:, 1:].transpose(0, 1)) + 1
-
-    captured = capture(Slices(), (X,))
-    seen = []
-    for plan in some_plans(captured):
-        split = split_by_plan(captured, plan)
-        apart = separated(split, keep_strides=True)
-        for name in apart.meta["stages"]:
-            apart.get_submodule(name).register_forward_hook(
-                lambda _, args, output: seen.extend(
-                    leaf.is_contiguous() for leaf in torch.utils._pytree.tree_leaves(args)
-                )
-            )
-        report = check_equivalence(Slices(), apart, (X,))
-        assert report.equal, report.differences
-        # A comparison puts back what hooks note.
-        apart(X)
-    assert False in seen
