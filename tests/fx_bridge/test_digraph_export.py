@@ -276,26 +276,6 @@ def test_latencies_of_ones_own():
         to_digraph(captured, training=Training(optimizer="lion"))
 
 
-@pytest.mark.parametrize(
-    ("value", "size_bytes"),
-    [
-        (lambda x: torch.fft.fft(x), 16 * 8),
-        (lambda x: x > 0, 16),
-        (lambda x: x.to(torch.float8_e4m3fn), 16),
-        (lambda x: x.double(), 16 * 8),
-        (lambda x: x.half(), 16 * 2),
-    ],
-)
-def test_sizes_of_dtypes(value, size_bytes):
-    class Model(nn.Module):
-        def forward(self, x):
-            return value(x)
-
-    graph = to_digraph(capture(Model(), (torch.ones(4, 4),)))
-    (name,) = [node for node, is_output in graph.nodes(data="is_output") if is_output]
-    assert graph.nodes[name]["storage_bytes"] == graph.nodes[name]["value_bytes"] == size_bytes
-
-
 def test_values_that_are_no_tensors_and_sparse_weights():
     def forward(self, x):
         return torch.sparse.mm(self.eye, x).reshape(x.shape[0] * 4)
@@ -312,73 +292,3 @@ def test_values_that_are_no_tensors_and_sparse_weights():
     )
     # Four entries: two int64 indices and a float32 value each.
     assert graph.graph["weights"]["eye"]["size_bytes"] == 4 * (2 * 8 + 4)
-
-
-def hf_models():
-    transformers = pytest.importorskip("transformers")
-    small = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4}
-    tokens = torch.zeros(2, 8, dtype=torch.long)
-    image = torch.randn(1, 3, 32, 32)
-    t = transformers
-    return {
-        "gpt2": lambda: (
-            t.GPT2LMHeadModel(t.GPT2Config(n_layer=2, n_embd=32, n_head=4, use_cache=False)),
-            {"input_ids": tokens},
-        ),
-        "bert": lambda: (
-            t.BertModel(t.BertConfig(num_hidden_layers=2, **small)),
-            {"input_ids": tokens},
-        ),
-        "t5": lambda: (
-            t.T5ForConditionalGeneration(
-                t.T5Config(num_layers=2, d_model=32, d_ff=64, num_heads=4, d_kv=8, use_cache=False)
-            ),
-            {"input_ids": tokens, "decoder_input_ids": tokens},
-        ),
-        "resnet": lambda: (
-            t.ResNetForImageClassification(
-                t.ResNetConfig(depths=[1, 1, 1, 1], hidden_sizes=[8, 16, 16, 16], embedding_size=8)
-            ),
-            {"pixel_values": image},
-        ),
-        "vit": lambda: (
-            t.ViTForImageClassification(
-                t.ViTConfig(num_hidden_layers=2, image_size=32, patch_size=8, **small)
-            ),
-            {"pixel_values": image},
-        ),
-        "llama": lambda: (
-            t.LlamaForCausalLM(
-                t.LlamaConfig(
-                    num_hidden_layers=2,
-                    num_key_value_heads=2,
-                    vocab_size=100,
-                    use_cache=False,
-                    **small,
-                )
-            ),
-            {"input_ids": tokens},
-        ),
-    }
-
-
-@pytest.mark.parametrize("name", ["gpt2", "bert", "t5", "resnet", "vit", "llama"])
-def test_transformers_models(name):
-    model, kwargs = hf_models()[name]()
-    model.eval()
-    captured = capture(model, (), kwargs)
-    graph = to_digraph(captured)
-    check(captured, graph)
-    usage = one_device(graph)
-    # The rotary tables: cosines and sines are one tuple, and the sines are used longer.
-    compare(usage, graph, captured, dead_in_tuples_bytes=8 * 8 * 4 if name == "llama" else 0)
-    assert graph.graph["info"]["made_up"] == []
-    held = {
-        p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in model.parameters()
-    }
-    assert usage.weights_bytes >= sum(held.values()) * 0.99
-
-
-def test_latencies_that_are_no_mapping_are_refused():
-    with pytest.raises(PartitionError, match="latency_ns is a int; give a mapping"):
-        to_digraph(capture(nn.Linear(2, 2), (torch.ones(1, 2),)), costs=Costs(latency_ns=3))

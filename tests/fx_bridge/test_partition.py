@@ -16,7 +16,7 @@ from fx_bridge import (
     check_equivalence,
     partition_module,
 )
-from fx_bridge.presentation.summary import result_html, summary
+from fx_bridge.presentation.summary import summary
 from solver import (
     Device,
     Interconnect,
@@ -26,7 +26,6 @@ from solver import (
     SolveLimits,
     SolveStatus,
     evaluate,
-    load_plan,
 )
 
 LIMITS = SolveLimits(workers=1, time_limit_s=60)
@@ -81,16 +80,6 @@ def test_the_split_returns_what_the_model_returns():
     assert report.equal, report.differences
 
 
-def test_submodules_own_their_parameters_under_their_names():
-    """Tests that every parameter is in a stage, and none is left behind."""
-    split = partition().split()
-    stages = [getattr(split, name) for name in split.meta["stages"]]
-    assert len(stages) == 2
-    owned = [name for stage in stages for name, _ in stage.named_parameters()]
-    assert sorted(owned) == sorted(name for name, _ in Branches().named_parameters())
-    assert [name for stage in stages for name, _ in stage.named_buffers()] == ["offset"]
-
-
 def test_the_plan_is_what_the_evaluator_says_it_is():
     """Tests bound, gap and feasibility of the answer against the evaluator."""
     result = partition()
@@ -101,13 +90,6 @@ def test_the_plan_is_what_the_evaluator_says_it_is():
     assert result.baseline.objective is None or (
         result.baseline.objective >= result.solved.objective
     )
-
-
-def test_save_writes_the_plan(tmp_path):
-    """Tests the round trip through a file."""
-    result = partition()
-    result.save(tmp_path / "plan.json")
-    assert load_plan(tmp_path / "plan.json") == result.plan
 
 
 @pytest.mark.parametrize("objective", ["latency", "transfer", "devices", "peak_memory", "step"])
@@ -201,12 +183,6 @@ def test_too_little_memory_is_a_status_and_split_says_so():
     assert "<svg" not in result._repr_html_()
 
 
-def test_a_notebook_shows_what_is_printed_and_the_stages():
-    result = partition()
-    assert result._repr_html_() == result_html(str(result), result.solved)
-    assert ">0: " in result._repr_html_() and "greedy" in result._repr_html_()
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -215,17 +191,10 @@ def test_a_notebook_shows_what_is_printed_and_the_stages():
         ({"devices": [Device("a", device_class="abacus")]}, "no speed is known for class 'abacus'"),
         ({"objective": "speed"}, "objective is 'speed'; write one of"),
         ({"devices": [Device("a"), Device("a")]}, "two entries are called 'a'"),
-        ({"devices": 3}, "devices: 3 is not a Device; write a list"),
         ({"devices": "cuda:0"}, "devices 'cuda:0': 'cuda:0' is not a memory; write for example"),
-        ({"devices": None}, "devices: None is not a Device; write a list"),
-        ({"objective": 3}, "objective is 3; write one of"),
         ({"training": True}, "training is True; write training=Training(...)"),
-        ({"training": Training}, "write training=Training(...)"),
         ({"pipeline": "1f1b"}, "pipeline is '1f1b'; write pipeline=Pipeline(schedule='1f1b')"),
-        ({"placement": {"0": "gpu0"}}, "write placement=Placement(pins={'0': 'gpu0'})"),
-        ({"costs": None}, "costs is None; write costs=Costs(...)"),
         ({"search": SolveLimits()}, "write search=Search(limits=SolveLimits())"),
-        ({"search": "chain"}, "search is 'chain'; write search=Search(solver='chain')"),
         (
             {"training": Training(), "costs": Costs(memory_model="weights")},
             "memory_model of costs is 'weights', but training counts",
@@ -239,32 +208,6 @@ def test_bad_input_is_one_line(changes, message):
         partition(**changes)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("path", [None, 3.5, b"plan.json"])
-def test_a_path_that_is_none_is_refused(path):
-    with pytest.raises(PartitionError, match=r"path is .*; write the name of a file"):
-        partition(search=Search(LIMITS, "greedy")).save(path)
-
-
-def test_devices_may_come_from_a_generator():
-    result = partition(devices=(device for device in devices(2000, 2000)))
-    assert [device.name for device in result.problem.devices] == ["gpu0", "gpu1"]
-
-
-def test_pure_half_precision_needs_no_master_copies():
-    model = torch.nn.Linear(64, 64).bfloat16()
-    x = torch.ones(2, 64, dtype=torch.bfloat16)
-    used = [
-        partition_module(
-            model, (x,), devices=[Device("d")], training=Training(master_weights=masters)
-        ).solved.evaluation.usage[0]
-        for masters in (True, False)
-    ]
-    parameters = 64 * 64 + 64
-    # Weight, gradient and two moments of two bytes each, or float32 moments and a master copy.
-    assert used[1].weights_bytes == parameters * 2 * 4
-    assert used[0].weights_bytes == parameters * (2 * 2 + 3 * 4)
 
 
 def test_a_schedule_plans_a_pipeline() -> None:
@@ -281,22 +224,9 @@ def test_a_schedule_plans_a_pipeline() -> None:
     plain = partition_module(model, inputs, pipeline=Pipeline(microbatches=4), **settings)
     assert plain.problem.interconnect.charging == "peer_to_peer"
     assert plain.problem.objective == ("bottleneck",)
-    asked = partition_module(
-        model,
-        inputs,
-        objective=("transfer", "step"),
-        pipeline=pipeline,
-        **settings,
-    )
-    assert asked.problem.objective == ("transfer", "step")
+    staged = Costs(interconnect=Interconnect(charging="host_staged"))
     with pytest.raises(PartitionError, match="not through a host"):
-        partition_module(
-            model,
-            inputs,
-            pipeline=Pipeline(schedule="1f1b"),
-            costs=Costs(interconnect=Interconnect(charging="host_staged")),
-            **settings,
-        )
+        partition_module(model, inputs, pipeline=Pipeline("1f1b"), costs=staged, **settings)
 
 
 class Unread(nn.Module):

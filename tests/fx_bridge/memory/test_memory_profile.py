@@ -402,39 +402,6 @@ def test_a_profile_says_who_is_alive_at_the_peak():
     ]
 
 
-def test_a_training_profile_says_what_each_storage_is_for():
-    profile = memory_profile(small(), training=True, optimizer="momentum")
-    kinds = profile.bytes_at_peak
-    assert sum(kinds.values()) == profile.peak_bytes
-    assert kinds["weight"] == kinds["optimizer"] == 224
-    assert kinds["saved"] == 96
-    named = {(s.kind, s.owner) for s in profile.alive_at_peak}
-    assert {("optimizer", "0.weight"), ("saved", "sigmoid"), ("output", "linear_1")} <= named
-    after_backward = [p for p in profile.points if p.phase == "backward"][-1]
-    # Weights, momentum, gradients, input and output.
-    assert after_backward.live_bytes == 3 * 224 + 48 + 24
-    assert [p.node for p in profile.points if p.phase == "backward"] == [
-        "loss", "linear_1", "sigmoid", "linear",
-    ]  # fmt: skip
-
-
-def test_optimiser_state_and_master_copies():
-    model = nn.Linear(8, 8, bias=False).to(torch.bfloat16)
-    captured = capture(model, (torch.ones(2, 8, dtype=torch.bfloat16),))
-
-    def state_bytes(**settings):
-        profile = memory_profile(captured, training=True, **settings)
-        io_bytes = 2 * 2 * 16
-        return profile.points[-1].live_bytes - io_bytes - 2 * 128
-
-    assert state_bytes(optimizer="sgd", master_weights=False) == 0
-    assert state_bytes(optimizer="momentum", master_weights=False) == 128
-    assert state_bytes(optimizer="adam", master_weights=False) == 2 * 128 + 4
-    assert state_bytes(optimizer="sgd") == 256
-    assert state_bytes(optimizer="momentum") == 2 * 256
-    assert state_bytes(optimizer="adamw") == 3 * 256 + 4
-
-
 def test_a_profile_is_plain_data():
     profile = memory_profile(small(), training=True)
     data = json.loads(json.dumps(profile.to_dict()))
@@ -489,21 +456,13 @@ def test_a_joint_graph_with_its_parameters_as_inputs():
     [
         ({"runner": "jit"}, "runner is 'jit'; write one of code, interpreter"),
         ({"training": True, "optimizer": "lion"}, "write one of sgd, momentum, adam, adamw"),
-        ({"training": True, "optimizer": 3}, "write one of sgd, momentum, adam, adamw"),
         ({"training": True, "optimizer": lambda p: None}, "return a torch.optim.Optimizer"),
         ({"weights": ["w"]}, "names 'w', which is no placeholder of the graph; it has input"),
         ({"weights": "input"}, "give a list of placeholders"),
         ({"training": True, "loss": lambda out: out}, "a tensor of shape (3, 2); let it return"),
         ({"training": True, "loss": lambda out: 1.0}, "loss returned a float"),
-        (
-            {"training": True, "loss": lambda out: out.detach().sum()},
-            "that requires no gradient",
-        ),
-        ({"optimizer": "lion"}, "optimizer is 'lion'; write one of sgd, momentum, adam, adamw"),
         ({"training": "yes"}, "training is 'yes'; write True or False"),
-        ({"training": True, "loss": 3}, "a function from the outputs to a number"),
         ({"loss": torch.sum}, "give training=True"),
-        ({"weights": None}, "weights is None; give a list of placeholders"),
     ],
 )
 def test_bad_settings_are_refused_in_one_line(settings, message):
@@ -521,23 +480,6 @@ def test_what_cannot_be_profiled_is_refused():
     frozen = capture(nn.Linear(2, 2).requires_grad_(False), (torch.ones(1, 2),))
     with pytest.raises(PartitionError, match="no output of the graph requires a gradient"):
         memory_profile(frozen, training=True)
-
-
-def test_stages_of_a_graph_whose_weights_are_inputs():
-    def forward(one, two, x):
-        return (x @ one).relu() @ two
-
-    inputs = torch.ones(8, 8), torch.ones(8, 4), torch.ones(2, 8)
-    captured = capture(make_fx(forward)(*inputs), inputs)
-    first, second, _ = (node.name for node in captured.graph.find_nodes(op="placeholder"))
-    names = [node.name for node in captured.operators]
-    plan = PartitionPlan(dict.fromkeys(names, "a") | {names[-1]: "b"}, ("a", "b"))
-    split = split_by_plan(captured, plan)
-    profiles = stage_profiles(split, weights=[first, second])
-    held = [profile.bytes_at_peak.get("weight") for profile in profiles.values()]
-    assert held == [inputs[0].nbytes, inputs[1].nbytes]
-    with pytest.raises(PartitionError, match="names 'three', which is no placeholder"):
-        stage_profiles(split, weights=["three"])
 
 
 class Chosen(nn.Module):
@@ -568,11 +510,3 @@ def test_gradients_pass_an_operator_that_cannot_run_on_fakes():
         assert made_up in profile.made_up
         sizes.append(profile.peak_bytes)
     assert sizes[0] == sizes[1]
-
-
-def test_outputs_chosen_by_a_mask_can_be_trained():
-    model = Chosen(lambda h, _: h)
-    model.register_forward_hook(lambda _, args, output: output[args[0][:, 0] > 0])
-    captured = capture(model, (torch.randn(4, 8),))
-    profile = memory_profile(captured, training=True, optimizer="sgd")
-    assert any(point.phase == "backward" for point in profile.points)

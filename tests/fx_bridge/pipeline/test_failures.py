@@ -86,9 +86,13 @@ def answers_of(folder, fail, options=None, *, store="file"):
     ]
     for process in ranks:
         process.start()
-    for process in ranks:
-        process.join(60)
-        assert process.exitcode is not None
+    try:
+        for process in ranks:
+            process.join(120)
+            assert process.exitcode is not None
+    finally:
+        for process in ranks:
+            process.kill()
     found = [answers.get(timeout=10) for process in ranks if process.exitcode == 0]
     return {rank: said for rank, *said in sorted(found)}
 

@@ -65,22 +65,6 @@ def test_a_rank_takes_what_it_reads(captured):
     assert nothing.inputs((), {}) == [{}, {}]
 
 
-def test_one_microbatch_is_taken_as_it_is(captured):
-    args, kwargs = inputs(2)
-    [part] = splitter(captured, 1).inputs(args, kwargs)
-    assert part["x"] is args[0]
-    assert part["rows"] is kwargs["rows"]
-    target = torch.ones(3)
-    assert splitter(captured, 1).targets(target)[0] is target
-
-
-def test_the_order_of_keywords_is_free(captured):
-    args, kwargs = inputs(4)
-    turned = dict(reversed(kwargs.items()))
-    one, other = (splitter(captured, 2).inputs(args, given) for given in (kwargs, turned))
-    assert torch.equal(one[1]["rows"], other[1]["rows"])
-
-
 def test_inputs_of_other_sizes_are_refused(captured):
     args, kwargs = inputs(4)
     with pytest.raises(PartitionError, match=r"takes \[10, 3\], 5 microbatches along dimension 0"):

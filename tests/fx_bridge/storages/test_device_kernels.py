@@ -20,11 +20,9 @@ from fx_bridge import (
     capture,
     memory_profile,
     partition_module,
-    rescale,
     to_digraph,
 )
 from fx_bridge.costs.backward import backward_costs, backward_passes
-from fx_bridge.costs.class_kernels import classes_by_kernels
 from fx_bridge.costs.latency import roofline_latency_ns
 from fx_bridge.memory.profile import forward_workspaces
 from fx_bridge.storages.attention import AttentionCall
@@ -101,17 +99,6 @@ def test_attention_of_a_model_on_meta_takes_two_and_a_half_times_as_long_backwar
     assert backward == pytest.approx(2.5 * forward, rel=1e-3)
 
 
-def test_time_of_math_attention_counts_its_scores() -> None:
-    spec = {"slow": DeviceSpec("slow", 10**15, 10**9, device_type="cuda")}
-    fused, apart = (
-        roofline_latency_ns(captured_attention().with_kernels(attention=kernels), spec)
-        for kernels in ("flash", "math")
-    )
-    name = "scaled_dot_product_attention"
-    # In nanoseconds at one byte a nanosecond: scores are written, read, and written as weights.
-    assert apart[name]["slow"] - fused[name]["slow"] > 3 * 4 * SCORES
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_inference_with_a_mask_needs_room_for_the_mask_as_numbers_alone(dtype: Any) -> None:
     captured = captured_attention(mask=MASK, dtype=dtype)
@@ -162,13 +149,6 @@ def test_kernels_are_those_of_class_and_arguments(
     assert kernel(captured_attention(**settings), device_class) == expected
 
 
-def test_a_head_of_more_than_256_numbers_is_not_for_flash_attention() -> None:
-    query = torch.empty(1, 2, 8, 320, dtype=torch.bfloat16, device="meta")
-    call = AttentionCall(query, query, query)
-    assert call.kernel(("flash",)) == "math"
-    assert call.kernel(("flash", "efficient")) == "efficient"
-
-
 def test_kernels_of_the_cpu_are_those_that_torch_chooses() -> None:
     draw = random.Random(0)
     chosen = set()
@@ -217,23 +197,6 @@ def test_a_model_on_meta_costs_on_a_cpu_what_it_does_there(settings: dict[str, A
         assert found.points == wanted.points
 
 
-def test_a_graph_has_one_storage_table_for_kernels_that_are_the_same() -> None:
-    captured = captured_attention()
-    table = captured.storage_table
-    same = captured.with_kernels("cuda", "flash,efficient")
-    assert same.storage_table is table
-    (found,) = classes_by_kernels(captured, {"l4": DEVICE_SPECS["l4"]}, training=False)
-    assert found.captured.storage_table is table
-    trained = captured.trained.storage_table
-    assert trained.saved and not table.saved
-    others = [captured.with_kernels("cpu"), captured.with_kernels(attention="math")]
-    tables = {table, trained, *(other.storage_table for other in others)}
-    assert len(tables) == 4
-    # The same tensors by another name of a device are read by other kernels.
-    on_cpu = captured_attention("cpu")
-    assert on_cpu.with_kernels("cuda").storage_table is not on_cpu.storage_table
-
-
 def test_attention_inside_a_called_module_is_seen() -> None:
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         mixed: torch.Tensor = self.attention(x, x, x, need_weights=False)[0]
@@ -248,13 +211,6 @@ def test_attention_inside_a_called_module_is_seen() -> None:
     apart = to_digraph(captured.with_kernels(attention="math"), training=Training())
     kept, all_kept = (g.nodes["attention"]["backward"]["residual_bytes"] for g in (graph, apart))
     assert all_kept - kept > 2 * 2 * 128 * 128 * 4
-
-
-def test_rescaled_graphs_keep_the_kernels_that_they_are_costed_with() -> None:
-    captured = captured_attention().with_kernels("cuda", "math")
-    larger = rescale(captured, 2 * BATCH)
-    assert (larger.device_type, larger.attention) == ("cuda", ())
-    assert residual_bytes(larger) == 2 * residual_bytes(captured)
 
 
 # -- several device classes ----------------------------------------------------------------

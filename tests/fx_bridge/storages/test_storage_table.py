@@ -1,5 +1,3 @@
-import io
-
 import pytest
 import torch
 from torch import fx, nn
@@ -128,15 +126,6 @@ def test_operators_that_only_read_write_nothing():
     assert {s.owner for s in table.writes["mul_"]} == {"linear"}
 
 
-def test_a_graph_that_lost_its_aliasing_gets_it_back():
-    buffer = io.BytesIO()
-    model, args = CASES["views"]()
-    torch.export.save(torch.export.export(model, args), buffer)
-    buffer.seek(0)
-    loaded = storage_table(capture(torch.export.load(buffer)))
-    assert dict(loaded.storages) == dict(storage_table(capture(model, args)).storages)
-
-
 def test_tied_weights_are_one_weight_and_views_of_weights_are_the_weight():
     class Tied(nn.Module):
         def __init__(self):
@@ -179,13 +168,6 @@ def test_an_operator_that_cannot_run_is_named_and_its_schema_believed():
     assert table.value_bytes["nonzero"] == 12 * 2 * 8
 
 
-def test_dynamic_sizes_count_as_in_the_example():
-    program = torch.export.export(
-        nn.Linear(4, 2), (torch.ones(6, 4),), dynamic_shapes={"input": {0: torch.export.Dim("b")}}
-    )
-    assert storage_table(capture(program)).value_bytes["linear"] == 6 * 2 * 4
-
-
 def test_a_graph_from_a_device_that_is_not_here():
     captured = capture(nn.Linear(4, 4), (torch.ones(2, 4),))
     with torch._subclasses.FakeTensorMode():
@@ -219,11 +201,6 @@ def test_saved_storages_are_those_that_autograd_keeps(case):
     assert sum(storage.size_bytes for storage in found) == expected > 0
     assert len({storage.key for storage in found}) == len(found)
     del alive
-
-
-def test_nothing_is_saved_where_nothing_is_trained():
-    model = nn.Linear(4, 4).requires_grad_(False)
-    assert capture(model, (torch.ones(2, 4),)).trained.storage_table.saved == {}
 
 
 def test_an_assert_about_a_constant_of_another_device_is_not_made_up():

@@ -6,11 +6,9 @@ import pytest
 import torch
 from torch import fx, nn
 
-from experiments.run_pipeline.weightless import give_memory
 from fx_bridge import (
     capture,
     check_equivalence,
-    partition_module,
     place,
     split_by_plan,
     stage_graph,
@@ -22,7 +20,6 @@ from fx_bridge.checkpoint.ranks import load_model_weights
 from fx_bridge.checkpoint.stages import save_stages
 from fx_bridge.costs.operators import node_moved_bytes
 from fx_bridge.memory.profile import memory_profile
-from fx_bridge.placement.weights import PlacedWeights
 from fx_bridge.split.colocation import colocation_groups
 from fx_bridge.storages.mutations import memory_of
 from fx_bridge.storages.tensor_subclasses import cloned, mapped_parts, parts_of, with_parts
@@ -107,30 +104,6 @@ def test_what_weights_share_is_counted_once_on_each_device():
     }
 
 
-class RowsOnly(Coded):
-    """A table of which single rows are asked for."""
-
-    @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        if func is torch.ops.aten.embedding.default:
-            weight, indices = args[:2]
-            rows = weight.codes.index_select(0, indices).to(torch.int32)
-            return weight.table.index_select(0, rows.flatten()).view(*indices.shape, -1)
-        return super().__torch_dispatch__(func, types, args, kwargs)
-
-
-def test_a_model_that_fits_because_it_is_quantised_is_planned():
-    full_bytes = 1000 * 64 * 4
-    model = nn.Embedding(1000, 64)
-    codes, table = torch.randint(256, (1000, 64)).byte(), torch.randn(256)
-    model.weight = frozen(RowsOnly(codes, table))
-    # One row is looked up, and nothing is dequantised as a whole.
-    captured = capture(model, (torch.tensor([3]),))
-    result = partition_module(captured, devices=[Device("small", memory_bytes=full_bytes // 3)])
-    assert result.plan is not None
-    assert evaluate(result.problem, result.plan).usage[0].weights_bytes == held_bytes(model)
-
-
 def test_an_operator_reads_the_bytes_within():
     captured = capture(traced(int8_model()), (X,))
     moved = node_moved_bytes(captured, captured.storage_table)
@@ -178,42 +151,6 @@ def test_wrappers_keep_their_class_and_what_they_share_on_another_device():
     assert on_meta(X.to("meta")).shape == (2, 16)
 
 
-def test_a_wrapper_that_names_its_device_is_asked_to_move_itself():
-    class Fixed(Int8):
-        """Keeps the device among its settings, and believes them."""
-
-        def __new__(cls, codes, scale, device):
-            return torch.Tensor._make_wrapper_subclass(
-                cls, codes.shape, dtype=torch.float32, device=device
-            )
-
-        def __init__(self, codes, scale, device):
-            super().__init__(codes, scale)
-
-        def __tensor_flatten__(self):
-            return list(self.parts), self.device
-
-        @classmethod
-        def __tensor_unflatten__(cls, inner, context, size, stride):
-            return cls(inner["codes"], inner["scale"], context)
-
-        @classmethod
-        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-            if func is torch.ops.aten._to_copy.default:
-                device = kwargs["device"]
-                return cls(args[0].codes.to(device), args[0].scale.to(device), device)
-            if func is torch.ops.aten.detach.default:
-                return cls(args[0].codes, args[0].scale, args[0].device)
-            return super().__torch_dispatch__(func, types, args, kwargs)
-
-    weight = Fixed(torch.ones(4, 4, dtype=torch.int8), torch.ones(4, 1), "cpu")
-    weights = PlacedWeights(torch.device("cpu"))
-    weights.add([weight], torch.device("meta"))
-    [placed] = weights.memo(torch.device("meta")).values()
-    assert type(placed) is Fixed
-    assert placed.device.type == placed.codes.device.type == "meta"
-
-
 @pytest.mark.parametrize("make", [int8_model, coded_model])
 def test_stage_files_hold_what_is_within(make, tmp_path):
     model = make()
@@ -237,25 +174,6 @@ def test_stage_files_hold_what_is_within(make, tmp_path):
 def test_an_input_that_wraps_others_is_not_saved():
     with pytest.raises(PartitionError, match=r"inputs is a Int8, a class that no file holds"):
         flat_tensors(Int8.of(torch.ones(2, 2)))
-
-
-def test_memory_is_given_to_what_is_within():
-    model = coded_model().to("meta")
-    give_memory(model)
-    assert type(model[0].weight) is Coded
-    assert {p.device.type for p in parts_of(model[0].weight).values()} == {"cpu"}
-
-
-def test_the_digest_tells_kinds_of_weights_apart():
-    model = int8_model()
-    digests = {graph_digest(capture(model, (X,)))}
-    plain = copy.deepcopy(model)
-    plain[0].weight = frozen(plain[0].weight.value())
-    digests.add(graph_digest(capture(plain, (X,))))
-    coded = copy.deepcopy(model)
-    coded[0].weight = frozen(Coded(torch.zeros(32, 16, dtype=torch.uint8), torch.zeros(256)))
-    digests.add(graph_digest(capture(coded, (X,))))
-    assert len(digests) == 3
 
 
 def test_parts_of_a_weight_are_taken_where_they_are_read():
