@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from fx_bridge.split.by_plan import split_by_plan as split_by_plan
     from fx_bridge.split.graph import StageGraph as StageGraph
     from fx_bridge.split.reader import stage_graph as stage_graph
-    from fx_bridge.split.tags.plans import split_by_tags as split_by_tags
+    from fx_bridge.split.tags import split_by_tags as split_by_tags
     from solver import Pipeline as Pipeline
 
 MODULE_OF = {
@@ -88,7 +88,7 @@ MODULE_OF = {
     "split_by_plan": "fx_bridge.split.by_plan",
     "StageGraph": "fx_bridge.split.graph",
     "stage_graph": "fx_bridge.split.reader",
-    "split_by_tags": "fx_bridge.split.tags.plans",
+    "split_by_tags": "fx_bridge.split.tags",
     "Pipeline": "solver",
 }
 

@@ -180,7 +180,7 @@ def _from_split_spec(
 def _from_tags(
     captured: CapturedGraph, devices: Sequence[Device], data: Mapping[str, Any]
 ) -> ForeignPlan:
-    from fx_bridge.split.tags.plans import plan_from_tags
+    from fx_bridge.split.tags import plan_from_tags
 
     plan = plan_from_tags(captured, data)
     names = [device.name for device in devices]

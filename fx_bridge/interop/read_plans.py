@@ -2,7 +2,7 @@
 
 A ``device_map`` and a ``split_spec`` name modules. The operators in between are placed as the tools
 of these formats place them, so that the plan is the one that would really run. For tags see
-:mod:`fx_bridge.split.tags.plans`.
+:mod:`fx_bridge.split.tags`.
 """
 
 from __future__ import annotations

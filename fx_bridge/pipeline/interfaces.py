@@ -249,7 +249,8 @@ def _check_tensors(alive: Sequence[Sequence[str]], values: Mapping[str, StageVal
                 raise PartitionError(
                     f"{name!r}, of type {values[name].kind}, would pass from position {position} "
                     f"to {position + 1} of the pipeline, and only tensors travel between ranks; "
-                    "plan with colocation=True, and leave it out of the outputs of the model"
+                    "put its readers into its stage or plan with colocation=True, and leave it out "
+                    "of the outputs of the model"
                 )
 
 

@@ -16,8 +16,7 @@ from fx_bridge.capture.graph import capture, placeholder_values
 from fx_bridge.costs.latency import roofline_latency_ns
 from fx_bridge.costs.operators import node_flops
 from fx_bridge.split.colocation import colocation_groups
-from fx_bridge.split.tags.non_tensors import move_non_tensors
-from fx_bridge.split.tags.plans import plan_from_tags
+from fx_bridge.split.tags import plan_from_tags
 from solver import PartitionError
 from tests.support.modules import module_with
 from tests.support.split_checks import check_random_plans, check_values
@@ -425,7 +424,6 @@ def test_weights_on_several_devices_are_named():
         roofline_latency_ns,
         fx_bridge.to_digraph,
         functools.partial(fx_bridge.chunk_specs, microbatches=2),
-        functools.partial(move_non_tensors, plan={}),
         functools.partial(plan_from_tags, tags={}),
         functools.partial(fx_bridge.rescale, batch_size=2),
         functools.partial(fx_bridge.split_by_plan, plan=None),

@@ -13,7 +13,7 @@ from fx_bridge.capture.graph import CapturedGraph, capture
 from fx_bridge.equivalence.check import check_equivalence
 from fx_bridge.split.by_plan import split_by_plan
 from fx_bridge.split.colocation import colocation_groups
-from fx_bridge.split.tags.plans import plan_from_tags, split_by_tags
+from fx_bridge.split.tags import plan_from_tags, split_by_tags
 from solver import PartitionError, PartitionPlan
 from tests.support.random_plans import random_plan
 from tests.support.split_checks import BACKENDS, check, cut_at
