@@ -123,7 +123,7 @@ class _Found:
 
     def add_held(self, memory: StageMemory) -> None:
         """Add the holdings of each stage at its first peak."""
-        holdings, layout = self._problem.arrays.holdings, self._layout
+        holdings, layout = self._problem.holding_arrays, self._layout
         stage = layout.stage[holdings.operator[memory.held]]
         first_peaks = _first_peaks(memory, layout)
         peak = first_peaks[stage]

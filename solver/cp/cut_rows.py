@@ -21,7 +21,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 from solver.bounds.windows import StageWindows
-from solver.model.cuts import NO_BLOCK
+from solver.model.problem_fields import NO_BLOCK
 from solver.presolve.instance import Instance
 from solver.presolve.unit_cuts import unit_blocks, unit_stages
 

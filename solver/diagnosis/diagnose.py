@@ -43,8 +43,7 @@ from solver.evaluation.result import SolveResult, SolveStatus
 from solver.model.clock import Clock
 from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
-from solver.model.problem import PartitionProblem
-from solver.model.problem_checks import check_problem
+from solver.model.problem import PartitionProblem, check_problem
 from solver.presolve.shortfalls import find_shortfalls
 from solver.search.solve import check_limits, solve
 

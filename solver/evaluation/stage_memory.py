@@ -43,7 +43,7 @@ class StageMemory:
     recomputed : dict of int to RecomputedStage
         Stages with recomputed operators, with their holdings.
     held, held_from, held_until : Ints
-        Holdings of the other stages, as indices into ``problem.arrays.holdings``, and the
+        Holdings of the other stages, as indices into ``problem.holding_arrays``, and the
         half-open interval of `order` over which each is held.
     """
 
@@ -75,7 +75,7 @@ class StageMemory:
         np.add.at(self.received_bytes, self.received_by, arrays.held_bytes[self.received])
         self._set_held(problem, stage, order)
         change = np.zeros(len(order) + 1, dtype=np.int64)
-        size_bytes = arrays.holdings.size_bytes[self.held]
+        size_bytes = problem.holding_arrays.size_bytes[self.held]
         np.add.at(change, self.held_from, size_bytes)
         np.add.at(change, self.held_until, -size_bytes)
         self.live_bytes = np.cumsum(change[:-1])
@@ -110,13 +110,13 @@ class StageMemory:
             self.live_bytes[own] = held.live_bytes
             self.peak_bytes[number] = held.live_bytes.max()
             self.saved_bytes[number] = held.saved_bytes
-        elsewhere = ~np.isin(stage[problem.arrays.holdings.operator[self.held]], [*self.recomputed])
+        elsewhere = ~np.isin(stage[problem.holding_arrays.operator[self.held]], [*self.recomputed])
         self.held, self.held_from = self.held[elsewhere], self.held_from[elsewhere]
         self.held_until = self.held_until[elsewhere]
 
     def _set_held(self, problem: PartitionProblem, stage: Ints, order: Ints) -> None:
         """Compute the interval of operators over which each holding is held."""
-        holdings = problem.arrays.holdings
+        holdings = problem.holding_arrays
         own = np.flatnonzero(stage[holdings.operator] >= 0)
         home = stage[holdings.operator[own]]
         waits, waited_for = holdings.waits_for.pairs(own)

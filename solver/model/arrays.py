@@ -7,17 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from solver.model.devices import Link
-from solver.model.holdings import sliced_gradients
-
-if TYPE_CHECKING:
-    from solver.model.problem import PartitionProblem
+from solver.model.holdings import Holding, sliced_gradients
+from solver.model.problem_fields import ProblemFields
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -65,6 +62,18 @@ class HoldingArrays:
     stays: Bools
     size_bytes: Ints
 
+    @classmethod
+    def of(cls, holdings: Sequence[Holding]) -> HoldingArrays:
+        """Put the fields of holdings into arrays."""
+        return cls(
+            operator=_array([holding.operator for holding in holdings]),
+            first=_array([holding.first for holding in holdings]),
+            last=_array([holding.last for holding in holdings]),
+            waits_for=Lists.of(holding.waits_for for holding in holdings),
+            stays=np.array([holding.stays for holding in holdings], dtype=np.bool_),
+            size_bytes=_array([holding.size_bytes for holding in holdings]),
+        )
+
 
 class ProblemArrays:
     """Arrays that depend on the problem alone.
@@ -91,7 +100,7 @@ class ProblemArrays:
         Numbers of the weights of each operator.
     """
 
-    def __init__(self, problem: PartitionProblem) -> None:
+    def __init__(self, problem: ProblemFields) -> None:
         self._problem = problem
         operators = problem.operators
         number = dict(problem.index_of)
@@ -137,19 +146,6 @@ class ProblemArrays:
         )
         self._latency_ns: dict[str, Ints] = {}
         self._pass_latency_ns: dict[str, tuple[Ints, Ints]] = {}
-
-    @cached_property
-    def holdings(self) -> HoldingArrays:
-        """Holdings of stages by operator."""
-        holdings = self._problem.holdings
-        return HoldingArrays(
-            operator=_array([holding.operator for holding in holdings]),
-            first=_array([holding.first for holding in holdings]),
-            last=_array([holding.last for holding in holdings]),
-            waits_for=Lists.of(holding.waits_for for holding in holdings),
-            stays=np.array([holding.stays for holding in holdings], dtype=np.bool_),
-            size_bytes=_array([holding.size_bytes for holding in holdings]),
-        )
 
     def latency_ns(self, device_class: str) -> Ints:
         """Return the execution time of every operator on a device of `device_class`.

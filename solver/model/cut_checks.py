@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from solver.model.checks import check_name, several
-from solver.model.cuts import NO_BLOCK, is_hand_made
 from solver.model.errors import PartitionError
+from solver.model.operators import Operator
+from solver.model.problem_fields import NO_BLOCK, ProblemFields
 from solver.model.quantities import counted
-
-if TYPE_CHECKING:
-    from solver.model.operators import Operator
-    from solver.model.problem import PartitionProblem
 
 
 def ordered_cuts(operators: Sequence[Operator], cuts: Iterable[str]) -> tuple[str, ...]:
@@ -51,12 +47,12 @@ def ordered_cuts(operators: Sequence[Operator], cuts: Iterable[str]) -> tuple[st
     return tuple(sorted(dict.fromkeys(names), key=index_of.__getitem__))
 
 
-def check_hand_made(problem: PartitionProblem) -> None:
+def check_hand_made(problem: ProblemFields) -> None:
     """Raise PartitionError if cuts and pinned stages contradict each other or the problem.
 
     The checks are incomplete: a solver may still prove that no plan keeps all cuts and pins.
     """
-    if not is_hand_made(problem):
+    if not (problem.cuts or problem.stage_pins):
         return
     most = _most_stages(problem)
     if len(problem.cuts) >= most:
@@ -77,14 +73,14 @@ def check_hand_made(problem: PartitionProblem) -> None:
     _check_devices(problem)
 
 
-def _most_stages(problem: PartitionProblem) -> int:
+def _most_stages(problem: ProblemFields) -> int:
     devices = len(problem.devices)
     if problem.max_devices is not None:
         devices = min(devices, problem.max_devices)
     return devices * problem.chunks_per_device
 
 
-def _stages_in_words(problem: PartitionProblem) -> str:
+def _stages_in_words(problem: ProblemFields) -> str:
     most = _most_stages(problem)
     devices = counted(most // problem.chunks_per_device, "device")
     chunks = counted(problem.chunks_per_device, "chunk")
@@ -95,7 +91,7 @@ def _listed(names: Sequence[str], most: int = 4) -> str:
     return ", ".join(map(repr, names[:most])) + (", …" if len(names) > most else "")
 
 
-def _check_units(problem: PartitionProblem) -> None:
+def _check_units(problem: ProblemFields) -> None:
     """Refuse operators that must share a stage on both sides of a cut, or on two pinned stages."""
     index_of, blocks = problem.index_of, problem.blocks
     joined = "colocation groups that share operators"
@@ -124,7 +120,7 @@ def _check_units(problem: PartitionProblem) -> None:
             )
 
 
-def _check_order(problem: PartitionProblem, most: int) -> None:
+def _check_order(problem: ProblemFields, most: int) -> None:
     """Refuse pins that contradict an earlier pin or cut."""
     operators, index_of = problem.operators, problem.index_of
     # The earliest stage of each operator, and the reason in words.
@@ -169,7 +165,7 @@ def _check_order(problem: PartitionProblem, most: int) -> None:
             next_floor, next_because = own, why if own > floor else ""
 
 
-def _check_devices(problem: PartitionProblem) -> None:
+def _check_devices(problem: ProblemFields) -> None:
     """Refuse pins to devices that contradict pins to stages, or cuts."""
     if problem.chunks_per_device > 1:
         return

@@ -13,25 +13,10 @@ A *pinned stage* is an index in ``PartitionPlan.stages``, the list of non-empty 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
 
-if TYPE_CHECKING:
-    from solver.model.plan import PartitionPlan
-    from solver.model.problem import PartitionProblem
-
-NO_BLOCK: Final = -1
-"""The block of an operator of a backward pass."""
-
-
-def blocks_of(problem: PartitionProblem) -> tuple[int, ...]:
-    """Return the block of every operator, by position in the execution order."""
-    cuts = set(problem.cuts)
-    block = 0
-    blocks: list[int] = []
-    for op in problem.operators:
-        blocks.append(NO_BLOCK if op.is_backward else block)
-        block += op.name in cuts
-    return tuple(blocks)
+from solver.model.plan import PartitionPlan
+from solver.model.problem import PartitionProblem
+from solver.model.problem_fields import NO_BLOCK
 
 
 def is_hand_made(problem: PartitionProblem) -> bool:

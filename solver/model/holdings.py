@@ -6,15 +6,14 @@ The rows of ``docs/definition.md``, section 3, are sums of these holdings.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
-if TYPE_CHECKING:
-    from solver.model.operators import Operator
-    from solver.model.problem import PartitionProblem
-    from solver.model.training import Backward
+from solver.model.operators import Operator
+from solver.model.problem_fields import ProblemFields
+from solver.model.training import Backward
 
 ALWAYS: Final = -1
 """A position before all operators; holdings from there begin with the stage."""
@@ -56,7 +55,7 @@ class Holding:
     kind: HoldingKind
 
 
-def holdings_of(problem: PartitionProblem) -> tuple[Holding, ...]:
+def holdings_of(problem: ProblemFields) -> tuple[Holding, ...]:
     """Return all non-empty holdings of a problem, without those of weights."""
     if problem.memory_model == "weights":
         return ()
@@ -130,7 +129,7 @@ class GradientSpan:
     size_bytes: int
 
 
-def gradient_spans(problem: PartitionProblem) -> tuple[GradientSpan, ...]:
+def gradient_spans(problem: ProblemFields) -> tuple[GradientSpan, ...]:
     """Return spans, sorted by operator, of gradients with own memory and of sliced buffers."""
     operators = problem.operators
     found = [
@@ -163,7 +162,7 @@ class StorageGraph:
         its inputs are not written later.
     """
 
-    def __init__(self, problem: PartitionProblem) -> None:
+    def __init__(self, problem: ProblemFields, holdings: Sequence[Holding]) -> None:
         self.families = _families(problem)
         self.readers = [list(_readers(problem, family)) for family in self.families]
         self.savers: list[list[int]] = [[] for _ in problem.operators]
@@ -172,14 +171,10 @@ class StorageGraph:
                 if root in problem.index_of:
                     self.savers[problem.index_of[root]].append(index)
         self.gradient_spans = gradient_spans(problem)
-        self.buffers = {
-            holding.operator: holding
-            for holding in problem.holdings
-            if holding.kind == "gradient" and holding.first == ALWAYS
-        }
+        self.buffers = {holding.operator: holding for holding in _buffers(holdings)}
         self.inner = [self._is_inner(problem, index) for index in range(len(problem.operators))]
 
-    def _is_inner(self, problem: PartitionProblem, index: int) -> bool:
+    def _is_inner(self, problem: ProblemFields, index: int) -> bool:
         operators, family = problem.operators, self.families[index]
         if not operators[index].backward.recomputable:
             return False
@@ -198,14 +193,14 @@ class StorageGraph:
         return True
 
 
-def least_saved_bytes(problem: PartitionProblem) -> tuple[int, ...]:
+def least_saved_bytes(problem: ProblemFields) -> tuple[int, ...]:
     """Return by operator the bytes kept of one microbatch under any recomputation."""
     return tuple(
         0 if may_run_again(problem, op) else op.backward.saved_bytes for op in problem.operators
     )
 
 
-def may_run_again(problem: PartitionProblem, op: Operator) -> bool:
+def may_run_again(problem: ProblemFields, op: Operator) -> bool:
     """Return True if the owner of an operator's storage may be recomputed."""
     root = problem.index_of.get(problem.root_of[op.name])
     if root is None or not problem.may_recompute:
@@ -213,8 +208,8 @@ def may_run_again(problem: PartitionProblem, op: Operator) -> bool:
     return problem.operators[root].backward.recomputable
 
 
-def least_holdings(problem: PartitionProblem) -> tuple[Holding, ...]:
-    """Return the least holdings of stages under any recomputation.
+def least_holdings(problem: ProblemFields, holdings: tuple[Holding, ...]) -> tuple[Holding, ...]:
+    """Return the least holdings of stages under any recomputation, given those without.
 
     Notes
     -----
@@ -225,8 +220,8 @@ def least_holdings(problem: PartitionProblem) -> tuple[Holding, ...]:
     are no less than their forward rows.
     """
     if not problem.may_recompute:
-        return problem.holdings
-    saved_bytes = problem.least_saved_bytes
+        return holdings
+    saved_bytes = least_saved_bytes(problem)
     families = _families(problem)
     found: list[Holding] = []
     for index, op in enumerate(problem.operators):
@@ -242,20 +237,22 @@ def least_holdings(problem: PartitionProblem) -> tuple[Holding, ...]:
             Holding(index, index, index, (), False, op.workspace_bytes, "workspace"),
             Holding(index, ALWAYS, ALWAYS, readers, returned, sent_bytes, "sent"),
         ]
-    buffers = (h for h in problem.holdings if h.kind == "gradient" and h.first == ALWAYS)
-    return tuple(holding for holding in (*found, *buffers) if holding.size_bytes)
+    return tuple(holding for holding in (*found, *_buffers(holdings)) if holding.size_bytes)
 
 
-def _gradient_span(
-    problem: PartitionProblem, index: int, passed: Sequence[int]
-) -> tuple[int, bool]:
+def _buffers(holdings: Sequence[Holding]) -> Iterator[Holding]:
+    """Yield the holdings for returned gradients of values."""
+    return (h for h in holdings if h.kind == "gradient" and h.first == ALWAYS)
+
+
+def _gradient_span(problem: ProblemFields, index: int, passed: Sequence[int]) -> tuple[int, bool]:
     """Return the last operator that holds the gradient of `passed`, and True if it stays."""
     takers = _readers(problem, passed)
     stays = any(problem.operators[member].is_output for member in passed)
     return (takers[-1] if takers else index), stays
 
 
-def sliced_gradients(problem: PartitionProblem) -> list[bool]:
+def sliced_gradients(problem: ProblemFields) -> list[bool]:
     """Return by operator True if its gradient may be a slice of a buffer."""
     found = [False] * len(problem.operators)
     for index, op in reversed(list(enumerate(problem.operators))):
@@ -265,7 +262,7 @@ def sliced_gradients(problem: PartitionProblem) -> list[bool]:
     return found
 
 
-def _slice_spans(problem: PartitionProblem) -> list[list[GradientSpan]]:
+def _slice_spans(problem: ProblemFields) -> list[list[GradientSpan]]:
     """Return by operator the buffer bytes kept alive by slices that end there.
 
     A buffer lives until the oldest of its slices ends. From the end of one slice to that of the
@@ -305,7 +302,7 @@ class _SliceEnd(NamedTuple):
     is_used: bool
 
 
-def _slice_end(problem: PartitionProblem, index: int, ends: Sequence[_SliceEnd]) -> _SliceEnd:
+def _slice_end(problem: ProblemFields, index: int, ends: Sequence[_SliceEnd]) -> _SliceEnd:
     """Return the end of a slice; gradients that its operator passes on are the same slice."""
     operators = problem.operators
     *others, _ = _readers(problem, (index,)) or (index,)
@@ -321,16 +318,16 @@ def _passed(backward: Backward) -> tuple[str, ...]:
     return backward.slices if backward.passes_to is None else (backward.passes_to, *backward.slices)
 
 
-def _takers(problem: PartitionProblem, names: Sequence[str]) -> list[int]:
+def _takers(problem: ProblemFields, names: Sequence[str]) -> list[int]:
     return [problem.index_of[name] for name in names if name in problem.index_of]
 
 
-def _readers(problem: PartitionProblem, members: Sequence[int]) -> tuple[int, ...]:
+def _readers(problem: ProblemFields, members: Sequence[int]) -> tuple[int, ...]:
     names = {name for m in members for name in problem.readers_of[problem.operators[m].name]}
     return tuple(sorted(problem.index_of[name] for name in names))
 
 
-def _families(problem: PartitionProblem) -> list[list[int]]:
+def _families(problem: ProblemFields) -> list[list[int]]:
     """Return for every operator itself and, if it owns a storage, its aliases."""
     families = [[index] for index in range(len(problem.operators))]
     for index, op in enumerate(problem.operators):
@@ -340,7 +337,7 @@ def _families(problem: PartitionProblem) -> list[list[int]]:
     return families
 
 
-def _gradient_families(problem: PartitionProblem) -> list[list[int]]:
+def _gradient_families(problem: ProblemFields) -> list[list[int]]:
     """Return for every operator those whose gradients share memory with its own.
 
     The list is empty for an operator that passes its gradient on.

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from solver.model.checks import check_unique
 from solver.model.devices import STAGING_HOST, Link, check_interconnect
 from solver.model.errors import PartitionError
+from solver.model.operators import Operator
+from solver.model.problem_fields import ProblemFields
 from solver.model.text import shown
 from solver.model.training import NO_BACKWARD
-
-if TYPE_CHECKING:
-    from solver.model.operators import Operator
-    from solver.model.problem import PartitionProblem
 
 MOST_CHUNKS: Final = 1000
 """Most stages of one device."""
@@ -26,16 +24,7 @@ Up to here per mille of a capacity fit the solvers' 64-bit integers, and their f
 """
 
 
-def check_problem(problem: object) -> None:
-    """Raise PartitionError unless `problem` is a `~solver.model.problem.PartitionProblem`."""
-    from solver.model.problem import PartitionProblem
-
-    if not isinstance(problem, PartitionProblem):
-        made = "problem_from_digraph(...)" if hasattr(problem, "succ") else "a PartitionProblem"
-        raise PartitionError(f"problem is {shown(problem)}; write {made}")
-
-
-def check_devices(problem: PartitionProblem) -> None:
+def check_devices(problem: ProblemFields) -> None:
     """Refuse missing or duplicate devices, and links of unknown devices."""
     if not problem.devices:
         raise PartitionError("there are no devices; give at least one")
@@ -60,7 +49,7 @@ def check_devices(problem: PartitionProblem) -> None:
             )
 
 
-def check_graph(problem: PartitionProblem) -> None:
+def check_graph(problem: ProblemFields) -> None:
     """Refuse unknown reads, weights or devices, missing times, misplaced backward operators."""
     if not problem.operators:
         raise PartitionError("the graph has no operators; there is nothing to place")
@@ -143,7 +132,7 @@ def _check_recomputation(op: Operator, where: str, seen: set[str], region: int) 
         )
 
 
-def check_colocation(problem: PartitionProblem) -> None:
+def check_colocation(problem: ProblemFields) -> None:
     """Refuse groups with unknown operators, or with members that no device may run together."""
     for group in problem.colocation:
         for name in group.operators:
@@ -169,7 +158,7 @@ def check_colocation(problem: PartitionProblem) -> None:
             pinned_by = name
 
 
-def check_timed(problem: PartitionProblem) -> None:
+def check_timed(problem: ProblemFields) -> None:
     """Refuse a timed objective if no operator has a time: every plan would be optimal."""
     goal = problem.objective[0]
     if goal not in TIMED_OBJECTIVES:
@@ -184,15 +173,15 @@ def check_timed(problem: PartitionProblem) -> None:
     )
 
 
-def check_totals(problem: PartitionProblem) -> None:
-    """Refuse totals of all possible costs above `MAX_TOTAL`."""
+def check_totals(problem: ProblemFields, totals: tuple[int, int]) -> None:
+    """Refuse totals of all possible costs (:func:`totals_of`) above `MAX_TOTAL`."""
     for device in problem.devices:
         if device.memory_bytes is not None and device.memory_bytes > MAX_TOTAL:
             raise PartitionError(
                 f"device {device.name!r}: memory_bytes is above {MAX_TOTAL} (1 PB); "
                 "write less, or None (null in a file) for unlimited memory"
             )
-    size_bytes, time_ns = problem.totals
+    size_bytes, time_ns = totals
     for weight in problem.weights.values():
         size_bytes += weight.held_bytes("training") + weight.size_bytes
     if size_bytes > MAX_TOTAL:
@@ -211,7 +200,7 @@ def check_totals(problem: PartitionProblem) -> None:
         )
 
 
-def totals_of(problem: PartitionProblem) -> tuple[int, int]:
+def totals_of(problem: ProblemFields) -> tuple[int, int]:
     """Return bytes (without weights) and nanoseconds of all possible costs together."""
     # A stage without operators holds nothing.
     chunks = min(problem.chunks_per_device, len(problem.operators))

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from solver.model.colocation import leader_of
-from solver.model.cuts import NO_BLOCK
+from solver.model.problem_fields import NO_BLOCK
 from solver.presolve.device_kinds import limited_devices, most_devices
 from solver.presolve.instance import Instance
 from solver.presolve.unit_cuts import unit_blocks

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 from solver.model.clock import Clock
 from solver.model.errors import PartitionError
 from solver.model.limits import SolveLimits
-from solver.model.problem import PartitionProblem
-from solver.model.problem_checks import check_problem
+from solver.model.problem import PartitionProblem, check_problem
 from solver.model.text import shown
 
 if TYPE_CHECKING:

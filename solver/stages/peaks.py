@@ -23,7 +23,7 @@ class StagePeaks:
     """
 
     def __init__(self, units: Instance, blocks: Blocks) -> None:
-        holdings = units.problem.arrays.holdings
+        holdings = units.problem.holding_arrays
         self._count = blocks.count
         block_of = np.array([blocks.block_of[u] for u in units.unit_of_operator], dtype=np.int64)
         # Dropped units are in no stage: theirs is the last row, which is empty.

@@ -4,11 +4,12 @@ from solver import PartitionPlan, evaluate, problem_from_digraph, problem_to_dig
 from solver.diagnosis.answer import CutLimit, StageLimit
 from solver.diagnosis.diagnose import diagnose
 from solver.evaluation.result import SolveStatus
-from solver.model.cuts import NO_BLOCK, is_hand_made, positions_of_blocks, without_hand_made
+from solver.model.cuts import is_hand_made, positions_of_blocks, without_hand_made
 from solver.model.devices import Device, Interconnect
 from solver.model.limits import SolveLimits
 from solver.model.operators import Operator
 from solver.model.problem import ColocationGroup, PartitionProblem, Weight
+from solver.model.problem_fields import NO_BLOCK
 from solver.presolve.instance import condense
 from solver.presolve.unit_cuts import block_starts, by_block, unit_blocks, unit_stages
 from tests.support import graphs
