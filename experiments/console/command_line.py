@@ -103,23 +103,6 @@ def run_command(load: Callable[[], typer.Typer], argv: Sequence[str] | None = No
     return code
 
 
-def run_script(name: str, command: Callable[..., None], argv: Sequence[str] | None = None) -> int:
-    """Run a program of one command; see :func:`run_command`.
-
-    Parameters
-    ----------
-    name : str
-        Name of the program, such as ``python -m experiments.paper``.
-    command : callable
-        Function with parameters annotated for typer.
-    """
-    import typer
-
-    app = typer.Typer(name=name, add_completion=False, pretty_exceptions_enable=False)
-    app.command()(command)
-    return run_command(lambda: app, argv)
-
-
 def _system_words(error: OSError) -> str:
     """Describe an error of the system; errors of given files are handled earlier."""
     why = error.strerror or str(error)

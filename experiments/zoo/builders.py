@@ -1,8 +1,7 @@
 """Builders of models from configurations, with example inputs; nothing is downloaded.
 
-Published models are built on the meta device, small ones with random weights. transformers and
-diffusers load only when one of their models is built. Builders and inputs are partials of
-module-level functions, so that they can be pickled.
+They are built on the meta device. transformers and diffusers load only when one of their models is
+built.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -31,18 +30,11 @@ class Configuration:
     family : str
         Kind of model.
     factory : callable
-        Picklable; returns (module, args, kwargs), made on the default device.
+        Returns (module, args, kwargs), made on the default device.
     package : str or None
         Required Python package besides torch.
     device : str
-        ``"meta"`` for real sizes without weights, ``"cpu"`` for small models that can be run and
-        compared.
-    constants : tuple of str
-        Inputs captured as constants, see :func:`~fx_bridge.capture.graph.capture`.
-    trained : bool
-        Compare gradients, too.
-    autocast : {"", "call", "capture and call"}
-        Steps under ``torch.autocast`` in bfloat16.
+        ``"meta"`` for real sizes without weights, ``"cpu"`` for random weights.
     """
 
     name: str
@@ -50,9 +42,6 @@ class Configuration:
     factory: Callable[[], Made]
     package: str | None = None
     device: str = "meta"
-    constants: tuple[str, ...] = ()
-    trained: bool = False
-    autocast: Literal["", "call", "capture and call"] = ""
 
     def build(self) -> Made:
         """Return the module in evaluation mode with its example inputs: args, kwargs."""

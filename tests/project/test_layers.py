@@ -37,7 +37,7 @@ LAYERS = {
     """,
     "experiments": """
         console < processes < workloads < zoo < problems < planners < comparison < pipelines
-        < coverage < sweep < reports < paper < commands < run_pipeline < cli
+        < sweep < reports < commands < run_pipeline < cli
     """,
 }
 """Rooms, lowest first. A room imports rooms that stand before a ``<`` that it stands after."""

@@ -15,7 +15,7 @@ from tests.support.paths import ROOT
 from tests.support.sources import PACKAGES
 
 KINDS = ("wheel", "sdist", "editable")
-OF_A_CHECKOUT = ("*.egg-info", ".*", "__pycache__", "build", "dist", "packages", "paper", "report")
+OF_A_CHECKOUT = ("*.egg-info", ".*", "__pycache__", "build", "dist", "packages", "report")
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 

@@ -46,8 +46,7 @@ NIGHTLY: Final = {
     ),
     "fxpartition run gpt2 --memory-model training --microbatches 4": "measures",
     "python benchmarks/bench_prediction.py": "measures for minutes",
-    "python -m experiments.paper --out paper --check docs/tables.md": ("makes all tables again"),
-    "python -m experiments.coverage --json rows.json": "captures 164 models",
+    "python -m benchmarks.coverage --json rows.json": "captures 154 models",
 }
 """Command: why it takes long. ``test_documents_nightly.py`` runs them."""
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from experiments.zoo.builders import tensors
 from experiments.zoo.building import ModelSpec, build_model
+from experiments.zoo.configurations import ALL_CONFIGURATIONS, CONFIGURATIONS
 from experiments.zoo.models import DEFAULT_MODELS, ZOO, captured_model, resolve_model
 from solver import PartitionError
 
@@ -134,3 +136,22 @@ def test_an_exported_file_is_a_model_with_its_inputs(tmp_path: Path) -> None:
     assert torch.equal(loaded.module(*loaded.args, **loaded.kwargs), model(*args))
     with pytest.raises(PartitionError, match="there is no file"):
         build_model(resolve_model(str(tmp_path / "missing.pt2")))
+
+
+def test_configurations_have_names_of_their_own_and_their_published_sizes() -> None:
+    pytest.importorskip("transformers")
+    assert len({each.name for each in ALL_CONFIGURATIONS}) == len(ALL_CONFIGURATIONS) >= 45
+    published = {"gpt2-small": 124.4e6, "llama3-405b": 405.9e9, "resnet-50": 25.56e6}
+    for name, count in published.items():
+        model, args, kwargs = CONFIGURATIONS[name].build()
+        assert all(p.is_meta for p in model.parameters())
+        assert sum(p.numel() for p in model.parameters()) == pytest.approx(count, rel=1e-3)
+        assert not args
+        assert kwargs
+
+
+def test_inputs_may_be_nested() -> None:
+    made = tensors({"timestep": (1,)}, sample=(1, 4), more={"ids": (2, 3)})()
+    assert made["timestep"].dtype.is_floating_point is False
+    assert made["sample"].shape == (1, 4)
+    assert made["more"]["ids"].shape == (2, 3)

@@ -215,7 +215,7 @@ def test_tables_are_files_too(tmp_path: Path) -> None:
 
 def test_nothing_loads_matplotlib_before_a_figure_is_drawn() -> None:
     script = (
-        "import sys, experiments.reports.formats.writing, experiments.paper.catalogue\n"
+        "import sys, experiments.reports.formats.writing\n"
         "import experiments.commands.compare, experiments.commands.report\n"
         "sys.exit('matplotlib' in sys.modules)"
     )

@@ -8,9 +8,8 @@ from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function
 
-from experiments.zoo.configurations import CONFIGURATIONS
+from benchmarks.coverage.measure import configurations
 from experiments.zoo.models import ZOO, build_model, resolve_built
-from experiments.zoo.small.configurations import SMALL_CONFIGURATIONS
 from fx_bridge import capture
 from fx_bridge.capture.fallbacks import Attempt
 from fx_bridge.capture.tracers.repeated_functions import RepeatedFunctions
@@ -298,8 +297,8 @@ def built(name):
     if name in ZOO:
         made = build_model(resolve_built(name))
         return made.module, made.args, made.kwargs, ()
-    configuration = {**CONFIGURATIONS, **SMALL_CONFIGURATIONS}[name]
-    return *configuration.build(), configuration.constants
+    configuration = configurations()[name]
+    return *configuration.build(), getattr(configuration, "constants", ())
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,0 @@
-"""Coverage of models by capture, export and splitting."""

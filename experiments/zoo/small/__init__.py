@@ -1,1 +1,0 @@
-"""Small models with random weights that are hard to capture; importing them loads torch."""
