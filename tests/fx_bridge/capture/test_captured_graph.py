@@ -212,38 +212,6 @@ def test_hooks_that_forward_registers_are_not_registered_twice():
     assert "forward changes 'ready', 'seen', 'by_name', which the graph" in captured.note
 
 
-class Inner(nn.Linear):
-    def __init__(self):
-        super().__init__(4, 4)
-
-
-class Remembers(nn.Module):
-    """Changes more attributes than a note names, of which buffers alone are in the graph."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner, self.plain, self.by_name = Inner(), 0, {"inner": []}
-        self.calls = 0
-        self.register_buffer("steps", torch.zeros(()))
-
-    def forward(self, x):
-        self.steps = self.steps + 1
-        self.plain, self.calls = int("0"), self.calls + 1
-        self.by_name["inner"].append(1)
-        self.inner.new = x
-        self.added = 3
-        return self.inner(x) + self.steps
-
-
-def test_what_forward_changes_and_the_graph_does_not_is_noted():
-    captured = capture(Remembers(), (torch.ones(2, 4),))
-    assert captured.how == "export"
-    assert captured.note == (
-        "forward changes 'by_name', 'calls', 'added' and 1 other, which the graph does not; "
-        "make them buffers if later calls read what an earlier one left"
-    )
-
-
 def seeds(self, x):
     torch.manual_seed(3)
     return self.linear(x) + torch.rand(4)

@@ -119,22 +119,6 @@ def test_measured_times_of_backward_passes_are_their_own_in_the_graph():
     assert "latency_ns" not in graph.nodes["conv2d"]["backward"]
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"latency_ns": None}, "backward_latency_ns is given without latency_ns; give both"),
-        ({"backward_latency_ns": {}}, "backward_latency_ns has no entry for operator"),
-        ({"backward_latency_ns": 3}, "backward_latency_ns is a int; give a mapping"),
-    ],
-)
-def test_latencies_of_backward_passes_that_make_no_sense_are_refused(given, message):
-    *_, captured = captured_model("convolutional")
-    times = dict.fromkeys((node.name for node in captured.operators), 1)
-    given = {"latency_ns": times, "backward_latency_ns": times, **given}
-    with pytest.raises(PartitionError, match=message):
-        to_digraph(captured, training=Training(), costs=Costs(**given))
-
-
 def promised_and_held(name, cut=None, **settings):
     """What a plan of one stage, or of two that meet behind `cut`, promises, and what is true."""
     model, args, captured = captured_model(name)

@@ -105,20 +105,6 @@ def test_modules_say_which_operators_may_and_which_must(captured, inside, recomp
 
 
 @pytest.mark.parametrize(
-    ("recompute", "message"),
-    [
-        (Recompute(["h.9"]), "the model has no module 'h.9'; did you mean 'h."),
-        (Recompute(always=["x.*"]), "the model has no module 'x.*'; "),
-        (Recompute(never=["h", "k"]), "the model has no module 'k'; "),
-    ],
-)
-def test_modules_that_are_not_there_are_named(captured, recompute, message):
-    with pytest.raises(PartitionError) as refused:
-        recompute.choices(captured, ())
-    assert str(refused.value).startswith(message)
-
-
-@pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"rule": "all", "always": ["h.0"]}, "always is given with rule 'all', which decides no"),

@@ -11,7 +11,6 @@ from torch.fx.passes.shape_prop import ShapeProp
 
 from fx_bridge.capture.graph import capture
 from fx_bridge.interop.accelerator_partitioner import torch_partition
-from solver import PartitionError
 from tests.support.modules import module_with
 
 MODEL = nn.Sequential(
@@ -61,29 +60,6 @@ def test_partitions_are_those_of_torch(captured):
     assert ours == as_torch_does_it(captured)
 
 
-def test_the_capture_is_not_changed(captured):
-    before = [(node.name, set(node.meta), set(vars(node))) for node in captured.graph.nodes]
-    torch_partition(captured, BYTES)
-    after = [(node.name, set(node.meta), set(vars(node))) for node in captured.graph.nodes]
-    assert after == before
-
-
-class Several(nn.Module):
-    """Values that are tuples, and one that is no tensor."""
-
-    def forward(self, x):
-        largest, where = torch.topk(x, 2)
-        return largest.to(torch.float64) + where
-
-
-def test_values_that_are_no_tensors_have_a_size(captured):
-    several = capture(Several(), (torch.ones(4, 8),))
-    assert "_assert_tensor_metadata_default" in [node.name for node in several.operators]
-    found = torch_partition(several, [10**6])
-    assert set(found.partition_of.values()) == {0}
-    assert found.devices_of == {0: (0,)}
-
-
 def frozen(self, x):
     """A region without gradients, which the exporter calls as torch calls its partitions."""
     with torch.no_grad():
@@ -99,8 +75,3 @@ def test_names_of_the_model_are_not_taken_for_partitions():
     found = torch_partition(captured, [1500, 1500, 1500])
     assert dict(found.devices_of) == {0: (0,), 1: (1,)}
     assert (found.partition_of["linear"], found.partition_of["linear_1"]) == (0, 1)
-
-
-def test_wrong_calls_are_one_line():
-    with pytest.raises(PartitionError, match="capture the model first"):
-        torch_partition(MODEL, BYTES)

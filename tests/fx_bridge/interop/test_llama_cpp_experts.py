@@ -77,7 +77,7 @@ def selected(words, feeds):
     return moved
 
 
-@counts(2000, 5000)
+@counts(400, 5000)
 def test_words_select_exactly_the_layers_and_come_back(count):
     rng = random.Random(0)
     seen = Counter()

@@ -4,21 +4,15 @@ import re
 from dataclasses import replace
 
 import pytest
-import torch
-from torch import nn
 
-from fx_bridge import Costs, Pipeline, Placement, Search, Training, partition_module
 from fx_bridge.capture.attention import attention_cores
-from fx_bridge.capture.graph import capture
 from fx_bridge.capture.layers import layer_calls
 from fx_bridge.interop.checkpoints import (
     WholeModules,
-    checkpointed_modules,
     plan_with_checkpoints,
 )
 from fx_bridge.interop.megatron import flagscale_settings, megatron_arguments
-from solver import Device, Interconnect, PartitionError, PartitionPlan, SolveLimits
-from tests.support.batch_models import GPT, LLAMA, hf
+from solver import PartitionError
 from tests.support.decoders import (
     Layer,
     captured_decoder,
@@ -166,76 +160,6 @@ def test_units_of_layers_are_uniform():
     assert fewer.recomputed < plan.recomputed
 
 
-def test_an_embedding_and_a_head_can_be_stages():
-    captured, plan, _ = planned(3, [3], [])
-    place = dict.fromkeys(plan.assignment, "cuda:1")
-    calls = list(layer_calls(captured).items())
-    place[calls[0][0]] = "cuda:0"
-    place.update((name, "cuda:2") for name, call in calls[1:] if call is None)
-    plan = PartitionPlan(place, ("cuda:0", "cuda:1", "cuda:2"))
-    assert megatron_arguments(captured, plan)[3] == "E|t*3|L"
-    with pytest.raises(PartitionError, match=r"cuda:0 has no layer, and FlagScale's stages have"):
-        flagscale_settings(captured, plan, 4)
-
-
-def test_chunks_are_virtual_stages():
-    captured, plan, problem = planned(4, [1, 1, 1, 1], [0, 1, 2, 3])
-    device_of = {f"cuda:{at}": (f"cuda:{at % 2}", at // 2) for at in range(4)}
-    places = {name: device_of[device] for name, device in plan.assignment.items()}
-    plan = PartitionPlan(
-        {name: device for name, (device, _) in places.items()},
-        ("cuda:0", "cuda:1"),
-        {name: chunk for name, (_, chunk) in places.items()},
-        plan.recomputed,
-    )
-    words = megatron_arguments(captured, plan, problem=problem)
-    assert words[1:4:2] == ["2", "Et|t|t|tL"]
-    assert words[-3:] == ["uniform", "--recompute-num-layers", "1"]
-    with pytest.raises(PartitionError, match="several chunks on a device"):
-        flagscale_settings(captured, plan, 4, problem=problem)
-
-
-@pytest.fixture(scope="module", params=["gpt2", "llama"])
-def language_model(request):
-    """A captured model with four layers, and the paths of these and of what is at the ends."""
-    torch.manual_seed(0)
-    untied = {"tie_word_embeddings": False}
-    if request.param == "gpt2":
-        model = hf("GPT2LMHeadModel", "GPT2Config", **GPT | {"n_layer": 4} | untied)
-        layers, ends = "transformer.h", ("transformer.wte", "transformer.ln_f")
-    else:
-        more = {"num_hidden_layers": 4} | untied
-        model = hf("LlamaForCausalLM", "LlamaConfig", **LLAMA | more)
-        layers, ends = "model.layers", ("model.embed_tokens", "model.norm")
-    captured = capture(model, (torch.randint(0, 100, (8, 64)),))
-    return captured, [f"{layers}.{at}" for at in range(4)], ends
-
-
-def planned_by(language_model, rule, memory_bytes=None):
-    captured, layers, (embedding, norm) = language_model
-    whole = [*layers, f"{embedding}+{layers[0]}", f"lm_head+{norm}+{layers[-1]}"]
-    return partition_module(
-        captured,
-        devices=[Device(f"cuda:{at}", memory_bytes) for at in range(2)],
-        training=Training("sgd", recompute=rule),
-        pipeline=Pipeline("1f1b", microbatches=4),
-        placement=Placement(keep_whole=whole),
-        costs=Costs(Interconnect()),
-        search=Search(SolveLimits(workers=1, time_limit_s=60, deterministic=True), "chain"),
-    )
-
-
-def test_layers_that_a_plan_chose_are_handed_over(language_model):
-    captured, layers, _ = language_model
-    usage = planned_by(language_model, "none").solved.evaluation.usage
-    result = planned_by(language_model, "layers", max(u.memory_bytes for u in usage) * 85 // 100)
-    found = checkpointed_modules(captured, result.plan, problem=result.problem)
-    assert found and set(found) <= set(layers)
-    settings = flagscale_settings(captured, result.plan, 4, problem=result.problem)
-    again = read_flagscale(settings, 4)[1]
-    assert [layers[at] for at in again] == found
-
-
 # -- refused -----------------------------------------------------------------------------------
 
 
@@ -304,13 +228,3 @@ def test_what_is_no_run_of_whole_layers_is_refused():
     head = replace(plan, recomputed={"layer_norm"})
     if problem.operators[problem.index_of["layer_norm"]].backward.recomputable:
         assert "operator 'layer_norm' on cuda:1 is in no layer" in refused(captured, head, problem)
-
-
-def test_models_without_one_list_of_layers_are_refused():
-    captured = capture(nn.Linear(4, 4), (torch.ones(1, 4),))
-    plan = PartitionPlan({"linear": "cuda:0"}, ("cuda:0",))
-    assert "FlagScale has one list of layers, and the model has none" in refused(captured, plan)
-    shared = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
-    captured = capture(nn.Sequential(shared, shared), (torch.ones(1, 4),))
-    plan = PartitionPlan({n.name: "cuda:0" for n in captured.operators}, ("cuda:0",))
-    assert "layer '0' is called several times" in refused(captured, plan)

@@ -202,20 +202,6 @@ def test_cuts_are_where_torch_makes_them():
     assert several > 3
 
 
-def test_stages_go_round_the_devices():
-    captured = capture(Nested(), ROW)
-    spec = {"body.0": "beginning", "body.1": "BEGINNING", "end": SplitPoint.BEGINNING}
-    plan = plan_from_split_spec(captured, GPUS, spec)
-    assert [str(stage) for stage in plan.stages] == [
-        "cuda:0",
-        "cuda:1",
-        "cuda:0 (chunk 1)",
-        "cuda:1 (chunk 1)",
-    ]
-    problem = problem_from_digraph(to_digraph(captured), GPUS, chunks_per_device=2)
-    assert evaluate(problem, plan).feasible
-
-
 @pytest.mark.parametrize(
     ("spec", "message"),
     [

@@ -18,6 +18,7 @@ from fx_bridge.interop.read_plans import plan_from_device_map, plan_from_split_s
 from fx_bridge.interop.write_plans import device_map, split_spec
 from fx_bridge.partition import partition_module
 from solver import Device, Interconnect, PartitionError, PartitionPlan
+from tests.support.batch_models import GPT, LLAMA, hf
 from tests.support.dispatch_models import KINDS, TOKENS, Net, Record, kind_of
 from tests.support.modules import module_with
 
@@ -43,20 +44,9 @@ def by_module(captured, places):
 
 
 def llama(tied=False):
-    hf = pytest.importorskip("transformers")
-    config = hf.LlamaConfig(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=32,
-        use_cache=False,
-        tie_word_embeddings=tied,
-    )
     torch.manual_seed(0)
-    return hf.LlamaForCausalLM(config).eval()
+    more = {"num_hidden_layers": 3, "tie_word_embeddings": tied}
+    return hf("LlamaForCausalLM", "LlamaConfig", **LLAMA | more).eval()
 
 
 LLAMA_INPUTS = {"input_ids": torch.randint(0, 64, (2, 8))}
@@ -98,14 +88,6 @@ def test_the_map_is_as_short_as_can_be():
     }
     together = by_module(captured, {"embed": "cuda:0", "blocks": "cuda:0", "head": "cuda:1"})
     assert device_map(captured, together) == {"positions": 0, "embed": 0, "blocks": 0, "head": 1}
-
-
-def test_devices_have_the_names_that_accelerate_gives_them():
-    captured = capture(Net(1), TOKENS)
-    names = [node.name for node in captured.operators]
-    for device, expected in (("cuda", 0), ("cuda:3", 3), ("cpu", "cpu"), ("xpu:1", "xpu:1")):
-        plan = PartitionPlan(dict.fromkeys(names, device), (device,))
-        assert device_map(captured, plan) == {"": expected}
 
 
 @pytest.mark.parametrize(
@@ -266,19 +248,10 @@ def our_stages(captured, plan):
 
 
 def gpt2():
-    hf = pytest.importorskip("transformers")
-    config = hf.GPT2Config(
-        vocab_size=64,
-        n_embd=32,
-        n_layer=3,
-        n_head=4,
-        n_positions=32,
-        use_cache=False,
-        tie_word_embeddings=False,
-        bos_token_id=0,
-        eos_token_id=0,
+    model = hf(
+        "GPT2LMHeadModel", "GPT2Config", **GPT | {"n_layer": 3, "tie_word_embeddings": False}
     )
-    return hf.GPT2LMHeadModel(config).eval(), (), LLAMA_INPUTS, ["transformer.h.*"]
+    return model.eval(), (), LLAMA_INPUTS, ["transformer.h.*"]
 
 
 @functools.cache
@@ -318,30 +291,6 @@ def test_torch_cuts_the_model_into_the_stages_of_the_plan(make, solver):
         found = pytree.tree_leaves(pipe(*args, **kwargs))
         expected = pytree.tree_leaves(model(*args, **kwargs))
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
-
-
-def test_random_cuts_are_those_that_torch_makes():
-    model = Net(4)
-    captured = capture(model, TOKENS)
-    names = [node.name for node in captured.operators]
-    refused = 0
-    for seed in range(4):
-        draws = random.Random(seed)
-        at = sorted(draws.sample(range(1, len(names)), draws.choice([1, 2])))
-        stage = [sum(position >= cut for cut in at) for position in range(len(names))]
-        plan = PartitionPlan(
-            {name: f"cuda:{number}" for name, number in zip(names, stage, strict=True)},
-            tuple(f"cuda:{number}" for number in range(len(at) + 1)),
-        )
-        try:
-            spec = split_spec(captured, plan)
-        except PartitionError:
-            refused += 1
-            continue
-        back = plan_from_split_spec(captured, devices(3), spec)
-        _, stages = torch_stages(model, TOKENS, {}, spec)
-        assert stages == our_stages(captured, back)
-    assert 0 < refused < 4
 
 
 def test_what_torch_cannot_cut_is_refused():

@@ -1,5 +1,4 @@
 import functools
-import json
 import random
 
 import pytest
@@ -400,15 +399,6 @@ def test_a_profile_says_who_is_alive_at_the_peak():
         ("linear_1", 272 + 24),
         ("output", 272 + 24),
     ]
-
-
-def test_a_profile_is_plain_data():
-    profile = memory_profile(small(), training=True)
-    data = json.loads(json.dumps(profile.to_dict()))
-    assert data["peak_bytes"] == profile.peak_bytes == peak_memory(small(), training=True)
-    assert data["points"][data["peak_index"]]["node"] == data["peak_node"]
-    assert f"peak {profile.peak_bytes:,} bytes" in str(profile)
-    assert profile == memory_profile(small(), training=True)
 
 
 def test_gradients_that_the_model_happens_to_have_do_not_count():

@@ -86,16 +86,6 @@ def test_values_travel_from_where_they_are_made_to_their_last_reader(captured):
     assert interfaces.shared_weights == ()
 
 
-def test_without_skips_and_inputs_a_chain_passes_what_is_alive_between_stages(captured):
-    places = {name: place // 2 for name, place in PLACES.items()}
-    plan = plan_at(places)
-    graph = stage_graph(split_by_plan(captured, plan), captured)
-    interfaces = stage_interfaces(graph, plan)
-    for position in range(len(graph.stages) - 1):
-        alive = [v.name for v in graph.alive_between(position) if v.source is not None]
-        assert list(interfaces.positions[position].sends) == alive
-
-
 def test_weights_that_ranks_share_are_found():
     class Tied(nn.Module):
         def __init__(self):

@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import sys
-import warnings
 from dataclasses import replace
 
 import pytest
@@ -357,17 +356,6 @@ def test_parameters_that_share_memory_without_being_one_stay_together():
 
 
 # -- one process -----------------------------------------------------------------------------
-
-
-@pytest.fixture
-def _group(tmp_path):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.distributed.init_process_group(
-            "gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1
-        )
-    yield
-    torch.distributed.destroy_process_group()
 
 
 ALONE = PartitionPlan(dict.fromkeys(("linear", "relu", "linear_1"), "cpu"), ("cpu",))

@@ -135,22 +135,6 @@ def test_weights_that_are_there_are_shared_and_others_are_copies():
     assert own.isdisjoint(parameter.data_ptr() for parameter in model.parameters())
 
 
-def owners_of_tied_weight(placed):
-    (names,) = placed.meta["shared_tensors"]
-    assert len({id(placed.get_parameter(name)) for name in names}) == 1
-    return [placed.get_submodule(name.partition(".")[0]) for name in names]
-
-
-def test_tied_weights_stay_one_parameter():
-    model, args, kwargs = build("tied")
-    split = split_at(model, args, kwargs, *CUTS["tied"])
-    placed = place(split, devices_of(split, APART))
-    assert owners_of_tied_weight(placed) == [placed.submod_0, placed.submod_2]
-    assert len(list(placed.parameters())) == len(list(model.parameters()))
-    assert placed.state_dict().keys() == split.state_dict().keys()
-    assert check_equivalence(model, placed, args, kwargs, gradients=True).equal
-
-
 def test_splits_that_first_read_a_parameter_on_different_devices_have_no_sum():
     model, (tokens,) = Tied(), (torch.arange(4),)
     captured, split = captured_and_split(model, (tokens,), {}, "linear")
@@ -351,19 +335,6 @@ def test_results_go_where_they_are_wanted():
     split = split_at(model, args, kwargs, *CUTS["cached"])
     placed = place(split, devices_of(split, APART), output_device="cpu:1")
     assert check_equivalence(model, placed, args, kwargs, gradients=True).equal
-
-
-def test_a_partition_result_is_placed():
-    model, args, _ = build("chain")
-    devices = [Device("cpu", memory_bytes=1100), Device("gpu0", memory_bytes=1100)]
-    result = partition_module(model, args, devices=devices)
-    with pytest.raises(PartitionError, match=r"'gpu0' of the plan is no device of torch"):
-        result.place()
-    placed = result.place({"gpu0": "cpu:1"})
-    with pytest.raises(PartitionError, match="the plan has no device 'gpu1'"):
-        result.place({"gpu1": "cpu"})
-    assert sorted(map(str, placed.devices.values())) == ["cpu", "cpu:1"]
-    assert check_equivalence(model, placed, args, gradients=True).equal
 
 
 @pytest.mark.parametrize(("memory_model", "tied"), [("inference", "copy"), ("training", "sum")])

@@ -69,12 +69,6 @@ def test_inference_holds_weights_what_arrives_and_what_lives():
     )
 
 
-def test_microbatches_before_this_one_keep_what_was_sent():
-    on_p, on_q = alive(chain(microbatches=3), "ppq")
-    assert Alive("b", "sent", 200) in on_p and Alive("x", "received", 3) in on_p
-    assert Alive("c", "sent", 2000) in on_q and Alive("b", "received", 300) in on_q
-
-
 def test_training_keeps_earlier_microbatches_and_gradients():
     backward = Backward(gradient_bytes=8, kept_bytes=5, residual_bytes=2, workspace_bytes=1)
     problem = PartitionProblem(

@@ -47,16 +47,6 @@ def halves(problem):
     return PartitionPlan({n: "ab"[i >= half] for i, n in enumerate(names)}, ("a", "b"))
 
 
-def test_stages_and_arcs():
-    problem = chain()
-    details = plan_details(problem, halves(problem))
-    first, second = details.stages
-    assert (first.device, first.operators) == ("a", 2)
-    assert (first.weights_bytes, second.weights_bytes) == (7 + 0 + 1, 7 + 2 + 3)
-    assert (second.receive_ns, second.compute_ns, second.time_ns) == (3, 20, 23)
-    assert [tuple(arc) for arc in details.arcs] == [(0, 1, 1, 3, 0)]
-
-
 def test_a_plan_without_a_pipeline_is_shown_as_one():
     problem = chain()
     pipeline = plan_details(problem, halves(problem)).pipeline
@@ -82,14 +72,6 @@ def test_a_pipeline_that_was_asked_for_is_shown_as_it_is(settings):
     assert not pipeline.assumed
     assert (pipeline.schedule, pipeline.microbatches) == ("1f1b", problem.microbatches)
     assert pipeline.step_ns == evaluate(problem, plan).step_ns
-
-
-def test_of_many_microbatches_some_are_shown():
-    problem = chain(microbatches=1000)
-    pipeline = plan_details(problem, halves(problem)).pipeline
-    assert (pipeline.microbatches, pipeline.shown_microbatches) == (1000, 16)
-    assert (pipeline.step_ns, pipeline.shown_ns) == (23 + 1000 * 23, 23 + 16 * 23)
-    assert {span.microbatch for span in pipeline.spans} == set(range(16))
 
 
 def test_stages_in_a_cycle_run_in_turn():

@@ -37,18 +37,6 @@ def test_a_rank_receives_before_it_computes_and_sends_afterwards():
     )
 
 
-def test_overlapping_transfers_are_seen_at_both_ends_at_once():
-    times = PipelineTimes((10, 10), (0, 0), {(0, 1): (3, 0)}, overlap=True)
-    step = PipelineStep(times, "gpipe", 2, devices=2, backward=False)
-    moved = [span for span in spans(step) if span.kind != "compute"]
-    assert moved == [
-        Span(0, "send", "forward", 0, 1, 0, 10, 13),
-        Span(1, "receive", "forward", 1, 0, 0, 10, 13),
-        Span(0, "send", "forward", 0, 1, 1, 20, 23),
-        Span(1, "receive", "forward", 1, 0, 1, 20, 23),
-    ]
-
-
 @pytest.mark.parametrize("overlap", [False, True])
 def test_transfers_through_the_host_have_no_position_at_the_other_end(overlap):
     staged_ns = {0: (0, 5, 0, 0), 1: (6, 0, 0, 0)}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fx_bridge.presentation.tables import fits, table_lines, terminal_width, wrapped
+from fx_bridge.presentation.tables import fits, table_lines, terminal_width
 
 HEADER = ("device", "what it is", "peak load")
 ROWS = [
@@ -52,11 +52,3 @@ def test_where_no_row_fits_each_is_a_block(monkeypatch):
 def test_an_odd_number_of_columns_is_none(monkeypatch, odd):
     monkeypatch.setenv("COLUMNS", odd)
     assert terminal_width() is None
-
-
-def test_sentences_break_between_words_alone(monkeypatch):
-    sentence = "wrote /a/path/without/blanks/and/long/plan.json in time"
-    assert wrapped([sentence]) == [sentence]
-    monkeypatch.setenv("COLUMNS", "20")
-    broken = ["wrote", "  /a/path/without/blanks/and/long/plan.json", "  in time", "", "end"]
-    assert wrapped([sentence, "", "end"], "  ") == broken

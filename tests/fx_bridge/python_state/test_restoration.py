@@ -55,11 +55,6 @@ class Store:
     def memoised(self, size):
         return torch.arange(float(size)).cos()
 
-    @staticmethod
-    @functools.cache
-    def static(size):
-        return torch.arange(float(size)).cos()
-
     @property
     @functools.lru_cache  # noqa: B019
     def of_property(self):
@@ -158,18 +153,13 @@ LAZY = {
     "class": (None, lambda _: Store.of_class(), "Store.table"),
     "cached property": (Store, lambda held: held.once, "held.once"),
     "memoised method": (Store, lambda held: held.memoised(6), "Store.memoised"),
-    "memoised static": (None, lambda _: Store.static(6), "Store.static"),
     "memoised property": (Store, lambda held: held.of_property, "Store.of_property"),
     "memoised function": (memo, lambda held: held(6), "held"),
-    "memoised in a tuple": (lambda: (memo(),), lambda held: held[0](6), "held"),
-    "memoised in a partial": (lambda: functools.partial(memo(), 6), lambda held: held(), "held"),
     "global dict": (None, lambda _: in_dict(TABLES), f"{__name__}.TABLES"),
     "new global": (None, in_new_global, f"{__name__}.NEW"),
     "closure": (None, in_closure(), "kept"),
     "default": (None, in_default, "in_default"),
     "function": (None, in_function, "in_function.table"),
-    "dict in a list": (lambda: [{}], lambda held: in_dict(held[0]), "held"),
-    "ordered dict": (collections.OrderedDict, in_dict, "held"),
     "user dict": (collections.UserDict, in_dict, "held.data"),
     "deque": (collections.deque, in_list, "held"),
     "weak reference": (lambda: weakref.ref(KEPT), lambda held: lazily(held()), "held.table"),
@@ -285,9 +275,7 @@ COUNTS = {
     "set": (set, size_of_set, "held"),
     "numpy": (lambda: np.zeros(1), lambda held: plus_one(held, 0), "held"),
     "array": (lambda: array.array("d", [0.0]), lambda held: plus_one(held, 0), "held"),
-    "bytes": (lambda: bytearray(1), lambda held: plus_one(held, 0), "held"),
     "range": (lambda: iter(range(9)), lambda held: float(next(held)), "held"),
-    "range in a tuple": (lambda: (iter(range(9)),), lambda held: float(next(held[0])), "held"),
     "count": (itertools.count, lambda held: float(next(held)), "held"),
     "zip": (lambda: zip([1.0, 2.0], [3.0, 4.0], strict=True), lambda h: next(h)[1], "held"),
     "cycle": (lambda: itertools.cycle([1.0, 2.0]), next, "held"),

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from fx_bridge.capture.graph import capture
-from fx_bridge.recomputation.kept_tensors import KeptValue, version_counter
 from fx_bridge.split.by_plan import split_by_plan
 from tests.support.modules import module_with
 from tests.support.recomputed_stages import (
@@ -173,18 +172,3 @@ def test_a_tensor_without_versions_is_copied():
         loss.backward()
     assert torch.equal(x.grad, expected.grad)
     assert "add" in names
-
-
-def test_a_version_is_followed_without_the_memory_of_its_tensor():
-    tensor = torch.ones(1000, dtype=torch.int32)
-    counter = version_counter(tensor)
-    assert counter.untyped_storage().nbytes() == 0
-    tensor[2:].view(-1).add_(1)
-    assert counter._version == tensor._version == 1
-    kept = KeptValue((tensor, "text"))
-    kept.check("x")
-    tensor.add_(1)
-    with pytest.raises(RuntimeError, match=r"'x', \[torch.IntTensor \[1000\]\].* version 2; exp"):
-        kept.check("x")
-    kept.accept_writes()
-    kept.check("x")

@@ -16,6 +16,7 @@ from fx_bridge.split.colocation import colocation_groups
 from fx_bridge.split.reader import stage_graph
 from solver import PartitionError, PartitionPlan
 from tests.support.modules import module_with
+from tests.support.placement_models import Tied
 from tests.support.problem_counts import counts
 from tests.support.random_plans import random_plan
 from tests.support.separated import separated
@@ -108,18 +109,7 @@ def test_a_parameter_that_is_an_output_is_returned_itself():
 
 
 def test_tied_weights_are_one_object_in_every_stage_and_copies_share_the_gradient():
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embed = nn.Embedding(10, 4)
-            self.mix = nn.Linear(4, 4)
-            self.head = nn.Linear(4, 10, bias=False)
-            self.head.weight = self.embed.weight
-
-        def forward(self, tokens):
-            return self.head(self.mix(self.embed(tokens)).relu())
-
-    model, args = Model(), (torch.randint(0, 10, (2, 3)),)
+    model, args = Tied(), (torch.randint(0, 10, (2, 3)),)
     for source in (model, fx.symbolic_trace(model)):
         captured = capture(source, args)
         split = check(model, captured, cut_at(captured, 1, 3), args)

@@ -93,12 +93,6 @@ def test_a_vmap_does_not_change_what_is_around_it(function):
     check_random_plans(model, args, captured=captured, plans=4, gradients=gradients)
 
 
-def test_no_constant_is_a_fake_tensor():
-    """Strict export took ``x.data`` for a constant without a value, and forgot the input."""
-    model = Returns(lambda self, x: self.mix(x).data.amax(-2))
-    assert check_equivalence(model, capture(model, (X,)).module, (X,)).equal
-
-
 def test_inputs_that_share_memory_are_one_storage():
     """What was written to one input was not known to be read through the other."""
 

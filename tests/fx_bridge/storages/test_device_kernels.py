@@ -19,14 +19,13 @@ from fx_bridge import (
     Training,
     capture,
     memory_profile,
-    partition_module,
     to_digraph,
 )
 from fx_bridge.costs.backward import backward_costs, backward_passes
 from fx_bridge.costs.latency import roofline_latency_ns
 from fx_bridge.memory.profile import forward_workspaces
 from fx_bridge.storages.attention import AttentionCall
-from solver import Device, PartitionError, problem_from_digraph
+from solver import Device, problem_from_digraph
 from tests.support.modules import module_with
 
 BATCH, HEADS, ROWS, WIDTH = 2, 4, 256, 32
@@ -241,30 +240,6 @@ def test_one_graph_has_times_and_memory_of_classes_that_run_other_kernels() -> N
                 assert getattr(operator.backward, field) == most
             for name, other in zip(classes, own, strict=True):
                 assert operator.latency_ns[name] == other.latency_ns[name]  # type: ignore[index]
-
-
-def test_a_plan_says_which_attention_it_counts_and_a_person_can_change_it() -> None:
-    model, inputs = Attention().to("meta"), (torch.zeros(BATCH, ROWS, 64, dtype=torch.bfloat16),)
-    devices = [Device("cuda:0", device_class="l4")]
-    fused = partition_module(model, inputs, devices=devices, training=Training())
-    apart = partition_module(
-        model, inputs, devices=devices, training=Training(), costs=Costs(attention="math")
-    )
-    assert fused.attention == {"l4": {"flash": 1}}
-    assert apart.attention == {"l4": {"math": 1}}
-    memory = [result.solved.evaluation.usage[0].memory_bytes for result in (fused, apart)]
-    assert memory[1] > memory[0] + SCORES
-    own = DeviceSpec("own", 10**12, 10**12, attention="math")
-    assert kernel_of(to_digraph(fused.captured, costs=Costs(specs={"own": own}))) == "math"
-    one_line = "attention is 'flesh'; write one or more of flash, efficient, "
-    with pytest.raises(PartitionError, match=one_line):
-        partition_module(model, inputs, devices=devices, costs=Costs(attention="flesh"))
-    with pytest.raises(PartitionError, match="device_type is 'gpu'; write one of cpu, cuda"):
-        fused.captured.with_kernels("gpu")
-
-
-def kernel_of(graph: Any) -> Any:
-    return graph.nodes["scaled_dot_product_attention"]["info"]["attention"]
 
 
 # -- other composite operators -------------------------------------------------------------

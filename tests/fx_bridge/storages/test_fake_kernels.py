@@ -5,7 +5,6 @@ from torch.nn import functional
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fx_bridge.capture.graph import capture
 from fx_bridge.storages.fake_kernels import SizedFakeTensorMode
 
 
@@ -75,24 +74,3 @@ def test_recurrent_layers(grad, batch):
             torch.autograd.backward([output], [torch.ones_like(output)])
 
     both("mkldnn_rnn_layer", run, torch.randn(4, batch, 6), *parameters.values())
-
-
-def test_what_a_recurrent_layer_keeps_counts_for_training():
-    model = nn.LSTM(6, 10)
-    captured = capture(model, (torch.randn(4, 3, 6),))
-    kept_bytes = sum(
-        s.size_bytes for kept in captured.trained.storage_table.saved.values() for s in kept
-    )
-    real_bytes = {}
-
-    def pack(tensor):
-        storage = tensor.untyped_storage()
-        weights = {p.untyped_storage()._cdata for p in model.parameters()}
-        if storage._cdata not in weights:
-            real_bytes[storage._cdata] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        captured.module(torch.randn(4, 3, 6))
-    assert kept_bytes == sum(real_bytes.values())
-    assert kept_bytes > 10_000

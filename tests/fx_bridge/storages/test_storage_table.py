@@ -179,7 +179,7 @@ def test_a_graph_from_a_device_that_is_not_here():
     assert table.value_bytes["linear"] == 32
 
 
-@pytest.mark.parametrize("case", ["attention", "convnet"])
+@pytest.mark.parametrize("case", ["attention", "convnet", "lstm"])
 def test_saved_storages_are_those_that_autograd_keeps(case):
     model, args = CASES[case]()
     weights = {p.untyped_storage().data_ptr() for p in [*model.parameters(), *model.buffers()]}

@@ -1,8 +1,6 @@
 """A torch.autograd.Function is one operator with its own backward pass, or training is refused."""
 
-import copy
 import operator
-import warnings
 
 import pytest
 import torch
@@ -73,23 +71,6 @@ class Quantised(torch.autograd.Function):
     def backward(ctx, gradient, _):
         nearest, book = ctx.saved_tensors
         return gradient, torch.zeros_like(book).index_add(0, nearest, gradient)
-
-
-class Squares(torch.autograd.Function):
-    """Two outputs, of which one may get no gradient, and arguments of every kind."""
-
-    @staticmethod
-    def forward(ctx, pair, power, kind, names):
-        x, y = pair["x"], pair["y"][0]
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x)
-        assert issubclass(kind, nn.Module)
-        assert names == ("a", None)
-        return x**power, y * 2
-
-    @staticmethod
-    def backward(ctx, first, second):
-        raise AssertionError("no argument is a tensor")
 
 
 class Attributes(torch.autograd.Function):
@@ -172,17 +153,6 @@ def example(middle):
     return Model(middle), (torch.randn(6, 8),)
 
 
-@pytest.fixture
-def _group(tmp_path):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.distributed.init_process_group(
-            "gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1
-        )
-    yield
-    torch.distributed.destroy_process_group()
-
-
 PLACES = {"d0": "cpu:0", "d1": "cpu:1"}
 
 
@@ -218,27 +188,6 @@ def alone(captured):
     return PartitionPlan(dict.fromkeys(names, "cpu"), ("cpu",), later)
 
 
-@pytest.mark.usefixtures("_group")
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
-@pytest.mark.parametrize("name", ["straight-through", "attributes", "called twice"])
-def test_gradients_of_a_pipeline_are_those_of_the_model(name, schedule):
-    model, args = example(KEPT[name][0])
-    captured = capture(model, args)
-    split = split_by_plan(captured, alone(captured))
-    reference = copy.deepcopy(model)
-    pipeline = build_pipeline_stage(
-        split, 0, microbatches=2, schedule=schedule, loss_fn=nn.functional.mse_loss
-    )
-    x, target = torch.randn(12, 8), torch.randn(12, 8)
-    pipeline.step(x, target=target)
-    nn.functional.mse_loss(reference(x), target).backward()
-    for (label, parameter), other in zip(
-        model.named_parameters(), reference.parameters(), strict=True
-    ):
-        if other.grad is not None:
-            torch.testing.assert_close(parameter.grad, other.grad, msg=label)
-
-
 @pytest.mark.parametrize("name", KEPT)
 def test_training_takes_the_memory_that_a_real_step_takes(name):
     """Tests what is kept for backward by hooks and as attributes, in profiles and plans."""
@@ -264,20 +213,6 @@ def test_training_takes_the_memory_that_a_real_step_takes(name):
 
 def sgd(parameters):
     return torch.optim.SGD(parameters, 1e-3, foreach=False)
-
-
-def test_arguments_of_any_kind_reach_the_function():
-    model, args = example(squares)
-    captured = capture(model, args)
-    assert captured.note == ""
-    assert check_equivalence(model, captured.module, args).equal
-    # Its arguments are no tensors, so autograd asks it for nothing.
-    assert check_equivalence(model, captured.module, args, gradients=True).gradients_equal
-
-
-def squares(model, x):
-    first, second = Squares.apply({"x": x, "y": [x, None]}, 2, nn.Linear, ("a", None))
-    return first + second + model.first(x)
 
 
 def test_other_batches_run_through_a_kept_function():

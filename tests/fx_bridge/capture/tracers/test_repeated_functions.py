@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function
+from torch.overrides import TorchFunctionMode
 
 from benchmarks.coverage.measure import configurations
 from experiments.zoo.models import ZOO, build_model, resolve_built
@@ -89,16 +89,6 @@ def writes_through_a_view(model, x):
     return x
 
 
-def writes_beside_a_view(model, x):
-    caches = x.new_zeros(3, 4), x.new_zeros(3, 4)
-    for layer, cache in zip((model.one, model.two), caches, strict=True):
-        y = layer(x).view(4, 3).transpose(0, 1)
-        cache.index_copy_(0, torch.arange(3), y)
-        cache[1:] = y[1:]
-        x = x + cache
-    return x
-
-
 def normalises(model, x):
     found = []
     for _ in range(3):
@@ -155,54 +145,9 @@ def modes_of_its_own(_, x):
     return functional.gelu(x)
 
 
-CALLS = []
-
-
-def counting(x):
-    if has_torch_function((x,)):
-        return handle_torch_function(counting, (x,), x)
-    CALLS.append(0)
-    return x + len(CALLS) % 3
-
-
-def functions_of_a_library(_, x):
-    CALLS.clear()
-    return counting(x), counting(x), counting(x)
-
-
 def transforms(model, x):
     for layer in (model.one, model.two):
         x = torch.vmap(layer)(x) + torch.vmap(layer)(x)
-    return x
-
-
-def conditions(model, x):
-    for layer in (model.one, model.two):
-        x = torch.cond(x.sum() > 0, lambda y, layer=layer: layer(y), lambda y: y.clone(), (x,))
-    return x
-
-
-def data(model, x):
-    for layer in (model.one, model.two):
-        y = layer(x)
-        y.data.mul_(2)
-        x = x + y.data
-    return x
-
-
-class Twice(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return 2 * x
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return 2 * gradient
-
-
-def functions_of_autograd(model, x):
-    for layer in (model.one, model.two):
-        x = Twice.apply(layer(x)) + Twice.apply(layer(x))
     return x
 
 
@@ -220,18 +165,13 @@ def random_numbers(model, x):
         (grad_modes, True),
         (shared_and_same, True),
         (writes_through_a_view, True),
-        (writes_beside_a_view, True),
         (normalises, True),
         (writes_in_place, False),
         (casts, False),
         (known_values, False),
         (written_buffers, True),
         (modes_of_its_own, True),
-        (functions_of_a_library, False),
         (transforms, True),
-        (conditions, False),
-        (data, True),
-        (functions_of_autograd, True),
         (random_numbers, True),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
