@@ -61,21 +61,3 @@ def test_cases_that_make_no_curve():
     ]
     unequal = case(2208, devices=devices)
     assert not found_in(*rows, cases=(case(2224), unequal))
-
-
-def test_models_objectives_and_devices_have_curves_of_their_own():
-    cases = [case(size) for size in SIZES]
-    others = [Case(key(size, model="n"), small_problem(SMALL[2], size)) for size in SIZES]
-    three = [
-        Case(key(size)._replace(device_set=f"3x{size}"), other.problem.replace(devices=devices))
-        for size, other in zip(SIZES, others, strict=True)
-        if (devices := [replace(other.problem.devices[0], name=name) for name in "abcd"])
-    ]
-    every = (*cases, *others, *three)
-    rows = [row("auto", 100 + at, case=each.key) for at, each in enumerate(every)]
-    found = found_in(*rows, cases=every)
-    assert [(each.model, each.curves["auto"]) for each in found] == [
-        ("m", (101, 102, 100)),
-        ("n", (104, 105, 103)),
-        ("m", (107, 108, 106)),
-    ]

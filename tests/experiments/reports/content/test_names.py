@@ -1,13 +1,11 @@
 """Tests that no name of a model leads out of the folder of a report, or to a file twice."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
 
 from experiments.comparison.records import Case
-from experiments.reports.content.names import ReportFiles, name_files, slug
+from experiments.reports.content.names import name_files, slug
 from solver import PartitionPlan
 from tests.support.studies import key, row, small_problem, study
 
@@ -31,12 +29,12 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_slugs_are_harmless(text: str) -> None:
+def test_slugs_are_harmless(text):
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", slug(text))
     assert len(slug(text)) <= 40
 
 
-def test_no_file_is_given_twice() -> None:
+def test_no_file_is_given_twice():
     """Tests models and planners whose slugs are the same, and one planner with several seeds."""
     plans = [PartitionPlan({"a": name, "b": name}, (name,)) for name in "uvwxyz"]
     keys = [key(text, device_set) for text in HOSTILE for device_set in ("a b", "a-b")]
@@ -55,19 +53,14 @@ def test_no_file_is_given_twice() -> None:
     assert all(len(str(name)) < 160 for name in given)
 
 
-def test_what_is_not_there_has_no_file() -> None:
-    files = name_files(study(row("auto"), cases=(Case(key(), None, "too small"),)))
-    assert files == ReportFiles(stems={key(): "m-equal"})
-
-
-def test_planners_with_one_plan_share_its_file() -> None:
+def test_planners_with_one_plan_share_its_file():
     plan = PartitionPlan({"a": "x", "b": "x"}, ("x",))
     rows = [row("chain", 1, plan=plan), row("auto", 1, plan=plan), row("cp-sat", 1)]
     files = name_files(study(*rows, cases=(Case(key(), small_problem()),)))
     assert files.plans == {0: "plans/m-equal-chain.json.gz", 1: "plans/m-equal-chain.json.gz"}
 
 
-def test_names_stay_when_more_cases_come() -> None:
+def test_names_stay_when_more_cases_come():
     """Tests that a comparison need not write the files of earlier models again."""
     keys = [key(f"model {number}") for number in range(12)] + [key("model-3")]
     cases = tuple(Case(case, small_problem()) for case in keys)

@@ -1,17 +1,11 @@
 """Tests of what is counted and averaged over a study, against numbers worked out by hand."""
 
-from __future__ import annotations
-
-import math
-import random
-
 import pytest
 
 from experiments.reports.content.statistics import (
     BEST_OTHER,
     compare_planners,
     comparisons,
-    outcomes_of,
     proofs_of,
     reference_planner,
 )
@@ -20,7 +14,7 @@ from tests.support.studies import key, row
 A, B, C, D = (key(name) for name in "abcd")
 
 
-def test_ratios_are_averaged_by_their_geometric_mean() -> None:
+def test_ratios_are_averaged_by_their_geometric_mean():
     rows = [
         row("greedy", 200, case=A),
         row("greedy", 50, case=B),
@@ -37,26 +31,7 @@ def test_ratios_are_averaged_by_their_geometric_mean() -> None:
     assert versus.compared == 3
 
 
-def test_the_mean_does_not_depend_on_the_direction_of_the_ratio() -> None:
-    draw = random.Random(5)
-    values = [(draw.randrange(1, 10**12), draw.randrange(1, 10**12)) for _ in range(30)]
-    cases = [key(str(index)) for index in range(30)]
-
-    def mean(swap: bool) -> float:
-        rows = []
-        for case, pair in zip(cases, values, strict=True):
-            ours, theirs = reversed(pair) if swap else pair
-            rows += [row("auto", ours, case=case), row("chain", theirs, case=case)]
-        (versus,) = compare_planners(rows, "auto")
-        assert versus.geometric_mean is not None
-        return versus.geometric_mean
-
-    assert mean(False) * mean(True) == pytest.approx(1)
-    expected = math.prod((theirs / ours) ** (1 / 30) for ours, theirs in values)
-    assert mean(False) == pytest.approx(expected)
-
-
-def test_ties_are_ties_of_exact_integers() -> None:
+def test_ties_are_ties_of_exact_integers():
     """Tests two values that are one float."""
     large = 2**60
     assert float(large) == float(large + 1)
@@ -66,14 +41,14 @@ def test_ties_are_ties_of_exact_integers() -> None:
     assert (versus.wins, versus.ties) == ((A,), (B,))
 
 
-def test_later_objectives_decide_but_are_not_in_the_ratio() -> None:
+def test_later_objectives_decide_but_are_not_in_the_ratio():
     rows = [row("chain", 10, 9), row("auto", 10, 3)]
     (versus,) = compare_planners(rows, "auto")
     assert len(versus.wins) == 1
     assert versus.geometric_mean == 1
 
 
-def test_zeros_and_missing_plans_are_left_out_of_the_mean_and_counted() -> None:
+def test_zeros_and_missing_plans_are_left_out_of_the_mean_and_counted():
     rows = [
         row("chain", 0, case=A),
         row("auto", 0, case=A),
@@ -93,7 +68,7 @@ def test_zeros_and_missing_plans_are_left_out_of_the_mean_and_counted() -> None:
     assert versus.neither == (key("e"),)
 
 
-def test_the_best_of_the_others_leaves_out_what_proves() -> None:
+def test_the_best_of_the_others_leaves_out_what_proves():
     rows = [
         row("greedy", 30, case=A),
         row("chain", 20, case=A),
@@ -111,7 +86,7 @@ def test_the_best_of_the_others_leaves_out_what_proves() -> None:
     assert best.largest == (2.0, A)
 
 
-def test_answers_are_compared_seed_by_seed() -> None:
+def test_answers_are_compared_seed_by_seed():
     rows = [
         *(row("random", value, seed=seed) for seed, value in enumerate((10, 20, 40))),
         row("chain", 30, seed=7),
@@ -126,20 +101,7 @@ def test_answers_are_compared_seed_by_seed() -> None:
     assert [ratio for ratio, _ in other[0].ratios] == [1, 2, 4]
 
 
-def test_every_answer_has_one_outcome() -> None:
-    rows = [
-        row("x", 1),
-        row("x", 1, bound=1),
-        row("x", status="spills", spilled_bytes=9),
-        row("x", status="unknown", spilled_bytes=9),
-        *(row("x", status=word) for word in ("failed", "timed out", "out of memory", "killed")),
-        row("x", status="infeasible"),
-        row("x", status="unknown"),
-    ]
-    assert [*outcomes_of(rows).values()] == [2, 2, 4, 1, 1]
-
-
-def test_proofs_are_counted_by_what_is_proven() -> None:
+def test_proofs_are_counted_by_what_is_proven():
     rows = [
         row("auto", 4, bound=4, case=A, wall_time_s=2.0),
         row("auto", 4, bound=4, case=B, wall_time_s=8.0),
@@ -159,20 +121,20 @@ def test_proofs_are_counted_by_what_is_proven() -> None:
     assert proofs.largest_gap is rows[3]
 
 
-def test_the_reference_is_an_exact_solver_that_was_asked() -> None:
+def test_the_reference_is_an_exact_solver_that_was_asked():
     assert reference_planner([row("greedy", 1), row("cp-sat", 1)]) == "cp-sat"
     assert reference_planner([row("cp-sat", 1), row("auto", 1)]) == "auto"
     assert reference_planner([row("greedy", 1)]) is None
 
 
-def test_objectives_are_not_averaged_together() -> None:
+def test_objectives_are_not_averaged_together():
     rows = [row("auto", 1), row("auto", 2, case=key(objective=("transfer",)))]
     first, second = comparisons(rows)
     assert (first.objective, first.proofs.rows) == (("bottleneck",), (rows[0],))
     assert (second.objective, second.proofs.rows) == (("transfer",), (rows[1],))
 
 
-def test_planners_that_leave_out_steps_are_others() -> None:
+def test_planners_that_leave_out_steps_are_others():
     rows = [
         row("auto", 12, bound=9, without=("borders",)),
         row("auto", 10, bound=10),
@@ -191,9 +153,3 @@ def test_planners_that_leave_out_steps_are_others() -> None:
         (BEST_OTHER, BEST_OTHER),
     ]
     assert [each.geometric_mean for each in compared] == pytest.approx([1.2, 1.1, 1.5, 2, 1.5])
-
-
-def test_the_least_is_left_out_of_the_planner_that_others_are_measured_by() -> None:
-    left_out = [row("auto", 9, without=("a", "b")), row("auto", 9, without=("c",))]
-    assert reference_planner(left_out) == "auto without c"
-    assert reference_planner([*left_out, row("ideal-dp", 9)]) == "ideal-dp"

@@ -11,25 +11,11 @@ def shown(name, stem="m-a"):
     return shown_plan(stem, Case(key(), problem), plan)
 
 
-def test_a_plan_has_two_figures_with_files_of_their_own():
-    figures = shown("two").figures
-    assert [figure.name for figure in figures] == ["m-a-quotient", "m-a-devices"]
-    assert figures[1].caption == ""
-    assert shown("overlap").figures[1].caption
-
-
 def test_a_plan_is_drawn_once():
     """Tests plans that are read anew, as a comparison does before each of its reports."""
     assert shown("two") is shown("two")
     assert shown("two") is not shown("two", "n-a")
     assert shown("two") is not shown("sixteen")
-
-
-def test_stages_are_said_by_what_they_run():
-    table = shown("two").stages
-    assert table.column("modules") == ("operators op0 to op4", "operators op5 to op9")
-    assert table.column("operators") == ("5", "5")
-    assert table.column("reads") == ("-", "5 MB of 0")
 
 
 def test_hostile_names_are_text():

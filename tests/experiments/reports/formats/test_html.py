@@ -1,20 +1,15 @@
 """Tests of the HTML page: what it shows, and that no name becomes anything but text."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re
 from collections import Counter
 from html.parser import HTMLParser
-from typing import Any
 
-from experiments.comparison.records import Case, ModelRecord, Study
+from experiments.comparison.records import Case, ModelRecord
 from experiments.reports.content.names import name_files
 from experiments.reports.formats.html import to_html
-from experiments.reports.formats.page import MOST_SHOWN, make_report
-from solver import PartitionPlan
-from tests.support.report_plans import chain
+from experiments.reports.formats.page import make_report
 from tests.support.studies import HOSTILE, key, row, solved_study, study
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
@@ -23,80 +18,50 @@ VOID = {"meta", "br", "link", "img", "input", "hr"}
 class Parsed(HTMLParser):
     """What a browser would make of a page."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text):
         super().__init__(convert_charrefs=True)
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.text: list[str] = []
-        self.open: list[str] = []
+        self.elements = []
+        self.text = []
+        self.open = []
         self.feed(text)
         self.close()
         assert self.open == []
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.elements.append((tag, dict(attrs)))
         assert len(dict(attrs)) == len(attrs)
         if tag not in VOID:
             self.open.append(tag)
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_startendtag(self, tag, attrs):
         self.elements.append((tag, dict(attrs)))
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         self.text.append(data)
 
-    def handle_comment(self, data: str) -> None:
+    def handle_comment(self, data):
         raise AssertionError(data)
 
-    def all(self, tag: str) -> list[dict[str, str | None]]:
+    def all(self, tag):
         return [attributes for name, attributes in self.elements if name == tag]
 
     @property
-    def words(self) -> str:
+    def words(self):
         return " ".join("".join(self.text).split())
 
 
-def html(found: Study) -> str:
+def html(found):
     return to_html(make_report(found, name_files(found)).page)
 
 
-def hostile_study() -> Study:
+def hostile_study():
     return solved_study(HOSTILE, HOSTILE[2])
 
 
-def test_a_page_has_all_that_a_reader_asks_for() -> None:
-    page = Parsed(html(solved_study()))
-    for words in (
-        "The exact solver (cp-sat) proves its plan optimal in 1 of 1 case",
-        "Planners beside the exact solver, cp-sat",
-        "a: 3 us, proven optimal, by cp-sat",
-        "3 x 500 B; links unlimited",
-        "no room for c",
-        "NOT EQUAL in 1 of 2",
-        "fxpartition solve problems/m-a.json.gz --solver chain --time-limit 20",
-        "How to read this",
-        "What this does not say",
-        "2.13.0",
-    ):
-        assert words in page.words
-    # One of all answers, and two of the best plan of the case.
-    assert len(page.all("figure")) == len(page.all("svg")) == 3
-
-
-def test_the_first_figure_is_first_then_the_table_then_folds() -> None:
-    text = html(solved_study())
-    places = [
-        text.index(part)
-        for part in ("<h1>", "<figure>", '<section id="all">', '<section id="model-1">')
-    ]
-    assert places == sorted(places)
-    fold = text[text.index('<details id="case-1">') :]
-    assert fold.index("<svg") < fold.index("<table>") < fold.index("</details>")
-
-
-def test_the_page_needs_nothing_else() -> None:
+def test_the_page_needs_nothing_else():
     page = Parsed(html(hostile_study()))
     for tag in ("link", "img", "iframe", "object", "embed", "base", "form"):
         assert page.all(tag) == []
@@ -113,7 +78,7 @@ def test_the_page_needs_nothing_else() -> None:
     assert "@import" not in style
 
 
-def test_links_lead_within_the_page_or_to_files_of_the_report() -> None:
+def test_links_lead_within_the_page_or_to_files_of_the_report():
     page = Parsed(html(hostile_study()))
     anchors = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     targets = [str(attributes["href"]) for attributes in page.all("a")]
@@ -127,12 +92,12 @@ def test_links_lead_within_the_page_or_to_files_of_the_report() -> None:
     assert all(re.fullmatch(r"[A-Za-z0-9-]+", str(anchor)) for anchor in anchors)
 
 
-def test_no_name_becomes_an_element_or_an_attribute() -> None:
+def test_no_name_becomes_an_element_or_an_attribute():
     """Tests that names change what is said, and nothing of how the page is built."""
     # As long as the hostile ones, so that figures shorten alike.
     plain = tuple(f"n{index}" for index in range(len(HOSTILE)))
 
-    def shape(found: Study) -> list[tuple[str, tuple[str, ...]]]:
+    def shape(found):
         page = Parsed(html(found))
         return [(tag, tuple(sorted(attributes))) for tag, attributes in page.elements]
 
@@ -146,7 +111,7 @@ def test_no_name_becomes_an_element_or_an_attribute() -> None:
     assert {tag for tag, _ in shape(hostile_study())} <= allowed | drawn
 
 
-def test_names_are_shown_as_they_are() -> None:
+def test_names_are_shown_as_they_are():
     for name in HOSTILE[:4] + HOSTILE[6:8]:
         page = Parsed(html(solved_study((name, "b"), name)))
         assert name in "".join(page.text)
@@ -156,7 +121,7 @@ def test_names_are_shown_as_they_are() -> None:
                 assert "javascript:" not in str(value) or attribute == "aria-label"
 
 
-def test_no_character_turns_the_direction_or_is_no_text() -> None:
+def test_no_character_turns_the_direction_or_is_no_text():
     text = html(hostile_study())
     text.encode("utf-8")
     assert all(char == "\n" or char.isprintable() for char in text)
@@ -165,7 +130,7 @@ def test_no_character_turns_the_direction_or_is_no_text() -> None:
     assert "{{ 7 * 7 }}{% raw %}" in html(solved_study(model=HOSTILE[6]))
 
 
-def test_what_is_missing_is_said_and_not_drawn() -> None:
+def test_what_is_missing_is_said_and_not_drawn():
     found = study(
         row("auto", status="infeasible"),
         models=(ModelRecord("broken", reason="no such luck"), ModelRecord("m")),
@@ -176,59 +141,3 @@ def test_what_is_missing_is_said_and_not_drawn() -> None:
     for words in ("no such luck", "too small", "no plan exists"):
         assert words in page.words
     assert Parsed(html(study())).all("table")
-
-
-def test_without_ratios_there_is_a_table_and_no_figure() -> None:
-    page = Parsed(html(study(row("chain"), row("auto", 1))))
-    # The one ratio is that of the exact solver to itself.
-    assert len(page.all("figure")) == 1
-    assert "Planners beside the exact solver, auto, objective bottleneck" in page.words
-
-
-def merged(made: list[Study]) -> Study:
-    parts: dict[str, Any] = {
-        name: tuple(entry for each in made for entry in getattr(each, name))
-        for name in ("models", "cases", "rows", "checks")
-    }
-    return study(*parts.pop("rows"), **parts)
-
-
-def test_many_cases_are_one_page() -> None:
-    cases = MOST_SHOWN + 5
-    text = html(merged([solved_study(model=f"model {index}") for index in range(cases)]))
-    page = Parsed(text)
-    identifiers = [str(attributes["id"]) for _, attributes in page.elements if "id" in attributes]
-    assert len(set(identifiers)) == len(identifiers)
-    folds = [name for name in identifiers if name.startswith("case-")]
-    assert len(folds) == MOST_SHOWN
-    assert len(page.all("figure")) == 1 + 2 * MOST_SHOWN
-    # All are in the table, and what is not shown is said.
-    assert f"model {cases - 1}" in page.words and "5 more cases: see results.json" in page.words
-    assert len(text) < 30_000 * MOST_SHOWN
-
-
-def test_a_page_as_compare_makes_it_is_small() -> None:
-    """Tests that 21 cases of a chain on four devices, with 11 plans each, stay below 1 MB."""
-    problem, best = chain(400, 4, 10**9)
-    names, devices = list(best.assignment), best.device_order
-    case = key()
-    rows = []
-    for number in range(11):
-        cuts = [(80 + 5 * number) * device for device in (1, 2, 3)]
-        stages = {name: sum(index >= cut for cut in cuts) for index, name in enumerate(names)}
-        plan = PartitionPlan({name: devices[stage] for name, stage in stages.items()}, devices)
-        rows.append(row(f"planner {number}", 100 + number, case=case, plan=plan))
-    page = html(study(*rows, cases=(Case(case, problem),)))
-    fold = page[page.index('<details id="case-1">') : page.index("How to read this</h2>")]
-    assert len(fold) < 40_000
-
-
-def test_prose_of_a_case_is_short() -> None:
-    def words(count: int) -> int:
-        page = html(merged([solved_study(model=f"m{index}") for index in range(count)]))
-        for tag in ("style", "script", "svg", "table", "pre", "nav"):
-            page = re.sub(rf"<{tag}[ >].*?</{tag}>", " ", page, flags=re.S)
-        return len(re.sub(r"<[^>]*>", " ", re.sub(r"</?[ab]\b[^>]*>", "", page)).split())
-
-    assert words(2) - words(1) < 85
-    assert words(1) < 540

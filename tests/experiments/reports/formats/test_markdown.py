@@ -1,24 +1,20 @@
 """Tests of the Markdown page."""
 
-from __future__ import annotations
-
-import dataclasses
 import re
 
 import pytest
 
-from experiments.comparison.records import Case, Study
 from experiments.reports.content.names import name_files
 from experiments.reports.formats.markdown import escape_markdown, to_markdown
 from experiments.reports.formats.page import make_report
-from tests.support.studies import HOSTILE, key, row, solved_study, study
+from tests.support.studies import HOSTILE, solved_study
 
 
-def markdown(found: Study) -> str:
+def markdown(found):
     return to_markdown(make_report(found, name_files(found)).page)
 
 
-def test_a_page_has_all_that_a_reader_asks_for() -> None:
+def test_a_page_has_all_that_a_reader_asks_for():
     page = markdown(solved_study())
     for heading in (
         "# How plans compare",
@@ -38,7 +34,7 @@ def test_a_page_has_all_that_a_reader_asks_for() -> None:
     assert "At most 20 s for each answer, 2 workers, seed 0. The whole run took 12.00 s" in page
 
 
-def test_every_row_of_a_table_has_as_many_cells_as_its_header() -> None:
+def test_every_row_of_a_table_has_as_many_cells_as_its_header():
     for found in (solved_study(), solved_study(HOSTILE, HOSTILE[7])):
         header = 0
         seen = 0
@@ -65,11 +61,11 @@ def test_every_row_of_a_table_has_as_many_cells_as_its_header() -> None:
         ("back\\slash", r"back\\slash"),
     ],
 )
-def test_names_read_as_they_are(text: str, expected: str) -> None:
+def test_names_read_as_they_are(text, expected):
     assert escape_markdown(text) == expected
 
 
-def test_hostile_names_change_nothing() -> None:
+def test_hostile_names_change_nothing():
     page = markdown(solved_study(HOSTILE, HOSTILE[0]))
     page.encode()
     assert all(char == "\n" or char.isprintable() for char in page)
@@ -89,21 +85,3 @@ def test_hostile_names_change_nothing() -> None:
         f"plans/{stem}-chain.json.gz",
         f"traces/{stem}.json.gz",
     ]
-
-
-def test_what_begins_a_list_does_not_within_one() -> None:
-    case = key()
-    rows = [row("auto", 5, case=case, bound=5), row("-", 6, case=case), row("1.", 4, case=case)]
-    page = markdown(study(*rows, cases=(Case(case),)))
-    assert "* **-**" not in page and "* **1.**: The exact solver is WORSE than 1. in" in page
-    assert "| - | feasible |" in page
-
-
-def test_commands_leave_out_the_same_steps() -> None:
-    found = solved_study()
-    rows = (*found.rows[:2], dataclasses.replace(found.rows[2], without=("branch and bound", "x")))
-    page = markdown(dataclasses.replace(found, rows=rows, checks=()))
-    assert (
-        "--solver cp-sat --time-limit 20 --workers 2 --seed 0 --without 'branch and bound'" in page
-    )
-    assert "--without x\n" in page

@@ -1,24 +1,19 @@
 """Tests of results.json: what it holds, that it comes back, what is refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from experiments.comparison.records import Study
-from experiments.reports.formats.study_json import read_study, study_to_json, to_text
+from experiments.reports.formats.study_json import read_study
 from experiments.reports.formats.writing import write_report
-from solver import PartitionError, load_plan, load_problem
+from solver import PartitionError
 from solver.io.json_files import problem_digest
-from tests.support.studies import HOSTILE, key, row, solved_study, study
+from tests.support.studies import HOSTILE, solved_study
 
 
-def everything(found: Study) -> dict[str, Any]:
+def everything(found):
     """All fields, also those that do not count when studies are compared."""
     whole = {entry.name: getattr(found, entry.name) for entry in dataclasses.fields(found)}
     whole["cases"] = [
@@ -33,7 +28,7 @@ def everything(found: Study) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("names", [("a", "b", "c"), HOSTILE])
-def test_a_study_comes_back_as_it_was(names: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_study_comes_back_as_it_was(names, tmp_path):
     found = solved_study(names, model=names[0])
     found = dataclasses.replace(
         found, limits=dataclasses.replace(found.limits, deterministic=True, seed=7)
@@ -46,56 +41,13 @@ def test_a_study_comes_back_as_it_was(names: tuple[str, ...], tmp_path: Path) ->
         assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes(), path.name
 
 
-def test_problems_and_plans_are_files_that_other_commands_take(tmp_path: Path) -> None:
-    found = solved_study()
-    write_report(found, tmp_path)
-    data = json.loads((tmp_path / "results.json").read_text())
-    assert data["cases"][0]["problem"] == "problems/m-a.json.gz"
-    problem = load_problem(tmp_path / "problems/m-a.json.gz")
-    assert problem_digest(problem) == data["cases"][0]["digest"]
-    assert [row["plan"] for row in data["rows"]] == [
-        "plans/m-a-greedy.json.gz",
-        "plans/m-a-chain.json.gz",
-        "plans/m-a-chain.json.gz",
-        None,
-    ]
-    assert load_plan(tmp_path / "plans/m-a-chain.json.gz") == found.rows[2].plan
-
-
-def test_one_line_holds_one_answer() -> None:
-    found = solved_study()
-    text = to_text(study_to_json(found))
-    data = json.loads(text)
-    assert data["schema"] == "fxpartition.study"
-    assert data["version"] == 2
-    assert data["environment"]["torch"] == "2.13.0"
-    assert data["limits"] == {"time_limit_s": 20, "workers": 2, "seed": 0, "deterministic": False}
-    assert set(data["rows"][0]["plan"]["assignment"]) == {"a", "b", "c"}
-    assert [device["name"] for device in data["cases"][0]["devices"]] == ["a!", "b!", "c!"]
-    lines = [
-        line for line in text.splitlines() if '"planner": "chain"' in line and "status" in line
-    ]
-    assert len(lines) == 1
-    assert json.loads(lines[0].strip().rstrip(",")) == data["rows"][1]
-
-
-def test_statistics_are_numbers_for_programs() -> None:
-    rows = [row("chain", 15), row("auto", 10, bound=10), row("chain", case=key("n"))]
-    (found,) = study_to_json(study(*rows, row("auto", 7, case=key("n"))))["statistics"]
-    assert found["reference"] == "auto"
-    assert (found["proven_optimal"], found["not_proven"], found["answers"]) == (1, 1, 2)
-    (chain,) = found["planners"]
-    assert (chain["wins"], chain["only_reference"], chain["feasible"]) == (1, 1, 1)
-    assert chain["geometric_mean"] == chain["largest"] == pytest.approx(1.5)
-
-
-def test_errors_that_are_not_finite_are_valid_json(tmp_path: Path) -> None:
+def test_errors_that_are_not_finite_are_valid_json(tmp_path):
     found = solved_study()
     checks = [dataclasses.replace(found.checks[0], max_abs_error=math.nan)]
     checks += [dataclasses.replace(found.checks[0], max_abs_error=-math.inf)]
     write_report(dataclasses.replace(found, checks=tuple(checks)), tmp_path)
 
-    def refuse(word: str) -> None:
+    def refuse(word):
         raise AssertionError(word)
 
     json.loads((tmp_path / "results.json").read_text(), parse_constant=refuse)
@@ -107,18 +59,12 @@ def test_errors_that_are_not_finite_are_valid_json(tmp_path: Path) -> None:
 WRONG = [
     (("schema",), "fxpartition.plan", "schema is 'fxpartition.plan'"),
     (("version",), 1, "version is 1; this release reads 2"),
-    (("limits",), None, "limits is not an object"),
     (("limits", "seed"), -1, "limits: seed is -1"),
-    (("wall_time_s",), "long", "wall_time_s is 'long'; write a number"),
-    (("rows", 0, "objective"), ["1"], "rows[0]: objective[0] is '1'"),
     (("rows", 0, "objective"), [1, 2], "rows[0]: objective has not one number for each"),
     (("rows", 0, "objective"), None, "rows[0]: feasible, but has no objective"),
     (("rows", 0, "case", "model"), "other", "rows[0]: its case is not one of the cases"),
     (("rows", 0, "case", "objective"), [], "rows[0]: case: objective is empty"),
-    (("rows", 0, "extra"), 1, "rows[0]: 'extra' is unknown"),
     (("rows", 0, "plan"), "../../etc/passwd", "rows[0]: plan is '../../etc/passwd'; write a file"),
-    (("rows", 0, "plan"), "plans/../../x.json", "rows[0]: plan is 'plans/../../x.json'"),
-    (("rows", 0, "plan"), "/plans/x.json", "rows[0]: plan is '/plans/x.json'"),
     (("rows", 0, "plan"), "plans/missing.json", "cannot read"),
     (("rows", 0, "plan"), {}, "rows[0]: plan: schema is None"),
     (("cases", 0, "problem"), "problems/a\n.json", "cases[0]: problem is"),
@@ -128,12 +74,10 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("path", "value", "says"), WRONG)
-def test_what_is_wrong_is_named_in_one_line(
-    path: tuple[str | int, ...], value: object, says: str, tmp_path: Path
-) -> None:
+def test_what_is_wrong_is_named_in_one_line(path, value, says, tmp_path):
     write_report(solved_study(), tmp_path)
     file = tmp_path / "results.json"
-    data: Any = json.loads(file.read_text())
+    data = json.loads(file.read_text())
     place = data
     for step in path[:-1]:
         place = place[step]
@@ -146,7 +90,7 @@ def test_what_is_wrong_is_named_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_field_is_named(tmp_path: Path) -> None:
+def test_a_missing_field_is_named(tmp_path):
     write_report(solved_study(), tmp_path)
     file = tmp_path / "results.json"
     for field in ("cases", "limits", "environment"):

@@ -1,7 +1,5 @@
 """Tests of tables as CSV and LaTeX."""
 
-from __future__ import annotations
-
 import csv
 import re
 
@@ -17,19 +15,19 @@ TABLE = Table(
 )
 
 
-def test_csv_is_read_back() -> None:
+def test_csv_is_read_back():
     table = Table(("model", "n"), (("a, b", "1"), ('say "x"', "-2")), frozenset({"model"}))
     assert list(csv.reader(to_csv(table).splitlines())) == [["model", "n"], *map(list, table.rows)]
 
 
-def test_words_are_no_formulas_and_numbers_stay() -> None:
+def test_words_are_no_formulas_and_numbers_stay():
     rows = tuple((text, "-5.0 %") for text in ("=1+1", "+a", "@a", "-a", "-", "a"))
     lines = list(csv.reader(to_csv(Table(("w", "n"), rows, frozenset("w"))).splitlines()))
     assert [word for word, _ in lines[1:]] == ["'=1+1", "'+a", "'@a", "'-a", "-", "a"]
     assert {number for _, number in lines[1:]} == {"-5.0 %"}
 
 
-def test_each_row_is_one_printable_line() -> None:
+def test_each_row_is_one_printable_line():
     for text in (to_csv(TABLE), to_latex(TABLE)):
         text.encode()
         assert all(line.isprintable() for line in text.splitlines())
@@ -37,7 +35,7 @@ def test_each_row_is_one_printable_line() -> None:
     assert len(to_latex(TABLE).splitlines()) == len(HOSTILE) + 7
 
 
-def test_latex_is_escaped() -> None:
+def test_latex_is_escaped():
     lines = to_latex(TABLE).splitlines()
     assert lines[:5] == [
         r"% \usepackage{booktabs}",
@@ -54,8 +52,3 @@ def test_latex_is_escaped() -> None:
         assert len(re.findall(r"(?<!\\)&", line)) == 1 and line.endswith(r" \\")
         bare = re.sub(r"\\(text\w+|[&%$#_{}\\])", "", line)
         assert not re.search(r"[\\%$#_~^<>|\"`]", bare)
-
-
-def test_what_follows_the_end_of_a_line_is_no_option_of_it() -> None:
-    table = Table(("n",), (("[y]",), ("*",), ("a--b",)), frozenset("n"))
-    assert to_latex(table).splitlines()[5:8] == [r"{[}y] \\", r"{*} \\", r"a-{}-b \\"]
