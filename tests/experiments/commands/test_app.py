@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from experiments.cli import main
 from experiments.commands.app import app
-from experiments.console.exit_codes import EXIT_BAD_INPUT, EXIT_CODES
+from experiments.console.exit_codes import EXIT_BAD_INPUT
 from tests.support.paths import ROOT
 
 GROUP = typer.main.get_command(app)
@@ -55,19 +55,6 @@ def inside(folder, monkeypatch):
 # -- help ------------------------------------------------------------------------------------
 
 
-def test_help_groups_commands_and_tells_exit_codes():
-    text = help_of()
-    panels = re.findall(r"╭─ ([\w ]+) ─", text)
-    assert panels == ["Options", "Plan", "Use a plan", "Experiments", "Lists"]
-    for name in GROUP.commands:
-        assert re.search(rf"(?m)^│ {name} ", text), name
-    for code, meaning in EXIT_CODES.items():
-        assert re.search(rf"(?m)^ +{code} +{re.escape(meaning)} *$", text)
-    assert text.index("fxpartition plan gpt2") < text.index("╭─ Options")
-    for name in ("--version", "--install-completion", "--show-completion"):
-        assert name in text
-
-
 @pytest.mark.parametrize("name", GROUP.commands)
 def test_help_of_a_command_loses_nothing_to_markup(name):
     """Whatever stands in brackets would be taken for a style, and vanish."""
@@ -78,13 +65,6 @@ def test_help_of_a_command_loses_nothing_to_markup(name):
     for paragraph in inspect.cleandoc(command.help).split("\n\n"):
         assert " ".join(paragraph.split()) in shown
     assert all(option in shown for option in options_of(name))
-
-
-@pytest.mark.parametrize("name", GROUP.commands)
-def test_lines_of_help_fit_a_terminal_of_80_columns(name):
-    first, *rest = inspect.cleandoc(GROUP.commands[name].help).splitlines()
-    assert first.endswith(".")
-    assert all(len(line) <= 78 for line in rest), max(rest, key=len)
 
 
 def examples():
@@ -100,11 +80,6 @@ def examples():
 def test_examples_of_help_can_be_parsed(name, words):
     with GROUP.commands[words[0]].make_context(words[0], words[1:]) as context:
         assert context.args == []
-
-
-def test_every_command_that_makes_something_has_an_example():
-    shown = {parameters.values[0] for parameters in examples()}
-    assert {"", *GROUP.commands} - shown <= {"models", "devices", "planners"}
 
 
 def test_options_of_one_name_are_the_same_everywhere():
@@ -228,16 +203,6 @@ def test_what_is_no_file_is_one_line(inside, capsys, name, file):
     refused(words, capsys)
 
 
-def test_options_of_other_commands_are_told(inside, capsys):
-    line = refused(["split", "mlp", "--plan", "plan.json", "--memory-model", "weights"], capsys)
-    assert "split has no option --memory-model, which is one of plan, serve, solve, score" in line
-
-
-def test_values_are_shown_as_they_were_written(inside, capsys):
-    assert "--chunks is 'many': " in refused(["solve", "problem.json", "--chunks", "many"], capsys)
-    assert "--chunks is '0': " in refused(["solve", "problem.json", "--chunks=0"], capsys)
-
-
 def test_the_version_is_printed(capsys):
     import importlib.metadata
 
@@ -268,17 +233,3 @@ def test_a_reader_that_stops_reading_ends_a_command_quietly():
     # A table that the pipe takes whole is nobody's loss.
     done = run_shell("fxpartition models | head -1; echo ${PIPESTATUS[0]}")
     assert done.stderr == "" and done.stdout.splitlines()[-1] in ("0", "141")
-
-
-def test_columns_are_the_readers_choice(capsys, monkeypatch):
-    def listed(**environment):
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        assert main(["models"]) == 0
-        return capsys.readouterr().out
-
-    monkeypatch.delenv("COLUMNS", raising=False)
-    assert max(map(len, listed(FORCE_COLOR="1").splitlines())) > 80
-    assert max(map(len, listed(COLUMNS="60").splitlines())) <= 60
-    for odd in ("0", "-5", "abc"):
-        assert "llama3-70b" in listed(COLUMNS=odd)

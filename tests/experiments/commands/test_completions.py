@@ -6,19 +6,12 @@ import sys
 
 from experiments.commands.completions import (
     SOLVER_DESCRIPTIONS,
-    complete_built_models,
     complete_devices,
     complete_from,
-    complete_models,
-    complete_published,
-    complete_steps,
 )
 from experiments.commands.problem_files import KINDS
-from experiments.workloads.catalogue import published_names
-from experiments.zoo.configurations import CONFIGURATIONS
-from experiments.zoo.models import ZOO
 from fx_bridge.costs.device_specs import DEVICE_SPECS
-from solver import MEMORY_MODELS, OBJECTIVES, SOLVERS, step_names
+from solver import OBJECTIVES, SOLVERS
 
 
 def names(complete, typed):
@@ -34,23 +27,6 @@ def test_names_are_completed_also_behind_commas():
     assert names(complete, "devices,bottleneck,la") == ["devices,bottleneck,latency"]
     assert names(complete, "nothing") == []
     assert complete_from({"25GB/s,10us": "PCIe"})("25") == [("25GB/s,10us", "PCIe")]
-
-
-def test_steps_are_completed_by_the_schedule():
-    assert names(complete_steps, "") == list(step_names())
-    first, *others = step_names()
-    assert names(complete_steps, f"{first},") == [f"{first},{name}" for name in others]
-
-
-def test_models_are_names_of_the_zoo_and_what_is_begun():
-    assert complete_models("gp") == [("gpt2", ZOO["gpt2"].description)]
-    assert set(names(complete_models, "")) == set(ZOO)
-    workloads = {f"published:{name}" for name in published_names()}
-    assert set(names(complete_models, "publ")) == workloads
-    assert set(names(complete_published, "")) == workloads
-    named = {f"configuration:{name}" for name in CONFIGURATIONS}
-    assert set(names(complete_built_models, "conf")) == named
-    assert names(complete_built_models, "publ") == []
 
 
 def test_devices_are_classes_behind_a_memory():
@@ -96,17 +72,3 @@ def test_bash_is_answered_in_lines():
     assert offered == ["devices,bottleneck"]
     # bash then offers files.
     assert ask("bash", "fxpartition split mlp --plan ").split() == []
-
-
-def test_zsh_is_answered_with_what_names_mean():
-    answer = ask("zsh", "fxpartition plan mlp --solver ")
-    for name, what in SOLVER_DESCRIPTIONS.items():
-        assert f'"{name}":"{what}"' in answer
-    assert "2x80GiB@a100-80gb" in ask("zsh", "fxpartition plan mlp --devices 2x80GiB@a1")
-
-
-def test_fish_is_answered_with_what_names_mean():
-    lines = ask("fish", "fxpartition plan mlp --memory-model ").splitlines()
-    assert lines == list(MEMORY_MODELS)
-    (gpt2, *_) = ask("fish", "fxpartition plan gpt").splitlines()
-    assert gpt2 == f"gpt2\t{ZOO['gpt2'].description}"

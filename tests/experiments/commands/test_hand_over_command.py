@@ -1,17 +1,15 @@
 """Plans handed over from the shell, and scored again."""
 
 import json
-import shlex
 from pathlib import Path
 from typing import get_args
 
 import pytest
-import torch
 
 from experiments.cli import main
 from experiments.console.exit_codes import EXIT_BAD_INPUT
 from experiments.problems.plan_files import EngineName
-from fx_bridge.checkpoint.programs import load_stage_programs, run_stage_programs
+from fx_bridge.checkpoint.programs import load_stage_programs
 from fx_bridge.interop.checkpoints import plan_with_checkpoints
 from solver import PartitionPlan, load_plan, save_plan
 from solver.model.quantities import format_value
@@ -107,70 +105,6 @@ def test_programs_and_flagscale_say_their_devices(swapped, tmp_path, capsys):
     assert json.loads(Path(out).read_text())["CUDA_VISIBLE_DEVICES"] == "1,0"
 
 
-def test_chunks_are_handed_over_on_their_devices(tmp_path, capsys):
-    """Tests four stages on two devices, the second device first; also not as many on each."""
-    _, captured, _ = captured_decoder(4)
-    plan = plan_of_layers(captured, [1, 1, 1, 1])
-    path, devices = str(tmp_path / "plan.json"), ["--devices", "2x1MB", "--chunks", "2"]
-    for places in (
-        [("cuda:1", 0), ("cuda:0", 0), ("cuda:1", 1), ("cuda:0", 1)],
-        [("cuda:1", 0), ("cuda:0", 0), ("cuda:0", 1), ("cuda:0", 1)],
-    ):
-        place_of = {f"cuda:{at}": place for at, place in enumerate(places)}
-        at = {name: place_of[device] for name, device in plan.assignment.items()}
-        save_plan(
-            PartitionPlan(
-                {name: device for name, (device, _) in at.items()},
-                ("cuda:1", "cuda:0"),
-                {name: chunk for name, (_, chunk) in at.items()},
-            ),
-            path,
-        )
-        expected = values_of(capsys, path, devices)
-        programs = ["split-spec", "torchtitan", "nemo", "mindformers", "megatron"]
-        for program in programs if places[2][0] == "cuda:1" else ["split-spec"]:
-            out = str(tmp_path / program)
-            assert main(["hand-over", path, SMALL, "--to", program, "--out", out]) == 0
-            form = [] if program == "split-spec" else ["--format", program]
-            found = values_of(capsys, out, devices, *form)
-            assert found["chunks"] == expected["chunks"], program
-            assert found["values"] == expected["values"]
-
-
-def test_it_is_noted_if_nothing_says_where_stages_run(swapped, tmp_path, capsys):
-    (tmp_path / "spec.json").write_text('{"layers.1": "beginning"}')
-    for given in ([str(tmp_path / "spec.json")], ["1,3", "--format", "tensorrt-llm"]):
-        words = ["score", *given, SMALL, "--devices", "6KB@h100-sxm,6KB@l4", "--json"]
-        assert main(words) == 0
-        (note,) = json.loads(capsys.readouterr().out)["notes"]
-        assert note == "no devices are named, so that stages run on cuda:0, cuda:1"
-
-
-def test_operators_that_the_words_have_elsewhere_are_noted(tmp_path, capsys):
-    """A mask is in no words, which have it with the embedding."""
-    model = "tests.support.batch_models:small_llama"
-    plan, out = str(tmp_path / "plan.json"), str(tmp_path / "words")
-    options = ["--devices", "3x180KB", "--for", "vllm", "--objective", "transfer"]
-    assert main(["plan", model, *options, "--out", plan]) == 0
-    capsys.readouterr()
-    assert main(["hand-over", plan, model, "--to", "vllm", "--out", out]) == 0
-    assert capsys.readouterr().err.startswith("note: ")
-
-
-def test_programs_compute_what_the_model_does(plan, tmp_path, capsys):
-    out = str(tmp_path / "programs")
-    assert main(["hand-over", plan, "mlp", "--to", "programs", "--out", out]) == 0
-    assert f"wrote {out}: 2 programs" in capsys.readouterr().out
-    from experiments.zoo.building import build_model
-    from experiments.zoo.models import resolve_model
-
-    loaded = build_model(resolve_model("mlp"))
-    (name,) = load_stage_programs(out).inputs
-    with torch.no_grad():
-        (found,) = run_stage_programs(out, {name: loaded.args[0]})
-        torch.testing.assert_close(found, loaded.module(*loaded.args))
-
-
 @pytest.fixture
 def again(tmp_path):
     """Makes the file of a plan for two devices in which some of four layers run again."""
@@ -191,28 +125,6 @@ def test_modules_that_run_again_are_handed_over(again, tmp_path, capsys):
     assert main([*words, "--out", out]) == 0
     assert f"wrote {out}: 2 modules" in capsys.readouterr().out
     assert json.loads(Path(out).read_text()) == ["layers.2", "layers.3"]
-
-
-def test_layers_that_run_again_are_handed_over(again, tmp_path, capsys):
-    plan, out = again("layers.1", "layers.2"), str(tmp_path / "out")
-    flagscale = ["hand-over", plan, SMALL, "--to", "flagscale", "--microbatches", "6"]
-    assert main([*flagscale, "--out", out, "--json"]) == 0
-    settings = json.loads(capsys.readouterr().out)["settings"]
-    assert json.loads(Path(out).read_text()) == settings
-    assert settings["hetero"]["hetero_pipeline_layer_split"] == [1, 3]
-    key = "recompute_num_layers_per_stage_micro_batch"
-    assert settings[key] == [[1, 6, 0], [1, 6, 2]]
-    megatron = ["hand-over", plan, SMALL, "--to", "megatron", "--out", out]
-    assert main(megatron) == EXIT_BAD_INPUT
-    assert "cuda:0 runs 0 of 1 layer again and cuda:1 2" in capsys.readouterr().err
-    again("layers.0", "layers.1", "layers.2", "layers.3")
-    assert main([*megatron, "--json"]) == 0
-    arguments = json.loads(capsys.readouterr().out)["arguments"]
-    assert shlex.split(Path(out).read_text()) == arguments
-    assert arguments[2:] == [
-        *("--pipeline-model-parallel-layout", "Et|t*3L", "--recompute-granularity", "full"),
-        *("--recompute-method", "uniform", "--recompute-num-layers", "1"),
-    ]
 
 
 @pytest.mark.parametrize(

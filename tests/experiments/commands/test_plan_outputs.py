@@ -1,7 +1,6 @@
 """Files of ``plan`` and ``solve``: several of one answer, each checked before the work."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -45,21 +44,11 @@ def test_one_answer_is_written_in_all_forms(problem, capsys):
     assert f"<pre>fxpartition solve problem.json {' '.join(words)}</pre>" in page
 
 
-def test_a_page_of_a_model_has_the_words_of_programs(tmp_path):
-    path = tmp_path / "plan.html"
-    assert main(["plan", "mlp", "--devices", "2x400KiB", "--out", str(path)]) == 0
-    page = path.read_text(encoding="utf-8")
-    assert "<h1>mlp</h1>" in page
-    assert re.search("<summary>(split-spec|accelerate)</summary><pre>", page)
-
-
 @pytest.mark.parametrize(
     ("words", "error"),
     [
         ("--out plan.pdf", "plan.pdf ends in '.pdf'; write .json"),
-        ("--out plan.json --out plan.htm", "plan.htm ends in '.htm'; write .json"),
         ("--out a.html --dot ./a.html", "--dot ./a.html is written twice; write another name"),
-        ("--out a.json --out a.json", "--out a.json is written twice; write another name"),
         ("--trace problem.json", "--trace problem.json is the file that is read"),
         ("--mermaid no/folder/m", "there is no folder no/folder"),
     ],

@@ -44,20 +44,6 @@ def test_a_sweep_is_run_once_and_reported(folder, capsys):
     assert len(json.loads(capsys.readouterr().out)["rows"]) == 2
 
 
-def test_code_comes_from_the_command_line_alone(folder, capsys):
-    (folder / "own_code.py").write_text(
-        "import torch\ndef make():\n    return torch.nn.Linear(2, 2), (torch.zeros(1, 2),)\n"
-    )
-    (folder / "other.toml").write_text('devices = ["1x1GiB"]\nplanners = ["greedy"]\n')
-    arguments = ["sweep", "other.toml", "--out", "r.sqlite", "--model", "own_code:make"]
-    assert main(arguments) == 0
-    assert [row.case.model for row in load_study("r.sqlite").rows] == ["own_code:make"]
-    (folder / "other.toml").write_text('models = ["own_code:make"]\n')
-    capsys.readouterr()
-    assert main(["sweep", "other.toml", "--out", "r.sqlite"]) == 2
-    assert "give it on the command line: --model own_code:make" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
