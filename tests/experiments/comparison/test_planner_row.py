@@ -153,27 +153,9 @@ def test_an_interrupt_is_no_row(named):
         named(raising(KeyboardInterrupt()))
 
 
-def test_an_unknown_planner_is_a_row():
-    row = plan_row(KEY, PlanningTask(PROBLEM), "chian", SolveLimits())
-    assert (row.status, row.reason) == ("failed", "planner 'chian' is unknown; did you mean chain?")
-
-
 def test_answers_without_a_plan(named):
     spills = named(lambda *_: PlannerAnswer(words="map", spilled_bytes=5, reason="to disk"))
     assert (spills.status, spills.spilled_bytes, spills.words) == ("spills", 5, "map")
     assert spills.reason == "to disk"
     none = named(lambda *_: PlannerAnswer(reason="found none"))
     assert (none.status, none.reason) == ("unknown", "found none")
-
-
-def test_a_plan_that_breaks_many_limits_tells_the_first(named):
-    operators = tuple(
-        dataclasses.replace(op, allowed_devices=frozenset("y")) for op in PROBLEM.operators
-    )
-    pinned = PROBLEM.replace(operators=operators, devices=(Device("x"), Device("y")))
-    plan = PartitionPlan(dict.fromkeys(pinned.index_of, "x"), ("x",))
-    row = named(lambda *_: judged("mine", pinned, plan))
-    assert row.status == "unknown"
-    assert row.reason.startswith("operator 'op0' may not run on device 'x'; ")
-    assert row.reason.endswith("'op2' may not run on device 'x'; and 5 more")
-    assert row.bottleneck_ns == 28

@@ -2,12 +2,7 @@
 
 from experiments.comparison.planner_row import SearchTrace
 from experiments.comparison.records import SearchPoint
-from solver import Device, Operator, PartitionProblem, Progress, SolveLimits, solve
-
-
-def small_problem(**settings):
-    operators = (Operator("a", 3), Operator("b", 5, reads=("a",), value_bytes=2, storage_bytes=2))
-    return PartitionProblem(operators, (Device("x"), Device("y")), **settings)
+from solver import Progress
 
 
 def moment(incumbent, bound, name="bottleneck"):
@@ -37,31 +32,3 @@ def test_the_next_objective_starts_anew():
     trace(moment(4, 1, "transfer"))
     last = trace._points[-1]
     assert (last.objective_name, last.incumbent, last.bound) == ("transfer", 4, 1)
-
-
-def test_the_last_point_is_the_answer():
-    """Tests it for solvers that tell nothing, that prove, and that only find."""
-    problem = small_problem()
-    for solver in ("greedy", "chain", "ideal-dp", "cp-sat"):
-        trace = SearchTrace()
-        result = solve(problem, SolveLimits(workers=1, on_progress=trace), solver=solver)
-        points = trace.finish(result, problem.objective)
-        assert points[-1].incumbent == result.objective
-        assert points[-1].bound == result.objective_bound
-
-
-def test_the_last_point_of_several_objectives_is_the_last_ones():
-    problem = small_problem(objective=("bottleneck", "transfer"))
-    trace = SearchTrace()
-    result = solve(problem, SolveLimits(workers=1, on_progress=trace), solver="cp-sat")
-    last = trace.finish(result, problem.objective)[-1]
-    assert result.objective_values is not None
-    assert (last.objective_name, last.incumbent) == ("transfer", result.objective_values[1])
-
-
-def test_without_any_plan_the_last_point_is_empty():
-    problem = small_problem().replace(devices=(Device("x", 1),))
-    trace = SearchTrace()
-    result = solve(problem, SolveLimits(workers=1, on_progress=trace), solver="chain")
-    assert result.objective is None
-    assert trace.finish(result, problem.objective)[-1].incumbent is None

@@ -11,7 +11,6 @@ from experiments.sweep.cases import (
     case_requests,
     cells_of,
     content_key,
-    settings_json,
     spelled_out,
 )
 from experiments.sweep.settings import DeviceChoice, SweepLimits, SweepSettings
@@ -138,13 +137,6 @@ def cells(settings, digest="d", versions=VERSIONS, source=ZOO, **flags):
     return list(cells_of(settings, source, request, digest, planners, versions))
 
 
-def test_cells_are_planners_with_seeds():
-    settings = SweepSettings((ZOO,), planners=("a", "b"), seeds=(1, 2))
-    found = cells(settings)
-    assert [(cell.planner, cell.seed) for cell in found] == [("a", 1), ("a", 2), ("b", 1), ("b", 2)]
-    assert len({cell.key for cell in found}) == 4
-
-
 def test_a_planner_without_seeds_runs_once():
     settings = SweepSettings((ZOO,), planners=("a",), seeds=(1, 2))
     planners = {name: dataclasses.replace(spec, seeded=False) for name, spec in specs("a").items()}
@@ -196,13 +188,6 @@ def test_only_planners_that_read_it_depend_on_the_model():
     assert with_model.source is ZOO
     assert with_model.key != cells(settings, source=other, needs_model=True)[0].key
     assert with_model.key != cells(settings)[0].key
-
-
-def test_settings_are_plain_data_and_mappings_have_no_order():
-    settings = SweepSettings((ZOO, OWN), devices=choices(LINKED))
-    data = json.loads(json.dumps(settings_json(settings)))
-    assert data["models"][0]["name"] == "mlp"
-    assert content_key({"a": 1, "b": 2}) == content_key({"b": 2, "a": 1})
 
 
 def test_keys_have_all_that_reprs_leave_out():

@@ -6,7 +6,6 @@ import psutil
 import pytest
 
 from experiments.sweep.limited import LimitedWorker, WorkerPool
-from experiments.sweep.versions import versions
 from solver import MiB, PartitionError
 from tests.support.sweeps import job
 
@@ -66,12 +65,6 @@ def test_a_planner_that_raises_is_an_error_and_the_process_goes_on(worker):
     pid = pid_of(worker)
     assert worker.run(job("raise"))["error"] == "ValueError: a planner that raises"
     assert pid_of(worker) == pid
-
-
-def test_a_worker_of_other_versions_refuses(worker):
-    theirs = {**versions(), "torch": "1.0"}
-    refused = worker.run(job("greedy", versions=theirs))["refused"]
-    assert refused == "libraries or sources changed during the sweep; run it again"
 
 
 def test_a_process_that_has_built_a_model_takes_no_job_without_one(worker):

@@ -1,7 +1,6 @@
 import contextlib
 import json
 import os
-import random
 import signal
 import sqlite3
 import subprocess
@@ -23,7 +22,7 @@ from experiments.sweep.store import load_study, open_store
 from experiments.sweep.worker import JobHandler
 from solver import PartitionError
 from tests.support.sweep_worker import plan, specs
-from tests.support.sweeps import CELLS, GENERATED, answers, settings, sweep
+from tests.support.sweeps import CELLS, answers, settings, sweep
 
 
 class InProcess:
@@ -80,19 +79,6 @@ def test_every_cell_is_done_once_and_a_second_run_does_nothing(path):
         for objective in (("bottleneck",), ("latency",))
         for planner in ("greedy", "auto")
         for seed in (0, 1)
-    ]
-
-
-def test_what_is_added_to_a_sweep_is_all_that_is_done(path):
-    with in_process() as (runner, jobs):
-        sweep(path, settings("greedy"), runner)
-        jobs.clear()
-        more = sweep(path, settings("greedy", "chain", seeds=(0, 3)), runner)
-    assert (more.cells, more.present, more.done) == (4, 1, 3)
-    assert [(job["do"], job["planner"], job["solve"]["seed"]) for job in jobs] == [
-        ("plan", "greedy", 3),
-        ("plan", "chain", 0),
-        ("plan", "chain", 3),
     ]
 
 
@@ -189,17 +175,6 @@ def test_code_is_prepared_again_since_it_may_have_changed(path, tmp_path, monkey
         changed = sweep(path, asked, runner)
         assert (changed.present, changed.done) == (0, 1)
     assert len(load_study(path).rows) == 1
-
-
-def test_a_model_that_cannot_be_built_ends_nothing(path):
-    model = ModelSource("no_such_module:make", "code")
-    asked = settings("greedy", models=(model, GENERATED))
-    with in_process() as (runner, _):
-        found = sweep(path, asked, runner)
-    assert (found.cases, found.cells) == (4, 1)
-    study = load_study(path)
-    assert "cannot import no_such_module" in study.models[0].reason
-    assert study.models[1].operators == 8
 
 
 def test_a_planner_that_reads_the_model_gets_it_and_checks_it(path):
@@ -313,24 +288,6 @@ def test_a_sweep_that_was_killed_goes_on_and_has_lost_nothing(path):
     assert set(after) == set(range(CELLS))
     assert before.items() <= after.items()
     assert [each.name for each in path.parent.iterdir()] == [path.name]
-
-
-@pytest.mark.nightly
-def test_a_sweep_that_is_killed_again_and_again_comes_to_its_end(path):
-    draws = random.Random(0)
-    before = {}
-    for _ in range(40):
-        process = start(path)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(draws.uniform(0.5, 5))
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        after = answers(path)
-        assert before.items() <= after.items()
-        before = after
-    assert finish(path).cells == CELLS
-    assert before.items() <= answers(path).items()
 
 
 def test_ctrl_c_keeps_what_was_done_and_leaves_no_process(path):
