@@ -47,10 +47,6 @@ def test_whatever_else_is_wrong_says_where_to_look():
     assert "--count" in text and text.endswith("; see: it make --help")
 
 
-def test_an_error_without_context_is_told_too():
-    assert explain_usage(ValueError(), " odd. ", "it", ()) == "odd; see: it --help"
-
-
 def test_fields_of_the_library_are_options_of_the_command_line():
     told = "'h' is divided; plan with Placement(keep_whole=['h.0', 'h.1'])"
     assert in_options(told) == "'h' is divided; plan with --keep-whole 'h.0' --keep-whole 'h.1'"

@@ -1,11 +1,7 @@
-import dataclasses
-from dataclasses import replace
-
 import pytest
 
 from experiments.pipelines.group import MeasuredPlan
-from experiments.pipelines.prediction import PlanPrediction, PlanRow, accuracy, in_order, predict
-from experiments.pipelines.tables import plan_lines, row_json
+from experiments.pipelines.prediction import PlanPrediction, PlanRow, in_order, predict
 from solver import (
     Device,
     GraphInput,
@@ -88,13 +84,6 @@ def test_training_steps_are_those_of_the_schedule():
     assert found.microbatch_ns == forward[1] + backward[1]
 
 
-def test_one_device_sends_nothing():
-    plan = PartitionPlan({"a": "q", "b": "q"}, ("q",))
-    found = predict(problem(False, 4), plan)
-    assert found.step_ns == 4 * 4000
-    assert len(found.peak_bytes) == 1
-
-
 def row(name, predicted_ns, steps_ns, *, model="m", same_as=None, peaks=((100, 100),)):
     predicted = PlanPrediction(predicted_ns, predicted_ns // 4, tuple(p for p, _ in peaks))
     measured = MeasuredPlan(tuple(steps_ns), (), tuple(m for _, m in peaks), ())
@@ -120,41 +109,3 @@ def test_order_is_that_of_the_prediction_or_noise():
     assert in_order([row("greedy", 100, (100,) * 5), row("auto", 100, (300,) * 5)])
     assert in_order([row("greedy", 1000, (100,) * 5), row("auto", 991, (300,) * 5)])
     assert not in_order([row("greedy", 1000, (100,) * 5), row("auto", 989, (300,) * 5)])
-
-
-def test_accuracy_is_of_medians_over_different_plans():
-    rows = [
-        row("greedy", 120, (100,) * 3, model="a", peaks=((100, 100), (104, 100))),
-        row("auto", 90, (100,) * 3, model="a", peaks=((110, 100), (90, 100))),
-        row("greedy", 130, (100,) * 3, model="b"),
-        row("auto", 130, (100,) * 3, model="b", same_as="greedy"),
-        row("greedy", 200, (100,) * 3, model="c"),
-        row("auto", 150, (140,) * 3, model="c"),
-    ]
-    assert accuracy(rows) == [
-        "plans measured in the predicted order: 2 of 3 models",
-        "median absolute error of the time of a step: 20.0%",
-        "median absolute error of the peak memory of a rank: 0.0%",
-        "not in order: c",
-        "the last plan is slower than the first: c",
-    ]
-    assert accuracy([]) == ["plans measured in the predicted order: 0 of 0 models"]
-
-
-@pytest.mark.parametrize("columns", ["80", "200"])
-def test_tables_show_every_row_and_rank(monkeypatch, columns):
-    monkeypatch.setenv("COLUMNS", columns)
-    rows = [
-        row("greedy", 2_000_000, (1_000_000,) * 3, peaks=((2048, 1024), (512, 1024))),
-        row("auto", 2_000_000, (1_000_000,) * 3, same_as="greedy"),
-    ]
-    lines = plan_lines([replace(rows[0], modules=("p: layers.0", "q: layers.1")), rows[1]])
-    assert max(map(len, lines)) <= int(columns)
-    assert lines.count("  p: layers.0") == 1
-    text = "\n".join(lines)
-    for part in ("+100.0%", "-50.0%", "auto = greedy", "2.048 kB", "500 us"):
-        assert part in text
-    data = row_json(rows[0])
-    assert data["measured"]["steps_ns"] == (1_000_000,) * 3
-    assert data["memory_errors"] == [1.0, -0.5]
-    assert dataclasses.asdict(rows[0])["name"] == data["name"]

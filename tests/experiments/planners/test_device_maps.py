@@ -1,7 +1,6 @@
 """accelerate's and transformers' device maps as plans."""
 
 import functools
-import logging
 
 import accelerate
 import pytest
@@ -127,13 +126,6 @@ def test_a_module_that_transformers_does_not_know(task):
     answer = PLANNERS["accelerate"](plain, SolveLimits())
     assert answer.words == "the whole model -> 0"
     assert answer.result.plan.device_order == ("x",)
-
-
-def test_loggers_are_as_before(task):
-    logger = logging.getLogger("accelerate")
-    level = logger.level
-    PLANNERS["accelerate-balanced"](task, SolveLimits())
-    assert logger.level == level
 
 
 def test_weights_belong_to_the_longest_name():

@@ -6,7 +6,7 @@ import random
 from experiments.planners.random_plans import RANDOM_PLANNERS, random_cut
 from experiments.planners.sequence import LayerSequence
 from experiments.planners.task import PlanningTask
-from solver import Device, Operator, SolveLimits, evaluate
+from solver import Device, SolveLimits, evaluate
 from tests.support import graphs
 from tests.support.random_problems import random_problem
 
@@ -50,34 +50,3 @@ def test_a_seed_has_one_plan_and_another_seed_another():
     assert plans[0] == plans[1]
     assert len({plan.device_order for plan in plans}) > 1
     assert len({len(plan.operators_of("d0")) for plan in plans}) > 2
-
-
-def test_memory_that_just_suffices_leaves_one_cut():
-    plan = PLAN(chain(memory_bytes=10), SolveLimits()).result.plan
-    assert [len(plan.operators_of(f"d{i}")) for i in range(3)] == [10, 10, 10]
-
-
-def test_what_cannot_fit_is_said():
-    answer = PLAN(chain(memory_bytes=9), SolveLimits())
-    assert answer.result is None
-    assert answer.reason == "no cut fits any of 20 random orders of the devices"
-
-
-def test_pins_are_met_by_drawing_again():
-    problem = chain().problem
-    pinned = {"op0": "d2", "op29": "d0"}
-    operators = tuple(
-        Operator(
-            op.name,
-            1,
-            op.reads,
-            weights=op.weights,
-            allowed_devices=frozenset(
-                [pinned[op.name]] if op.name in pinned else ["d0", "d1", "d2"]
-            ),
-        )
-        for op in problem.operators
-    )
-    result = PLAN(PlanningTask(problem.replace(operators=operators)), SolveLimits()).result
-    assert result.status.value == "feasible"
-    assert result.plan.assignment["op0"] == "d2"

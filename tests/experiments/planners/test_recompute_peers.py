@@ -25,7 +25,6 @@ from solver import (
     Device,
     Interconnect,
     Link,
-    PartitionProblem,
     SolveLimits,
     evaluate,
     problem_from_digraph,
@@ -175,21 +174,6 @@ def test_they_are_for_problems_in_which_something_may_run_again(tasks):
     assert set(NAMES) <= set(default_planners(with_model=True, recompute=True))
     alone = default_planners(with_model=False, recompute=True)
     assert set(NAMES) - set(alone) == {"megatron-selective", "torchtitan-operators"}
-
-
-def test_a_rule_that_names_nothing_of_a_model_says_so():
-    model, x = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 4)).train(), torch.ones(1, 4)
-    captured = capture(model, (x,))
-    problem: PartitionProblem = problem_from_digraph(
-        to_digraph(captured, training=Training()),
-        [Device("d")],
-        memory_model="training",
-        recompute="auto",
-    )
-    task = PlanningTask(problem, LoadedModel("no attention", model, (x,)), captured)
-    key = CaseKey("no attention", "1", ("bottleneck",), "training")
-    row = plan_row(key, task, "megatron-selective", LIMITS)
-    assert "the rule names no operator of this model that may run again" in row.reason
 
 
 @pytest.mark.nightly

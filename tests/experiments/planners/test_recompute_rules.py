@@ -102,15 +102,6 @@ def test_what_lies_between_layers_is_of_none_where_there_is_a_model():
     assert len(alone) == 3 and set(head) == set(alone[2])
 
 
-def test_operators_are_layers_where_all_is_one_region():
-    task = task_of(Fused())
-    operators = task.problem.operators
-    assert {op.backward.region for op in operators} == {0}
-    assert layers_of(PlanningTask(task.problem)) == [
-        (op.name,) for op in operators if op.backward.recomputable
-    ]
-
-
 @pytest.mark.parametrize(
     ("layer", "core"),
     [

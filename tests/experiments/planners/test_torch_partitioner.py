@@ -1,13 +1,9 @@
 """torch's partitioner as a planner: its partitions as plans, its failures as they are."""
 
-import time
-
 import pytest
 import torch
 from torch import nn
 
-from experiments.comparison.planner_row import plan_row
-from experiments.comparison.records import CaseKey
 from experiments.planners.task import PlanningTask
 from experiments.planners.torch_partitioner import TORCH_PLANNERS
 from experiments.zoo.building import LoadedModel
@@ -93,25 +89,3 @@ def test_copies_are_left_out_and_lost_partitions_told(task, monkeypatch):
 def test_failures_are_torchs_own():
     with pytest.raises(RuntimeError, match="too large to fit any device"):
         PLANNER.plan(task_of(1000, 1000, 7000), SolveLimits())
-
-
-def test_a_mode_that_takes_too_long_is_ended(task, monkeypatch):
-    def never(*_):
-        while True:
-            time.sleep(0.01)
-
-    monkeypatch.setattr(accelerator_partitioner, "torch_partition", never)
-    key = CaseKey("long", "equal", ("bottleneck",), "inference")
-    row = plan_row(key, task, "torch-size-based", SolveLimits(0.2))
-    assert (row.status, row.reason) == ("timed out", "no answer within 0.2 s")
-
-
-def test_unlimited_memory_is_enough():
-    answer = PLANNER.plan(task_of(None, None), SolveLimits())
-    assert answer.result.plan.device_order == ("gpu0",)
-    assert answer.words == "1 partition: 1 on gpu0"
-
-
-def test_a_saved_problem_has_no_graph(task):
-    with pytest.raises(PartitionError, match="planner 'torch-size-based' reads the model"):
-        PLANNER.plan(PlanningTask(task.problem), SolveLimits())

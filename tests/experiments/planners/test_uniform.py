@@ -10,7 +10,7 @@ from experiments.zoo.building import LoadedModel
 from fx_bridge.capture.graph import capture
 from fx_bridge.capture.modules import operators_of
 from fx_bridge.digraph import to_digraph
-from solver import Device, PartitionError, SolveLimits, problem_from_digraph
+from solver import Device, SolveLimits, problem_from_digraph
 
 PLAN = UNIFORM_PLANNERS[0].plan
 
@@ -75,8 +75,3 @@ def test_more_devices_than_layers_leaves_some_out():
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     plan = PLAN(task_of(model, 5), SolveLimits()).result.plan
     assert plan.device_order == ("d0", "d1")
-
-
-def test_a_model_without_a_list_of_layers():
-    with pytest.raises(PartitionError, match="model model has no list of layers"):
-        PLAN(task_of(nn.Linear(4, 4), 2), SolveLimits())

@@ -1,20 +1,15 @@
 """Tests of reading devices and links."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from experiments.problems.devices import DeviceSet, parse_devices, parse_link
+from experiments.problems.devices import parse_devices, parse_link
 from solver import Device, GiB, Link, PartitionError
-from solver.model.quantities import parse_memory
 
 
-def memories(text: str) -> list[int | None]:
+def memories(text):
     return [device.memory_bytes for device in parse_devices(text).devices]
 
 
@@ -24,19 +19,17 @@ def memories(text: str) -> list[int | None]:
         ("4x24GiB", [24 * GiB] * 4),
         ("24GiB,16GiB", [24 * GiB, 16 * GiB]),
         ("2x80GiB,2x24GiB", [80 * GiB] * 2 + [24 * GiB] * 2),
-        ("80GB", [80 * 10**9]),
         ("1.5GiB", [3 * GiB // 2]),
         ("0.1GB", [100_000_000]),
         (" 2 x 8 MB , 1kib ", [8_000_000, 8_000_000, 1024]),
         ("unlimited,1TB", [None, 10**12]),
-        ("2*512B", [512, 512]),
     ],
 )
-def test_strings_give_exact_bytes(text: str, expected: list[int | None]) -> None:
+def test_strings_give_exact_bytes(text, expected):
     assert memories(text) == expected
 
 
-def test_devices_are_numbered_by_kind() -> None:
+def test_devices_are_numbered_by_kind():
     parsed = parse_devices("2x80GiB@a100-80gb,64GiB@cpu,24GiB")
     assert [device.name for device in parsed.devices] == ["cuda:0", "cuda:1", "cpu:0", "cuda:2"]
     assert parsed.classes == ("a100-80gb", "cpu", "default")
@@ -48,52 +41,29 @@ def test_devices_are_numbered_by_kind() -> None:
     ("text", "says"),
     [
         ("", "empty"),
-        ("   ", "empty"),
         ("24GiB,", "an entry is empty"),
-        (",", "an entry is empty"),
         ("4x24", "has no unit"),
-        ("24", "has no unit"),
         ("4xGiB", "not a memory"),
-        ("4x", "not a memory"),
-        ("x24GiB", "not a memory"),
-        ("-4GiB", "not a memory"),
         ("24XiB", "unit 'XiB' is unknown"),
-        ("24G", "unit 'G' is unknown"),
         ("0GiB", "memory is 0GiB"),
-        ("0.1B", "memory is 0.1B"),
-        ("0x24GiB", "0 devices"),
         ("9999x24GiB", "9999 devices"),
         ("1000x1GiB,1000x1GiB", "2000 devices"),
-        ("nan GiB", "not a memory"),
         ("80GiB@a100", "did you mean a100-40gb|did you mean a100-80gb"),
         ("80GiB@", "no class follows the @"),
-        ("80GiB@zzz", "the presets are"),
         ("missing.toml", "cannot read missing.toml"),
-        ("missing.json", "cannot read missing.json"),
     ],
 )
-def test_wrong_strings_say_in_one_line_what_is_wrong(text: str, says: str) -> None:
+def test_wrong_strings_say_in_one_line_what_is_wrong(text, says):
     with pytest.raises(PartitionError, match=says) as caught:
         parse_devices(text)
     assert "\n" not in str(caught.value)
-
-
-def test_wrong_strings_show_an_example() -> None:
-    for text in ("", "4x24", "0GiB", "four"):
-        with pytest.raises(PartitionError, match="write for example 4x24GiB"):
-            parse_devices(text)
-
-
-def test_memory_is_read_exactly() -> None:
-    assert parse_memory("0.3GB", "here", "") == 300_000_000
-    assert parse_memory("unlimited", "here", "") is None
 
 
 @pytest.mark.parametrize(
     ("memory", "memory_bytes"),
     [("8GiB", 8 * GiB), (8e9, 8_000_000_000), (" 0.5 kb ", 500), ("Unlimited", None), (None, None)],
 )
-def test_a_device_reads_its_memory(memory: float | str | None, memory_bytes: int | None) -> None:
+def test_a_device_reads_its_memory(memory, memory_bytes):
     device = Device("d", memory_bytes=memory)
     assert device == Device("d", memory_bytes)
     assert device.memory_bytes is None or type(device.memory_bytes) is int
@@ -105,19 +75,13 @@ def test_a_device_reads_its_memory(memory: float | str | None, memory_bytes: int
     [
         (8.5, "device 'd': memory_bytes is 8.5; write a whole number"),
         (float("inf"), "device 'd': memory_bytes is inf; write a whole number"),
-        (float("nan"), "device 'd': memory_bytes is nan; write a whole number"),
-        (-8e9, "device 'd': memory_bytes is -8000000000; write a number that is not negative"),
-        (0.0, "device 'd': memory_bytes is 0; write a positive number"),
         ("8", "device 'd': memory '8' has no unit; write for example \"24GiB\""),
-        ("0GiB", "device 'd': memory is 0GiB; write for example \"24GiB\""),
-        ("8XB", "device 'd': unit 'XB' is unknown; write B, KB"),
         ("much\n", "device 'd': 'much' is not a memory; write for example \"24GiB\""),
         (f"{'9' * 5000}GB", "device 'd': a number has 5000 digits; write at most 30"),
         (True, "device 'd': memory_bytes is True; write a whole number"),
-        ([8], "device 'd': memory_bytes is \\[8\\]; write a whole number"),
     ],
 )
-def test_memory_that_is_none_is_refused_in_one_line(memory: Any, says: str) -> None:
+def test_memory_that_is_none_is_refused_in_one_line(memory, says):
     with pytest.raises(PartitionError, match=f"^{says}") as caught:
         Device("d", memory_bytes=memory)
     assert "\n" not in str(caught.value)
@@ -136,14 +100,14 @@ def test_memory_that_is_none_is_refused_in_one_line(memory: Any, says: str) -> N
         ("1KB/s,1.0001us", Link(1000, 1001)),
     ],
 )
-def test_links(text: str, link: Link) -> None:
+def test_links(text, link):
     assert parse_link(text) == link
 
 
 @pytest.mark.parametrize(
     "text", ["", "25", "25GB", "25GB/m", "GB/s", "25GB/s,10", "25GB/s,soon", "9Gb/s", "9Gib/s"]
 )
-def test_wrong_links_show_an_example(text: str) -> None:
+def test_wrong_links_show_an_example(text):
     with pytest.raises(PartitionError, match=r"write for example 25GB/s"):
         parse_link(text)
 
@@ -174,13 +138,13 @@ bandwidth = 300
 """
 
 
-def read(tmp_path: Path, text: str, name: str = "devices.toml") -> DeviceSet:
+def read(tmp_path, text, name="devices.toml"):
     path = tmp_path / name
     path.write_text(text)
     return parse_devices(str(path))
 
 
-def test_file_gives_speeds_links_and_charging(tmp_path: Path) -> None:
+def test_file_gives_speeds_links_and_charging(tmp_path):
     parsed = read(tmp_path, TOML)
     assert [device.name for device in parsed.devices] == ["big:0", "big:1", "own"]
     assert parsed.devices[0] == Device("big:0", 80 * GiB, "a100-80gb")
@@ -193,14 +157,14 @@ def test_file_gives_speeds_links_and_charging(tmp_path: Path) -> None:
     assert parsed.interconnect.link("big:1", "own") == Link(25 * 10**9, 10)
 
 
-def test_devices_of_equal_speed_share_a_class(tmp_path: Path) -> None:
+def test_devices_of_equal_speed_share_a_class(tmp_path):
     device = {"memory": "1GiB", "flops_per_s": 5, "memory_bandwidth_bytes_per_s": 6}
     text = json.dumps({"devices": [device, device, {**device, "flops_per_s": 7}]})
     classes = [d.device_class for d in read(tmp_path, text, "devices.json").devices]
     assert classes[0] == classes[1] != classes[2]
 
 
-def test_speed_may_be_given_by_dtype(tmp_path: Path) -> None:
+def test_speed_may_be_given_by_dtype(tmp_path):
     rates = {"float32": 10, "bfloat16": 20}
     device = {"memory": 5, "flops_per_s": rates, "memory_bandwidth_bytes_per_s": 6}
     device["attention"] = "efficient"
@@ -209,25 +173,18 @@ def test_speed_may_be_given_by_dtype(tmp_path: Path) -> None:
     assert next(iter(parsed.spec_of.values())).attention == ("efficient",)
 
 
+SPEEDS = "[[devices]]\nmemory = 5\nflops_per_s = 1e12\nmemory_bandwidth_bytes_per_s = "
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
         ("", "device list is empty"),
-        ("devices = []", "device list is empty"),
         ("[[devices]]", "memory is missing"),
-        ('[[devices]]\nmemory = "0GiB"', "memory is 0GiB"),
-        ("[[devices]]\nmemory = 0", "memory_bytes is 0"),
-        ("[[devices]]\nmemory = -5", "not negative"),
         ("[[devices]]\nmemory = 1.5", "whole number"),
-        ('[[devices]]\nmemory = "24"', "has no unit"),
         ('[[devices]]\nmemroy = "24GiB"', "did you mean memory"),
         ("[[devices]]\nmemory = 5\ncount = 0", "0 devices"),
-        ('[[devices]]\nmemory = 5\ncount = "2"', "count is '2'"),
-        ("[[devices]]\nmemory = 5\nname = 3", "name is 3"),
         ('[[devices]]\nmemory = 5\nname = "host"', "choose another"),
-        ('[[devices]]\nmemory = 5\nclass = "a100"', "unknown"),
-        ("[[devices]]\nmemory = 5\nclass = 4", "class is 4"),
-        ("[[devices]]\nmemory = 5\nis_host = 1", "is_host is 1"),
         ("[[devices]]\nmemory = 5\nflops_per_s = 1", "memory_bandwidth_bytes_per_s is missing"),
         ('[[devices]]\nmemory = 5\nattention = "math"', "attention is given without speeds"),
         (
@@ -261,76 +218,16 @@ def test_speed_may_be_given_by_dtype(tmp_path: Path) -> None:
             "memory_bandwidth_bytes_per_s = 1",
             r"devices\[0\]: flops_per_s: there is no dtype 'flaot16'; did you mean float16",
         ),
+        (SPEEDS + "1\nlaunch_overhead_ns = -1", "launch_overhead_ns is -1"),
+        (SPEEDS + "{a = 1}", "memory_bandwidth_bytes_per_s is {'a': 1}"),
         ("devices = 3", "devices is not a list"),
         ("devices = [3]", r"devices\[0\] is not an object"),
         ("[[device]]\nmemory = 5", "did you mean devices"),
         ("not toml", "not valid TOML"),
     ],
 )
-def test_wrong_files_name_the_file_and_the_field(tmp_path: Path, text: str, says: str) -> None:
+def test_wrong_files_name_the_file_and_the_field(tmp_path, text, says):
     with pytest.raises(PartitionError, match=says) as caught:
         read(tmp_path, text)
     assert str(caught.value).startswith(str(tmp_path / "devices.toml"))
     assert "\n" not in str(caught.value)
-
-
-def test_wrong_json_is_one_line(tmp_path: Path) -> None:
-    for text in ("{", "[]", "null", '{"devices": {}}'):
-        with pytest.raises(PartitionError) as caught:
-            read(tmp_path, text, "devices.json")
-        assert "\n" not in str(caught.value)
-
-
-LONG = "9" * 5000
-
-
-@pytest.mark.parametrize("text", [f"{LONG}x1GiB", f"{LONG}GiB", f"0.{LONG}GiB"])
-def test_numbers_of_thousands_of_digits_are_refused(text: str) -> None:
-    with pytest.raises(PartitionError, match="digits; write at most"):
-        parse_devices(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("0GB/s", "bandwidth is 0GB/s"),
-        ("0.1B/s", "bandwidth is 0.1B/s"),
-        ("25GB/s,", "'' is not a time"),
-        (f"{LONG}GB/s", "digits; write at most"),
-        (f"1GB/s,{LONG}us", "digits; write at most"),
-    ],
-)
-def test_links_of_no_use_are_refused(text: str, says: str) -> None:
-    with pytest.raises(PartitionError, match=says):
-        parse_link(text)
-
-
-SPEEDS = "[[devices]]\nmemory = 5\nflops_per_s = 1e12\nmemory_bandwidth_bytes_per_s = "
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("a = " + "[" * 5000 + "]" * 5000, "nested too deeply"),
-        (f"[[devices]]\nmemory = {LONG}", "not valid TOML"),
-        ("[[devices]]\nmemory = 5\nclass = ''", "class is ''"),
-        (SPEEDS + "{a = 1}", "memory_bandwidth_bytes_per_s is {'a': 1}"),
-        (SPEEDS + "1\nlaunch_overhead_ns = {a = 1}", "launch_overhead_ns is {'a': 1}"),
-        (SPEEDS + "1\nlaunch_overhead_ns = -1", "launch_overhead_ns is -1"),
-        ("[[devices]]\nmemory = 5\n[interconnect]\nbandwidth = 0", "t.toml: interconnect: link"),
-    ],
-)
-def test_more_bad_files_name_the_field_once(text: str, says: str, tmp_path: Path) -> None:
-    path = tmp_path / "t.toml"
-    path.write_text(text)
-    with pytest.raises(PartitionError) as caught:
-        parse_devices(str(path))
-    assert says in str(caught.value)
-    assert str(caught.value).count("t.toml") == 1
-
-
-def test_a_launch_overhead_may_be_zero(tmp_path: Path) -> None:
-    path = tmp_path / "t.toml"
-    path.write_text(SPEEDS + "1e9\nlaunch_overhead_ns = 0")
-    ((_, spec),) = parse_devices(str(path)).specs
-    assert spec.launch_overhead_ns == 0

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from experiments.run_pipeline.agreement import Agreement, RefusedError, first_line
+from experiments.run_pipeline.agreement import Agreement, RefusedError
 from experiments.run_pipeline.launch import Launch
 from solver import PartitionError
 
@@ -119,10 +119,3 @@ def test_the_environment_of_torchrun_is_read():
             Launch.from_environment(without)
     with pytest.raises(PartitionError, match="damaged"):
         Launch.from_environment({**variables, "RANK": "first"})
-
-
-def test_messages_of_torch_are_made_short():
-    text = "[/src/pair.cc:538] Read error [127.0.0.1]:5: Connection reset. This is typical. 🏖️\nmore"
-    assert first_line(RuntimeError(text)) == "Read error [127.0.0.1]:5: Connection reset"
-    assert first_line(RuntimeError("")) == ""
-    assert first_line(OSError("no route")) == "no route"

@@ -3,7 +3,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
 
 from experiments.cli import main
 from experiments.run_pipeline.job import prepare
@@ -148,20 +147,6 @@ def test_a_plan_for_other_files_or_another_model_is_named(saved, tmp_path):
     assert "the plan has no device for operator" in text
 
 
-def test_other_sizes_of_the_same_model_are_named(saved, tmp_path, monkeypatch):
-    (tmp_path / "wider_models.py").write_text(
-        "import torch\n"
-        "from experiments.zoo.models import ZOO\n"
-        "def wider():\n"
-        "    model, args = ZOO['mlp'].factory()\n"
-        "    model[8] = torch.nn.Linear(64, 11)\n"
-        "    return model, args\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    text = refused(options(saved, model="wider_models:wider"))
-    assert "another graph: node '_8_weight' is 'get_attr 8.weight -> float32[10, 64]' there" in text
-
-
 def test_settings_that_do_not_run_are_named(saved, tmp_path):
     assert "needs as many; write 2 or more" in refused(options(saved, microbatches=1))
     assert "is a saved problem; name a model that can be built" in refused(
@@ -204,38 +189,12 @@ def test_a_factory_that_needs_numbers_is_built_with_weights(tmp_path, monkeypatc
     assert "built with all of its weights" in job.note and "cannot be built" in job.note
 
 
-def test_a_pt2_file_is_read_as_a_whole(tmp_path):
-    loaded = build_model(ZOO["mlp"])
-    model = str(tmp_path / "mlp.pt2")
-    torch.export.save(torch.export.export(loaded.module, loaded.args), model)
-    save_plan(plan_of(), tmp_path / "plan.json")
-    stages = str(tmp_path / "stages")
-    assert main(["split", model, "--plan", str(tmp_path / "plan.json"), "--out", stages]) == 0
-    job = prepare(options(tmp_path, model=model), RANKS[1])
-    assert "all weights" in job.note and "\n" not in job.note and len(job.note) < 80
-    assert job.stages == ("submod_1",)
-
-
 def test_a_model_without_weights_cannot_run_without_files(tmp_path, monkeypatch):
     (tmp_path / "weightless_models.py").write_text(NEEDY)
     monkeypatch.syspath_prepend(tmp_path)
     save_plan(PartitionPlan({"linear": "cpu"}, ("cpu",)), tmp_path / "plan.json")
     given = options(tmp_path, model="weightless_models:on_meta", weights=None)
     assert "no weights in memory" in refused(given, Launch(0, 1, 0, 1))
-
-
-def test_numbers_that_are_no_batch_are_the_same_for_all(tmp_path):
-    class Scaled(nn.Module):
-        def forward(self, x, scale):
-            return x * scale
-
-    from experiments.pipelines.inputs import microbatch_inputs
-    from fx_bridge.batch.microbatches import pipeline_specs
-
-    captured = capture(Scaled(), (torch.arange(6.0).reshape(2, 3), torch.tensor(2.0)))
-    inputs, (args, _) = microbatch_inputs(captured, pipeline_specs(captured, 2), 2)
-    assert args[0].shape == (4, 3) and args[1].shape == ()
-    assert inputs[1][0][0].flatten().tolist() == [5, 0, 1, 2, 3, 4]
 
 
 def test_a_folder_says_how_its_model_was_captured(tmp_path):

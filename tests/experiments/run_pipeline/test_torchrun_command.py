@@ -1,8 +1,6 @@
 import json
 import os
-import random
 import signal
-import subprocess
 import sys
 import time
 
@@ -15,10 +13,8 @@ from experiments.zoo.building import build_model
 from experiments.zoo.models import ZOO
 from fx_bridge.capture.graph import capture
 from fx_bridge.checkpoint.stages import load_inputs
-from fx_bridge.split.colocation import colocation_groups
 from solver import PartitionPlan, load_plan, save_plan
-from tests.support.random_plans import random_plan
-from tests.support.torchrun import environment, errors, is_running, run, start, workers
+from tests.support.torchrun import errors, is_running, run, start, workers
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="processes are looked up in /proc"
@@ -84,23 +80,6 @@ def test_operators_run_again_in_two_processes(tmp_path):
     assert last["max_abs_error"] <= last["tolerance"] and len(last["losses"]) == 2
 
 
-# The page docs/running.md shows it of a file that is not there.
-@pytest.mark.nightly
-def test_a_problem_of_one_rank_is_said_once_and_ends_all(mlp, tmp_path):
-    folder = tmp_path / "altered"
-    folder.mkdir()
-    for path in (mlp / "stages").iterdir():
-        content = path.read_bytes()
-        if path.name == "stage_1.safetensors":
-            content = content[:-1] + bytes([content[-1] ^ 1])
-        (folder / path.name).write_bytes(content)
-    done = run(str(mlp / "plan.json"), "mlp", "--weights", str(folder), cwd=tmp_path)
-    assert done.returncode != 0 and not done.stdout
-    [line] = errors(done.stderr)
-    assert line.startswith("error: rank 1: ") and "stage_1.safetensors was altered" in line
-    assert "exitcode  : 2" in done.stderr
-
-
 MODEL = """
 import torch
 
@@ -157,12 +136,6 @@ def killed(folder, whom, *words):
 def test_a_killed_process_ends_the_run_with_one_clear_line(mlp):
     [line] = killed(mlp, 1, "--train")
     assert line.startswith("error: rank 0 ") and "another process" in line and " in step " in line
-
-
-@pytest.mark.nightly
-def test_a_killed_first_process_ends_the_run(mlp):
-    [line] = killed(mlp, 0)
-    assert line.startswith("error: rank 1 ") and "another process" in line
 
 
 @pytest.mark.nightly
@@ -247,45 +220,6 @@ def test_two_hosts_with_their_own_files_run_one_pipeline(mlp, tmp_path):
     assert "there is no file stages/stage_1.safetensors" in outputs[1][1]
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("model", "schedule", "ranks", "chunks"),
-    [
-        ("tiny-branches", "1f1b", 3, 1),
-        ("tiny-branches", "gpipe", 2, 2),
-        ("tiny-gpt2", "1f1b", 2, 2),
-        ("tiny-gpt2", "gpipe", 3, 1),
-    ],
-)
-def test_larger_pipelines_compute_what_the_model_does(tmp_path, model, schedule, ranks, chunks):
-    if model == "tiny-gpt2":
-        pytest.importorskip("transformers")
-    loaded = build_model(ZOO[model])
-    captured = capture(loaded.module, loaded.args, loaded.kwargs)
-    groups = colocation_groups(captured)
-    found = random_plan(captured, groups, ranks, random.Random(4), chunks=chunks)
-    names = {name: f"cpu:{rank}" for rank, name in enumerate(found.device_order)}
-    assignment = {op: names[device] for op, device in found.assignment.items()}
-    plan = PartitionPlan(assignment, tuple(names.values()), found.chunks)
-    write(tmp_path, model, plan)
-    words = ("--schedule", schedule, "--microbatches", "6", "--steps", "3", "--check", "--json")
-    for more in ((), ("--train", "--tied-weights", "sum", "--optimizer", "sgd")):
-        done = run(
-            "plan.json", model, "--weights", "stages", *words, *more, cwd=tmp_path, processes=ranks
-        )
-        assert done.returncode == 0, done.stderr
-        last = json.loads(done.stdout)["ranks"][-1]
-        assert last["max_abs_error"] <= last["tolerance"]
-        assert more or last["max_abs_error"] == 0
-
-
-@pytest.mark.nightly
-def test_without_files_every_process_makes_the_model(mlp):
-    done = run("plan.json", "mlp", "--check", "--json", cwd=mlp)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["ranks"][1]["max_abs_error"] == 0
-
-
 # -- without torchrun ----------------------------------------------------------------------
 
 
@@ -303,11 +237,6 @@ def test_a_process_that_torchrun_did_not_start_says_so(mlp, alone, capsys):
     assert len(output.err.splitlines()) == 1 and not output.out
 
 
-def test_help_needs_no_torchrun(alone, capsys):
-    assert run_pipeline(["--help"]) == 0
-    assert "--weights" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -322,22 +251,3 @@ def test_wrong_options_are_named_in_one_line(alone, capsys, words, message):
     assert run_pipeline(words) == 2
     said = capsys.readouterr().err
     assert message in said and len(said.splitlines()) == 1
-
-
-@pytest.mark.nightly
-def test_any_launcher_that_sets_the_variables_will_do(tmp_path):
-    captured = capture(build_model(ZOO["mlp"]).module, build_model(ZOO["mlp"]).args)
-    plan = PartitionPlan({node.name: "cpu" for node in captured.operators}, ("cpu",))
-    save_plan(plan, tmp_path / "plan.json")
-    one = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    words = ("plan.json", "mlp", "--check", "--steps", "2")
-    done = subprocess.run(
-        [sys.executable, "-m", "experiments.run_pipeline", *words],
-        cwd=tmp_path,
-        env=environment(**one, MASTER_ADDR="localhost", MASTER_PORT="29615"),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "computes the same as a single process (largest error 0" in done.stdout
