@@ -2,7 +2,6 @@
 
 import itertools
 import random
-from dataclasses import replace
 
 import pytest
 
@@ -172,14 +171,3 @@ def test_equal_stages_attain_it(schedule, devices, microbatches):
         memory_model="training",
     )
     assert bound_of(problem) == min(steps_of(problem)) == 15 * (microbatches + devices - 1)
-
-
-def test_work_beside_the_path_may_be_done_meanwhile():
-    """Two branches of equal time: a device for each waits for neither."""
-    ends = Operator("a", 1), Operator("d", 1, ("b", "c"))
-    branches = [Operator(name, 60, ("a",)) for name in "bc"]
-    problem = pipeline([ends[0], *branches, ends[1]], equal(2), schedule="gpipe", microbatches=3)
-    least_ns = min(steps_of(problem))
-    assert bound_of(problem) <= least_ns
-    alone = problem.replace(operators=[ends[0], branches[0], replace(ends[1], reads=("b",))])
-    assert bound_of(problem) >= bound_of(alone) > 62

@@ -3,7 +3,6 @@
 import copy
 import functools
 import json
-import pickle
 import sys
 from dataclasses import replace
 
@@ -88,17 +87,6 @@ def test_the_total_of_the_weights_is_too_large():
     assert "\n" not in diagnosis.text
 
 
-def test_memory_for_all_is_named_when_each_needs_less():
-    diagnosis = diagnose(weighted_chain([6, 6, 6, 6], [10, 10]), LIMITS)
-    assert diagnosis.conflict == (MemoryLimit(("gpu0", "gpu1"), 10),)
-    assert changes(diagnosis, MoreMemory) == [
-        MoreMemory(("gpu0", "gpu1"), 2, 1),
-        MoreMemory(("gpu0",), 8, 7),
-    ]
-    # Two more hold one operator each.
-    assert [c.count for c in changes(diagnosis, MoreDevices)] == [2]
-
-
 def test_one_operator_is_larger_than_every_device():
     problem = weighted_chain([9, 2], [8, 5])
     diagnosis = diagnose(problem, LIMITS)
@@ -139,42 +127,6 @@ def test_pins_and_memory_clash():
     assert "the pins of 'a' and 'b' to gpu0" in diagnosis.text
 
 
-def test_a_pin_that_is_not_needed_is_not_named():
-    """With b on gpu0, a or c is there too: both of them on gpu1 would make a cycle."""
-    here = {"allowed_devices": frozenset({"gpu0"})}
-    problem = weighted_chain([4, 4, 4], [7, 100], of={"a": here, "b": here})
-    diagnosis = diagnose(problem, LIMITS)
-    assert diagnosis.conflict == (MemoryLimit(("gpu0",), 7), PinLimit(("b",), ("gpu0",)))
-
-
-def test_only_the_pins_that_clash_are_named():
-    here, there = frozenset({"gpu0"}), frozenset({"gpu1"})
-    problem = weighted_chain(
-        [1, 1, 1, 1, 1],
-        [None, None],
-        of={
-            "a": {"allowed_devices": here},
-            "b": {"allowed_devices": there},
-            "d": {"allowed_devices": here},
-            "e": {"allowed_devices": here},
-        },
-    )
-    diagnosis = diagnose(problem, LIMITS)
-    assert diagnosis.is_minimal
-    (first, second) = diagnosis.conflict
-    assert first in (PinLimit(("a", "d"), ("gpu0",)), PinLimit(("a", "e"), ("gpu0",)))
-    assert second == PinLimit(("b",), ("gpu1",))
-    # Both d and e come back to gpu0, so that neither of their pins is the only reason.
-    assert changes(diagnosis, Without) == [
-        Without(PinLimit(("a",), ("gpu0",))),
-        Without(PinLimit(("b",), ("gpu1",))),
-    ]
-    assert not changes(diagnosis, MoreMemory)
-    assert not changes(diagnosis, MoreDevices) or all(
-        evaluate(r.problem, r.plan).feasible for r in diagnosis.remedies
-    )
-
-
 def test_colocation_and_pins_on_a_cycle():
     groups = (ColocationGroup(("a", "c"), "tied"), ColocationGroup(("b", "d"), "mutation"))
     problem = weighted_chain(
@@ -195,30 +147,6 @@ def test_colocation_and_pins_on_a_cycle():
     assert diagnosis.is_minimal
     assert {r.change.limit for r in diagnosis.remedies} == set(diagnosis.conflict)
     assert "the colocation group of 'b' and 'd' (mutation)" in diagnosis.text
-
-
-def test_a_duplicated_group_is_dropped_as_one():
-    group = ColocationGroup(("a", "b"))
-    problem = weighted_chain([4, 4], [5, 5], colocation=(group, ColocationGroup(("a", "b"))))
-    diagnosis = diagnose(problem, LIMITS)
-    assert Without(ColocationLimit(group)) in changes(diagnosis, Without)
-
-
-def test_too_few_devices_allowed():
-    diagnosis = diagnose(weighted_chain([4, 4, 4, 4], [5, 5, 5, 5], max_devices=2), LIMITS)
-    assert diagnosis.conflict == (
-        MemoryLimit(tuple(f"gpu{d}" for d in range(4)), 5),
-        DeviceCountLimit(2),
-    )
-    assert changes(diagnosis, HigherDeviceCount) == [HigherDeviceCount(4, True)]
-    assert "max_devices = 2" in diagnosis.text
-
-
-def test_a_feasible_problem_has_nothing_to_explain():
-    diagnosis = diagnose(weighted_chain([4, 4], [5, 5]), LIMITS)
-    assert diagnosis.status is SolveStatus.FEASIBLE
-    assert diagnosis.conflict == diagnosis.remedies == diagnosis.shortfalls == ()
-    assert diagnosis.text == "A plan exists, so there is nothing to explain."
 
 
 def test_the_known_plan_of_a_feasible_problem_needs_no_search(monkeypatch):
@@ -316,22 +244,6 @@ def test_no_time_is_no_reason_to_fail():
     assert diagnosis.time_ran_out
 
 
-def test_searches_share_the_time(monkeypatch):
-    given = []
-    real = MODULE.solve
-
-    def recording(problem, limits, **kwargs):
-        given.append(limits.time_limit_s)
-        return real(problem, limits, **kwargs)
-
-    monkeypatch.setattr(MODULE, "solve", recording)
-    diagnose(hard_problem(), SolveLimits(time_limit_s=60, workers=1))
-    assert all(0 < limit <= 30 for limit in given)
-    given.clear()
-    diagnose(hard_problem(), SolveLimits(time_limit_s=None, workers=1))
-    assert set(given) == {None}
-
-
 def test_more_devices_copy_links_and_permissions():
     problem = weighted_chain(
         [6, 6, 6],
@@ -354,13 +266,6 @@ def test_wrong_limits_are_refused():
         diagnose(hard_problem(), "chain")
     with pytest.raises(PartitionError, match=r"solver is SolveLimits\(time_limit_s=5\); write"):
         solve(hard_problem(), solver=SolveLimits(5))
-
-
-def test_a_diagnosis_is_plain_data():
-    diagnosis = diagnose(hard_problem(), LIMITS)
-    again = pickle.loads(pickle.dumps(diagnosis.conflict))
-    assert again == diagnosis.conflict
-    assert diagnosis.wall_time_s > 0
 
 
 # -- against brute force -------------------------------------------------------------------
@@ -637,10 +542,3 @@ def test_json_has_the_diagnosis_as_a_field(saved, capsys):
         "is_least": True,
         "text": "2 B more on gpu0 (one byte less is not enough)",
     }
-
-
-def test_json_of_a_plan_has_no_diagnosis(tmp_path, capsys):
-    path = tmp_path / "problem.json"
-    save_problem(weighted_chain([4, 4], [5, 5]), path)
-    assert main(["solve", str(path), "--workers", "1", "--json"]) == 0
-    assert "diagnosis" not in json.loads(capsys.readouterr().out)

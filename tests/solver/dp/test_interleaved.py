@@ -144,13 +144,6 @@ def test_it_gives_up_with_a_bound(monkeypatch):
     assert bounds
 
 
-def test_it_stops_on_time():
-    limits = SolveLimits(time_limit_s=1e-9)
-    result = solve(chain_of(60), limits, solver="ideal-dp")
-    assert result.status is SolveStatus.UNKNOWN
-    assert "time limit" in result.reason
-
-
 def test_when_it_can_win():
     assert can_win(chain_of(20))
     assert can_win(chain_of(20, chunks_per_device=3))

@@ -76,10 +76,5 @@ def test_many_layers_on_many_devices_take_no_long_search():
     assert (result.solver, result.status) == ("ideal-dp", SolveStatus.OPTIMAL)
 
 
-def test_devices_without_a_limit_hold_all():
-    problem = layers(2, (None, 500))
-    assert solve(problem, LIMITS, solver="ideal-dp").objective == 0
-
-
 def test_values_as_memory_are_left_to_the_sweep():
     assert not memory_grows(layers(2, (1000,)).replace(memory_model="inference"))

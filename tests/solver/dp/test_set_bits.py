@@ -43,10 +43,3 @@ def test_sets_of_at_most_so_many_devices():
     for size in (-1, 0, 3, 15):
         expected = (bits.counts.sum(axis=1) <= size).tolist()
         assert bits.unpack(bits.of_size_at_most(size)[:, 0]).tolist() == expected
-
-
-def test_a_device_more_is_a_stride_more():
-    bits = SetBits((2, 3, 1), 6)
-    numbers = {tuple(counts): number for number, counts in enumerate(bits.counts.tolist())}
-    assert numbers[2, 2, 1] - numbers[2, 1, 1] == bits.strides[1]
-    assert numbers[0, 3, 1] - numbers[0, 3, 0] == bits.strides[2]

@@ -5,17 +5,11 @@ import random
 import pytest
 
 from experiments.problems.generators import GeneratorSettings, generate_problem
-from solver import ColocationGroup, PartitionPlan
 from solver.bounds.regional.markers import articulation_units
 from solver.bounds.regional.positions import PositionBound
-from solver.evaluation.evaluate import evaluate
 from solver.heuristics.coarsening import cheap_order, consecutive_clusters
-from solver.model.limits import SolveLimits
 from solver.presolve.clusters import contract
 from solver.presolve.instance import condense
-from solver.search.solve import solve
-from tests.support.oracle import brute_force
-from tests.support.random_problems import random_problem, to_instance
 
 
 def is_topological(order, edges):
@@ -58,50 +52,3 @@ def test_cheap_orders_are_topological_and_clusters_consecutive(name):
     assert set(along) == set(range(count))
     coarse = contract(units, cluster_of, count)
     assert all(source < target for source, target in coarse.edges)
-
-
-def test_the_coarse_graph_describes_plans_at_the_same_cost():
-    settings = GeneratorSettings(operators=300, experts=8, seed=1)
-    problem = generate_problem("mixture-of-experts", settings, 3)
-    units = condense(problem)
-    order = cheap_order(PositionBound(units, 3))
-    coarse = contract(units, *consecutive_clusters(units, order, 30))
-    names = [op.name for op in problem.operators]
-    colocated = problem.replace(
-        colocation=[
-            ColocationGroup(tuple(names[i] for i in members), "one cluster")
-            for members in coarse.members
-        ]
-    )
-    rng = random.Random(0)
-    for _ in range(20):
-        cuts = sorted(rng.randint(0, len(coarse)) for _ in range(2))
-        devices = [f"gpu:{sum(cut <= unit for cut in cuts)}" for unit in range(len(coarse))]
-        plan = PartitionPlan.from_assignment(problem, coarse.lift(devices))
-        for value in ("bottleneck", "transfer", "latency", "peak_memory", "devices"):
-            assert evaluate(colocated, plan).value(value) == evaluate(problem, plan).value(value)
-
-
-def test_merging_never_finds_better_than_the_optimum():
-    compared = 0
-    for seed in range(60):
-        problem = random_problem(50_000 + seed, max_operators=6, objective=("bottleneck",))
-        best = brute_force(to_instance(problem))
-        if best is None:
-            continue
-        units = condense(problem)
-        order = cheap_order(PositionBound(units, len(problem.devices)))
-        coarse = contract(units, *consecutive_clusters(units, order, 3))
-        merged = problem.replace(
-            colocation=[
-                *problem.colocation,
-                *(
-                    ColocationGroup(tuple(problem.operators[i].name for i in members))
-                    for members in coarse.members
-                ),
-            ]
-        )
-        found = solve(merged, SolveLimits(workers=1), solver="cp-sat")
-        assert found.objective is None or found.objective >= best[0][0], seed
-        compared += found.objective is not None
-    assert compared >= 20

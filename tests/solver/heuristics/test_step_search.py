@@ -2,29 +2,12 @@
 
 import pytest
 
-from solver import Device, Interconnect, Operator, PartitionPlan, PartitionProblem
 from solver.evaluation.evaluate import evaluate
 from solver.heuristics import step_search
 from solver.heuristics.step_search import improve_step
 from solver.model.clock import Clock
 from solver.presolve.instance import condense
 from tests.support.random_problems import random_plan, random_problem
-
-
-def test_a_chain_cut_badly_is_cut_well():
-    operators = tuple(
-        Operator(f"op{i}", 10, reads=(f"op{i - 1}",) if i else (), value_bytes=1) for i in range(12)
-    )
-    problem = PartitionProblem(
-        operators,
-        (Device("a"), Device("b"), Device("c")),
-        interconnect=Interconnect(charging="relayed"),
-        objective="step",
-        microbatches=4,
-    )
-    bad = {op.name: "abc"[min(i, 2)] for i, op in enumerate(operators)}
-    found = improve_step(condense(problem), PartitionPlan(bad, ("a", "b", "c")))
-    assert evaluate(problem, found).objective == (40 * (4 + 2),)
 
 
 @pytest.mark.parametrize("draw_chunks", [False, True])

@@ -91,21 +91,6 @@ def test_a_stage_holds_what_it_receives_and_what_is_live():
     assert border_bound(tight).least_bottleneck_ns() > 20
 
 
-def test_the_bound_is_true_where_kinds_count_as_one():
-    names = [f"op{i}" for i in range(12)]
-    problem = PartitionProblem(
-        operators=[
-            Operator(name, 10, names[max(i - 1, 0) : i], weights=(f"w{i}",))
-            for i, name in enumerate(names)
-        ],
-        # 4^6 sets of devices are more than are told apart.
-        devices=[Device(f"d{i}", 4 + i % 6) for i in range(18)],
-        weights={f"w{i}": Weight(4) for i in range(12)},
-        memory_model="weights",
-    )
-    assert border_bound(problem).least_bottleneck_ns() == 10
-
-
 def test_what_cannot_be_listed_has_no_bound():
     wide = [Operator("first", 1), *(Operator(f"op{i}", 1, ("first",)) for i in range(20))]
     wide.append(Operator("last", 1, tuple(op.name for op in wide[1:])))

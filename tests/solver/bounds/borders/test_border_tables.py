@@ -136,14 +136,6 @@ def _rows(listed):
     )
 
 
-def test_the_first_border_is_empty_and_the_last_one_is_everything():
-    units, kept, listed = borders_of(layers(3))
-    assert (listed.work[0], listed.region[0]) == (0, -1)
-    assert listed.work[-1] == units.fastest_ns[kept].sum()
-    assert listed.region[-1] == listed.places.count
-    assert (np.diff(listed.work) >= 0).all()
-
-
 @pytest.mark.usefixtures("nothing_left_out")
 def test_fronts_know_all_that_stages_reach():
     """Every chain of borders within the limits ends at one that the front is as good as."""

@@ -35,11 +35,6 @@ def test_views_of_one_value_are_paid_for_once():
     assert values == (SideValue(1, (2, 3), 5, 5),)
 
 
-def test_the_cheapest_value_on_the_way_is_what_counts():
-    _, values = found_of(masked_chain(4, value_bytes=2))
-    assert values == (SideValue(1, (2, 3), 2, 2),)
-
-
 def test_a_bound_counts_what_the_second_reader_receives():
     problem = masked_chain(4).replace(devices=(Device("p"), Device("q")))
     units = condense(problem)

@@ -53,33 +53,6 @@ def test_it_counts_once_where_a_device_may_have_both_readers(problem):
     assert stage_weights(condense(problem)).tolist() == [3, 4, 4, 4, 0]
 
 
-def test_it_counts_once_where_no_path_leads_from_reader_to_reader():
-    names = ["a", "b", "c"]
-    problem = PartitionProblem(
-        [Operator(name, 10, (), weights=("tied", name)) for name in names],
-        devices=[Device("d0", 8), Device("d1", 8)],
-        weights={"tied": Weight(3), **{name: Weight(5) for name in names}},
-        memory_model="weights",
-    )
-    assert stage_weights(condense(problem)).tolist() == condense(problem).first_weights.tolist()
-
-
-def test_readers_in_a_row_count_where_each_is_far_from_the_last():
-    names = [f"op{i}" for i in range(7)]
-    problem = PartitionProblem(
-        [
-            Operator(
-                name, 10, names[max(i - 1, 0) : i], weights=("tied",) if i % 2 == 0 else (name,)
-            )
-            for i, name in enumerate(names)
-        ],
-        devices=[Device(f"d{i}", 11) for i in range(3)],
-        weights={"tied": Weight(3), **{name: Weight(5) for name in names[1::2]}},
-        memory_model="weights",
-    )
-    assert stage_weights(condense(problem)).tolist() == [3, 5, 0, 5, 3, 5, 0]
-
-
 def test_the_bound_knows_that_both_ends_hold_a_tied_weight():
     # Without the second copy the head would go with two of the middle ones.
     problem = tied_chain(11, 8, 8)

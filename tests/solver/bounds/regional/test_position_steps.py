@@ -79,21 +79,6 @@ def test_the_start_is_the_first_position_that_gets_there(kind):
             assert steps.start(needed, kind) == first, (seed, needed)
 
 
-def test_a_short_step_may_be_nearer_than_what_crosses():
-    cells = Cells(
-        low=np.array([0, 10]),
-        high=np.array([10, 20]),
-        arriving=np.array([5, 5]),
-        invalid_end=np.array([8, 20]),
-        leaving=np.array([9, 9, 0]),
-        most_held=np.array([0, 0]),
-        least_held=np.array([0, 0, 0]),
-    )
-    steps = Steps(cells, 6)
-    assert steps.end(3, StageKind(None, 1.0, True)) == 8
-    assert steps.end(11, StageKind(None, 1.0, True)) == 17
-
-
 @pytest.mark.parametrize("rooms", [(None, 10, 20, 40), tuple(range(500))], ids=["few", "many"])
 def test_alike_kinds_count_as_their_best_until_there_are_few_sets(rooms):
     rng = random.Random(0)

@@ -107,21 +107,6 @@ def test_what_skips_a_stage_and_what_is_returned_cross_every_border():
     assert solve(problem, SolveLimits(workers=1)).objective == 18
 
 
-def test_a_chain_between_two_devices_pays_for_its_cheapest_cut():
-    problem = PartitionProblem(
-        operators=(
-            Operator("a", 10, value_bytes=8),
-            Operator("b", 10, ("a",), value_bytes=3),
-            Operator("c", 10, ("b",), value_bytes=8),
-            Operator("d", 10, ("c",)),
-        ),
-        devices=(Device("d0"), Device("d1")),
-        interconnect=Interconnect(Link(10**9, 0)),
-        memory_model="weights",
-    )
-    assert bound_of(problem) == 23
-
-
 def test_memory_forbids_the_cheap_cut():
     weights = {name: Weight(size) for name, size in zip("abcd", (6, 6, 1, 1), strict=True)}
     problem = PartitionProblem(
@@ -153,10 +138,3 @@ def test_a_constant_on_the_side_hides_no_transfer():
         memory_model="weights",
     )
     assert bound_of(problem) == 23
-
-
-def test_a_problem_without_work_or_edges_has_a_bound():
-    problem = PartitionProblem(
-        operators=(Operator("a"), Operator("b")), devices=(Device("d0"), Device("d1"))
-    )
-    assert bound_of(problem) == 0

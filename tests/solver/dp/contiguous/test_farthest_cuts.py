@@ -23,7 +23,7 @@ from solver.dp.contiguous.limit_program import KindCosts, LimitProgram
 from solver.dp.contiguous.linked_kinds import linked_kinds
 from solver.dp.contiguous.segment_tables import SegmentTables
 from solver.dp.kernels import device_sets
-from solver.dp.kernels.device_sets import are_few, order_moves
+from solver.dp.kernels.device_sets import are_few
 from solver.evaluation.evaluate import evaluate
 from solver.model.clock import Clock
 from solver.presolve.device_kinds import DeviceSets
@@ -134,25 +134,6 @@ def test_tables_cost_what_the_evaluator_does():
     assert compared > 15
 
 
-def test_sends_are_counted_by_the_stages_of_a_known_plan():
-    ops = [Operator("a", 5, value_bytes=3), *(Operator(n, 5, ("a",)) for n in "bcd")]
-    problem = PartitionProblem(
-        tuple(ops), (Device("x"), Device("y")), interconnect=Interconnect(Link(10**9))
-    )
-    units = condense(problem)
-    times = [3, 0, 0, 0]
-    places = np.arange(5)
-
-    def sent(starts):
-        tables = SegmentTables.of(units, places, 4, [times], [times], starts)
-        # The last column is the segment of one operator.
-        return [int(tables.send_ns[0][end, -end]) for end in range(1, 5)]
-
-    assert sent(None) == [3, 3, 3, 0]
-    assert sent(np.array([0, 1, 2, 3])) == [9, 6, 3, 0]
-    assert sent(np.array([0, 1, 3])) == [6, 6, 3, 0]
-
-
 def nodes_of_two(count, operators=12, **settings):
     """A path of operators on devices in nodes of two, all of them different."""
     near, far = Link(10**9), Link(10**8)
@@ -256,21 +237,3 @@ def test_chains_use_it_where_sets_are_many(count, monkeypatch, later):
         else:
             better += reached < evaluate(problem, orders_alone).objective[0]
     assert better > count // 30
-
-
-def test_an_order_of_devices_is_a_chain_of_its_own():
-    units = condense(nodes_of_two(4, max_devices=3))
-    moves = order_moves(units, ("d2", "d0"))
-    assert moves.sets.sizes.tolist() == [0, 1, 2, 3]
-    used = [
-        {kind.names[0] for kind, count in zip(moves.kinds, counts, strict=True) if count}
-        for counts in moves.sets.counts.tolist()
-    ]
-    assert used == [set(), {"d0"}, {"d2", "d0"}, {"d3", "d2", "d0"}]
-
-
-def test_places_near_cuts():
-    units = condense(nodes_of_two(4))
-    places = CutPlaces(units)
-    assert len(places) == 13
-    assert places.near(np.array([0, 8]), 2).tolist() == [0, 1, 2, 6, 7, 8, 9, 10]
