@@ -164,31 +164,6 @@ def weighted_chain(sizes, capacities, **settings):
     return chain(names, latency_ns=7, value_bytes=0, weight_bytes=sizes, **fields)
 
 
-def with_values(problem, seed):
-    """The same with values and storages of some size, and devices that differ in memory."""
-    rng = random.Random(seed)
-    operators = [
-        replace(
-            op,
-            value_bytes=rng.randint(0, 4),
-            storage_bytes=rng.randint(0, 4),
-            weights=op.weights if rng.random() < 0.7 else (),
-        )
-        for op in problem.operators
-    ]
-    read = {name for op in operators for name in op.weights}
-    total = sum(w.size_bytes for name, w in problem.weights.items() if name in read) + 12
-    return problem.replace(
-        operators=operators,
-        weights={name: w for name, w in problem.weights.items() if name in read},
-        devices=[
-            replace(device, memory_bytes=total * rng.choice((4, 6, 8)) // 10)
-            for device in problem.devices
-        ],
-        memory_model="inference",
-    )
-
-
 def layers(seed, *, charging="peer_to_peer"):
     """Small layers of two branches, a residual, and a mask beside them that every layer reads.
 

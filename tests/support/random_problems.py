@@ -449,79 +449,38 @@ def _cut_by_hand(problem: PartitionProblem, rng: random.Random) -> PartitionProb
 
 def to_instance(problem: PartitionProblem) -> dict[str, Any]:
     """Return `problem` as the plain data that :mod:`oracle` reads."""
-
-    def link_fields(link: Link) -> dict[str, Any]:
-        return {
-            "bandwidth_bytes_per_s": link.bandwidth_bytes_per_s,
-            "latency_ns": link.latency_ns,
-        }
-
+    links = problem.interconnect.links.items()
     return {
-        "operators": [
-            {
-                "name": op.name,
-                "latency_ns": (
-                    dict(op.latency_ns) if isinstance(op.latency_ns, Mapping) else op.latency_ns
-                ),
-                "reads": list(op.reads),
-                "storage_bytes": op.storage_bytes,
-                "workspace_bytes": op.workspace_bytes,
-                "value_bytes": op.value_bytes,
-                "alias_of": op.alias_of,
-                "weights": list(op.weights),
-                "backward": {
-                    entry.name: (
-                        dict(value)
-                        if isinstance(value := getattr(op.backward, entry.name), Mapping)
-                        else value
-                    )
-                    for entry in dataclasses.fields(op.backward)
-                },
-                "is_output": op.is_output,
-                "allowed_devices": (
-                    None if op.allowed_devices is None else sorted(op.allowed_devices)
-                ),
-                "transfer_ns": op.transfer_ns,
-                "received_bytes": op.received_bytes,
-                "is_backward": op.is_backward,
-                "stage": op.stage,
-                "in_place": op.in_place,
-            }
-            for op in problem.operators
-        ],
-        "inputs": {g.name: g.value_bytes for g in problem.inputs},
-        "weights": {
-            key: {"size_bytes": weight.size_bytes, "training_bytes": weight.training_bytes}
-            for key, weight in problem.weights.items()
-        },
+        "operators": _plain(problem.operators),
+        "inputs": {entry.name: entry.value_bytes for entry in problem.inputs},
+        "weights": _plain(problem.weights),
         "colocation": [list(group.operators) for group in problem.colocation],
-        "devices": [
-            {
-                "name": device.name,
-                "memory_bytes": device.memory_bytes,
-                "device_class": device.device_class,
-                "is_host": device.is_host,
-            }
-            for device in problem.devices
-        ],
+        "devices": _plain(problem.devices),
         "interconnect": {
-            "charging": problem.interconnect.charging,
-            "overlap": problem.interconnect.overlap,
-            "default": link_fields(problem.interconnect.default),
+            **_plain(problem.interconnect),
             "links": [
-                {"source": source, "target": target, **link_fields(link)}
-                for (source, target), link in problem.interconnect.links.items()
+                {"source": source, "target": target, **_plain(link)}
+                for (source, target), link in links
             ],
         },
-        "objective": list(problem.objective),
-        "memory_model": problem.memory_model,
-        "schedule": problem.schedule,
-        "microbatches": problem.microbatches,
-        "chunks_per_device": problem.chunks_per_device,
-        "max_devices": problem.max_devices,
-        "cuts": list(problem.cuts),
-        "recompute": problem.recompute,
+        **{name: _plain(getattr(problem, name)) for name in _PLAIN_FIELDS},
     }
+
+
+_PLAIN_FIELDS = ("objective", "memory_model", "schedule", "microbatches")
+_PLAIN_FIELDS += ("chunks_per_device", "max_devices", "cuts", "recompute")
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it, a dataclass as its fields."""
+    if dataclasses.is_dataclass(value):
+        names = [entry.name for entry in dataclasses.fields(value)]
+        return {name: _plain(getattr(value, name)) for name in names}
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, frozenset):
+        return sorted(value)
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value
 
 
 def hand_made_instance(

@@ -14,7 +14,7 @@ from solver.model.problem import PartitionProblem
 from solver.search import rounds
 from solver.search.conditions import Condition
 from solver.search.findings import Finding
-from solver.search.schedule import EXACT, SCHEDULES, TIMES
+from solver.search.schedule import SCHEDULES, TIMES
 from solver.search.state import SearchState
 from solver.search.steps import presolve
 
@@ -66,10 +66,3 @@ def move_step(
     place = max(place for place, step in enumerate(steps) if step.name == after)
     schedule = (*steps[: place + 1], moved, *steps[place + 1 :])
     monkeypatch.setattr(rounds, "SCHEDULES", {**SCHEDULES, "cp-sat": schedule})
-
-
-def steps_after(name: str) -> tuple[str, ...]:
-    """Return the names of the exact steps that come after a step, and not before too."""
-    names = [step.name for step in EXACT]
-    place = names.index(name) + 1
-    return tuple(dict.fromkeys(each for each in names[place:] if each not in names[:place]))
