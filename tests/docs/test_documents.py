@@ -8,12 +8,10 @@ from tests.support.documents import (
     PAGES,
     RUN,
     SAVED,
-    Block,
     Reader,
     anchors,
     broken_links,
     commands,
-    comparable,
     difference,
     first_line,
     links,
@@ -62,15 +60,6 @@ def page(tmp_path, monkeypatch):
 # -- the reader ---------------------------------------------------------------------------------
 
 
-def test_blocks_have_their_language_line_and_output(tmp_path):
-    path = tmp_path / "page.md"
-    path.write_text(PAGE)
-    assert read_blocks(path) == (
-        Block("page.md", 3, "python", "x = 3\nprint(x)\n", "3\n"),
-        Block("page.md", 14, "sh", "fxpartition devices\n"),
-    )
-
-
 def test_a_page_is_run_in_order_in_one_namespace(page):
     later = PAGE + "\n```python\nprint(x + 1)\n```\n\n```text\n4\n```\n"
     assert page(later) == []
@@ -93,12 +82,6 @@ def test_a_page_is_run_in_order_in_one_namespace(page):
 def test_what_is_wrong_with_a_page_is_said(page, change, says):
     with pytest.raises(AssertionError, match=says):
         page(PAGE.replace(*change))
-
-
-def test_an_error_in_a_python_block_has_the_line_of_the_page(page):
-    with pytest.raises(ZeroDivisionError) as caught:
-        page(PAGE.replace("x = 3", "x = 1 / 0"))
-    assert caught.traceback[-1].lineno == 3  # counted from 0
 
 
 def test_files_of_a_page_are_saved_for_its_commands(page):
@@ -231,8 +214,3 @@ def test_broken_links_are_found(tmp_path):
     assert anchors(tmp_path / "other.md") == {"some-code-twice", "some-code-twice-1"}
     assert len(links(page)) == 6
     assert broken_links(page) == ["none.md", "other.md#none", "#there"]
-
-
-def test_comparable_says_what_stays():
-    text = "ideal-dp: optimal in 0.26 s, bound 413.2 us, gap 0 %\n"
-    assert comparable(text) == ["ideal-dp: optimal in # s, bound 413.2 us, gap 0 %"]

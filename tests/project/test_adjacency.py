@@ -15,7 +15,7 @@ LOOP_OVER_ARCS = {
 """Files with a row or a set for each arc. This list may only shrink."""
 
 
-def loops_over_arcs(tree: ast.AST) -> bool:
+def loops_over_arcs(tree):
     """Whether some loop is over `edges` of something, sorted or not."""
     for node in ast.walk(tree):
         if isinstance(node, ast.For | ast.comprehension):

@@ -270,23 +270,6 @@ def test_what_needs_no_ortools_loads_none():
     assert "ortools" not in loaded_by(script)
 
 
-def test_constraint_programming_loads_ortools_and_no_torch():
-    # No sum says that the two operators are on two devices, as their weights ask for.
-    script = (
-        "from solver import *\n"
-        "a = Operator('a', 3, value_bytes=5, weights=('v',))\n"
-        "b = Operator('b', 3, ('a',), weights=('w',))\n"
-        "devices = (Device('p', 12), Device('q', 12))\n"
-        "weights = {'v': Weight(6), 'w': Weight(7)}\n"
-        "problem = PartitionProblem((a, b), devices, weights=weights,\n"
-        "    memory_model='weights', objective='transfer')\n"
-        "assert solve(problem, solver='cp-sat').objective == 5\n"
-    )
-    loaded = loaded_by(script)
-    assert "ortools" in loaded
-    assert "torch" not in loaded
-
-
 @pytest.mark.parametrize(
     ("package", "forbidden"),
     [

@@ -1,7 +1,5 @@
 """What a prompt shows of any public object: one line, whatever it holds."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Collection, Mapping
 from dataclasses import fields, is_dataclass
@@ -32,7 +30,7 @@ from solver.serving.solve import solve_serving
 PACKAGES = ("solver", "fx_bridge", "fx_bridge.serving", "fx_bridge.interop")
 
 
-def public_dataclasses() -> dict[str, type]:
+def public_dataclasses():
     every = {}
     for name in PACKAGES:
         package = importlib.import_module(name)
@@ -43,11 +41,11 @@ def public_dataclasses() -> dict[str, type]:
 
 
 @pytest.mark.parametrize("kind", public_dataclasses().values(), ids=public_dataclasses())
-def test_every_public_dataclass_says_no_more_than_a_line(kind: type) -> None:
+def test_every_public_dataclass_says_no_more_than_a_line(kind):
     assert kind.__repr__ is only_given
 
 
-def assert_short(item: object, seen: dict[int, object]) -> None:
+def assert_short(item, seen):
     """Follow fields and the first items of collections to all dataclasses of the project."""
     if id(item) in seen:
         return
@@ -65,7 +63,7 @@ def assert_short(item: object, seen: dict[int, object]) -> None:
             assert_short(part, seen)
 
 
-def test_what_is_made_of_a_long_model_is_shown_in_a_line() -> None:
+def test_what_is_made_of_a_long_model_is_shown_in_a_line():
     names = ["x" * 150, *map(str, range(20))]
     layers = {name: torch.nn.Linear(8, 8) for name in names}
     model = torch.nn.Sequential()
@@ -91,7 +89,7 @@ def test_what_is_made_of_a_long_model_is_shown_in_a_line() -> None:
         memory_profile(result.captured),
         result.captured.storage_table,
     )
-    seen: dict[int, object] = {}
+    seen = {}
     assert_short(made, seen)
     assert {type(item).__name__ for item in seen.values()} > {
         "PartitionResult", "PartitionProblem", "PartitionPlan", "Evaluation", "SolveResult",
@@ -102,7 +100,7 @@ def test_what_is_made_of_a_long_model_is_shown_in_a_line() -> None:
         assert len(repr(module)) <= 200
 
 
-def test_what_solvers_of_other_problems_answer_is_shown_in_a_line() -> None:
+def test_what_solvers_of_other_problems_answer_is_shown_in_a_line():
     name = "y" * 300
     operators = tuple(
         Operator(f"{name}{i}", 1, (f"{name}{i - 1}",) if i else (), weights=(f"w{i}",))
