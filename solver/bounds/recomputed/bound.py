@@ -13,9 +13,8 @@ The other bytes of every such stage:
 
 * It receives the values that separate the first of its chosen units from those of I: a minimum cut,
   of which f microbatches may be those that pay for paths.
-* It sends the values that separate its last chosen units from those behind J: buffers for
-  gradients and, of values that no operator of the stage may need again, and which it so does not
-  keep, all microbatches.
+* It sends the values that separate its last chosen units from those behind J: a minimum cut of
+  buffers for gradients and, of fewer microbatches in flight than there are, a storage of each.
 * While its last chosen unit runs backward, all units of that unit's region on the stage are held.
 
 The same cuts, of transfer times in place of bytes, bound the times of receives and sends.
@@ -24,275 +23,181 @@ The same cuts, of transfer times in place of bytes, bound the times of receives 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from solver.bounds.recomputed.borders import BorderBytes
 from solver.bounds.recomputed.prices import MemoryPrices
-from solver.bounds.recomputed.skeleton import Pairs, Skeleton
-from solver.bounds.recomputed.table import StageTable
+from solver.bounds.recomputed.skeleton import Pairs
 from solver.model.arrays import Bools, Floats, Ints
-from solver.model.clock import UNLIMITED, Clock
-from solver.model.problem import PartitionProblem
-from solver.presolve.device_kinds import DeviceKind, most_devices
-from solver.presolve.instance import Instance
-from solver.stages.in_flight import in_flight
+from solver.model.clock import Clock
+from solver.presolve.device_kinds import DeviceKind
 
-_MOST_IDEALS = 2500
-_MOST_PAIRS = 500_000
-_MOST_CUTS = 5
-"""Finite prices at which borders are cut."""
 _ROUNDING = 1e-9
 """Tolerance for float errors: no stage fits that exceeds its memory by more than this part."""
 
 
-def _most_ideals(units: Instance, limit_ns: int | None) -> int:
-    """Return the most ideals with few pairs; pairs with more work than a limit do not count."""
-    total_ns = int(units.fastest_ns.sum())
-    share = 1.0 if limit_ns is None else min(1.0, limit_ns / max(total_ns, 1))
-    return min(_MOST_IDEALS, int((2 * _MOST_PAIRS / max(share, 1e-9)) ** 0.5))
-
-
-class _Peak:
-    """Bytes and costs of stages while one of their units runs backward.
-
-    Parameters
-    ----------
-    place : array of int
-        By pair of ideals, a chosen unit.
-    counts : array of bool
-        True if the stage has it.
+class _Peak(NamedTuple):
+    """The time at which one chosen unit of each stage runs backward.
 
     Attributes
     ----------
+    counts : array of bool
+        By pair of ideals, True if the stage has that unit.
+    regions : array of int
+        By pair, the region of that unit.
     held_bytes : array of float
-        Bytes held once.
+        By pair, bytes held once.
     """
 
-    def __init__(self, stages: RecomputedStages, place: Ints, counts: Bools) -> None:
-        self._stages, self.counts = stages, counts
-        self.region = stages.regions[np.array(stages.skeleton.chosen)[place]]
-        self._known: dict[str, Floats] = {}
-        self.held_bytes = np.zeros(counts.shape)
-        for at in np.unique(place).tolist():
-            own = np.flatnonzero(place == at)
-            held = stages.held_at(stages.skeleton.chosen[at])
-            self.held_bytes[own] = stages.pairs.sums(held, own)
-
-    def costs(self, device_class: str) -> Floats:
-        """Return the costs of the stage's units in its region and later ones, by price and pair."""
-        if device_class not in self._known:
-            stages = self._stages
-            costs = stages.prices(device_class).costs
-            found = np.zeros((len(costs), len(self.region)))
-            for region in np.unique(self.region).tolist():
-                own = np.flatnonzero(self.region == region)
-                later = np.where(stages.regions >= region, costs, 0.0)
-                found[:, own] = stages.pairs.sums(later, own)
-            self._known[device_class] = found
-        return self._known[device_class]
+    counts: Bools
+    regions: Ints
+    held_bytes: Floats
 
 
-class RecomputedStages:
-    """Stages between two ideals, and their loads.
+class _Costs(NamedTuple):
+    """Costs of stages on a device class, by price and pair: of all units, and at each peak.
+
+    At a peak only the units of its region and later ones count.
+    """
+
+    prices: MemoryPrices
+    totals: Floats
+    at_peaks: list[Floats]
+
+
+class LeastLoads:
+    """Lower bounds of the loads of stages between two ideals.
 
     Parameters
     ----------
-    units : Instance
-        Of a problem with recomputable operators.
+    pairs : Pairs
+        Of ideals of a problem with recomputable operators.
     kinds : sequence of DeviceKind
         Its devices.
-    limit_ns : int, optional
-        Stages with more work are left out.
     clock : Clock
         When it is over, bounds on memory found so far are used.
-
-    Attributes
-    ----------
-    skeleton : Skeleton
-        The ideals.
-    pairs : Pairs
-        Pairs of ideals with a stage between them.
     """
 
-    def __init__(
-        self,
-        units: Instance,
-        kinds: Sequence[DeviceKind],
-        *,
-        limit_ns: int | None = None,
-        clock: Clock = UNLIMITED,
-    ) -> None:
-        self.units, self.kinds, self._problem = units, kinds, units.problem
-        self._clock = clock
-        self.skeleton = Skeleton(units, _most_ideals(units, limit_ns))
-        self.pairs = Pairs.within(self.skeleton, limit_ns)
-        self._borders = BorderBytes(self.pairs, clock)
-        self._prices: dict[str, MemoryPrices] = {}
-        self._loads: dict[tuple[int, int], Floats] = {}
-        self._transfers: dict[int, Floats] = {}
-        self._known_sent: dict[tuple[str, int], Floats] = {}
-        self._known_totals: dict[str, Floats] = {}
+    def __init__(self, pairs: Pairs, kinds: Sequence[DeviceKind], clock: Clock) -> None:
+        self._pairs, self._skeleton, self._kinds = pairs, pairs.skeleton, kinds
+        self._units, self._clock = pairs.skeleton.units, clock
+        self._problem = self._units.problem
+        self._borders = BorderBytes(pairs, clock)
 
-    @staticmethod
-    def applies(problem: PartitionProblem) -> bool:
-        """Return True if the bound is defined for a problem."""
-        is_limited = any(device.memory_bytes is not None for device in problem.devices)
-        return problem.may_recompute and problem.chunks_per_device == 1 and is_limited
+    def loads_ns(self, flying: Sequence[int]) -> dict[tuple[int, int], Floats]:
+        """Return bounds by kind and microbatches in flight, without transfers; inf if none fits."""
+        found: dict[tuple[int, int], Floats] = {}
+        fixed_bytes = {own: self._fixed_bytes(own) for own in flying}
+        by_class: dict[str, _Costs] = {}
+        for number, kind in enumerate(self._kinds):
+            name, memory_bytes = kind.device.device_class, kind.device.memory_bytes
+            if name not in by_class:
+                by_class[name] = self._costs(name)
+            for own in flying:
+                loads_ns: Floats = by_class[name].totals[0]
+                if memory_bytes is not None:
+                    missing_bytes = fixed_bytes[own] - memory_bytes
+                    for price, least in self._least(by_class[name], own, missing_bytes):
+                        if math.isinf(price):
+                            misses = own * least > _ROUNDING * memory_bytes
+                            least = np.where(misses, np.inf, 0.0)
+                        loads_ns = np.maximum(loads_ns, least)
+                found[number, own] = loads_ns
+        return found
 
-    def prices(self, device_class: str) -> MemoryPrices:
-        """Return the costs of units of a device class, by price."""
-        if device_class not in self._prices:
-            self._prices[device_class] = MemoryPrices.of(self.units, device_class)
-        return self._prices[device_class]
+    def _costs(self, device_class: str) -> _Costs:
+        prices, pairs = MemoryPrices.of(self._units, device_class), self._pairs
+        at_peaks: list[Floats] = []
+        for peak in self._peaks:
+            costs = np.zeros((len(prices.costs), len(pairs)))
+            for region in np.unique(peak.regions).tolist():
+                own = np.flatnonzero(peak.regions == region)
+                later = np.where(self._regions >= region, prices.costs, 0.0)
+                costs[:, own] = pairs.sums(later, own)
+            at_peaks.append(costs)
+        return _Costs(prices, pairs.sums(prices.costs), at_peaks)
 
-    def loads_ns(self, kind: int, flying: int) -> Floats:
-        """Return a lower bound of the load of the stage of each pair; infinity if none can fit.
-
-        Parameters
-        ----------
-        kind : int
-            Of devices.
-        flying : int
-            Microbatches in flight.
-        """
-        if (kind, flying) not in self._loads:
-            self._loads[kind, flying] = self._loads_ns(kind, flying)
-        return self._loads[kind, flying]
-
-    def _loads_ns(self, kind: int, flying: int) -> Floats:
-        device = self.kinds[kind].device
-        prices = self.prices(device.device_class)
-        loads_ns: Floats = self._totals(device.device_class)[0]
-        if device.memory_bytes is None:
-            return loads_ns
-        missing_bytes = self._fixed_bytes(flying) - device.memory_bytes
-        for number, price in enumerate(prices.prices.tolist()):
+    def _least(
+        self, costs: _Costs, flying: int, missing_bytes: Floats
+    ) -> Iterator[tuple[float, Floats]]:
+        """Yield positive prices, and lower bounds of the costs of stages that miss some bytes."""
+        for number, price in enumerate(costs.prices.prices.tolist()):
             if not price or self._clock.is_over:
                 continue
-            least = self._least(device.device_class, number, flying, missing_bytes)
-            if math.isinf(price):
-                missing = flying * least > _ROUNDING * device.memory_bytes
-                loads_ns = np.where(missing, np.inf, loads_ns)
-            else:
-                loads_ns = np.maximum(loads_ns, least)
-        return loads_ns
-
-    def table(self) -> StageTable:
-        """Return lower bounds of the loads of stages, transfers included."""
-        devices = range(1, most_devices(self._problem) + 1)
-        every = {in_flight(self._problem, following) for following in devices}
-        kinds = range(len(self.kinds))
-        transfers_ns = {kind: self.transfers_ns(kind) for kind in kinds}
-        loads_ns = {
-            (kind, flying): self.loads_ns(kind, flying) + transfers_ns[kind]
-            for kind in kinds
-            for flying in every
-        }
-        return StageTable(self.units, self.kinds, self.pairs, loads_ns, transfers_ns)
-
-    def _least(self, device_class: str, number: int, flying: int, missing_bytes: Floats) -> Floats:
-        """Return lower bounds of the costs of stages at a price, given their excess bytes."""
-        prices = self.prices(device_class)
-        once = prices.byte_cost(number) / flying
-        found: Floats = self._totals(device_class)[number] + once * missing_bytes
-        # At a peak bytes held once count in full, and flows are for the price of the others.
-        others = prices.mixture(number, (flying - 1) / flying)
-        gained = np.zeros(found.shape)
-        for peak in self._peaks:
-            costs = peak.costs(device_class)
-            more = sum((share * costs[at] for at, share in others), -costs[number])
-            more += once * peak.held_bytes
-            gained = np.maximum(gained, np.where(peak.counts, more, 0.0))
-        return found + gained + self._sent(device_class, number, flying)
+            once = costs.prices.byte_cost(number) / flying
+            # At a peak bytes held once count in full, and flows are for the price of the others.
+            others = costs.prices.mixture(number, (flying - 1) / flying)
+            gained = np.zeros(len(self._pairs))
+            for peak, own in zip(self._peaks, costs.at_peaks, strict=True):
+                more = sum((share * own[at] for at, share in others), -own[number])
+                more += once * peak.held_bytes
+                gained = np.maximum(gained, np.where(peak.counts, more, 0.0))
+            yield price, costs.totals[number] + once * missing_bytes + gained
 
     def transfers_ns(self, kind: int) -> Floats:
         """Return a lower bound of the transfer time of the stage of each pair; 0 with overlap."""
-        if kind not in self._transfers:
-            self._transfers[kind] = self._transfers_ns(kind)
-        return self._transfers[kind]
-
-    def _transfers_ns(self, kind: int) -> Floats:
-        transfers, found = self.units.transfers, np.zeros(len(self.pairs))
+        transfers, found = self._units.transfers, np.zeros(len(self._pairs))
         if self._problem.interconnect.overlap:
             return found
         # Each unit whose value is in a cut has a net that its device sends or receives.
-        device, borders = self.kinds[kind].device, self._borders
+        device, borders = self._kinds[kind].device, self._borders
         spans = transfers.send_ns(device), transfers.receive_ns(device)
         for span, least in zip(spans, (borders.sent_ns, borders.received_ns), strict=True):
-            by_unit = np.full(len(self.units), np.inf)
+            by_unit = np.full(len(self._units), np.inf)
             for net, time_ns in zip(transfers.nets, span.least, strict=True):
                 if net.producer >= 0:
                     by_unit[net.producer] = min(by_unit[net.producer], time_ns)
             found += least(np.where(np.isfinite(by_unit), by_unit, 0.0))
         return found
 
-    def _totals(self, device_class: str) -> Floats:
-        """Return the costs of all units of stages, by price and pair."""
-        if device_class not in self._known_totals:
-            costs = self.prices(device_class).costs
-            self._known_totals[device_class] = self.pairs.sums(costs)
-        return self._known_totals[device_class]
-
-    def _sent(self, device_class: str, number: int, flying: int) -> Floats:
-        """Return a lower bound, by pair, of the further costs of sent values at a price."""
-        sent = self.prices(device_class).sent
-        at, share = self.prices(device_class).mixture(number, (flying - 1) / flying)[0]
-        if at < len(sent) - 1:
-            # Costs never fall with the price, so that a few prices suffice.
-            at, share = at - at % -(-(len(sent) - 1) // _MOST_CUTS), 1.0
-        if (device_class, at) not in self._known_sent:
-            self._known_sent[device_class, at] = self._borders.sent_ns(sent[at])
-        return share * self._known_sent[device_class, at]
-
     @cached_property
     def _weights_bytes(self) -> Floats:
         """Weights of stages: each once, whichever of its operators they run."""
-        own = np.zeros(len(self.units))
-        result = np.zeros(len(self.pairs))
-        for weight in self.units.weights:
+        own = np.zeros(len(self._units))
+        result = np.zeros(len(self._pairs))
+        for weight in self._units.weights:
             if len(weight.units) == 1:
                 own[weight.units[0]] += weight.size_bytes
                 continue
-            inside = np.zeros(len(self.pairs))
-            for unit in weight.units:
-                runs = np.zeros(len(self.units))
-                runs[unit] = 1.0
-                inside = np.maximum(inside, self.pairs.sums(runs))
-            result += weight.size_bytes * inside
-        return result + self.pairs.sums(own)
+            runs = np.zeros((len(weight.units), len(self._units)))
+            runs[np.arange(len(weight.units)), weight.units] = 1.0
+            result += weight.size_bytes * self._pairs.sums(runs).max(axis=0)
+        return result + self._pairs.sums(own)
 
     def _fixed_bytes(self, flying: int) -> Floats:
         """Return the bytes of stages that have no price."""
         batches = self._problem.microbatches
         value_bytes, gradient_bytes = self._borders.received
         received = (batches - flying) * value_bytes + gradient_bytes
-        buffers_bytes, sent_bytes = self._borders.sent
-        sent = sent_bytes if flying < batches else buffers_bytes
-        shared = (batches - flying) * self._borders.shared
-        return self._weights_bytes + received + sent + shared
+        return self._weights_bytes + received + self._borders.sent[int(flying < batches)]
 
     @cached_property
     def _peaks(self) -> list[_Peak]:
         """Peaks while a unit of the last region of a stage, or of the one before, runs backward."""
-        regions, rows, pairs = self.regions, self._rows, self.pairs
-        own = regions[self.skeleton.chosen]
-        last = np.where(self.skeleton.member, own[:, None], -1).max(axis=0)
+        regions, pairs, member = self._regions, self._pairs, self._skeleton.member
+        chosen: Ints = np.array(self._skeleton.chosen)
+        own = regions[chosen]
+        last = np.where(member, own[:, None], -1).max(axis=0)
         found: list[_Peak] = []
         for back in (0, 1):
-            eligible = self.skeleton.member & (own[:, None] == last[None, :] - back)
-            values = np.where(eligible, rows[self.skeleton.chosen][:, None], -1.0)
+            eligible = member & (own[:, None] == last[None, :] - back)
+            values = np.where(eligible, self._rows[chosen][:, None], -1.0)
             place = values.argmax(axis=0)[pairs.ends]
-            exists = eligible.any(axis=0)[pairs.ends]
-            counts = exists & ~self.skeleton.member[place, pairs.starts]
-            found.append(_Peak(self, place, counts))
+            counts = eligible.any(axis=0)[pairs.ends] & ~member[place, pairs.starts]
+            held_bytes = np.zeros(len(pairs))
+            for at in np.unique(place).tolist():
+                some = np.flatnonzero(place == at)
+                held_bytes[some] = pairs.sums(self._held_at(int(chosen[at])), some)
+            found.append(_Peak(counts, regions[chosen[place]], held_bytes))
         return found
 
-    def held_at(self, unit: int) -> Floats:
+    def _held_at(self, unit: int) -> Floats:
         """Return, by unit, the bytes of its stage while `unit` runs its last operator backward."""
-        problem, at = self._problem, self.units.members[unit][-1]
+        problem, at = self._problem, self._units.members[unit][-1]
         saved_bytes, regions, spans = self._columns
         held = np.where(regions == regions[at], saved_bytes, 0.0)
         held[at + 1 :] = 0.0
@@ -303,7 +208,7 @@ class RecomputedStages:
         held[at] += backward.workspace_bytes
         if problem.microbatches > 1:
             held[at] += backward.weight_gradient_bytes
-        return np.bincount(self.units.unit_of_operator, held, len(self.units)).astype(np.float64)
+        return np.bincount(self._units.unit_of_operator, held, len(self._units)).astype(np.float64)
 
     @cached_property
     def _columns(self) -> tuple[Ints, Ints, tuple[Ints, Ints, Ints]]:
@@ -332,10 +237,10 @@ class RecomputedStages:
             region = op.backward.region
             total += op.backward.saved_bytes
             saved[index] = total + op.backward.gradient_bytes + op.backward.workspace_bytes
-        return np.array([saved[own[-1]] for own in self.units.members])
+        return np.array([saved[own[-1]] for own in self._units.members])
 
     @cached_property
-    def regions(self) -> Ints:
+    def _regions(self) -> Ints:
         """The region of the last operator of every unit."""
         operators = self._problem.operators
-        return np.array([operators[own[-1]].backward.region for own in self.units.members])
+        return np.array([operators[own[-1]].backward.region for own in self._units.members])

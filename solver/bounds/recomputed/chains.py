@@ -1,7 +1,7 @@
-"""Chains of stages between ideals: the least largest load, and the least step.
+"""Bounds and plans by chains of stages between ideals, in which operators run again.
 
-Every plan is a chain of ideals of the skeleton, whose stages have lower bounds
-(:mod:`solver.bounds.recomputed.bound`). The least largest load of all chains follows as in
+Every plan is a chain of ideals, whose stages have least loads
+(:mod:`solver.bounds.recomputed.stages`). The least largest load of all chains follows as in
 :mod:`solver.dp.ideal_program`. Without a chain of stages that may fit, no plan does.
 
 A step is bounded by the loads of stages that wait for each other (:mod:`solver.stages.step_paths`):
@@ -10,22 +10,31 @@ plus the time that it adds by recomputation or a slower device. So the loads beh
 work behind it plus the added time of stages there, and the least of these sums within a limit is
 found for each set of devices and each ideal. Other stages lie beside one place of the path: their
 work, at most the work that can lie there, is left out.
+
+Few stages are in chains below the best plan. Their exact loads are asked for when a least chain
+has them: lazy evaluation of the arcs of a shortest path (Dellin and Srinivasa, "A unifying
+formalism for shortest path problems with expensive edge evaluations via lazy best-first search over
+paths with edge selectors", ICAPS 2016). If those of all stages of a least chain are known, and it
+is still below the best plan, more units are chosen, whose ideals only matter where they lie in
+stages of short chains.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from solver.bounds.pipeline_step import most_beside_ns
-from solver.bounds.recomputed.table import StageTable
+from solver.bounds.recomputed.stages import RecomputedStages
 from solver.bounds.regional.spine import longest_path
 from solver.dp.kernels.stage_chains import ChainStages, LeastCosts, Stage, StageChains
 from solver.model.arrays import Floats, Ints
 from solver.model.clock import UNLIMITED, Clock
+from solver.model.plan import PartitionPlan
 from solver.presolve.device_kinds import DeviceSets, most_devices
 from solver.stages.in_flight import in_flight
 
@@ -37,20 +46,53 @@ _ROUGH, _FINE = 1 / 20_000, 1e-10
 _FEW_PAIRS = 50_000
 
 
-@dataclass(frozen=True, slots=True)
-class Least:
-    """The least value of chains.
+class LeastChain(NamedTuple):
+    """A least chain for the loads that are known.
 
     Attributes
     ----------
     bound_ns : int or None
         A lower bound of plans; None if none is known, and none fits.
-    ways : list of list
-        Chains that may attain it; none if a known plan does.
+    plan : PartitionPlan or None
+        The chain, without recomputation, if the loads of all of its stages are exact.
     """
 
     bound_ns: int | None
-    ways: list[list[Stage]]
+    plan: PartitionPlan | None = None
+
+
+def least_chains(
+    stages: RecomputedStages,
+    most_ns: Callable[[], int | None],
+    *,
+    is_step: bool,
+    clock: Clock = UNLIMITED,
+) -> Iterator[LeastChain]:
+    """Yield better bounds, and plans that may attain them.
+
+    Ends when the bound meets the known value, no more units can be chosen, or time is over.
+
+    Parameters
+    ----------
+    most_ns : callable
+        Returns the least known bottleneck or step, if any. No bound exceeds it.
+    is_step : bool
+        True for the step, False for the bottleneck.
+    clock : Clock
+        When it is over, no further load is asked for.
+    """
+    left: RecomputedStages | None = stages
+    while left is not None and not clock.is_over:
+        chains = RecomputedChains(left, is_step=is_step, clock=clock)
+        if not chains.applies:
+            return
+        bound_ns, ways = chains.least(most_ns())
+        yield LeastChain(bound_ns)
+        if not ways:
+            return
+        chains = RecomputedChains(chains.open_stages(most_ns()), is_step=is_step, clock=clock)
+        yield from chains.evaluated(most_ns)
+        left = chains.open_stages(most_ns()).finer()
 
 
 class RecomputedChains:
@@ -58,23 +100,28 @@ class RecomputedChains:
 
     Parameters
     ----------
-    table : StageTable
+    stages : RecomputedStages
         Stages between two ideals.
+    is_step : bool
+        True for the step, False for the bottleneck.
     clock : Clock
         When it is over, the bound of a step found so far is used.
     """
 
-    def __init__(self, table: StageTable, *, clock: Clock = UNLIMITED) -> None:
-        self._table, self._units, self._clock = table, table.units, clock
-        self._skeleton, self._pairs = table.skeleton, table.pairs
+    def __init__(
+        self, stages: RecomputedStages, *, is_step: bool, clock: Clock = UNLIMITED
+    ) -> None:
+        self._stages, self._units, self._clock = stages, stages.units, clock
+        self._problem, self._is_step = stages.units.problem, is_step
+        self._skeleton, self._pairs = stages.skeleton, stages.pairs
 
     @property
     def applies(self) -> bool:
         """True if there are few sets of devices."""
         return self._sets is not None
 
-    def least(self, is_step: bool, most_ns: int | None = None) -> Least:
-        """Return a lower bound on the bottleneck or the step.
+    def least(self, most_ns: int | None = None) -> tuple[int | None, list[list[Stage]]]:
+        """Return a lower bound of plans, and chains that may attain it; none if a known plan does.
 
         Parameters
         ----------
@@ -82,68 +129,125 @@ class RecomputedChains:
             A known value, which the bound does not exceed.
         """
         if self._sets is None:
-            return Least(0, [])
-        return self._least_step(most_ns) if is_step else self._least_bottleneck(most_ns)
-
-    def _least_bottleneck(self, most_ns: int | None) -> Least:
-        costs = self._bottlenecks.bottlenecks()
-        bound_ns = _rounded(costs.least, most_ns)
-        is_known = not math.isfinite(costs.least) or bound_ns == most_ns
-        return Least(bound_ns, [] if is_known else [self._bottlenecks.way(costs)])
-
-    def _least_step(self, most_ns: int | None) -> Least:
+            return 0, []
         ways: list[list[Stage]] = []
 
         def seen(costs: LeastCosts) -> None:
-            way = self._steps.way(costs)
+            way = self._chains.way(costs)
             if way not in ways:
                 ways.append(way)
 
-        best = self._steps.least_step_ns(
-            base_ns=self._base_ns,
-            part=_FINE if len(self._pairs) <= _FEW_PAIRS else _ROUGH,
-            most_ns=math.inf if most_ns is None else float(most_ns),
-            seen=seen,
-            clock=self._clock,
-        )
-        bound_ns = _rounded(best, most_ns)
-        return Least(bound_ns, [] if bound_ns == most_ns else ways)
+        if self._is_step:
+            least_ns = self._chains.least_step_ns(
+                base_ns=self._base_ns,
+                part=_FINE if len(self._pairs) <= _FEW_PAIRS else _ROUGH,
+                most_ns=math.inf if most_ns is None else float(most_ns),
+                seen=seen,
+                clock=self._clock,
+            )
+        else:
+            costs = self._chains.bottlenecks()
+            least_ns = costs.least
+            if math.isfinite(least_ns):
+                seen(costs)
+        if not math.isfinite(least_ns):
+            return most_ns, []
+        bound_ns = math.ceil(least_ns * (1 - _ROUNDING) - 1e-6)
+        if most_ns is not None and bound_ns >= most_ns:
+            return most_ns, []
+        return bound_ns, ways
 
-    def open_stages(
-        self, is_step: bool, most_ns: int | None
-    ) -> dict[tuple[int, int], list[tuple[Ints, Ints]]]:
-        """Return starts and ends of stages in chains below the known value.
-
-        By device kind, and microbatches in flight.
-        """
-        chains = self._steps if is_step else self._bottlenecks
-        if not is_step and most_ns is not None:
-            chains.leave_out(chains.bottlenecks(), most_ns)
+    def open_stages(self, most_ns: int | None) -> RecomputedStages:
+        """Return the stages in chains below the known value."""
+        if not self._is_step and most_ns is not None:
+            self._chains.leave_out(self._chains.bottlenecks(), most_ns)
         found: dict[tuple[int, int], list[tuple[Ints, Ints]]] = {}
-        left = chains.left()
+        left = self._chains.left()
         # With fewer units some of the devices behind a stage may be empty.
         for kind, size in left:
             own = [left[kind, fewer] for fewer in range(1, size + 1) if (kind, fewer) in left]
-            key = kind, in_flight(self._units.problem, size)
+            key = kind, in_flight(self._problem, size)
             found.setdefault(key, []).extend((stages.starts, stages.ends) for stages in own)
-        return found
+        return self._stages.restricted(found)
 
-    def raise_load(self, is_step: bool, stage: Stage, size: int, load_ns: float) -> None:
-        """Raise the least load of a stage on the first of the last `size` devices."""
-        (self._steps if is_step else self._bottlenecks).raise_load(stage, size, load_ns)
+    def evaluated(self, most_ns: Callable[[], int | None]) -> Iterator[LeastChain]:
+        """Yield least chains until the loads of all stages of one are exact."""
+        known: set[tuple[Stage, int]] = set()
+        is_known = False
+        while not is_known and not self._clock.is_over:
+            bound_ns, ways = self.least(most_ns())
+            yield LeastChain(bound_ns)
+            if not ways:
+                return
+            for way in ways:
+                # The last stage is that of a single device.
+                sized = [(stage, len(way) - at) for at, stage in enumerate(way)]
+                unknown = [own for own in sized if own not in known]
+                if not unknown:
+                    is_known = True
+                    yield LeastChain(bound_ns, self._plan(way))
+                for stage, size in unknown:
+                    known.add((stage, size))
+                    load_ns = self._exact_ns(stage, size)
+                    self._chains.raise_load(stage, size, load_ns)
+                    # The chain with this stage is excluded for now.
+                    if load_ns >= self._limit_ns(most_ns()) or self._clock.is_over:
+                        break
+
+    def _limit_ns(self, most_ns: int | None) -> float:
+        """Return a load that no better plan has."""
+        if most_ns is None:
+            return math.inf
+        return most_ns / (self._problem.microbatches if self._is_step else 1)
+
+    def _exact_ns(self, stage: Stage, size: int) -> float:
+        flying = in_flight(self._problem, size)
+        # The bound on a sum of loads does not cover what is certain of the first stage alone.
+        is_first = not self._is_step and not stage.start and size == self._only_first
+        return self._stages.exact_ns(stage.kind, flying, stage.start, stage.end, is_first=is_first)
 
     @cached_property
-    def _bottlenecks(self) -> StageChains:
-        assert self._sets is not None
-        return StageChains(self._units.problem, self._sets, len(self._skeleton), self._loaded)
+    def _only_first(self) -> int:
+        """The number of all devices, if its microbatches in flight are those of no fewer; else 0.
+
+        The first stage of all devices has none before it.
+        """
+        size = most_devices(self._problem)
+        flying = in_flight(self._problem, size)
+        is_alone = all(in_flight(self._problem, fewer) != flying for fewer in range(1, size))
+        return size if is_alone else 0
+
+    def _plan(self, way: list[Stage]) -> PartitionPlan:
+        """Return a plan with the stages of a chain.
+
+        Units that may be on either side of a border are with their readers.
+        """
+        units = self._units
+        stage_of = np.full(len(units), -1)
+        for number, stage in enumerate(way):
+            stage_of[self._skeleton.between(stage.start, stage.end)[0]] = number
+        for unit in reversed(range(len(units))):
+            if stage_of[unit] < 0:
+                behind = stage_of[list(units.successors[unit])]
+                stage_of[unit] = min(behind[behind >= 0].tolist(), default=-1)
+        for unit in range(len(units)):
+            if stage_of[unit] < 0:
+                before = units.predecessors[unit]
+                stage_of[unit] = max((int(stage_of[other]) for other in before), default=0)
+        free = [list(kind.names) for kind in self._stages.kinds]
+        order = tuple(free[stage.kind].pop(0) for stage in way)
+        return PartitionPlan(units.lift([order[stage] for stage in stage_of.tolist()]), order)
 
     @cached_property
-    def _steps(self) -> StageChains:
+    def _chains(self) -> StageChains:
         assert self._sets is not None
+        problem, places = self._problem, len(self._skeleton)
+        if not self._is_step:
+            return StageChains(problem, self._sets, places, self._loaded)
         return StageChains(
-            self._units.problem,
+            problem,
             self._sets,
-            len(self._skeleton),
+            places,
             self._of_path,
             behind_ns=self._behind_ns,
             beside_ns=self._beside_ns,
@@ -155,13 +259,13 @@ class RecomputedChains:
 
     @cached_property
     def _sets(self) -> DeviceSets | None:
-        limits = [len(kind.devices) for kind in self._table.kinds]
+        limits = [len(kind.devices) for kind in self._stages.kinds]
         is_small = math.prod(limit + 1 for limit in limits) <= _MOST_SETS
         return DeviceSets.of(limits, most_devices(self._units.problem)) if is_small else None
 
     def _loaded(self, kind: int, flying: int) -> ChainStages:
         """Return the stages of all pairs, with their loads and added times."""
-        own, pairs = self._table.loads_ns.get((kind, flying)), self._pairs
+        own, pairs = self._stages.loads_ns.get((kind, flying)), self._pairs
         loads_ns = np.full(len(pairs), np.inf) if own is None else own.copy()
         every = ChainStages(pairs.starts, pairs.ends, loads_ns, loads_ns - self._once_ns)
         return every.chosen(np.isfinite(loads_ns))
@@ -205,10 +309,3 @@ class RecomputedChains:
         amounts = np.bincount(group[grouped], work_ns[grouped], len(is_ready))
         found: Floats = own + amounts @ ~is_ready
         return found
-
-
-def _rounded(best: float, most_ns: int | None) -> int | None:
-    if not math.isfinite(best):
-        return most_ns
-    bound_ns = math.ceil(best * (1 - _ROUNDING) - 1e-6)
-    return bound_ns if most_ns is None else min(bound_ns, most_ns)

@@ -58,7 +58,7 @@ class Skeleton:
         return self.ideals.member
 
     def _choose(self, most: int) -> None:
-        """Choose units with few ideals: articulation units of the spine, and those with most work.
+        """Choose all units, or the articulation units of the spine and those with most work.
 
         Units of equal work are chosen together, so that the units between chosen ones repeat as
         well.
@@ -67,7 +67,7 @@ class Skeleton:
         own = articulation_units(len(kept), arcs_between(self.units.successors, kept))
         always = {kept[place] for place in own}
         ranked = np.argsort(-work_ns, kind="stable")
-        count = int(np.count_nonzero(work_ns))
+        count, working = len(work_ns), int(np.count_nonzero(work_ns))
         # Counts that keep units of equal work together.
         whole = np.flatnonzero(np.diff(work_ns[ranked])) + 1
         while True:
@@ -83,7 +83,7 @@ class Skeleton:
             masks = list_ideals(len(chosen), arcs, most)
             if masks is not None or count <= 1:
                 break
-            count = int(count * _SHRINK)
+            count = working if count > working else int(count * _SHRINK)
             fitting = whole[whole <= count]
             if len(fitting) and fitting[-1] > count * _SHRINK:
                 count = int(fitting[-1])

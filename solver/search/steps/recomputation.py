@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Final
 
 from solver.bounds.pipeline_step import load_of_step_ns, step_of_load_ns
-from solver.bounds.recomputed.bound import RecomputedStages
-from solver.bounds.recomputed.chains import RecomputedChains
-from solver.bounds.recomputed.finer import FinerChains
+from solver.bounds.recomputed.chains import RecomputedChains, least_chains
+from solver.bounds.recomputed.stages import RecomputedStages
 from solver.dp.contiguous.farthest_cuts import farthest_cuts
 from solver.dp.ideal_program import can_win
 from solver.evaluation.result import SolveStatus
@@ -92,18 +91,15 @@ def recomputed_stages(state: SearchState, clock: Clock) -> Iterator[Finding]:
     problem, limit_ns, is_step = state.problem, state.best, state.objective == "step"
     if is_step and limit_ns is not None:
         limit_ns = load_of_step_ns(problem, limit_ns)
-    stages = RecomputedStages(
-        state.units,
-        state.presolved.kinds,
-        limit_ns=limit_ns,
-        clock=clock,
+    chooser = RecomputeChooser(problem)
+    kinds = state.presolved.kinds
+    stages = RecomputedStages.of(
+        state.units, kinds, chooser.choices, limit_ns=limit_ns, clock=clock
     )
     if is_step:
-        load_ns = RecomputedChains(stages.table(), clock=clock).least(False, limit_ns).bound_ns
+        load_ns, _ = RecomputedChains(stages, is_step=False, clock=clock).least(limit_ns)
         yield _bounded(None if load_ns is None else step_of_load_ns(problem, load_ns))
-    chooser = RecomputeChooser(problem)
-    finer = FinerChains(stages, chooser.choices, is_step=is_step, clock=clock)
-    for bound_ns, plan in finer.bounds(lambda: state.best):
+    for bound_ns, plan in least_chains(stages, lambda: state.best, is_step=is_step, clock=clock):
         yield _bounded(bound_ns)
         if plan is not None:
             yield PlanFound(chooser.completed(plan))

@@ -7,11 +7,12 @@ import pytest
 
 from solver import Device, Interconnect, Link, Operator, PartitionPlan, PartitionProblem, evaluate
 from solver.bounds.pipeline_step import least_filled_step_ns
-from solver.bounds.recomputed.bound import RecomputedStages
 from solver.bounds.recomputed.chains import RecomputedChains
+from solver.bounds.recomputed.stages import RecomputedStages
 from solver.model.training import Backward
 from solver.presolve.device_kinds import interchangeable_kinds, usable_devices
 from solver.presolve.instance import condense
+from solver.stages.recompute_chooser import RecomputeChooser
 from tests.support.problem_counts import counts
 
 
@@ -122,8 +123,9 @@ def bound_of_chains(problem, step_ns=None):
     """The bound by what stages take at least in their memory, below a step that is known."""
     units = condense(problem)
     limit_ns = None if step_ns is None else step_ns // problem.microbatches
-    stages = RecomputedStages(units, interchangeable_kinds(units), limit_ns=limit_ns)
-    return RecomputedChains(stages.table()).least(True, step_ns).bound_ns
+    kinds, choices = interchangeable_kinds(units), RecomputeChooser(problem).choices
+    stages = RecomputedStages.of(units, kinds, choices, limit_ns=limit_ns)
+    return RecomputedChains(stages, is_step=True).least(step_ns)[0]
 
 
 @counts(150, 2000)

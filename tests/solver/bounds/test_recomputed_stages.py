@@ -9,10 +9,10 @@ import pytest
 
 from solver import Device, Operator, PartitionProblem, evaluate
 from solver.bounds.recomputed.borders import BorderBytes
-from solver.bounds.recomputed.bound import RecomputedStages
-from solver.bounds.recomputed.chains import RecomputedChains
-from solver.bounds.recomputed.finer import FinerChains
+from solver.bounds.recomputed.bound import LeastLoads
+from solver.bounds.recomputed.chains import RecomputedChains, least_chains
 from solver.bounds.recomputed.skeleton import Pairs, Skeleton
+from solver.bounds.recomputed.stages import RecomputedStages
 from solver.model.clock import UNLIMITED
 from solver.model.training import Backward
 from solver.presolve.device_kinds import interchangeable_kinds
@@ -79,11 +79,14 @@ def units_between(skeleton, inner, outer):
     ]
 
 
+def stages_of(problem, limit_ns=None):
+    units, choices = condense(problem), RecomputeChooser(problem).choices
+    return RecomputedStages.of(units, interchangeable_kinds(units), choices, limit_ns=limit_ns)
+
+
 def bound_of(problem, limit_ns=None):
     """Returns the bound on the bottleneck; inf if it says that no plan fits."""
-    units = condense(problem)
-    stages = RecomputedStages(units, interchangeable_kinds(units), limit_ns=limit_ns)
-    bound_ns = RecomputedChains(stages.table()).least(False, limit_ns).bound_ns
+    bound_ns, _ = RecomputedChains(stages_of(problem, limit_ns), is_step=False).least(limit_ns)
     return math.inf if bound_ns is None else bound_ns
 
 
@@ -121,15 +124,13 @@ def test_stages_one_by_one_raise_the_bound_to_no_more_than_the_optimum(count, ob
         best = brute_force(to_instance(problem))
         if best is None:
             continue
-        units, optimum = condense(problem), best[0][0]
-        for most_ns in (None, optimum + 1):
-            kinds = interchangeable_kinds(units)
-            limit_ns = None if is_step else most_ns
-            stages = RecomputedStages(units, kinds, limit_ns=limit_ns)
-            bound_ns = first_ns = RecomputedChains(stages.table()).least(is_step, most_ns).bound_ns
-            chooser = RecomputeChooser(problem)
-            chains = FinerChains(stages, chooser.choices, is_step=is_step)
-            for found_ns, plan in chains.bounds(lambda most_ns=most_ns: most_ns):
+        optimum, chooser = best[0][0], RecomputeChooser(problem)
+        for most_ns in (None, optimum + 1, 3 * optimum):
+            stages = stages_of(problem, None if is_step else most_ns)
+            first_ns, _ = RecomputedChains(stages, is_step=is_step).least(most_ns)
+            bound_ns = first_ns
+            chains = least_chains(stages, lambda most_ns=most_ns: most_ns, is_step=is_step)
+            for found_ns, plan in chains:
                 bound_ns = max(bound_ns, found_ns)
                 if plan is not None:
                     evaluation = evaluate(problem, chooser.completed(plan))

@@ -1,0 +1,262 @@
+"""Least and exact loads of the stages between ideals of some units, and of more units.
+
+The least loads are those of :mod:`solver.bounds.recomputed.bound`, which allow any mixture of
+choices. The exact ones are found stage by stage, over all choices of recomputation of the operators
+that a stage certainly runs (:mod:`solver.stages.least_recomputation`): operators that may lie on
+either side of a border keep nothing there, and values read from them need no anchor. That is a
+bound as well, and without such operators it is the load of the stage, except for the memory of its
+forward passes and of recomputation.
+
+Every plan is a chain of ideals of more units as it is one of fewer; without the additional units
+the former are the latter. So the bound of a stage between ideals of fewer units holds for all
+stages between ideals of more units within it. With all units nothing may lie on either side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from solver.bounds.recomputed.bound import LeastLoads
+from solver.bounds.recomputed.skeleton import Pairs, Skeleton
+from solver.evaluation.stage_memory import weights_bytes_of
+from solver.model.arrays import Floats, Ints
+from solver.model.clock import UNLIMITED, Clock
+from solver.model.problem import PartitionProblem
+from solver.presolve.device_kinds import DeviceKind, most_devices
+from solver.presolve.instance import Instance
+from solver.stages.in_flight import in_flight
+from solver.stages.least_recomputation import StageParts, least_recomputation
+from solver.stages.recompute_choices import RecomputeChoices
+
+_FIRST_IDEALS, _FIRST_PAIRS = 2500, 500_000
+_MOST_IDEALS, _MOST_PAIRS = 30_000, 2_000_000
+_MORE = 3
+"""Factor on the number of ideals in the next skeleton."""
+_Key = tuple[int, int]
+"""A kind of devices, and microbatches in flight."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecomputedStages:
+    """Stages between ideals, and what is known of their loads.
+
+    Attributes
+    ----------
+    kinds : sequence of DeviceKind
+        Devices.
+    choices : mapping of str to RecomputeChoices
+        By device class.
+    pairs : Pairs
+        Of ideals.
+    loads_ns : mapping of (int, int) to Floats
+        Loads at least, by kind and microbatches in flight, transfers included; infinite for stages
+        that do not fit or are excluded. Exact ones replace them.
+    transfers_ns : sequence of Floats
+        By kind, least times of transfers.
+    """
+
+    kinds: Sequence[DeviceKind]
+    choices: Mapping[str, RecomputeChoices]
+    pairs: Pairs
+    loads_ns: Mapping[_Key, Floats]
+    transfers_ns: Sequence[Floats]
+
+    @staticmethod
+    def applies(problem: PartitionProblem) -> bool:
+        """Return True if loads are defined for a problem."""
+        is_limited = any(device.memory_bytes is not None for device in problem.devices)
+        return problem.may_recompute and problem.chunks_per_device == 1 and is_limited
+
+    @classmethod
+    def of(
+        cls,
+        units: Instance,
+        kinds: Sequence[DeviceKind],
+        choices: Mapping[str, RecomputeChoices],
+        *,
+        limit_ns: int | None = None,
+        clock: Clock = UNLIMITED,
+    ) -> RecomputedStages:
+        """Return stages with their least loads.
+
+        Parameters
+        ----------
+        units : Instance
+            Of a problem with recomputable operators.
+        limit_ns : int, optional
+            Stages with more work are left out.
+        clock : Clock
+            When it is over, the loads found so far are used.
+        """
+        # Pairs with more work than the limit are few.
+        share = 1.0 if limit_ns is None else limit_ns / max(int(units.fastest_ns.sum()), 1)
+        most = (2 * _FIRST_PAIRS / min(max(share, 1e-9), 1.0)) ** 0.5
+        pairs = Pairs.within(Skeleton(units, min(_FIRST_IDEALS, int(most))), limit_ns)
+        sizes = range(1, most_devices(units.problem) + 1)
+        least = LeastLoads(pairs, kinds, clock)
+        transfers_ns = [least.transfers_ns(kind) for kind in range(len(kinds))]
+        loads_ns = least.loads_ns(sorted({in_flight(units.problem, size) for size in sizes}))
+        loads_ns = {key: own + transfers_ns[key[0]] for key, own in loads_ns.items()}
+        return cls(kinds, choices, pairs, loads_ns, transfers_ns)
+
+    @property
+    def skeleton(self) -> Skeleton:
+        """The ideals."""
+        return self.pairs.skeleton
+
+    @property
+    def units(self) -> Instance:
+        """The units, of a problem with recomputable operators."""
+        return self.skeleton.units
+
+    def exact_ns(self, kind: int, flying: int, start: int, end: int, *, is_first: bool) -> float:
+        """Return the load of a stage over all choices, and keep it; infinite if it does not fit.
+
+        Parameters
+        ----------
+        kind : int
+            Of devices.
+        flying : int
+            Microbatches in flight.
+        start, end : int
+            Ideals.
+        is_first : bool
+            True if no stage is before it, not even one without chosen units.
+        """
+        number = self.pairs.number(start, end)
+        units, perhaps = self.skeleton.between(start, end, is_first=is_first)
+        moved_ns = max(self._transfer_ns(kind, units, perhaps), self.transfers_ns[kind][number])
+        load_ns = float(self._load_ns(kind, flying, units, perhaps) + moved_ns)
+        loads_ns = self.loads_ns[kind, flying]
+        loads_ns[number] = max(load_ns, loads_ns[number])
+        return float(loads_ns[number])
+
+    def _load_ns(self, kind: int, flying: int, units: Ints, perhaps: Ints) -> float:
+        """Return the load of certain and possible units, without transfers."""
+        device = self.kinds[kind].device
+        work_ns = float(self.units.work_ns[device.device_class][units].sum())
+        if device.memory_bytes is None:
+            return work_ns
+        members, others = self._operators(units), frozenset(self._operators(perhaps))
+        free_bytes = device.memory_bytes - self._always_bytes(members, others)
+        choices = self.choices[device.device_class]
+        parts = StageParts.of(choices, choices.parts(members, others), flying)
+        return work_ns + least_recomputation([parts], free_bytes).bound_ns
+
+    def _transfer_ns(self, kind: int, units: Ints, perhaps: Ints) -> float:
+        """Return the time of the transfers of values that certainly cross a border."""
+        transfers, device = self.units.transfers, self.kinds[kind].device
+        if self.units.problem.interconnect.overlap:
+            return 0.0
+        inside = np.zeros(len(self.units), dtype=np.int64)
+        inside[perhaps], inside[units] = 1, 2
+        send_ns, receive_ns = transfers.send_ns(device).least, transfers.receive_ns(device).least
+        total_ns = 0
+        for net, sent_ns, received_ns in zip(transfers.nets, send_ns, receive_ns, strict=True):
+            if net.producer >= 0 and (sent_ns or received_ns):
+                there = inside[list(net.consumers)]
+                if inside[net.producer] == 2 and not there.all():
+                    total_ns += sent_ns
+                elif inside[net.producer] == 0 and (there == 2).any():
+                    total_ns += received_ns
+        return total_ns
+
+    def _operators(self, units: Ints) -> list[int]:
+        return sorted(index for unit in units.tolist() for index in self.units.members[unit])
+
+    def _always_bytes(self, members: list[int], perhaps: frozenset[int]) -> int:
+        """Return the bytes of weights and received values of a stage, whatever is recomputed."""
+        problem = self.units.problem
+        arrays, index_of = problem.arrays, problem.index_of
+        own: Ints = np.array(members, dtype=np.int64)
+        group = np.zeros(len(problem.operators), dtype=np.int64)
+        (weights_bytes,) = weights_bytes_of(problem, group, own).tolist()
+        read = np.unique(arrays.reads.pairs(own)[1])
+        inside = np.zeros(len(arrays.held_bytes), dtype=np.bool_)
+        inside[members] = True
+        # By operator elsewhere, the least bytes received from it through aliases on the border.
+        received: dict[int, int] = {}
+        for value in read[~inside[read]].tolist():
+            size_bytes, at = int(arrays.held_bytes[value]), value
+            while at in perhaps and (alias_of := problem.operators[at].alias_of) in index_of:
+                at = index_of[alias_of]
+                size_bytes = min(size_bytes, int(arrays.held_bytes[at]))
+            if at not in perhaps and not inside[at]:
+                received[at] = max(received.get(at, 0), size_bytes)
+        return int(weights_bytes) + sum(received.values())
+
+    def restricted(self, left: Mapping[_Key, Sequence[tuple[Ints, Ints]]]) -> RecomputedStages:
+        """Return some of the stages.
+
+        Parameters
+        ----------
+        left : mapping of (int, int) to sequence of (Ints, Ints)
+            Starts and ends of the stages to keep, by the keys of `loads_ns`.
+        """
+        count, pairs = len(self.skeleton), self.pairs
+        codes = pairs.starts * count + pairs.ends
+        loads_ns: dict[_Key, Floats] = {}
+        for key, parts in left.items():
+            own = np.concatenate([starts * count + ends for starts, ends in parts])
+            loads_ns[key] = np.where(np.isin(codes, own), self.loads_ns[key], np.inf)
+        kept = np.flatnonzero(np.any(np.isfinite([*loads_ns.values()]), axis=0))
+        return replace(
+            self,
+            pairs=Pairs(self.skeleton, pairs.starts[kept], pairs.ends[kept]),
+            loads_ns={key: own[kept] for key, own in loads_ns.items()},
+            transfers_ns=[own[kept] for own in self.transfers_ns],
+        )
+
+    def finer(self) -> RecomputedStages | None:
+        """Return the stages of more units that lie in these; None if there are none, or too many.
+
+        Stages that begin and end in the same ideal of fewer units have their work as their bound.
+        """
+        pairs, skeleton = self.pairs, self.skeleton
+        most = len(skeleton)
+        while len(skeleton.chosen) == len(self.skeleton.chosen):
+            if most >= _MOST_IDEALS or len(skeleton.chosen) == len(self.units):
+                return None
+            most = min(_MORE * most, _MOST_IDEALS)
+            skeleton = Skeleton(self.units, most)
+        image = _images(self.skeleton, skeleton)
+        order = np.argsort(image, kind="stable")
+        counts = np.bincount(image, minlength=len(self.skeleton))
+        first = np.cumsum(counts) - counts
+        used = np.unique(np.concatenate([pairs.starts, pairs.ends]))
+        starts = np.concatenate([pairs.starts, used])
+        ends = np.concatenate([pairs.ends, used])
+        number = np.concatenate([np.arange(len(pairs)), np.full(len(used), -1)])
+        sizes = counts[starts] * counts[ends]
+        if int(sizes.sum()) > _MOST_PAIRS:
+            return None
+        within = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        columns = np.repeat(counts[ends], sizes)
+        own = (
+            order[np.repeat(first[starts], sizes) + within // columns],
+            order[np.repeat(first[ends], sizes) + within % columns],
+        )
+        kept = np.flatnonzero(skeleton.ideals.within(*own))
+        kept = kept[np.lexsort((own[1][kept], own[0][kept]))]
+        starts, ends, number = own[0][kept], own[1][kept], np.repeat(number, sizes)[kept]
+        work_ns = skeleton.ideals.work_ns[ends] - skeleton.ideals.work_ns[starts]
+        return replace(
+            self,
+            pairs=Pairs(skeleton, starts, ends),
+            loads_ns={
+                key: np.maximum(np.append(own, 0.0)[number], work_ns)
+                for key, own in self.loads_ns.items()
+            },
+            transfers_ns=[np.append(own, 0.0)[number] for own in self.transfers_ns],
+        )
+
+
+def _images(fewer: Skeleton, more: Skeleton) -> Ints:
+    """Return, by ideal of more units, its ideal of fewer units."""
+    rows = more.member[[more.place[unit] for unit in fewer.chosen]]
+    bits = np.packbits(rows, axis=0, bitorder="little").T
+    place = {mask: number for number, mask in enumerate(fewer.masks)}
+    return np.array([place[int.from_bytes(row.tobytes(), "little")] for row in bits])
