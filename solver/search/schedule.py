@@ -18,6 +18,14 @@ from types import MappingProxyType
 from typing import Final
 
 from solver.model.clock import Clock
+from solver.search import (
+    bounds,
+    branch_and_bound,
+    heuristics,
+    multilevel,
+    presolve,
+    recomputation,
+)
 from solver.search.branches import SearchTimes
 from solver.search.conditions import (
     Condition,
@@ -32,16 +40,8 @@ from solver.search.conditions import (
     still_gains,
 )
 from solver.search.findings import Finding
+from solver.search.ideals import closed_ideals, has_closed_ideals, ideals
 from solver.search.state import SearchState
-from solver.search.steps import (
-    bounds,
-    branch_and_bound,
-    heuristics,
-    multilevel,
-    presolve,
-    recomputation,
-)
-from solver.search.steps.ideals import closed_ideals, has_closed_ideals, ideals
 
 UNIT_S: Final = 0.5
 UNIT_S_PER_UNIT: Final = 0.0005

@@ -11,12 +11,11 @@ from solver.model.clock import Clock
 from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
-from solver.search import rounds
+from solver.search import presolve, rounds
 from solver.search.conditions import Condition
 from solver.search.findings import Finding
 from solver.search.schedule import SCHEDULES, TIMES
 from solver.search.state import SearchState
-from solver.search.steps import presolve
 
 Run = Callable[[SearchState, Clock], Iterator[Finding]]
 ONE_WORKER = SolveLimits(workers=1)

@@ -21,8 +21,7 @@ from solver.dp.ideal_program import IdealAnswer
 from solver.evaluation.result import SolveStatus
 from solver.presolve.dominance import simplify
 from solver.presolve.instance import condense
-from solver.search import branch_models, schedule
-from solver.search.steps import ideals
+from solver.search import branch_models, ideals, schedule
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
 from tests.support.search_states import bare_state

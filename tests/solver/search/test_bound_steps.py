@@ -1,7 +1,7 @@
 """Bounds of single objectives that need no model."""
 
 from solver import Device, Operator, PartitionProblem, SolveLimits, SolveStatus, Weight, solve
-from solver.search.steps.bounds import averages
+from solver.search.bounds import averages
 from tests.support.search_states import state_of, take
 
 

@@ -24,7 +24,7 @@ from solver.diagnosis.answer import MoreMemory
 from solver.diagnosis.diagnose import diagnose
 from solver.io.json_files import plan_from_json, plan_to_json, problem_from_json, problem_to_json
 from solver.model.training import Backward
-from solver.search.steps.recomputation import may_run_everything_again
+from solver.search.recomputation import may_run_everything_again
 from tests.support.least_memory import least_memory, with_memory
 from tests.support.oracle import brute_force, cost
 from tests.support.problem_counts import samples

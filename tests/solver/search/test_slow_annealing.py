@@ -6,8 +6,8 @@ from experiments.problems.generators import GeneratorSettings, generate_problem
 from solver import SolveLimits, SolveStatus, solve
 from solver.presolve import presolved
 from solver.search.findings import BoundFound
+from solver.search.heuristics import slow_annealing
 from solver.search.schedule import SCHEDULES
-from solver.search.steps.heuristics import slow_annealing
 from tests.support.oracle import brute_force
 from tests.support.problem_counts import counts
 from tests.support.random_problems import random_problem, to_instance

@@ -1,1 +1,0 @@
-"""Steps of a search: each reads the state and yields findings."""
