@@ -4,6 +4,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from solver.model.lazy_package import LazyPackage
+from solver.model.presenter import Presenter, present_with
 
 if TYPE_CHECKING:
     from fx_bridge.batch.microbatches import chunk_specs as chunk_specs
@@ -92,4 +93,12 @@ MODULE_OF = {
     "Pipeline": "solver",
 }
 
+
+def _presenter() -> Presenter:
+    from fx_bridge.presentation import plan_files
+
+    return plan_files
+
+
+present_with(_presenter)
 sys.modules[__name__].__class__ = LazyPackage

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
+from fx_bridge.presentation.summary import result_html as result_html
+from fx_bridge.presentation.summary import result_text as result_text
 from solver.io.files import write_text_atomically
 from solver.model.errors import PartitionError
 from solver.model.text import shortened, shown

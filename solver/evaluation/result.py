@@ -6,13 +6,14 @@ import os
 from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
-from typing import Any, Final, Generic, Protocol, cast
+from typing import Any, Final, Generic, Protocol
 
 from typing_extensions import TypeVar
 
 from solver.evaluation.evaluate import Evaluation, evaluate
 from solver.model.checks import only_given
 from solver.model.plan import PartitionPlan
+from solver.model.presenter import is_presented, presenter
 from solver.model.problem import PartitionProblem
 
 
@@ -148,17 +149,16 @@ class SolveResult(Generic[PlanT, EvaluationT, ValueT]):
             assert self.objective_bounds == self.evaluation.objective
 
     def __str__(self) -> str:
-        if self.evaluation is not None and not isinstance(self.evaluation, Evaluation):
-            name = self.evaluation.objective_names[0]
-            return f"{self.status.value}: {name} {self.objective}, bound {self.objective_bound}"
-        from fx_bridge.presentation.summary import result_text
-
-        return result_text(cast(SolveResult, self))
+        evaluation = self.evaluation
+        if is_presented() and (evaluation is None or isinstance(evaluation, Evaluation)):
+            return presenter().result_text(self)
+        if evaluation is None:
+            return f"{self.status.value}: {self.reason}; {self.remedy}"
+        name = evaluation.objective_names[0]
+        return f"{self.status.value}: {name} {self.objective}, bound {self.objective_bound}"
 
     def _repr_html_(self: SolveResult) -> str:
-        from fx_bridge.presentation.summary import result_html
-
-        return result_html(str(self), self)
+        return presenter().result_html(str(self), self)
 
     def save(self: SolveResult, path: str | os.PathLike[str]) -> None:
         """Write the plan to a file in the format of its extension.
@@ -171,21 +171,15 @@ class SolveResult(Generic[PlanT, EvaluationT, ValueT]):
         PartitionError
             If there is no plan, the extension is unknown, or the file cannot be written.
         """
-        from fx_bridge.presentation.plan_files import save_plan_as
-
-        save_plan_as(self, path)
+        presenter().save_plan_as(self, path)
 
     def to_dot(self: SolveResult) -> str:
         """Return the graph of the plan's stages for Graphviz; without a plan raise as `save`."""
-        from fx_bridge.presentation.plan_files import plan_text
-
-        return plan_text(self, "dot")
+        return presenter().plan_text(self, "dot")
 
     def to_mermaid(self: SolveResult) -> str:
         """Return the graph of the plan's stages for Mermaid; without a plan raise as `save`."""
-        from fx_bridge.presentation.plan_files import plan_text
-
-        return plan_text(self, "mermaid")
+        return presenter().plan_text(self, "mermaid")
 
     @property
     def objective_values(self) -> tuple[ValueT, ...] | None:

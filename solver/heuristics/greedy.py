@@ -86,7 +86,7 @@ def greedy_plan(problem: PartitionProblem) -> PartitionPlan:
     Examples
     --------
     >>> from solver.model.operators import Operator
-    >>> from solver.model.problem import Device, Weight
+    >>> from solver import Device, Weight
     >>> problem = PartitionProblem(
     ...     operators=(
     ...         Operator("a", weights=("w",)),

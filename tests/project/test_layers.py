@@ -42,9 +42,6 @@ LAYERS = {
 }
 """Rooms, lowest first. A room imports rooms that stand before a ``<`` that it stands after."""
 
-PRINTED = {"solver/evaluation/result.py": "fx_bridge.presentation."}
-"""A result is printed and saved by the room of presentation, which stands above."""
-
 CLOCK = "solver/model/clock.py"
 
 HEAVY = {"torch", "ortools", "transformers", "matplotlib"}
@@ -278,7 +275,6 @@ def test_no_statement_imports_against_the_direction(package, forbidden):
         for file in files(package)
         for name in imported_by(file)
         if name.split(".")[0] in forbidden
-        and not name.startswith(PRINTED.get(str(file), name + "."))
     ]
     assert not wrong
 
