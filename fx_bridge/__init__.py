@@ -8,13 +8,9 @@ from solver.model.presenter import Presenter, present_with
 
 if TYPE_CHECKING:
     from fx_bridge.batch.microbatches import chunk_specs as chunk_specs
-    from fx_bridge.batch.resize import rescale as rescale
     from fx_bridge.batch.table import batch_dimensions as batch_dimensions
     from fx_bridge.capture.graph import CapturedGraph as CapturedGraph
     from fx_bridge.capture.graph import capture as capture
-    from fx_bridge.checkpoint.programs import load_stage_programs as load_stage_programs
-    from fx_bridge.checkpoint.programs import run_stage_programs as run_stage_programs
-    from fx_bridge.checkpoint.programs import save_stage_programs as save_stage_programs
     from fx_bridge.checkpoint.ranks import load_rank_weights as load_rank_weights
     from fx_bridge.checkpoint.stages import load_stage_weights as load_stage_weights
     from fx_bridge.checkpoint.stages import save_stages as save_stages
@@ -23,7 +19,6 @@ if TYPE_CHECKING:
     from fx_bridge.costs.latency import measured_latency_ns as measured_latency_ns
     from fx_bridge.costs.recompute import Recompute as Recompute
     from fx_bridge.digraph import to_digraph as to_digraph
-    from fx_bridge.dynamo import compile_backend as compile_backend
     from fx_bridge.equivalence.check import EquivalenceReport as EquivalenceReport
     from fx_bridge.equivalence.check import check_equivalence as check_equivalence
     from fx_bridge.interop.read_plans import plan_from_device_map as plan_from_device_map
@@ -51,13 +46,9 @@ if TYPE_CHECKING:
 
 MODULE_OF = {
     "chunk_specs": "fx_bridge.batch.microbatches",
-    "rescale": "fx_bridge.batch.resize",
     "batch_dimensions": "fx_bridge.batch.table",
     "CapturedGraph": "fx_bridge.capture.graph",
     "capture": "fx_bridge.capture.graph",
-    "load_stage_programs": "fx_bridge.checkpoint.programs",
-    "run_stage_programs": "fx_bridge.checkpoint.programs",
-    "save_stage_programs": "fx_bridge.checkpoint.programs",
     "load_rank_weights": "fx_bridge.checkpoint.ranks",
     "load_stage_weights": "fx_bridge.checkpoint.stages",
     "save_stages": "fx_bridge.checkpoint.stages",
@@ -66,7 +57,6 @@ MODULE_OF = {
     "measured_latency_ns": "fx_bridge.costs.latency",
     "Recompute": "fx_bridge.costs.recompute",
     "to_digraph": "fx_bridge.digraph",
-    "compile_backend": "fx_bridge.dynamo",
     "EquivalenceReport": "fx_bridge.equivalence.check",
     "check_equivalence": "fx_bridge.equivalence.check",
     "plan_from_device_map": "fx_bridge.interop.read_plans",

@@ -31,10 +31,8 @@ if TYPE_CHECKING:
     from fx_bridge.capture.graph import CapturedGraph
     from fx_bridge.interop.words import Words
 
-Form = Literal[
-    "accelerate", "split-spec", "programs", "checkpoint-wrapper", EngineName, "flagscale"
-]
-_WITH_PROBLEM: Final = ("programs", "checkpoint-wrapper", "megatron", "flagscale")
+Form = Literal["accelerate", "split-spec", "checkpoint-wrapper", EngineName, "flagscale"]
+_WITH_PROBLEM: Final = ("checkpoint-wrapper", "megatron", "flagscale")
 """Forms that can express recomputed operators."""
 _TiedFirstOption = Annotated[
     bool,
@@ -62,7 +60,7 @@ def hand_over(
     plan_file: Annotated[str, typer.Argument(**PLAN_FILE)],
     model: BuiltModelArgument,
     to: Annotated[Form, typer.Option(help="Format of the file.")],
-    out: Annotated[str, out_option("FILE", "File to write; a folder for programs.")],
+    out: Annotated[str, out_option("FILE", "File to write.")],
     capture: CaptureOptions,
     tied_first: _TiedFirstOption = False,
     microbatches: _MicrobatchesOption = None,
@@ -95,12 +93,9 @@ def hand_over(
     _check_options(to, tied_first, microbatches, is_scored=bool(devices))
     spec = resolve_built(model)
     plan = load_plan(plan_file)
-    if to != "programs":
-        check_writable(out, plan_file, model)
+    check_writable(out, plan_file, model)
 
-    from fx_bridge.checkpoint.programs import save_stage_programs
     from fx_bridge.interop.write_plans import check_resident
-    from fx_bridge.split.by_plan import split_by_plan
 
     check_resident(plan)
     problem, asked = None, read_capture(capture)
@@ -114,23 +109,18 @@ def hand_over(
             problem = problem_of_plan(captured, plan)
     say_note(captured)
     answer: dict[str, object] = {"to": to, "file": out}
-    if to == "programs":
-        programs = save_stage_programs(split_by_plan(captured, plan, problem=problem), out)
-        answer["programs"] = [stage.file for stage in programs.stages]
-        summary = counted(len(programs.stages), "program")
-        stages: Sequence[Stage] = plan.stages
-    else:
-        output = _output(captured, plan, problem, to, tied_first, microbatches)
-        answer[output.key] = output.content
-        write_text_atomically(out, output.text)
-        summary, stages = output.summary, output.stages
-        _note_moved(captured, plan, to, out)
-    if stages:
-        answer["devices"] = [stage.device for stage in stages]
+    output = _output(captured, plan, problem, to, tied_first, microbatches)
+    answer[output.key] = output.content
+    write_text_atomically(out, output.text)
+    _note_moved(captured, plan, to, out)
+    if output.stages:
+        answer["devices"] = [stage.device for stage in output.stages]
     if as_json:
         print_json(answer)
     else:
-        print_lines([f"wrote {out}: {summary}", *_stage_lines(captured, plan, stages)])
+        print_lines(
+            [f"wrote {out}: {output.summary}", *_stage_lines(captured, plan, output.stages)]
+        )
 
 
 def _stage_lines(
@@ -159,7 +149,7 @@ def _check_options(
 
 def _note_moved(captured: CapturedGraph, plan: PartitionPlan, to: Form, file: str) -> None:
     """Note on stderr if the written file expresses a plan other than the given one."""
-    if plan.recomputed or to in ("checkpoint-wrapper", "flagscale", "programs"):
+    if plan.recomputed or to in ("checkpoint-wrapper", "flagscale"):
         return
     form = cast("PlanFormat", "device-map" if to == "accelerate" else to)
     devices = [Device(name) for name in plan.device_order]

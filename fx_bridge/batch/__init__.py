@@ -1,1 +1,1 @@
-"""The batch dimension of every value, and graphs of another batch size."""
+"""The batch dimension of every value of a graph, and specifications of microbatches."""

@@ -10,7 +10,6 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from fx_bridge.batch.resize import rescale
 from fx_bridge.batch.rules.dims import BatchDim
 from fx_bridge.batch.table import BatchTable, batch_dimensions, check_microbatchable
 from fx_bridge.capture.graph import CapturedGraph, placeholder_values
@@ -52,8 +51,7 @@ def chunk_specs(
     Parameters
     ----------
     captured : CapturedGraph
-        At the size of the whole batch. ``rescale(captured, batch_size // microbatches)`` runs on
-        each microbatch.
+        At the size of the whole batch. Each microbatch runs a capture of its own size.
     microbatches : int
         Of equal size, so that the mean of their means is the mean.
     table : BatchTable, optional
@@ -80,7 +78,7 @@ def chunk_specs(
             f"divisor of {table.batch_size}, or capture another batch"
         )
     if microbatches > 1:
-        _check_numbers(captured, table.batch_size // microbatches)
+        _check_numbers(table)
     args, kwargs = _inputs(captured, table)
 
     def merged(state: BatchDim) -> Any:
@@ -99,7 +97,8 @@ def pipeline_specs(captured: CapturedGraph, microbatches: int) -> ChunkSpecs:
     microbatch. PartitionError if no input holds a batch.
     """
     table = batch_dimensions(captured)
-    _check_numbers(captured, table.batch_size * microbatches)
+    if microbatches > 1:
+        _check_numbers(table)
 
     def merged(state: BatchDim) -> Any:
         if state.kind == "unknown" and state.dim is not None and state.factor == 1:
@@ -145,18 +144,13 @@ def _inputs(captured: CapturedGraph, table: BatchTable) -> tuple[tuple[Any, ...]
     return args, kwargs
 
 
-def _check_numbers(captured: CapturedGraph, size: int) -> None:
+def _check_numbers(table: BatchTable) -> None:
     """Refuse a graph that returns a number, such as the batch size, that a microbatch changes."""
-    found = pytree.tree_leaves(captured.graph.output_node().args[0])
-    if not any(isinstance(leaf, (int, float)) for leaf in found):
-        return
-    parts = pytree.tree_leaves(rescale(captured, size).graph.output_node().args[0])
-    for whole, part in zip(found, parts, strict=True):
-        if isinstance(whole, (int, float)) and whole != part:
-            raise PartitionError(
-                f"the graph returns the number {whole}, which is {part} for a microbatch; leave "
-                "it out of the outputs"
-            )
+    if table.numbers:
+        raise PartitionError(
+            f"the graph returns the number {table.numbers[0]}, which is another for another batch; "
+            "leave it out of the outputs"
+        )
 
 
 def _outputs(captured: CapturedGraph, table: BatchTable, merged: Callable[[BatchDim], Any]) -> Any:

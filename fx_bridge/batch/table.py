@@ -2,8 +2,7 @@
 
 The graph is run on fake tensors at a batch size that divides no other size in it: rules follow the
 samples through every operator (:mod:`fx_bridge.batch.propagation`), and the resulting sizes must be
-those that the rules expect. :func:`fx_bridge.batch.resize.rescale` makes the graph at that size:
-from symbolic sizes, or from a second trace of the model.
+those that the rules expect. :mod:`fx_bridge.batch.resize` makes the graph at that size.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from fx_bridge.batch.inputs import BatchInputs, batch_inputs
 from fx_bridge.batch.propagation import BatchRun
 from fx_bridge.batch.resize import sized
 from fx_bridge.batch.rules.dims import BatchDim
-from fx_bridge.batch.values import place
 from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.capture.model.messages import quiet
 from fx_bridge.storages.replay import hint
@@ -51,6 +49,9 @@ class BatchTable:
         True if the rules were compared with the sizes at another batch size.
     note : str
         The reason why not.
+    numbers : tuple of int
+        Numbers among the results of the graph that change with the batch; if not checked, those
+        that may.
     """
 
     values: Mapping[str, Any]
@@ -59,6 +60,7 @@ class BatchTable:
     inputs: Mapping[str, tuple[int | None, ...]]
     checked: bool
     note: str = ""
+    numbers: tuple[int, ...] = ()
     __repr__ = only_given
 
     def __getitem__(self, name: str) -> Any:
@@ -107,10 +109,6 @@ def batch_dimensions(captured: CapturedGraph, *, batch_size: int | None = None) 
         except PartitionError as error:
             note = note or str(error)
             continue
-        names = [node.name for node in module.graph.nodes]
-        if names != [node.name for node in captured.graph.nodes]:
-            note = "a batch of one takes another path through the model than larger ones"
-            break
         run, note = BatchRun(module, size, inputs.dims, unique_size=True), ""
         break
     if run is None:
@@ -125,6 +123,18 @@ def batch_dimensions(captured: CapturedGraph, *, batch_size: int | None = None) 
         inputs.dims,
         run.unique_size,
         note,
+        _varying_numbers(captured, run, inputs.size),
+    )
+
+
+def _varying_numbers(captured: CapturedGraph, run: BatchRun, size: int) -> tuple[int, ...]:
+    found = pytree.tree_leaves(captured.graph.output_node().args[0])
+    others = pytree.tree_leaves(run.graph.output_node().args[0])
+    return tuple(
+        leaf
+        for leaf, other in zip(found, others, strict=True)
+        if type(leaf) is int
+        and (leaf != other if run.unique_size else bool(leaf) and leaf % size == 0)
     )
 
 
@@ -132,10 +142,12 @@ def _unique_sizes(captured: CapturedGraph, inputs: BatchInputs) -> list[int]:
     """Return batch sizes that divide no other size: a prime, and that times the graph's own."""
     others = {1}
     for node in captured.graph.nodes:
-        for leaf in pytree.tree_leaves(node.meta.get("val")):
+        for leaf in pytree.tree_leaves((node.meta.get("val"), node.args, node.kwargs)):
             if isinstance(leaf, torch.Tensor):
                 others.update(int(hint(size)) for size in leaf.shape)
-    prime = 97
+            elif type(leaf) is int:
+                others.add(leaf)
+    prime = 13
     while any(size % prime == 0 for size in others if size):
         prime = int(sympy.nextprime(prime))
     return [prime] if inputs.size == 1 else [prime, prime * inputs.size]
@@ -187,3 +199,21 @@ def check_microbatchable(captured: CapturedGraph, table: BatchTable | None = Non
 
 
 _REMEDY = "run the whole batch at once, or change that operator to work on each sample alone"
+
+
+def place(node: fx.Node) -> str:
+    """Return a node's name with its module and its source line."""
+    words = [f"operator {node.name!r}"]
+    stack = node.meta.get("nn_module_stack")
+    path = str(list(stack.values())[-1][0]) if stack else ""
+    if path:
+        words.append(f"in module {path!r}")
+    trace = node.meta.get("stack_trace")
+    lines = [line.strip() for line in str(trace or "").splitlines() if line.strip()]
+    found = [n for n, line in enumerate(lines) if line.startswith("File ")]
+    if found:
+        file, _, rest = lines[found[-1]].removeprefix('File "').partition('", line ')
+        number = rest.partition(",")[0]
+        source = lines[found[-1] + 1] if found[-1] + 1 < len(lines) else ""
+        words.append(f"at {file}:{number}, {source!r}")
+    return " ".join(words)

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NamedTuple
 from unittest import mock
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from fx_bridge.capture.model.messages import (
     describe,
@@ -35,37 +35,34 @@ from fx_bridge.capture.python.custom_backward import (
     with_remedy,
 )
 from fx_bridge.capture.python.held_tensors import writes_to
-from fx_bridge.capture.python.surroundings import all_queries, noted_queries
+from fx_bridge.capture.python.surroundings import noted_queries
 from fx_bridge.capture.python.weight_casts import casting_weights_once
-from fx_bridge.capture.tracers.dynamic_batch import Exported, export_dynamic
 from fx_bridge.capture.tracers.export import export
 from fx_bridge.capture.tracers.make_fx import trace_operators
 from fx_bridge.capture.tracers.repeated_functions import RepeatedFunctions
-from fx_bridge.capture.tracers.values import trace
 from fx_bridge.equivalence.calls import first_line
 from fx_bridge.equivalence.check import check_equivalence
 from fx_bridge.python_state.restoration import PythonState
 from solver import PartitionError
 
-Capture = Literal[
-    "export",
-    "export-strict",
-    "make_fx",
-    "symbolic_trace",
-    "graph_module",
-    "exported_program",
-    "dynamo",
-]
+Capture = Literal["export", "make_fx", "graph_module", "exported_program"]
 """How a graph was captured."""
 
 _SHOWN: Final = 2
 """Most differences that a message names."""
 
 
+class Exported(NamedTuple):
+    """A graph, and remarks for its user."""
+
+    module: fx.GraphModule
+    note: str
+
+
 class Captured(NamedTuple):
     """A graph of a module, the way it was captured, and deviations from the request."""
 
-    exported: Exported
+    module: fx.GraphModule
     how: Capture
     note: str
     asked: frozenset[str]
@@ -82,7 +79,7 @@ class Attempt:
 
     Attributes
     ----------
-    dynamic_batch, dynamic_shapes, check : optional
+    dynamic_shapes, check : optional
         As :func:`fx_bridge.capture` takes them.
     constants : mapping of str to torch.Tensor
         Values of fixed inputs, by path.
@@ -101,7 +98,6 @@ class Attempt:
     model: nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    dynamic_batch: bool
     dynamic_shapes: Any
     constants: Mapping[str, torch.Tensor]
     check: bool = False
@@ -115,56 +111,37 @@ class Attempt:
         self.state = PythonState(self.model, (self.args, self.kwargs))
 
     @casting_weights_once()
-    def export(
-        self, *, strict: bool = False, aware: bool = True, repeats: RepeatedFunctions | None = None
-    ) -> Exported:
+    def export(self, *, aware: bool = True, repeats: RepeatedFunctions | None = None) -> Exported:
         """Export by torch.export."""
-        if self.dynamic_batch:
-            return export_dynamic(self.model, self.args, self.kwargs, strict=strict, aware=aware)
-        module, note = export(
-            self.model,
-            self.args,
-            self.kwargs,
-            self.dynamic_shapes,
-            strict=strict,
-            constants=self.constants,
-            aware=aware,
-            repeats=repeats,
+        return Exported(
+            *export(
+                self.model,
+                self.args,
+                self.kwargs,
+                self.dynamic_shapes,
+                constants=self.constants,
+                aware=aware,
+                repeats=repeats,
+            )
         )
-        return Exported(module, self.args, self.kwargs, note)
 
     @casting_weights_once()
     def trace_operators(self) -> Exported:
         """Record the operators that run, backward passes included."""
-        module, note = trace_operators(self.model, self.args, self.kwargs, self.constants)
-        return Exported(module, self.args, self.kwargs, self._fixed_sizes("make_fx", note))
-
-    def trace(self) -> Exported:
-        """Trace symbolically."""
-        module = trace(self.model, self.args, self.kwargs)
-        return Exported(module, self.args, self.kwargs, self._fixed_sizes("symbolic_trace", ""))
-
-    def _fixed_sizes(self, how: str, note: str) -> str:
-        sizes = f"{how} knows no symbolic sizes" if self.dynamic_batch else ""
-        return "; ".join(filter(None, [note, sizes]))
+        return Exported(*trace_operators(self.model, self.args, self.kwargs, self.constants))
 
     def tried(self, how: Capture, way: Callable[[], Exported]) -> Captured | None:
         """Try one way; record its error and return None if it fails."""
-        watch = how != "export-strict"
         try:
-            watched = self.state.during(watch=watch, watch_inputs=how == "export")
-            # Dynamo reads Python, and would compile the watching code too.
-            queries = noted_queries() if watch else contextlib.nullcontext(all_queries())
-            # The other ways trace copies of parameters, or none.
-            real = how in ("make_fx", "symbolic_trace") and can_run(
-                self.model, self.args, self.kwargs
-            )
+            watched = self.state.during(watch_inputs=how == "export")
+            # make_fx runs on real tensors.
+            real = how == "make_fx" and can_run(self.model, self.args, self.kwargs)
             kept = kept_tensors(self.model) if real else contextlib.nullcontext()
             with (
                 quiet(),
                 watched as changes,
                 own_backward(self.model) as lost,
-                queries as asked,
+                noted_queries() as asked,
                 _differentiations(self.differentiated),
                 kept,
             ):
@@ -185,11 +162,13 @@ class Attempt:
             self.failures.setdefault(first_line(error), text)
             self.causes.append(error)
             return None
-        hooks = "" if how == "symbolic_trace" else lost_hooks(self.model)
+        hooks = lost_hooks(self.model)
         mark_lost(made.module, lost.lost or with_remedy(hooks))
         notes = (self.prefix, *self.failures.values(), made.note, hooks, lost.note)
         notes += (changes.note(functools.partial(writes_to, made.module)),)
-        return Captured(made, how, "; ".join(note for note in notes if note), frozenset(asked))
+        return Captured(
+            made.module, how, "; ".join(note for note in notes if note), frozenset(asked)
+        )
 
     def again(self, how: Capture, way: Callable[[], Exported]) -> Captured | None:
         """Forget the failures so far, and try one way."""
@@ -206,7 +185,7 @@ class Attempt:
         trained = self.model.training and torch.is_grad_enabled()
         gradients = trained and any(each.requires_grad for each in self.model.parameters())
         report = check_equivalence(
-            self.model, made.module, made.args, made.kwargs, gradients=gradients
+            self.model, made.module, self.args, self.kwargs, gradients=gradients
         )
         if not report.equal:
             raise DiffersError(first_line(Exception("; ".join(report.differences[:_SHOWN]))))
@@ -255,7 +234,7 @@ def attempt(task: Attempt) -> Captured:
             return _without_gradients(task, own_error)
         runs = "the model runs on these inputs, so "
     if not is_final(first):
-        for how, way in _ways(task, bool(task.differentiated)):
+        for how, way in [*_ways(task)]:
             made = task.tried(how, way)
             if made is not None:
                 return made
@@ -268,19 +247,13 @@ def attempt(task: Attempt) -> Captured:
     raise task.refused(advice) from task.explained
 
 
-def _ways(task: Attempt, differentiated: bool) -> Iterator[tuple[Capture, Callable[[], Exported]]]:
+def _ways(task: Attempt) -> Iterator[tuple[Capture, Callable[[], Exported]]]:
     """Yield the other ways to capture a module, the likeliest first."""
     dynamic = task.dynamic_shapes is not None
-    if differentiated and not dynamic:
-        yield "make_fx", task.trace_operators
-        return
-    yield "export", lambda: task.export(aware=False)
-    if task.constants:
-        # The others cannot fix the values of tensors.
-        return
-    yield "export-strict", lambda: task.export(strict=True)
-    if not dynamic:
-        yield "symbolic_trace", task.trace
+    if not task.differentiated or dynamic:
+        yield "export", functools.partial(task.export, aware=False)
+    # make_fx knows no symbolic sizes, and cannot fix the values of tensors.
+    if (task.differentiated or not task.constants) and not dynamic:
         yield "make_fx", task.trace_operators
 
 

@@ -38,7 +38,6 @@ from fx_bridge.capture.model.trial import can_run
 from fx_bridge.capture.model.written_values import GIVEN, written_down
 from fx_bridge.capture.python.surroundings import answers_now
 from fx_bridge.capture.request import CaptureSettings
-from fx_bridge.capture.tracers.dynamic_batch import batch_size_of
 from fx_bridge.capture.tracers.export import load_program, unlift
 from fx_bridge.capture.tracers.lean import lean
 from fx_bridge.capture.tracers.values import complete
@@ -66,12 +65,10 @@ class CapturedGraph:
         dtype and device. Parameters and buffers are the model's own objects, read through
         ``get_attr`` or held by submodules that ``call_module`` runs.
     how : str
-        ``"export"``, ``"export-strict"``, ``"make_fx"`` (forward differentiates),
-        ``"symbolic_trace"``, ``"graph_module"``, ``"exported_program"`` (given, or read from a
-        file) or ``"dynamo"``.
+        ``"export"``, ``"make_fx"`` (forward differentiates), ``"graph_module"`` or
+        ``"exported_program"`` (given, or read from a file).
     note : str
-        Reasons for a fallback, for a fixed batch and for any other deviation from the request;
-        empty without any.
+        Reasons for a fallback and for any other deviation from the request; empty without any.
     args, kwargs : tuple, mapping
         The example inputs, empty for a model that came with its values. Symbolic sizes have their
         sizes as hints.
@@ -191,7 +188,6 @@ def capture(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
-    dynamic_batch: bool = False,
     dynamic_shapes: Any = None,
     constants: Sequence[str] = (),
     check: bool = False,
@@ -212,12 +208,8 @@ def capture(
         Needed for a module, and for a ``GraphModule`` without values.
     kwargs : mapping of str, optional
         Example keyword inputs.
-    dynamic_batch : bool
-        Make dimension 0 of every input tensor of the common batch size one symbolic size: the
-        graph then runs at other batch sizes too. A batch of one is repeated to two. Where the
-        model fixes the batch, `note` names the operator and line. For modules only.
     dynamic_shapes : optional
-        As ``torch.export.export`` takes it; instead of `dynamic_batch`. For modules only.
+        As ``torch.export.export`` takes it. For modules only.
     constants : sequence of str
         Input tensors that forward reads as numbers, such as ``"image_grid_thw"``: names of
         arguments, or paths of tensors in them, such as ``"batch['sizes']"``. The graph is for
@@ -243,7 +235,7 @@ def capture(
     """
     keywords = checked_inputs(args, kwargs)
     fixed = check_constants(constants)
-    request = CaptureSettings(dynamic_batch, dynamic_shapes, fixed, check)
+    request = CaptureSettings(dynamic_shapes, fixed, check)
     request.check_model(model, (nn.Module, ExportedProgram, str, os.PathLike, CapturedGraph))
     if isinstance(model, CapturedGraph):
         if args or keywords:
@@ -317,26 +309,19 @@ def _from_module(
     check_initialised(model)
     fixed = constant_inputs(model, args, kwargs, request.constants)
     args, kwargs = as_distinct(*on_device_of(model, args, kwargs))
-    if request.dynamic_batch:
-        batch_size_of(args, kwargs)
     if request.check and not can_run(model, args, kwargs):
         raise PartitionError(
             f"check=True runs {describe(model)}, which has no values on the meta device; leave it "
             "out, or give weights and inputs on the cpu"
         )
-    made = attempt(
-        Attempt(
-            model, args, kwargs, request.dynamic_batch, request.dynamic_shapes, fixed, request.check
-        )
-    )
-    exported = made.exported
-    mark_constants(exported.module, model, args, kwargs, fixed)
+    made = attempt(Attempt(model, args, kwargs, request.dynamic_shapes, fixed, request.check))
+    mark_constants(made.module, model, args, kwargs, fixed)
     captured = CapturedGraph(
-        exported.module,
+        made.module,
         made.how,
         made.note,
-        exported.args,
-        exported.kwargs,
+        args,
+        kwargs,
         source=model,
         constants=request.constants,
         check=request.check,

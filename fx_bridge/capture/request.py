@@ -16,22 +16,14 @@ from solver.model.text import shown
 class CaptureSettings:
     """The options of a capture, as :func:`fx_bridge.capture` takes them."""
 
-    dynamic_batch: bool
     dynamic_shapes: Any
     constants: tuple[str, ...]
     check: bool
 
     def check_model(self, model: object, known: tuple[type, ...]) -> None:
         """Refuse models of other than `known` classes, and options that a model does not take."""
-        for name in ("dynamic_batch", "check"):
-            if not isinstance(value := getattr(self, name), bool):
-                raise PartitionError(f"{name} is {shown(value)}; write True or False")
-        if self.dynamic_batch and self.dynamic_shapes is not None:
-            raise PartitionError("dynamic_batch and dynamic_shapes exclude each other; give one")
-        if self.constants and self.dynamic_batch:
-            raise PartitionError(
-                "constants fix the sizes that dynamic_batch would leave open; give one of them"
-            )
+        if not isinstance(self.check, bool):
+            raise PartitionError(f"check is {shown(self.check)}; write True or False")
         if not isinstance(model, known):
             hint = "; give an instance, not the class" if isinstance(model, type) else ""
             raise PartitionError(
@@ -42,7 +34,7 @@ class CaptureSettings:
         if isinstance(model, nn.Module) and not isinstance(model, fx.GraphModule):
             return
         kind = "GraphModule" if isinstance(model, fx.GraphModule) else describe(model)
-        if self.dynamic_batch or self.dynamic_shapes is not None:
+        if self.dynamic_shapes is not None:
             raise PartitionError(
                 f"dynamic sizes need the module itself, not a {kind}, whose sizes are as they "
                 "are; give the module, or export it with dynamic_shapes yourself"

@@ -1,1 +1,1 @@
-"""Folders of stages: tensors, inputs, programs, and a manifest that checks them."""
+"""Folders of stages: tensors, inputs, and a manifest that checks them."""

@@ -133,8 +133,8 @@ class PythonState:
         Parameters
         ----------
         watch : bool
-            Record assignments, and keep the run out of memoised functions and iterators. Not with
-            code that dynamo compiles, which would compile the watching code too.
+            Record assignments, and keep the run out of memoised functions and iterators. Not for
+            runs whose changes are not told.
         watch_inputs : bool
             Record changes of inputs, by hooks on the model. Not for a trace that includes hooks.
         """

@@ -5,27 +5,18 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Final
 
 import networkx as nx
 
 from fx_bridge.presentation.tables import table_lines
 from solver import PartitionError
-from solver.io.files import load_json, write_text_atomically
-from solver.io.json_fields import check_schema, read_as
 from solver.model.checks import only_given
-from solver.model.quantities import MISSING, counted, format_bytes
+from solver.model.quantities import MISSING, format_bytes
 from solver.model.text import printable, shown
-
-_SCHEMA: Final = "fxpartition.stage_graph"
-_VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,30 +225,6 @@ class StageGraph:
                 graph.edges[ends]["size_bytes"] += value.size_bytes
         return graph
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data; :meth:`from_dict` inverts it."""
-        return {"schema": _SCHEMA, "version": _VERSION, **dataclasses.asdict(self)}
-
-    @classmethod
-    def from_dict(cls, data: object) -> StageGraph:
-        """Return the stage graph of plain data; PartitionError names an invalid field."""
-        fields = check_schema(data, "", _SCHEMA, _VERSION)
-        graph: StageGraph = read_as(StageGraph, fields, "")
-        _check_references(graph)
-        return graph
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a JSON file, by way of a temporary file beside it.
-
-        PartitionError if the file cannot be written; an existing file is then unchanged.
-        """
-        write_text_atomically(path, json.dumps(self.to_dict(), indent=1) + "\n")
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> StageGraph:
-        """Read a JSON file; PartitionError names the file and the invalid field."""
-        return load_json(path, cls.from_dict)
-
     def __str__(self) -> str:
         header = ["stage", "device", "operators", "weights", "received", "sent", "peak", "reads"]
         rows = []
@@ -288,35 +255,3 @@ class StageGraph:
                 f"{format_bytes(total_bytes)} in {len(alive)} value{'s' * (len(alive) != 1)}"
             )
         return "\n".join(map(printable, lines))
-
-
-def _check_references(graph: StageGraph) -> None:
-    names = [value.name for value in graph.values]
-    if len(set(names)) != len(names):
-        raise PartitionError("values: a name is given twice")
-    count = len(graph.stages)
-
-    def check_positions(positions: Iterable[int | None], where: str) -> None:
-        for position in positions:
-            if position is not None and position >= count:
-                raise PartitionError(
-                    f"{where} names stage {position}, but there {'is' if count == 1 else 'are'} "
-                    f"only {counted(count, 'stage')}"
-                )
-
-    def check_values(used: Iterable[str], where: str) -> None:
-        for name in used:
-            if name not in graph.value_of:
-                raise PartitionError(f"{where} names {name!r}, which is not one of the values")
-
-    for value in graph.values:
-        check_positions((value.source, *value.targets), f"value {value.name!r}")
-    for index, stage in enumerate(graph.stages):
-        where = f"stages[{index}]"
-        if stage.position != index:
-            raise PartitionError(f"{where}: position is {stage.position}; write {index}")
-        check_positions((*stage.parents, *stage.children), where)
-        for weight in stage.weights:
-            check_positions(weight.stages, f"{where}: weight {weight.key!r}")
-        check_values((*stage.inputs, *stage.outputs), where)
-    check_values((*graph.inputs, *graph.outputs), "the stage graph")

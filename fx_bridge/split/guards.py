@@ -64,12 +64,11 @@ class CheckedModel(GraphOfOneMode):
 def check_calls(module: CheckedModel, captured: CapturedGraph) -> None:
     """Let `module`, a split of `captured`, refuse calls that were not captured.
 
-    Graphs of dynamo have guards for that. Graphs with any number of inputs without a name, which
-    they read one by one, are left alone too.
+    Graphs with any number of inputs without a name, which they read one by one, are left alone.
     """
     names = [str(node.target) for node in captured.graph.find_nodes(op="placeholder")]
     module.meta.pop(CALLS, None)
-    if captured.how != "dynamo" and not any(re.match(r"\*(?!\*)", name) for name in names):
+    if not any(re.match(r"\*(?!\*)", name) for name in names):
         calls = CapturedCalls(captured)
         for part in (module, *map(module.get_submodule, module.meta["stages"])):
             assert isinstance(part, fx.GraphModule)

@@ -43,7 +43,7 @@ from fx_bridge.storages.autocast import (
 from solver import PartitionError
 from solver.model.text import shown
 
-RECAPTURE: Final = "capture the model with dynamic_shapes (or dynamic_batch=True)"
+RECAPTURE: Final = "capture the model with dynamic_shapes"
 """Advice for a model that is called with several shapes."""
 _GONE: Final = "the model is gone, so its graph is unknown"
 
@@ -71,11 +71,9 @@ class OtherCalls:
         self._call = (captured.args, dict(captured.kwargs))
         self._options: Any = {"constants": captured.constants, "check": captured.check}
         self._asked = captured.asked
-        # The queries of forward are known unless nothing could watch it.
-        self._is_watched = captured.how != "export-strict"
         self._in_training = captured.in_training
         self._training = captured.module.training
-        self._has_modes = captured.how != "dynamo" and (self._had_model or has_modes(captured))
+        self._has_modes = self._had_model or has_modes(captured)
         self._known: set[Any] = set()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -155,7 +153,7 @@ class OtherCalls:
                 lines = self._lines_of(model, call, self._precision, others)
             reason = first_difference(self._lines_before(model), lines)
         else:
-            reason = _GONE if self._is_watched else ""
+            reason = _GONE
         if reason:
             raise PartitionError(
                 f"forward asks for {' and '.join(sorted(others))}, where the answer is another "

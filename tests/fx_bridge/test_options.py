@@ -18,7 +18,6 @@ from fx_bridge import (
     Search,
     Training,
     capture,
-    compile_backend,
     partition_module,
     to_digraph,
 )
@@ -126,15 +125,9 @@ def test_a_group_keeps_what_it_was_given():
     assert costs == Costs(latency_ns={"a": 1})
 
 
-def test_a_call_has_at_most_ten_parameters_and_a_backend_takes_the_same():
+def test_a_call_has_at_most_ten_parameters():
     call = inspect.signature(partition_module).parameters
     assert len(call) <= 10
-    backend = dict(inspect.signature(compile_backend).parameters)
-    shared = [name for name in call if name not in ("model", "args", "kwargs")]
-    assert [*backend] == [*shared, "strict"]
-    for name in shared:
-        assert backend[name].default == call[name].default
-        assert backend[name].annotation == call[name].annotation
     assert "mappingproxy" not in str(inspect.signature(partition_module))
 
 

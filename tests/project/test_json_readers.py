@@ -15,8 +15,6 @@ from experiments.sweep.packing import unpack
 from experiments.sweep.settings import read_sweep
 from experiments.workloads.reader import load_instance, load_workload
 from fx_bridge.checkpoint.manifest import load_manifest
-from fx_bridge.checkpoint.programs import load_stage_programs
-from fx_bridge.split.graph import StageGraph
 from solver import PartitionError, load_plan, load_problem
 from solver.io.json_fields import Name, Positive, check_schema, parse_json, read_as
 
@@ -78,11 +76,9 @@ READERS = {
     "workload.json": load_workload,
     "profile.json": Profile.load,
     "results.json": read_study,
-    "stages.json": StageGraph.load,
     "devices.json": lambda path: parse_devices(str(path)),
     "chosen.json": _sweep,
     "manifest.json": lambda path: load_manifest(path.parent),
-    "programs.json": lambda path: load_stage_programs(path.parent),
 }
 
 

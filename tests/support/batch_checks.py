@@ -7,8 +7,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from fx_bridge.batch.inputs import batch_inputs
-from fx_bridge.batch.resize import rescale
-from fx_bridge.capture.graph import placeholder_values
+from fx_bridge.capture.graph import capture, placeholder_values
 
 
 class Recorder(fx.Interpreter):
@@ -53,7 +52,7 @@ def halves(captured):
 
         return pytree.tree_map_only(torch.Tensor, cut, (captured.args, dict(captured.kwargs)))
 
-    small = rescale(captured, half)
+    small = capture(captured.source, *part(0))
     whole = run(captured, captured.args, captured.kwargs)
     return whole, run(small, *part(0)), run(small, *part(half)), inputs.size
 

@@ -13,7 +13,6 @@ from collections import Counter
 import torch
 
 from fx_bridge.capture.graph import capture
-from fx_bridge.capture.tracers.values import trace
 from fx_bridge.digraph import to_digraph
 from fx_bridge.equivalence.check import check_equivalence
 from fx_bridge.equivalence.observation import original_name
@@ -38,20 +37,16 @@ REFUSALS = {
 }
 """What a capture may be refused for, and the message."""
 
-CHOICE_BY_TYPE = r"is_tensor\("
-"""What tracing decides by the type of a proxy; nothing tells it."""
-
 ROUNDING = 1e-4
 """Largest difference where a kernel is given its input with other strides."""
 
 
-def check_program(program, *, way="export", plans=2, solver=False):
+def check_program(program, *, plans=2, solver=False):
     """Capture, split and compare; return how the case ended.
 
     Parameters
     ----------
     program : Program
-    way : {"export", "symbolic_trace"}
     plans : int
         How many random plans; every one goes to both backends, in one process and apart.
     solver : bool
@@ -61,26 +56,19 @@ def check_program(program, *, way="export", plans=2, solver=False):
     -------
     str
     """
-    if way == "symbolic_trace" and re.search(CHOICE_BY_TYPE, program.source):
-        return "not traced: a choice by type"
     case = _Case(program)
     before = {name: tensor.clone() for name, tensor in case.model.state_dict().items()}
     state = torch.get_rng_state()
     try:
-        captured = _captured(case, way)
+        captured = _captured(case)
     except PartitionError as error:
         for reason, pattern in REFUSALS.items():
             if re.search(pattern, str(error)):
                 return f"refused: {reason}"
         raise case.failure(f"refused: {error}") from error
-    except Exception as error:
-        if way == "symbolic_trace":
-            return f"not traced: {type(error).__name__}"
-        raise
-    if way == "export":
-        after = case.model.state_dict()
-        case.require(all(_same(before[name], after[name]) for name in before), "capture writes")
-        case.require(torch.equal(state, torch.get_rng_state()), "capture draws random numbers")
+    after = case.model.state_dict()
+    case.require(all(_same(before[name], after[name]) for name in before), "capture writes")
+    case.require(torch.equal(state, torch.get_rng_state()), "capture draws random numbers")
     case.compare("captured", captured.module)
     rng = random.Random(program.seed)
     chosen = [_random_plan(captured, rng) for _ in range(plans)]
@@ -157,12 +145,8 @@ class _Case:
             self.require(known, f"the state_dict has {key!r}")
 
 
-def _captured(case, way):
-    if way == "export":
-        return capture(case.model, case.args, case.kwargs)
-    # Tracing leaves constants in the module that it traces.
-    case.owner = case.program.build()[0]
-    return capture(trace(case.owner, case.args, case.kwargs), case.args, case.kwargs)
+def _captured(case):
+    return capture(case.model, case.args, case.kwargs)
 
 
 def _same(a, b):

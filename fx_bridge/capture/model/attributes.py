@@ -27,11 +27,6 @@ def is_reserved(path: str) -> bool:
     return path.partition(".")[0] in _OF_TORCH | _OF_PLACED
 
 
-def is_of_torch(path: str) -> bool:
-    """Return True if a path begins with an attribute name of every ``GraphModule``."""
-    return path.partition(".")[0] in _OF_TORCH
-
-
 def own_attribute(module: Any, name: str) -> Any:
     """Return an attribute of the model, even if a GraphModule's own attribute hides it."""
     if is_reserved(name) and isinstance(module, fx.GraphModule):

@@ -48,6 +48,11 @@ def check_call(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
                 f"an input of {describe(model)} is a module ({type(leaf).__name__}), whose weights "
                 "would be no part of the model; make it an attribute of the model"
             )
+    if any(getattr(leaf, "is_nested", False) for leaf in pytree.tree_leaves((args, kwargs))):
+        raise PartitionError(
+            f"an input of {describe(model)} is a nested tensor, whose parts have no sizes to plan "
+            "with; pad it (torch.nested.to_padded_tensor) and pass a mask"
+        )
     try:
         inspect.signature(model.forward).bind(*args, **kwargs)
     except TypeError as error:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType
 
 from torch import nn
-from torch._ops import OpOverload
 
 from fx_bridge.equivalence.calls import first_line
 from fx_bridge.python_state.source_files import is_foreign
@@ -69,12 +68,12 @@ def remedy(causes: Sequence[BaseException], model: nn.Module, runs: str = "") ->
         # Most often a transformers model that returns its cache.
         return (
             "let the model return only tensors in tuples, lists and dicts (a transformers model: "
-            "use_cache=False), or register that type with torch.utils._pytree"
+            "use_cache=False), or register that type with torch.export.register_dataclass"
         )
     if "Unsupported input type" in text:
         return (
             "pass tensors in tuples, lists and dicts, or register that type with "
-            "torch.utils._pytree"
+            "torch.export.register_dataclass"
         )
     if "no fake impl registered" in text:
         return "register one with torch.library.register_fake"
@@ -140,15 +139,6 @@ def source_place(frames: Iterable[tuple[FrameType, int]], model: nn.Module) -> s
         if summary.line:
             place = f"at {code.co_filename}:{line}, {summary.line!r}"
     return " ".join(part for part in (module, place) if part)
-
-
-def operator_name(frames: Iterable[tuple[FrameType, int]]) -> str:
-    """Return the outermost ATen operator that `frames` dispatch, such as ``"aten.view"``."""
-    for frame, _ in frames:
-        function = frame.f_locals.get("func")
-        if isinstance(function, OpOverload):
-            return str(function.overloadpacket)
-    return ""
 
 
 @contextlib.contextmanager

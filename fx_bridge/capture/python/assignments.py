@@ -1,8 +1,7 @@
 """Assignments to tensors that run no operator: ``x.data = y``, ``x.requires_grad = False``.
 
-A trace does not see them, so the graph would go on with the old value. Here later readers of a
-tensor read the assigned value. The final values of parameters, buffers and inputs are copied into
-them.
+A trace does not see them, so the graph would go on with the old value. Assignments of data are
+refused; a tensor whose gradients are switched off is detached for its later readers.
 """
 
 from __future__ import annotations
@@ -14,21 +13,18 @@ from typing import Any, Final, NoReturn
 from unittest import mock
 
 import torch
-from torch import fx, nn
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot, set_proxy_slot
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from fx_bridge.capture.model.inputs import described_tensor
 from fx_bridge.capture.model.messages import describe, source_place
 from fx_bridge.capture.python.data_reads import mark_read
-from fx_bridge.capture.python.known_values import KnownValues
 from solver import PartitionError
 
 
 class Assignments(TorchFunctionMode):
-    """Carries out assignments in the graph of one call of forward.
+    """Carries out, notes or refuses assignments in the trace of one call of forward.
 
     Parameters
     ----------
@@ -54,8 +50,6 @@ class Assignments(TorchFunctionMode):
         self._model = model
         self._state = {name: (tensor, tensor.requires_grad) for name, tensor in state.items()}
         self._names = {id(tensor): name for name, tensor in [*inputs.items(), *state.items()]}
-        self._first: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        """Tensors with replaced data, and their first data."""
         self._frozen: dict[int, Any] = {}
         """Proxies of tensors from before their requires_grad was set to False."""
 
@@ -68,7 +62,7 @@ class Assignments(TorchFunctionMode):
             return self._get_data(*args)
         if func in SETTERS:
             if func == _SET_DATA:
-                return self._set_data(*args)
+                self._refuse_data(args[0])
             if func in _SET_GRAD:
                 self._note_grad(args[0])
             elif func in _SET_REQUIRES_GRAD:
@@ -78,10 +72,8 @@ class Assignments(TorchFunctionMode):
     @contextlib.contextmanager
     def carried_out(self) -> Iterator[None]:
         """Carry out the assignments made in the block."""
-        with mock.patch.object(torch.utils, "swap_tensors", self._swap), self:
+        with mock.patch.object(torch.utils, "swap_tensors", self._refuse_data), self:
             yield
-        for tensor, first in self._first.values():
-            self._copy_back(tensor, first)
         changed = [name for name, (t, before) in self._state.items() if t.requires_grad != before]
         if changed:
             self.notes.append(
@@ -111,81 +103,11 @@ class Assignments(TorchFunctionMode):
             mark_read(slot.proxy.node)
         return read
 
-    def _set_data(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
-        slot = _slot(tensor)
-        if slot is None:
-            self._refuse(
-                "forward assigns .data of a tensor that is no parameter, buffer or input",
-                "register it with register_buffer",
-            )
+    def _refuse_data(self, tensor: torch.Tensor, other: torch.Tensor | None = None) -> NoReturn:
         name = self._names.get(id(tensor))
-        same_type = (tensor.shape, tensor.dtype) == (value.shape, value.dtype)
-        moved = tensor.device != value.device
-        if moved or (not same_type and (tensor.requires_grad or name in self._state)):
-            self._refuse(
-                f"forward assigns a value that is {described_tensor(value)} on {value.device} to "
-                f".data of {name or 'a tensor'!r}, which is {described_tensor(tensor)} on "
-                f"{tensor.device}",
-                "assign a new tensor to a new name, or pass it as an input and return it",
-            )
-        if id(tensor) in self._frozen:
-            self._refuse(
-                "forward assigns .data of a tensor whose requires_grad it set to False",
-                "write tensor.copy_(value) under torch.no_grad()",
-            )
-        if name is not None and id(tensor) not in self._first:
-            self._first[id(tensor)] = tensor, self._kept(tensor, name, slot.proxy.node)
-        elif tensor.requires_grad:
-            self._note_readers(name, slot.proxy.node)
-        if tensor.requires_grad:
-            made = self._clone(tensor, slot.proxy.node)
-            made.detach().copy_(value.detach())
-        else:
-            made = value.detach()
-        _SET_DATA(tensor, made.detach())
-        stand_for(tensor, made)
-        for mode in _get_current_dispatch_mode_stack():
-            if isinstance(mode, KnownValues):
-                mode.becomes(tensor, made)
-
-    def _kept(self, tensor: torch.Tensor, name: str, node: fx.Node) -> torch.Tensor:
-        """Return a tensor through which the first data of `tensor` can be written at the end.
-
-        Earlier readers of the data read a copy instead.
-        """
-        readers = list(node.users)
-        if readers:
-            if tensor.requires_grad:
-                self._note_readers(name, node)
-            copied = _slot(self._clone(tensor, node)).proxy.node
-            for reader in readers:
-                reader.replace_input_with(node, copied)
-        return tensor.detach()
-
-    def _note_readers(self, name: str | None, node: fx.Node) -> None:
-        if any(reader.target is not torch.ops.aten.detach.default for reader in node.users):
-            self.notes.append(
-                f"forward assigns .data of {repr(name) if name else 'a value'} after operators "
-                "read it, whose backward passes go by what they read"
-            )
-
-    def _clone(self, tensor: torch.Tensor, node: fx.Node) -> torch.Tensor:
-        """Copy a tensor right after its node, with gradients in any grad mode."""
-        made = tensor.clone()
-        copied = _slot(made).proxy.node
-        copied.meta.pop("without_grad", None)
-        while node.next.op == "placeholder":
-            node = node.next
-        node.append(copied)
-        return made
-
-    def _copy_back(self, tensor: torch.Tensor, first: torch.Tensor) -> None:
-        if (tensor.shape, tensor.dtype) == (first.shape, first.dtype):
-            first.copy_(tensor.detach())
-            return
-        self.notes.append(
-            f"forward assigns .data of the caller's {self._names[id(tensor)]!r}, which the graph "
-            "does not"
+        self._refuse(
+            f"forward assigns .data of {repr(name) if name else 'a tensor'}, as Module.to does",
+            "write tensor.data.copy_(value), or assign a new tensor to a new name",
         )
 
     def _set_requires_grad(self, func: Any, tensor: torch.Tensor, wanted: bool = True) -> Any:
@@ -204,16 +126,6 @@ class Assignments(TorchFunctionMode):
         if name is not None:
             note = f"forward assigns .grad of {name!r}, which the graph does not"
             self.notes += [note] if note not in self.notes else []
-
-    def _swap(self, one: torch.Tensor, other: torch.Tensor) -> None:
-        """Do ``torch.utils.swap_tensors(one, other)``, which ``Module.to`` calls for parameters."""
-        if one.requires_grad != other.requires_grad or id(other) in self._names:
-            self._refuse(
-                "forward swaps tensors of the model", "write tensor.copy_(other) under no_grad()"
-            )
-        first = one.detach().clone()
-        self._set_data(one, other.detach())
-        self._set_data(other, first)
 
     def _refuse(self, what: str, remedy: str) -> NoReturn:
         frames = list(traceback.walk_stack(None))[::-1]

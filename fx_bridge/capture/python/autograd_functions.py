@@ -10,7 +10,7 @@ import contextlib
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -94,27 +94,11 @@ def record(function: type[Any], args: tuple[Any, ...], apply: Callable[[], Any])
         raise NotKeptError("it is given a module or function, whose tensors the graph cannot pass")
     call = FunctionCall(function, pytree.tree_unflatten(held, structure))
     target = _Recorded(call, function.__name__)
-    proxies = [leaf for leaf in leaves if isinstance(leaf, fx.Proxy)]
-    if proxies:
-        return proxies[0].tracer.create_proxy("call_function", target, tuple(passed), {})
     mode = get_proxy_mode()
     assert mode is not None
     tracer = mode.tracer
     value = _run(tracer, passed, apply)
     _track(tracer, target, passed, value)
-    return value
-
-
-def record_module(call: nn.Module, passed: Sequence[Any]) -> Any:
-    """Record a call of a module as one node of the graph being traced, and return its value.
-
-    The module may write to its arguments and read their values, and runs on fake tensors too.
-    """
-    mode = get_proxy_mode()
-    assert mode is not None
-    with disable_proxy_modes_tracing(), torch._C.DisableTorchFunction():
-        value = call(*passed)
-    _track(mode.tracer, _Recorded(call, type(call).__name__), passed, value)
     return value
 
 
@@ -132,13 +116,10 @@ def _track(tracer: Any, target: _Recorded, passed: Iterable[Any], value: Any) ->
 
 def is_traced(args: tuple[Any, ...]) -> bool:
     """Return True if a call with `args` is part of a graph being traced."""
-    leaves = pytree.tree_leaves(args)
-    if any(isinstance(leaf, fx.Proxy) for leaf in leaves):
-        return True
     mode = get_proxy_mode()
     return mode is not None and any(
         isinstance(leaf, torch.Tensor) and get_proxy_slot(leaf, mode.tracer, None) is not None
-        for leaf in leaves
+        for leaf in pytree.tree_leaves(args)
     )
 
 
@@ -159,7 +140,7 @@ def to_modules(module: fx.GraphModule) -> None:
 
 
 def _is_passed(leaf: Any) -> bool:
-    return leaf is None or isinstance(leaf, (*base_types, *_SYMBOLIC, fx.Proxy))
+    return leaf is None or isinstance(leaf, (*base_types, *_SYMBOLIC))
 
 
 def _proxy_of(tracer: Any, leaf: Any) -> Any:

@@ -248,8 +248,7 @@ def _has_gradients(cls: type[Any], args: tuple[Any, ...]) -> bool:
     if cls.__module__.startswith(_OF_TORCH):
         return False
     return any(
-        isinstance(leaf, fx.Proxy)
-        or (isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex()))
+        isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex())
         for leaf in pytree.tree_leaves(args)
     )
 
@@ -266,7 +265,7 @@ def _compiled_place(tx: Any) -> str:
     path = path.removeprefix("L['self']").removeprefix("._export_root").removeprefix(".")
     line = tx.frame_summary()
     module = f"in module {path!r} " if path else ""
-    return f"{module}at {line.filename}:{line.lineno}, {line.line!r} (strict export inlines it)"
+    return f"{module}at {line.filename}:{line.lineno}, {line.line!r} (dynamo inlines it)"
 
 
 def _noted(original: Callable[..., Any], shown: str, called: set[str]) -> Callable[..., Any]:

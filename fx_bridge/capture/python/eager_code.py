@@ -15,8 +15,6 @@ from torch.distributions import Distribution
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from fx_bridge.capture.python.batch_norm import cumulative_batch_norms
-
 _FLAGS: Final = ("_is_compiling_flag", "_is_exporting_flag")
 _PAD: Final = torch.ops.aten._pad_packed_sequence.default
 _PAD_KEY: Final = torch._C.DispatchKey.CompositeImplicitAutograd
@@ -49,7 +47,6 @@ def traceable() -> Iterator[None]:
             mock.patch.object(nn.Module, "to", to),
             _Stacking(),
             _padded_by_operators(),
-            cumulative_batch_norms(),
         ):
             yield
     finally:

@@ -39,20 +39,6 @@ def recorded_inference_mode() -> Iterator[list[str]]:
         yield notes
 
 
-@contextlib.contextmanager
-def no_inference_mode() -> Iterator[None]:
-    """Raise RuntimeError at regions in the block, for a trace that would lose them."""
-    guard = torch._C._InferenceMode
-
-    def enter(enabled: bool) -> Any:
-        if enabled and not torch.is_inference_mode_enabled():
-            raise RuntimeError("a region of torch.inference_mode() would be lost")
-        return guard(enabled)
-
-    with mock.patch.object(torch._C, "_InferenceMode", enter):
-        yield
-
-
 class _Regions(TorchFunctionMode):
     """Ignores changes of the grad mode in a region, where no operator has a gradient."""
 

@@ -155,13 +155,6 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Return True if the value of a traced tensor is known."""
         return tensor in self._known
 
-    def becomes(self, tensor: torch.Tensor, other: torch.Tensor) -> None:
-        """Replace the records of `tensor` by those of `other`."""
-        for table in (self._known, self.sources):
-            table.pop(tensor, None)
-            if other in table:
-                table[tensor] = table[other]
-
     def look_for_writes(self, model: nn.Module) -> None:
         """Keep records only of the buffers that `model` has changed or replaced."""
         held = dict(model.named_buffers())

@@ -109,11 +109,6 @@ def noted_queries() -> Iterator[set[str]]:
             table[name] = original
 
 
-def all_queries() -> set[str]:
-    """Return all queries, for code that cannot be watched."""
-    return {*map(_query, _FUNCTIONS), GRADIENTS, STRIDES}
-
-
 def _at(path: str) -> Any:
     return operator.attrgetter(path)(torch) if path else torch
 

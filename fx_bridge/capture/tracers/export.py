@@ -21,7 +21,6 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 
 from fx_bridge.capture.model.attributes import attribute_at
-from fx_bridge.capture.model.dataclass_values import with_dataclasses
 from fx_bridge.capture.model.generated_names import held_name, with_own_names
 from fx_bridge.capture.model.messages import quiet
 from fx_bridge.capture.model.mode import of_one_mode
@@ -29,7 +28,6 @@ from fx_bridge.capture.python.data_reads import restore_reads
 from fx_bridge.capture.python.eager_code import traceable, unaware
 from fx_bridge.capture.python.forward import carried_out
 from fx_bridge.capture.python.held_tensors import check_constants
-from fx_bridge.capture.python.inference_mode import no_inference_mode
 from fx_bridge.capture.python.known_values import known_values
 from fx_bridge.capture.python.transforms import fuse_transforms, has_transform
 from fx_bridge.capture.tracers.repeated_functions import RepeatedFunctions
@@ -47,7 +45,6 @@ def export(
     kwargs: dict[str, Any],
     dynamic_shapes: Any = None,
     *,
-    strict: bool,
     constants: Mapping[str, torch.Tensor] = MappingProxyType({}),
     aware: bool = True,
     repeats: RepeatedFunctions | None = None,
@@ -58,14 +55,12 @@ def export(
     ----------
     dynamic_shapes : optional
         As of ``torch.export.export``.
-    strict : bool
-        Let dynamo trace the Python of the model, instead of running it.
     constants : mapping of str to torch.Tensor
-        Values of fixed inputs, by path. Not in strict mode, where forward cannot be watched.
+        Values of fixed inputs, by path.
     aware : bool
         Let ``torch.compiler.is_exporting()`` be true in forward.
     repeats : RepeatedFunctions, optional
-        Traces repeated function calls once. Not in strict mode.
+        Traces repeated function calls once.
     """
 
     def exported() -> ExportedProgram:
@@ -74,34 +69,26 @@ def export(
             replace_set_grad_with_hop_pass, "_is_set_grad_enabled_sub_mod", _sets_grad_mode
         ):
             return torch.export.export(
-                model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict
+                model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False
             )
 
-    note = ""
-    if strict:
-        # Dynamo traces hooks, and this way is tried after the other.
-        with no_inference_mode():
-            program = exported()
-    else:
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(traceable())
-            if not aware:
-                stack.enter_context(unaware(model))
-            if repeats is not None:
-                stack.enter_context(repeats.around(model))
-            notes = stack.enter_context(carried_out(model))
-            known = stack.enter_context(known_values(model, constants))
-            program = with_dataclasses(exported, model, args, kwargs)
-        note = "; ".join(filter(None, (known.note, *notes)))
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(traceable())
+        if not aware:
+            stack.enter_context(unaware(model))
+        if repeats is not None:
+            stack.enter_context(repeats.around(model))
+        notes = stack.enter_context(carried_out(model))
+        known = stack.enter_context(known_values(model, constants))
+        program = exported()
     module = unlift(program)
     check_constants(module, model)
     restore_reads(module)
     for node in module.graph.find_nodes(op="get_attr"):
         if isinstance(attribute_at(module, str(node.target)), FakeTensor):
-            # For example x.data: strict export takes it for a constant, without a value.
             raise RuntimeError(f"a value was lost: {node.target!r} depends on no input any more")
     copy_training(model, module)
-    return module, note
+    return module, "; ".join(filter(None, (known.note, *notes)))
 
 
 def _sets_grad_mode(node: fx.Node, omit_if_same_with_ambient: bool = False) -> bool:

@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fx_bridge.capture.model.written_values import holds_tensors
 from fx_bridge.capture.python.assignments import stand_for
 from fx_bridge.capture.python.autograd_functions import to_modules
 from fx_bridge.capture.python.data_reads import restore_reads
@@ -48,6 +49,7 @@ def trace_operators(
     """
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     leaves, spec = pytree.tree_flatten((args, kwargs))
+    _check_leaves(leaves, "input")
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     out_specs: list[pytree.TreeSpec] = []
 
@@ -60,6 +62,7 @@ def trace_operators(
         with _Marks() as marks, _Detaches(marks):
             made = functional_call(model, named, own_args, own_kwargs)
         flat, out_spec = pytree.tree_flatten(made)
+        _check_leaves(flat, "output")
         out_specs.append(out_spec)
         return flat
 
@@ -86,6 +89,13 @@ def trace_operators(
     note_precision(fx_module)
     fill_values(fx_module, args, kwargs)
     return fx_module, "; ".join(filter(None, (known.note, *notes)))
+
+
+def _check_leaves(leaves: list[Any], place: str) -> None:
+    """Raise RuntimeError if an object holds tensors, which would be constants of the graph."""
+    for leaf in leaves:
+        if not isinstance(leaf, torch.Tensor) and holds_tensors(leaf):
+            raise RuntimeError(f"Unsupported {place} type {type(leaf).__name__}: it holds tensors")
 
 
 def _own(tensor: torch.Tensor) -> torch.Tensor:

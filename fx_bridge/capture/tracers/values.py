@@ -1,14 +1,11 @@
-"""Graphs that come without values, or with another exporter's: traced, or given and completed."""
+"""Given graphs that come without values, or with those of another exporter."""
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import inspect
 import operator
 import re
 import warnings
-from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
@@ -17,65 +14,15 @@ from torch.utils import _pytree as pytree
 
 from fx_bridge.capture.model.inputs import flat_inputs, needs_inputs, on_device_of
 from fx_bridge.capture.model.messages import failure, quiet
-from fx_bridge.capture.model.written_values import holds_tensors
-from fx_bridge.capture.python.autograd_functions import to_modules
 from fx_bridge.capture.python.transforms import fuse_transforms, has_transform
 from fx_bridge.capture.tracers.lifted_weights import inputs_to_weights, is_weight
-from fx_bridge.capture.tracers.symbolic_trace import faithful_trace
 from fx_bridge.storages.autocast import note_precision
-from fx_bridge.storages.mutations import WriteRecorder, memory_of
 from fx_bridge.storages.replay import Replay
-from fx_bridge.storages.tensor_subclasses import tensors_in
 from solver import PartitionError
 
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 
 _PLAIN: Final = (torch.Tensor, torch.dtype, torch.device, str, int, float, complex, slice)
-
-
-def trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.GraphModule:
-    """Trace symbolically, with fixed values for arguments of the example that are no tensors.
-
-    Otherwise ``if mask is None`` would see a proxy and take the wrong branch. Raise RuntimeError if
-    the graph would lose something of the model, named in one line.
-    """
-    parameters = inspect.signature(model.forward).parameters
-    given = inspect.signature(model.forward).bind(*args, **kwargs).arguments
-    collects = any(each.kind is each.VAR_POSITIONAL for each in parameters.values())
-    plain = {
-        name: value
-        for name, value in given.items()
-        if value is None
-        or type(value) in (bool, int, float, str)
-        # Calls of a graph with *args are not compared with its trace.
-        or (not collects and _is_leaf(value) and not holds_tensors(value))
-    }
-    defaults = {
-        name: parameter.default
-        for name, parameter in parameters.items()
-        if name not in given and parameter.default is not parameter.empty
-    } | plain
-    traced = faithful_trace(model, defaults or None)
-    # Tracing renames such a placeholder, and asserts that it has its default.
-    for name in defaults:
-        for node in list(traced.graph.nodes):
-            if node.op != "placeholder" or node.target != f"{name}_1":
-                continue
-            node.target = name
-            for user in list(node.users):
-                for check in list(user.users):
-                    traced.graph.erase_node(check)
-                traced.graph.erase_node(user)
-    traced.recompile()
-    to_modules(traced)
-    copy_training(model, traced)
-    note_precision(traced)
-    fill_values(traced, args, kwargs, replay=_StrictReplay(traced, model))
-    return traced
-
-
-def _is_leaf(value: object) -> bool:
-    return bool(pytree.tree_structure(value).is_leaf())
 
 
 def complete(
@@ -202,40 +149,13 @@ def _lacks_value(node: fx.Node) -> bool:
     return node.op == "placeholder" or bool(node.users)
 
 
-class _StrictReplay(Replay):
-    """Refuses writes to tensors that are no buffers: the next call would see them."""
-
-    def __init__(self, module: fx.GraphModule, model: nn.Module) -> None:
-        super().__init__(module, must_run=True)
-        self.recorder = WriteRecorder()
-        # In the module, constants are buffers too.
-        self.registered = {id(t) for t in (*model.parameters(), *model.buffers())}
-        self.constants: dict[object, str] = {}
-
-    def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
-        yield from super().contexts()
-        yield self.recorder
-
-    def observe(self, node: fx.Node) -> Any:
-        value = super().observe(node)
-        held = self.fetch_attr(str(node.target)) if node.op == "get_attr" else None
-        if isinstance(held, torch.Tensor) and id(held) not in self.registered:
-            self.constants.update({memory_of(t): str(node.target) for t in tensors_in(value)})
-        for memory in self.recorder.written:
-            if memory in self.constants:
-                name = self.constants[memory]
-                raise RuntimeError(f"what {node.name!r} writes to {name!r} would stay for ever")
-        return value
-
-
 def fill_values(
     module: fx.GraphModule,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    replay: Replay | None = None,
 ) -> None:
     """Write ``meta["val"]`` into the nodes of `module` by running it on fake tensors."""
-    replay = replay or Replay(module, must_run=True)
+    replay = Replay(module, must_run=True)
     given = pytree.tree_map_only(torch.Tensor, replay.fake, flat_inputs(module.graph, args, kwargs))
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     for position, node in enumerate(placeholders):

@@ -9,7 +9,6 @@ import pytest
 from experiments.cli import main
 from experiments.console.exit_codes import EXIT_BAD_INPUT
 from experiments.problems.plan_files import EngineName
-from fx_bridge.checkpoint.programs import load_stage_programs
 from fx_bridge.interop.checkpoints import plan_with_checkpoints
 from solver import PartitionPlan, load_plan, save_plan
 from solver.model.quantities import format_value
@@ -89,19 +88,15 @@ def test_what_is_handed_over_is_on_the_devices_of_the_plan(program, swapped, tmp
     assert "another stage" not in told.err
 
 
-def test_programs_and_flagscale_say_their_devices(swapped, tmp_path, capsys):
+def test_flagscale_says_its_devices(swapped, tmp_path, capsys):
     plan, _ = swapped
-    out = str(tmp_path / "programs")
-    assert main(["hand-over", plan, SMALL, "--to", "programs", "--out", out]) == 0
-    first, *stages, last = capsys.readouterr().out.splitlines()
-    assert first == f"wrote {out}: 2 programs"
-    assert [line.split(": ")[0] for line in stages] == ["cuda:1", "cuda:0"]
-    assert all("layers" in line for line in stages)
-    assert last == "stages run on cuda:1, cuda:0; CUDA_VISIBLE_DEVICES=1,0"
-    assert [stage.device for stage in load_stage_programs(out).stages] == ["cuda:1", "cuda:0"]
     out = str(tmp_path / "flagscale")
     words = ["hand-over", plan, SMALL, "--to", "flagscale", "--microbatches", "4", "--out", out]
     assert main(words) == 0
+    _, *stages, last = capsys.readouterr().out.splitlines()
+    assert [line.split(": ")[0] for line in stages] == ["cuda:1", "cuda:0"]
+    assert all("layers" in line for line in stages)
+    assert last == "stages run on cuda:1, cuda:0; CUDA_VISIBLE_DEVICES=1,0"
     assert json.loads(Path(out).read_text())["CUDA_VISIBLE_DEVICES"] == "1,0"
 
 
@@ -191,9 +186,9 @@ def test_words_need_a_model(tmp_path, capsys):
         (["mlp", "--to", "flagscale"], "a number for each microbatch; add --microbatches"),
         (["mlp", "--to", "megatron", "--microbatches", "4"], "--microbatches is about flagscale"),
         (["mlp", "--to", "split-spec", "--devices", "2x1MB"], "--devices is about engines"),
-        (["mlp", "--to", "onnx"], "--to is 'onnx'; write one of accelerate, split-spec, programs,"),
+        (["mlp", "--to", "onnx"], "--to is 'onnx'; write one of accelerate, split-spec, checkp"),
         (["mlp", "--to", "split-spec", "--tied-first"], "--tied-first is about device maps"),
-        (["missing.json", "--to", "programs"], "there is no file missing.json"),
+        (["missing.json", "--to", "split-spec"], "there is no file missing.json"),
     ],
 )
 def test_wrong_words_are_refused(plan, words, message, tmp_path, capsys):

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import fx, nn
+from torch.export import Dim
 
 from fx_bridge.batch.rules.dims import BatchDim, batch, reshaped
 from fx_bridge.batch.table import batch_dimensions, check_microbatchable
@@ -51,16 +52,12 @@ def test_the_table_is_what_halves_of_the_batch_say(name):
     check_microbatchable(graph, table)
 
 
-@pytest.mark.parametrize("name", [pytest.param("gpt2", marks=pytest.mark.nightly), "layers"])
-def test_graphs_without_their_model_and_with_symbolic_sizes_tell_the_same(name):
-    model, args, kwargs, graph = captured_model(name)
+def test_graphs_with_symbolic_sizes_tell_the_same():
+    model, args, kwargs, graph = captured_model("layers")
     expected = {k: str(v) for k, v in batch_dimensions(graph).values.items()}
-    program = torch.export.export(model, args, kwargs)
-    found = batch_dimensions(capture(program))
-    assert found.checked, found.note
-    assert {k: str(v) for k, v in found.values.items()} == expected
-    dynamic = capture(model, args, kwargs, dynamic_batch=True)
+    dynamic = capture(model, args, kwargs, dynamic_shapes=tuple({0: Dim.AUTO} for _ in args))
     table = batch_dimensions(dynamic)
+    assert table.checked, table.note
     assert {k: str(table[k]) for k in expected if k in table.values} == {
         k: v for k, v in expected.items() if k in table.values
     }
@@ -83,8 +80,7 @@ def test_modules_and_methods_of_symbolic_trace_are_followed():
 
     captured = capture(fx.symbolic_trace(Model().eval()), (x(4, 5, 6),))
     table = batch_dimensions(captured)
-    assert table.checked
-    compare(captured, table)
+    assert not table.checked, "no model says what its sizes are"
     assert table["reshape"] == batch(0, 1, 5)
     assert table["rows"][1][0] == batch(1)
 

@@ -11,11 +11,10 @@ from torch import fx, nn
 from torch.nn import functional
 
 from fx_bridge.capture.graph import capture
-from fx_bridge.checkpoint.programs import save_stage_programs
 from fx_bridge.placement.model import place
 from fx_bridge.recomputation.stage import RecomputingStage
 from fx_bridge.split.by_plan import split_by_plan
-from solver import PartitionError
+from solver import PartitionError, PartitionPlan
 from tests.support import memory_models
 from tests.support.recomputed_stages import (
     check_stages,
@@ -329,10 +328,17 @@ class _WithModules(fx.Tracer):
         return not isinstance(module, nn.Sequential)
 
 
-@pytest.mark.parametrize("write", [pickle.dumps, lambda split: save_stage_programs(split, ".")])
-def test_what_cannot_be_written_is_refused(mixed, write):
-    with pytest.raises(PartitionError, match=r"cannot be pickled|a program cannot say"):
-        write(mixed[-1])
+def test_a_stage_is_exported_as_its_graph_is(mixed):
+    _, args, _, _, split = mixed
+    stage = split.submod_0
+    graphs = stage.graph, torch.export.export(stage, args).graph
+    targets = [[n.target for n in graph.nodes if n.op == "call_function"] for graph in graphs]
+    assert targets[0] == targets[1]
+
+
+def test_a_pickle_is_refused(mixed):
+    with pytest.raises(PartitionError, match="cannot be pickled"):
+        pickle.dumps(mixed[-1])
 
 
 # -- what is refused -------------------------------------------------------------------------
@@ -354,3 +360,29 @@ def test_what_cannot_run_again_is_refused(mixed):
     last = problem.operators[-1].name
     with pytest.raises(PartitionError, match=r"cannot run again: .*; leave it out of recomputed"):
         split_by_plan(captured, replace(plan, recomputed={last}), problem=problem)
+
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("calls", torch.ones(4))
+
+    def forward(self, x):
+        self.calls.add_(1)
+        return (self.linear(x) * self.calls).sin()
+
+
+def test_what_reads_a_buffer_that_changes_is_refused():
+    captured = capture(Counting(), (torch.ones(2, 4),))
+    problem, plan = plan_of(captured, 1)
+    plan = replace(plan, recomputed={"mul"})
+    with pytest.raises(PartitionError, match="'mul' cannot run again: it is not recomputable"):
+        split_by_plan(captured, plan, problem=problem)
+
+
+def test_stages_without_decisions_are_as_ever(mixed):
+    captured, _, problem, plan, _ = mixed
+    split = split_by_plan(captured, replace(plan, recomputed=()), problem=problem)
+    assert not any(isinstance(part, RecomputingStage) for part in split.modules())
+    assert PartitionPlan(plan.assignment, plan.device_order) == split.meta["plan"]

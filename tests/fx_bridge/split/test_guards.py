@@ -3,26 +3,32 @@
 import copy
 import enum
 from collections import OrderedDict, defaultdict
+from fractions import Fraction
 from pathlib import PurePath
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.export import Dim
 
-from fx_bridge import Costs, check_equivalence, partition_module
+from fx_bridge import Costs, capture, check_equivalence, partition_module
 from solver import Device, Interconnect, MiB, PartitionError
-from tests.support.modules import module_with
 
 DEVICES = [Device("a", MiB), Device("b", MiB)]
 
 
-def scaled(self, x, scale=1.0, causal=True, mask=None, *, mode="sum"):
-    y = self.first(x) * scale
-    if mask is not None:
-        y = y * mask
-    y = self.second(y) if causal else y
-    return y.sum(0) if mode == "sum" else y
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x, scale=1.0, causal=True, mask=None, *, mode="sum"):
+        y = self.first(x) * scale
+        if mask is not None:
+            y = y * mask
+        y = self.second(y) if causal else y
+        return y.sum(0) if mode == "sum" else y
 
 
 X = torch.randn(4, 8)
@@ -30,7 +36,7 @@ X = torch.randn(4, 8)
 
 def built(how):
     result = partition_module(
-        model := module_with(scaled, first=nn.Linear(8, 8), second=nn.Linear(8, 8)),
+        model := Scaled(),
         (X, 0.5, True, None),
         {"mode": "rows"},
         devices=DEVICES,
@@ -70,8 +76,19 @@ def test_inputs_that_were_not_captured_are_refused_in_one_line(how):
     ):
         with pytest.raises(PartitionError, match=reason) as caught:
             split(*others, **named)
-        assert "captured with x float32[4, 8], scale=0.5" in str(caught.value)
-    assert torch.equal(split(X, 0.5, **keywords), split(*inputs, **keywords))
+        assert "captured with x float32[4, 8], scale=0.5, causal=True, mask=None" in str(
+            caught.value
+        )
+        assert "\n" not in str(caught.value)
+    for others, named, reason in (
+        ((X, 0.5), keywords, ""),
+        (inputs, {}, r"'mode' was 'rows' .* is 'sum' now"),
+    ):
+        if not reason:
+            assert torch.equal(split(*others, **named), split(*inputs, **keywords))
+            continue
+        with pytest.raises(PartitionError, match=reason):
+            split(*others, **named)
     with pytest.raises(PartitionError, match=r"'x' is None, but .* x float32\[4, 8\]"):
         split(None, *inputs[1:], **keywords)
     assert split(mask=None, causal=True, scale=0.5, x=X, mode="rows").shape == (4, 8)
@@ -154,14 +171,23 @@ class Mode(enum.Enum):
         (lambda h, o: h * torch.from_numpy(o), np.full(8, 2, np.float32), np.zeros(8, np.float32)),
         (lambda h, o: h * len(o), b"ab", b"abc"),
         (lambda h, o: h * len(o), range(2), range(3)),
+        (
+            lambda h, o: h.contiguous(memory_format=o),
+            torch.contiguous_format,
+            torch.preserve_format,
+        ),
         (lambda h, o: h.reshape(o), torch.Size([2, 16]), (4, 8)),
         (lambda h, o: torch.where(h > 0, h, o), float("nan"), 0.0),
         (lambda h, o: h.mean(0) if o is Mode.MEAN else h.sum(0), Mode.MEAN, Mode.SUM),
+        (lambda h, o: h * (2 if o == torch.float32 else 3), torch.float32, torch.float64),
         (lambda h, o: h * (2 if o.type == "cpu" else 3), torch.device("cpu"), torch.device("cuda")),
         (lambda h, o: h * (2 if o is True else 3), 1, True),
         (lambda h, o: h * sum(o), frozenset([1, 2]), frozenset([1, 3])),
+        (lambda h, o: h[o], slice(1, 3), slice(1, 4)),
         (lambda h, o: o(h), torch.relu, torch.tanh),
+        (lambda h, o: h * float(o), Fraction(1, 2), Fraction(1, 3)),
         (lambda h, o: h * (2 if o is int else 3), int, float),
+        (lambda h, o: h * (2 if isinstance(o, bytes) else 3), b"a", "a"),
         (lambda h, o: h * len(str(o)), PurePath("ab"), PurePath("abc")),
     ],
 )
@@ -200,16 +226,18 @@ def test_a_tensor_that_was_given_twice_is_two_inputs():
         (lambda x: x.storage_offset() == 0, torch.randn(5, 8)[1:], torch.enable_grad),
     ],
 )
-def test_answers_that_forward_asks_for_are_compared(asks, other, mode):
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_answers_that_forward_asks_for_are_compared(asks, other, mode, dynamic):
     model = Called(lambda h, o, _: h * (1.0 if asks(o) else 2.0))
     given = (X, X.clone())
-    split = split_of(model, *given)
+    options = {"dynamic_shapes": ({0: Dim.AUTO}, {0: Dim.AUTO}) if dynamic else None}
+    split = partition_module(capture(model, given, **options), devices=[Device("cpu")]).split()
     assert torch.equal(split(*given), model(*given))
     with mode(), pytest.raises(PartitionError, match=r"forward asks for .* and so is its graph"):
         split(X, other)
     # Where it makes no difference, it is none.
     model = Called(lambda h, o, _: h * (2.0, 2.0)[asks(o)])
-    split = split_of(model, *given)
+    split = partition_module(capture(model, given, **options), devices=[Device("cpu")]).split()
     with mode():
         assert torch.equal(split(X, other), model(X, other))
 
@@ -227,13 +255,23 @@ def test_a_region_without_gradients_is_one_in_every_grad_mode():
     def use(h, other, _):
         with torch.no_grad():
             scale = h.sum()
+        return h * scale if torch.is_grad_enabled() else h * 1 * scale
+
+    def same(h, other, _):
+        with torch.no_grad():
+            scale = h.sum()
         assert torch.is_grad_enabled() in (True, False)
         return h * scale
 
-    model = Called(use)
-    split = split_of(model, X)
-    with torch.no_grad():
-        assert torch.equal(split(X), model(X))
+    for function, is_same in ((use, False), (same, True)):
+        model = Called(function)
+        split = split_of(model, X)
+        with torch.no_grad():
+            if is_same:
+                assert torch.equal(split(X), model(X))
+            else:
+                with pytest.raises(PartitionError, match="forward asks for"):
+                    split(X)
 
 
 def test_weights_that_were_frozen_since_are_compared_where_forward_asks():

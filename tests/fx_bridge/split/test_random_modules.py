@@ -33,25 +33,12 @@ def test_exported_programs(count):
     assert ends["compared"] + ends["compared without gradients"] >= count - count // 15, ends
 
 
-@counts(14, 40)
-def test_traced_programs(count):
-    ends = check_seeds(range(count), random_program, way="symbolic_trace")
-    assert ends["compared"] >= count // 10, ends
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("start", [0, *range(1000, 2500, 100)])
 def test_many_exported_programs(start):
     ends = check_seeds(range(start, start + 90), random_program, plans=4)
     ends += check_seeds(range(start + 90, start + 100), random_program, plans=2, solver=True)
     assert ends["compared"] + ends["compared without gradients"] >= 90, ends
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("start", range(1000, 2500, 500))
-def test_many_traced_programs(start):
-    ends = check_seeds(range(start, start + 500), random_program, way="symbolic_trace", plans=4)
-    assert ends["compared"] >= 50, ends
 
 
 # -- the generator -------------------------------------------------------------------------

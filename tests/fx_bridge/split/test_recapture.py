@@ -6,6 +6,7 @@ import gc
 import pytest
 import torch
 from torch import nn
+from torch.export import Dim
 
 from fx_bridge import capture, check_equivalence, partition_module, split_by_plan
 from fx_bridge.placement.model import place
@@ -170,7 +171,7 @@ def test_a_program_without_its_model_says_what_it_was_captured_with():
 
 def test_symbolic_sizes_take_other_shapes_and_another_precision():
     model = Mixed()
-    split = split_of(capture(model, (X,), dynamic_batch=True))
+    split = split_of(capture(model, (X,), dynamic_shapes=({0: Dim.AUTO},)))
     assert torch.equal(split(X[:3]), model(X[:3]))
     with autocast():
         assert torch.equal(split(X[:3]), model(X[:3]))

@@ -4,14 +4,13 @@ import random
 
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
 
 from fx_bridge.capture.graph import capture
-from fx_bridge.capture.tracers.symbolic_trace import faithful_trace
 from fx_bridge.equivalence.check import check_equivalence
 from fx_bridge.split.by_plan import split_by_plan
 from fx_bridge.split.colocation import colocation_groups
-from tests.support.modules import module_with
+from solver import PartitionPlan
 from tests.support.random_plans import random_plan
 from tests.support.separated import separated
 from tests.support.split_checks import BACKENDS, check_random_plans
@@ -93,6 +92,12 @@ def test_a_vmap_does_not_change_what_is_around_it(function):
     check_random_plans(model, args, captured=captured, plans=4, gradients=gradients)
 
 
+def test_no_constant_is_a_fake_tensor():
+    """Strict export took ``x.data`` for a constant without a value, and forgot the input."""
+    model = Returns(lambda self, x: self.mix(x).data.amax(-2))
+    assert check_equivalence(model, capture(model, (X,)).module, (X,)).equal
+
+
 def test_inputs_that_share_memory_are_one_storage():
     """What was written to one input was not known to be read through the other."""
 
@@ -111,16 +116,51 @@ def test_inputs_that_share_memory_are_one_storage():
             assert check_equivalence(Model(), split_by_plan(captured, plan), args).equal
 
 
-def defaults(self, x, factor=2, other=None):
-    return (x * factor + self.scale).relu() * self.scale
+class Defaults(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(4))
+
+    def forward(self, x, factor=2, other=None):
+        return (x * factor + self.scale).relu() * self.scale
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"factor": 3}])
 def test_weights_are_read_by_graphs_whose_inputs_have_defaults(kwargs):
     """Stand-ins of weights followed inputs with defaults: no Python signature."""
-    model = module_with(defaults, scale=nn.Parameter(torch.ones(4)))
-    captured = capture(faithful_trace(model, None), (X,), kwargs)
+    model = Defaults()
+    captured = capture(fx.symbolic_trace(model), (X,), kwargs)
     check_random_plans(model, (X,), kwargs, captured=captured, plans=4)
+
+
+def in_other_precision(self, x):
+    y = x * 2
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = self.mix(y.tanh())
+    return x, y.float() + 1
+
+
+def test_the_body_of_a_region_has_a_place_in_the_name_map():
+    """Bodies are read by get_attr under names of the scratch graph: KeyError."""
+    model, args = Returns(in_other_precision), (X,)
+    captured = capture(model, args)
+    for backend in BACKENDS:
+        for plan in some_plans(captured):
+            split = split_by_plan(captured, plan, backend=backend)
+            assert split.meta["name_map"]
+    check_random_plans(model, args, captured=captured, plans=4)
+
+
+def test_zeros_keep_their_sign():
+    class Negates(nn.Module):
+        def forward(self, x):
+            return -(x * 0).relu()
+
+    model, args = Negates(), (X,)
+    captured = capture(model, args)
+    names = [node.name for node in captured.operators]
+    plan = PartitionPlan(dict(zip(names, "aab", strict=True)), ("a", "b"))
+    assert check_equivalence(model, split_by_plan(captured, plan), args).equal
 
 
 class SharesStorage(nn.Module):
@@ -148,3 +188,41 @@ def test_a_tied_weight_is_written_under_any_of_its_names(backend):
         for module in (split, separated(split)):
             report = check_equivalence(model, module, (X,))
             assert report.equal, report.differences
+
+
+def test_a_write_that_a_split_leaves_out_is_told():
+    """Of all the names of a tensor, one must be held."""
+
+    class Forgets(nn.Module):
+        def forward(self, x):
+            return x, x
+
+    model = SharesStorage()
+    report = check_equivalence(model, Forgets(), (X,))
+    told = [text for text in report.differences if "does not hold it" in text]
+    assert [text.split(" is")[0] for text in told] == ["'again'", "'part'"]
+
+
+def test_kept_strides_make_separated_stages_equal_to_the_bit():
+    """A clone has no gaps, and a kernel may add up the elements of that in another order."""
+
+    class Slices(nn.Module):
+        def forward(self, x):
+            return (x * 2)[:, 1:].transpose(0, 1).view_as(x[:, 1:].transpose(0, 1)) + 1
+
+    captured = capture(Slices(), (X,))
+    seen = []
+    for plan in some_plans(captured):
+        split = split_by_plan(captured, plan)
+        apart = separated(split, keep_strides=True)
+        for name in apart.meta["stages"]:
+            apart.get_submodule(name).register_forward_hook(
+                lambda _, args, output: seen.extend(
+                    leaf.is_contiguous() for leaf in torch.utils._pytree.tree_leaves(args)
+                )
+            )
+        report = check_equivalence(Slices(), apart, (X,))
+        assert report.equal, report.differences
+        # A comparison puts back what hooks note.
+        apart(X)
+    assert False in seen

@@ -76,11 +76,10 @@ def kernel(captured: CapturedGraph, *classes: str, training: bool = False) -> An
 
 
 SCORES = BATCH * HEADS * ROWS * ROWS
+
 LOG_SUMS = 4 * BATCH * HEADS * ROWS
+
 MASK = torch.ones(ROWS, ROWS, dtype=torch.bool)
-
-
-# -- attention -----------------------------------------------------------------------------
 
 
 def test_attention_of_a_model_on_meta_keeps_no_scores() -> None:
@@ -212,9 +211,6 @@ def test_attention_inside_a_called_module_is_seen() -> None:
     assert all_kept - kept > 2 * 2 * 128 * 128 * 4
 
 
-# -- several device classes ----------------------------------------------------------------
-
-
 def test_one_graph_has_times_and_memory_of_classes_that_run_other_kernels() -> None:
     captured = captured_attention(dropout_p=0.1)
     specs = {name: DEVICE_SPECS[name] for name in ("a100-80gb", "cpu")}
@@ -240,9 +236,6 @@ def test_one_graph_has_times_and_memory_of_classes_that_run_other_kernels() -> N
                 assert getattr(operator.backward, field) == most
             for name, other in zip(classes, own, strict=True):
                 assert operator.latency_ns[name] == other.latency_ns[name]  # type: ignore[index]
-
-
-# -- other composite operators -------------------------------------------------------------
 
 
 class Applied(nn.Module):

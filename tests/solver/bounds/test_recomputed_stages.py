@@ -9,7 +9,6 @@ import pytest
 
 from solver import Device, Operator, PartitionProblem, evaluate
 from solver.bounds.recomputed.borders import BorderBytes
-from solver.bounds.recomputed.bound import LeastLoads
 from solver.bounds.recomputed.chains import RecomputedChains, least_chains
 from solver.bounds.recomputed.skeleton import Pairs, Skeleton
 from solver.bounds.recomputed.stages import RecomputedStages

@@ -3,10 +3,8 @@
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
 
 from fx_bridge import Training, capture, check_equivalence, partition_module
-from fx_bridge.capture.tracers.symbolic_trace import faithful_trace
 from solver import Device, PartitionError
 from tests.support.two_calls import captured_like_eager
 
@@ -26,14 +24,8 @@ class Layers(nn.Module):
 
 
 def renormed(self, x):
-    self.last.weight.data = torch.renorm(self.last.weight.data, 2, 0, 0.5)
+    self.last.weight.data.copy_(torch.renorm(self.last.weight.data, 2, 0, 0.5))
     return self.last(x)
-
-
-def clamped_after_use(self, x):
-    y = self.last(self.first(x))
-    self.last.weight.data = self.last.weight.data.clamp(-0.1, 0.1)
-    return y
 
 
 def clamped_in_place_after_use(self, x):
@@ -55,51 +47,9 @@ def decayed_after_use(self, x):
     return y
 
 
-def without_gradients(self, x):
-    with torch.no_grad():
-        self.last.weight.data = self.first.weight * 0.5
-    return self.last(self.first(x))
-
-
 def moving_average(self, x):
-    self.mean.data = self.mean.data * 0.9 + x.mean(0) * 0.1
+    self.mean.data.copy_(self.mean.data * 0.9 + x.mean(0) * 0.1)
     return self.last(x) * self.mean
-
-
-def shared_with_a_value(self, x):
-    value = x.mean(0)
-    self.mean.data = value
-    value.add_(1)
-    return self.last(x) * self.mean
-
-
-def old_view(self, x):
-    old = self.last.weight.detach().view(-1)
-    self.last.weight.data = self.last.weight.data * 2
-    return self.last(x) + old[:4]
-
-
-def power_iteration(self, x):
-    weight = self.last.weight
-    self.direction.data = functional.normalize(weight.data @ self.direction.data, dim=0)
-    return functional.linear(x, weight / self.direction.dot(weight @ self.direction))
-
-
-def input_doubled(self, x):
-    x.data = x.data * 2
-    return self.last(x)
-
-
-def saturated(self, x):
-    h = torch.exp(self.first(x))
-    h.data = h.data.clamp(max=1)
-    return self.last(h)
-
-
-def other_shape(self, x):
-    h = x * 2
-    h.data = h.data.repeat(2, 1)
-    return self.last(h)
 
 
 def frozen_for_a_while(self, x):
@@ -109,40 +59,12 @@ def frozen_for_a_while(self, x):
     return y
 
 
-def by_setattr(self, x):
-    for parameter in self.last.parameters():
-        parameter.data = parameter.data * 0.5
-    return self.last(x)
-
-
-ASSIGNMENTS = [
-    renormed,
-    clamped_after_use,
-    without_gradients,
-    moving_average,
-    shared_with_a_value,
-    old_view,
-    power_iteration,
-    input_doubled,
-    saturated,
-    other_shape,
-    frozen_for_a_while,
-    by_setattr,
-]
+ASSIGNMENTS = [renormed, moving_average, frozen_for_a_while]
 
 
 @pytest.mark.parametrize("run", ASSIGNMENTS, ids=lambda run: run.__name__)
 def test_what_is_assigned_is_read_and_stays(run):
     captured_like_eager(lambda: Layers(run), torch.randn(3, 4))
-
-
-@pytest.mark.parametrize("run", ASSIGNMENTS, ids=lambda run: run.__name__)
-def test_tracing_by_proxies_alone_refuses_what_it_would_lose(run):
-    model = Layers(run)
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    with pytest.raises(RuntimeError, match=r"lost|in tracing alone"):
-        faithful_trace(model, None)
-    torch.testing.assert_close(dict(model.state_dict()), before)
 
 
 @pytest.mark.parametrize(
@@ -167,22 +89,26 @@ def half(self, x):
     return self.last.half()(x.half())
 
 
-def of_a_list(self, x):
-    self.run.kept[0].data = x
-    return self.last(self.run.kept[0])
+def assigned(self, x):
+    self.last.weight.data = self.last.weight.data * 2
+    return self.last(x)
 
 
-of_a_list.kept = [torch.zeros(3, 4)]
+def of_a_value(self, x):
+    h = self.first(x)
+    h.data = h.data.clamp(max=1)
+    return self.last(h)
 
 
 @pytest.mark.parametrize(
     ("run", "message"),
     [
         (replaced, r"another parameter in the place of 'last.weight'.*copy_\(value\)"),
-        (half, r"float16\[4, 4\] on cpu to .data of 'last.weight', which is float32"),
-        (of_a_list, r"no parameter, buffer or input .*; register it with register_buffer"),
+        (half, r"forward assigns .data of 'last.weight', as Module.to does"),
+        (assigned, r"assigns .data of 'last.weight'.* at .*; write tensor.data.copy_\(value\)"),
+        (of_a_value, r"assigns .data of a tensor"),
     ],
-    ids=["replaced", "half", "of a list"],
+    ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_what_no_graph_can_do_is_refused_in_one_line(run, message):
     with pytest.raises(PartitionError, match=message) as refusal:
@@ -200,25 +126,11 @@ def gradient_cleared(self, x):
     return self.last(x)
 
 
-def read_before(self, x):
-    h = self.first(x)
-    y = h * h
-    h.data = torch.zeros(3, 4)
-    return y + h
-
-
-def other_input(self, x):
-    x.data = x.data.double()
-    return self.last(x.float())
-
-
 @pytest.mark.parametrize(
     ("run", "note"),
     [
         (frozen, "forward sets requires_grad of 'last.weight'"),
         (gradient_cleared, "forward assigns .grad of 'last.weight'"),
-        (read_before, "backward passes go by what they read"),
-        (other_input, "forward assigns .data of the caller's 'x'"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

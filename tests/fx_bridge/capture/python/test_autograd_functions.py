@@ -16,12 +16,8 @@ from fx_bridge import (
     place,
     split_by_plan,
 )
-from fx_bridge.batch.resize import rescale
 from fx_bridge.batch.table import batch_dimensions
 from fx_bridge.capture.python.autograd_functions import FunctionCall
-from fx_bridge.capture.python.custom_backward import own_backward
-from fx_bridge.capture.tracers.export import export
-from fx_bridge.capture.tracers.values import trace
 from fx_bridge.digraph import to_digraph
 from fx_bridge.equivalence.check import check_equivalence
 from fx_bridge.memory.profile import memory_profile
@@ -29,6 +25,22 @@ from solver import Device, KiB, PartitionError, PartitionPlan, evaluate, problem
 from tests.support.split_checks import check, check_random_plans, cut_at
 from tests.support.storage_tracker import track_training
 from tests.support.training_peaks import Recording, peak_of_stage, phase_peaks, tracked_peaks
+
+
+@torch.library.custom_op("test_autograd_functions::tripled", mutates_args=())
+def tripled(x: torch.Tensor) -> torch.Tensor:
+    return x * 3
+
+
+tripled.register_fake(torch.empty_like)
+
+tripled.register_autograd(lambda ctx, gradient: gradient * 5)
+
+
+def test_torch_is_left_as_it_was():
+    with pytest.raises(PartitionError, match="it does not run on these inputs"):
+        capture(*example(lambda model, x: HELD(x).nonexistent()))
+    assert "apply" not in vars(torch.autograd.function._SingleLevelFunction)
 
 
 class Rounded(torch.autograd.Function):
@@ -215,36 +227,12 @@ def sgd(parameters):
     return torch.optim.SGD(parameters, 1e-3, foreach=False)
 
 
-def test_other_batches_run_through_a_kept_function():
-    model, args = example(lambda model, x: Reversed.apply(Rounded.apply(x), x.shape[0]))
-    other = (torch.randn(11, 8),)
-    for captured in (
-        capture(model, args, dynamic_batch=True),
-        rescale(capture(model, args), 11),
-    ):
-        assert len(calls(captured)) == 2
-        report = check_equivalence(model, captured.module, other, gradients=True)
-        assert report.outputs_equal
-        assert report.gradients_equal
-
-
 def test_the_batch_is_followed_through_a_kept_function():
     model, args = example(lambda model, x: Reversed.apply(Rounded.apply(x), 0.5))
     table = batch_dimensions(capture(model, args))
     assert str(table["linear_1"]) == str(table["linear"])
     mixing, args = example(lambda model, x: Rounded.apply(x - x.mean(0)))
     assert "mean" in str(batch_dimensions(capture(mixing, args))["linear_1"])
-
-
-def test_symbolic_tracing_keeps_functions_too():
-    model, args = example(KEPT["codebook"][0])
-    with own_backward(model) as lost:
-        traced = trace(model, args, {})
-    assert lost.note == ""
-    assert check_equivalence(model, traced, args, gradients=True).gradients_equal
-
-
-# -- what cannot be kept -------------------------------------------------------------------
 
 
 class Written(Rounded):
@@ -346,18 +334,6 @@ def test_training_without_a_lost_backward_is_refused(function):
         assert torch.equal(placed(*args), outputs)
 
 
-def test_strict_export_says_which_backward_it_loses():
-    torch.manual_seed(0)
-    model, args = Outer(KEPT["codebook"][0]), (torch.randn(6, 8),)
-    with own_backward(model) as lost:
-        export(model, args, {}, strict=True)
-    assert "torch.autograd.Function 'Quantised' in module 'inner' at " in lost.note
-    assert f"{__file__}:" in lost.note
-
-
-# -- what is no loss -----------------------------------------------------------------------
-
-
 def without_gradients(model, x):
     with torch.no_grad():
         return x + Rounded.apply(x)
@@ -373,15 +349,6 @@ def masked(model, x):
     return x @ mask.to(x.dtype)
 
 
-@torch.library.custom_op("test_autograd_functions::tripled", mutates_args=())
-def tripled(x: torch.Tensor) -> torch.Tensor:
-    return x * 3
-
-
-tripled.register_fake(torch.empty_like)
-tripled.register_autograd(lambda ctx, gradient: gradient * 5)
-
-
 @pytest.mark.parametrize(
     "middle", [without_gradients, masked, KEPT["recomputed"][0], lambda model, x: tripled(x)]
 )
@@ -392,9 +359,3 @@ def test_nothing_is_said_where_nothing_is_lost(middle):
     report = check_equivalence(model, captured.module, args, gradients=True)
     assert report.outputs_equal
     assert report.gradients_equal
-
-
-def test_torch_is_left_as_it_was():
-    with pytest.raises(PartitionError, match="it does not run on these inputs"):
-        capture(*example(lambda model, x: HELD(x).nonexistent()))
-    assert "apply" not in vars(torch.autograd.function._SingleLevelFunction)

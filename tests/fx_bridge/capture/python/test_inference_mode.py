@@ -6,7 +6,6 @@ from torch import nn
 
 from fx_bridge import capture
 from fx_bridge.capture.python.inference_mode import NOTE
-from fx_bridge.capture.tracers.export import export
 from tests.support.two_calls import captured_like_eager
 
 
@@ -191,8 +190,3 @@ def test_a_grad_mode_that_forward_leaves_is_noted_and_put_back():
     captured = capture(Distilled(leaving), (torch.randn(3, 4),))
     assert torch.is_grad_enabled()
     assert captured.note == "forward leaves gradients switched off, which the graph does not"
-
-
-def test_strict_export_refuses_a_region_of_inference_mode():
-    with pytest.raises(Exception, match="inference_mode"):
-        export(Distilled(region), (torch.randn(3, 4),), {}, strict=True)

@@ -5,6 +5,7 @@ import contextlib
 import pytest
 import torch
 from torch import nn
+from torch.export import Dim
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -220,7 +221,7 @@ def test_an_error_is_that_of_a_capture_without_copies():
 
 
 def test_a_batch_that_stays_symbolic_is_traced_without_copies():
-    without, found, copies = both_ways(Forward(layers), (X,), dynamic_batch=True)
+    without, found, copies = both_ways(Forward(layers), (X,), dynamic_shapes=((({0: Dim.AUTO},)),))
     assert found == without
     assert not copies
 
