@@ -92,7 +92,7 @@ def finish(
 
 def finish_study(study: Study, out: str | None, as_json: bool) -> None:
     """Write the report of a study into the folder `out`, if any, and print the study."""
-    from experiments.reports.content.headline import headline
+    from experiments.reports.content.findings import findings
     from experiments.reports.formats.study_json import study_to_json
     from experiments.reports.formats.terminal import study_lines
     from experiments.reports.formats.writing import write_report
@@ -103,8 +103,7 @@ def finish_study(study: Study, out: str | None, as_json: bool) -> None:
     if as_json:
         print_json(study_to_json(study))
         return
-    findings = [": ".join(filter(None, finding)) for finding in headline(study)]
-    print_lines([*study_lines(study), *findings])
+    print_lines([*study_lines(study), *findings(study)])
 
 
 def result_json(problem: PartitionProblem, result: SolveResult) -> dict[str, Any]:

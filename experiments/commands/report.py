@@ -30,8 +30,8 @@ def report(
         fxpartition report results.sqlite --out report
 
     The folder then holds report.html, which needs nothing else, the same as
-    report.md, figures as SVG and PDF, tables as CSV and LaTeX, all numbers
-    as results.json, and the problems, plans and traces for Perfetto.
+    report.md, all numbers as results.json, the problems and plans, and pages
+    and traces for Perfetto of the best ones.
     """
     from experiments.reports.formats.study_json import read_study
     from experiments.reports.formats.writing import prepare_folder

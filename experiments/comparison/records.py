@@ -11,7 +11,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from experiments.problems.instances import one_device_bytes
-from solver import PartitionPlan, PartitionProblem, SolveLimits, SolveResult, problem_to_digraph
+from solver import (
+    PartitionPlan,
+    PartitionProblem,
+    SolveLimits,
+    SolveResult,
+    SolveStatus,
+    evaluate,
+    problem_to_digraph,
+)
 from solver.evaluation.result import StepRecord
 from solver.model.quantities import format_gap, format_seconds, format_value
 
@@ -175,6 +183,20 @@ class PlannerRow:
             log=result.log,
             plan=result.plan,
             **measured,
+        )
+
+    def result(self, problem: PartitionProblem) -> SolveResult:
+        """Return the answer as the result of a search, its plan judged anew."""
+        evaluation = None if self.plan is None else evaluate(problem, self.plan)
+        return SolveResult(
+            self.label,
+            SolveStatus(self.status),
+            self.plan,
+            evaluation,
+            self.bound,
+            self.wall_time_s,
+            self.reason,
+            self.log,
         )
 
 

@@ -44,7 +44,7 @@ LAYERS = {
 
 CLOCK = "solver/model/clock.py"
 
-HEAVY = {"torch", "ortools", "transformers", "matplotlib"}
+HEAVY = {"torch", "ortools", "transformers"}
 
 
 def levels_of(package):

@@ -5,9 +5,9 @@ Names of models are stored unescaped: each format escapes them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 _Entry = TypeVar("_Entry")
 
@@ -46,16 +46,6 @@ class Table:
         """Return True if a column holds words."""
         return column in self.text_columns
 
-    def beside(self, **columns: str) -> Table:
-        """Prepend columns of words, each with one text in all rows."""
-        names = tuple(name.replace("_", " ") for name in columns)
-        return replace(
-            self,
-            header=(*names, *self.header),
-            rows=tuple((*columns.values(), *row) for row in self.rows),
-            text_columns=self.text_columns.union(names),
-        )
-
     def without(self, columns: Collection[str]) -> Table:
         """Return the table without some of its columns."""
         kept = [index for index, name in enumerate(self.header) if name not in columns]
@@ -90,50 +80,15 @@ def tabulated(
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """A list of sentences, each with an optional subject.
+    """A list of sentences.
 
     Attributes
     ----------
     entries : tuple of (str, str)
-        Subject and sentence, either of them possibly empty.
-    kind : str
-        CSS class of the list, such as ``headline``; or empty.
+        Subject, possibly empty, and sentence.
     """
 
     entries: tuple[tuple[str, str], ...]
-    kind: str = ""
-
-
-class Picture(Protocol):
-    """An image, drawn on first access."""
-
-    @property
-    def svg(self) -> str:
-        """The image as an SVG file."""
-
-    @property
-    def inline(self) -> str:
-        """The image as SVG inside HTML, in the colours of the page."""
-
-    @property
-    def pdf(self) -> bytes:
-        """The image as a PDF file."""
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A picture with its heading and caption; the caption may be empty.
-
-    Attributes
-    ----------
-    name : str
-        File name without suffix, in lower-case letters, digits and hyphens.
-    """
-
-    name: str
-    title: str
-    caption: str
-    picture: Picture
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,13 +134,4 @@ class Section:
     anchor: str = ""
 
 
-def all_figures(block: Block) -> Iterator[Figure]:
-    """Yield the figures of a block and of the blocks within it."""
-    if isinstance(block, Figure):
-        yield block
-    elif isinstance(block, (Section, Folded)):
-        for each in block.content:
-            yield from all_figures(each)
-
-
-Block: TypeAlias = Table | Items | Figure | Text | Code | Folded | Section
+Block: TypeAlias = Table | Items | Text | Code | Folded | Section

@@ -114,4 +114,9 @@ def frontier_table(frontier: Frontier) -> Table:
         )
         for at, size in enumerate(frontier.memory_bytes)
     )
-    return Table(("memory of each device", *frontier.curves), rows)
+    return Table(
+        ("memory of each device", *frontier.curves),
+        rows,
+        caption=f"Memory of each device against {frontier.objective}: {frontier.model} on "
+        f"{frontier.devices}",
+    )

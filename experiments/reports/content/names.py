@@ -35,20 +35,21 @@ class ReportFiles:
     ----------
     stems : dict of CaseKey to str
         Prefix of all file names of a case.
-    problems, traces : dict of CaseKey to str
-        Problem of a case, and timeline of its best plan.
+    problems, pages, traces : dict of CaseKey to str
+        Problem of a case, and page and timeline of its best plan.
     plans : dict of int to str
         By row index in the study; equal plans of a case share a file.
     """
 
     stems: dict[CaseKey, str] = field(default_factory=dict)
     problems: dict[CaseKey, str] = field(default_factory=dict)
+    pages: dict[CaseKey, str] = field(default_factory=dict)
     traces: dict[CaseKey, str] = field(default_factory=dict)
     plans: dict[int, str] = field(default_factory=dict)
 
 
 def name_files(study: Study) -> ReportFiles:
-    """Name the problem, the plans and the best plan's trace of every case.
+    """Name the problem and the plans of every case, with the page and trace of the best plan.
 
     Later cases change no earlier name, so that existing files stay valid.
     """
@@ -62,6 +63,7 @@ def name_files(study: Study) -> ReportFiles:
         if case.problem is not None:
             files.problems[key] = f"problems/{stem}.json.gz"
             if best is not None and best.plan is not None:
+                files.pages[key] = f"pages/{stem}.html"
                 files.traces[key] = f"traces/{stem}.json.gz"
     taken = set()
     known: dict[CaseKey, list[tuple[PartitionPlan, str]]] = {}

@@ -138,35 +138,6 @@ def _split_words(equal: Sequence[bool]) -> str:
     return f"NOT EQUAL in {len(equal) - sum(equal)} of {len(equal)}"
 
 
-def exact_table(rows: Iterable[PlannerRow]) -> Table:
-    """Return all answers with exact numbers, in bytes and nanoseconds."""
-
-    def exact(value: object) -> str:
-        if isinstance(value, tuple):
-            return " ".join(map(str, value))
-        return "" if value is None else str(value)
-
-    def field(name: str) -> Callable[[PlannerRow], str]:
-        return lambda row: exact(getattr(row, name))
-
-    figures = ("transfer_bytes", "peak_memory_permille", "devices_used", "spilled_bytes")
-    return tabulated(
-        rows,
-        {
-            "model": lambda row: row.case.model,
-            "devices": lambda row: row.case.device_set,
-            "minimised": lambda row: exact(row.case.objective),
-            "memory_model": lambda row: row.case.memory_model,
-            "planner": lambda row: row.asked,
-            **{name: field(name) for name in ("answered_by", "seed", "status")},
-            "feasible": lambda row: exact(row.feasible).lower(),
-            **{name: field(name) for name in ("objective", "bound", "gap", *figures)},
-            "wall_time_s": lambda row: f"{row.wall_time_s:.6f}",
-        },
-        text=("model", "devices", "minimised", "memory_model", "planner", "answered_by", "status"),
-    )
-
-
 def rows_by_case(rows: Iterable[PlannerRow]) -> Mapping[CaseKey, tuple[PlannerRow, ...]]:
     """Group answers by case, in their order."""
     cases: dict[CaseKey, list[PlannerRow]] = {}
@@ -256,7 +227,7 @@ _HEADER: Final = (
 
 def comparison_table(comparison: Comparison) -> Table:
     """Return a row for each planner, the exact solver first; the best of the others is marked."""
-    rows = comparison.proofs.rows
+    rows = comparison.exact
     exact = (
         comparison.reference or "",
         *_outcome_cells(outcomes_of(rows)),
@@ -283,8 +254,8 @@ def _versus_cells(versus: Versus) -> tuple[str, ...]:
         str(len(versus.losses)),
         str(len(versus.only_reference)),
         format_ratio(versus.geometric_mean),
-        format_ratio(None if versus.least is None else versus.least[0]),
-        format_ratio(None if versus.largest is None else versus.largest[0]),
+        format_ratio(min(versus.ratios, default=None)),
+        format_ratio(max(versus.ratios, default=None)),
         # The best of several planners has no time of its own.
         MISSING if versus.planner == BEST_OTHER else format_seconds(versus.median_s),
     )

@@ -34,99 +34,36 @@ class Versus:
 
     Attributes
     ----------
-    planner, reference : str
-        The two names, with the search steps left out.
-    method : str
-        Name of the planner alone.
+    planner : str
+        Name, with the search steps left out.
     outcomes : mapping of str to int
         Number of the planner's answers for each of `OUTCOMES`.
     wins, ties, losses : tuple of CaseKey
         Both plans are feasible, and the exact solver's is better, equally good, worse.
-    only_reference, only_planner, neither : tuple of CaseKey
-        One or none of the two plans is feasible.
-    ratios : tuple of (float, CaseKey)
-        The planner's first objective divided by the exact solver's, both positive.
-    without_ratio : int
-        Number of cases with both plans and a value of zero.
-    median_s : float or None
+    only_reference, only_planner : tuple of CaseKey
+        One of the two plans is feasible.
+    ratios : tuple of float
+        The planner's first objective divided by the exact solver's, where both are positive.
+    median_s : float
         Median wall time of the planner's answers.
     """
 
     planner: str
-    method: str
-    reference: str
     outcomes: Mapping[str, int]
     wins: tuple[CaseKey, ...]
     ties: tuple[CaseKey, ...]
     losses: tuple[CaseKey, ...]
     only_reference: tuple[CaseKey, ...]
     only_planner: tuple[CaseKey, ...]
-    neither: tuple[CaseKey, ...]
-    ratios: tuple[tuple[float, CaseKey], ...]
-    without_ratio: int
-    median_s: float | None
-
-    @property
-    def compared(self) -> int:
-        """Number of cases where both have feasible plans."""
-        return len(self.wins) + len(self.ties) + len(self.losses)
+    ratios: tuple[float, ...]
+    median_s: float
 
     @property
     def geometric_mean(self) -> float | None:
-        """Geometric mean of the ratios; above 1 the exact solver is better."""
-        return geometric_mean([ratio for ratio, _ in self.ratios])
-
-    @property
-    def largest(self) -> tuple[float, CaseKey] | None:
-        """The first ratio most in favour of the exact solver."""
-        return max(self.ratios, key=lambda pair: pair[0], default=None)
-
-    @property
-    def least(self) -> tuple[float, CaseKey] | None:
-        """The first ratio least in favour of the exact solver."""
-        return min(self.ratios, key=lambda pair: pair[0], default=None)
-
-
-@dataclass(frozen=True, slots=True)
-class Proofs:
-    """Answers of the exact solver by their proof.
-
-    Attributes
-    ----------
-    rows : tuple of PlannerRow
-        All answers.
-    optimal, infeasible, open, undecided : tuple of PlannerRow
-        A proven optimum; a proof that no plan exists; a plan with a gap; neither plan nor proof.
-    """
-
-    rows: tuple[PlannerRow, ...]
-    optimal: tuple[PlannerRow, ...]
-    infeasible: tuple[PlannerRow, ...]
-    open: tuple[PlannerRow, ...]
-    undecided: tuple[PlannerRow, ...]
-
-    @property
-    def median_proof_s(self) -> float | None:
-        """Median seconds to a proof of optimality; None without one."""
-        times_s = [row.wall_time_s for row in self.optimal]
-        return statistics.median(times_s) if times_s else None
-
-    @property
-    def longest_proof(self) -> PlannerRow | None:
-        """The answer with the slowest proof of optimality."""
-        return max(self.optimal, key=lambda row: row.wall_time_s, default=None)
-
-    @property
-    def median_gap(self) -> float | None:
-        """Median known gap of the plans without proof; None if none is known."""
-        gaps = [row.gap for row in self.open if row.gap is not None]
-        return statistics.median(gaps) if gaps else None
-
-    @property
-    def largest_gap(self) -> PlannerRow | None:
-        """The answer with the largest known gap."""
-        known = [row for row in self.open if row.gap is not None]
-        return max(known, key=lambda row: row.gap or 0.0, default=None)
+        """Geometric mean of the ratios, above 1 if the exact solver is better; None without one."""
+        if not self.ratios:
+            return None
+        return math.exp(math.fsum(map(math.log, self.ratios)) / len(self.ratios))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +76,7 @@ class Comparison:
         Objective of the cases; values of different objectives are never averaged.
     reference : str or None
         The exact solver; None if none was asked, and nothing is compared.
-    proofs : Proofs
+    exact : tuple of PlannerRow
         Answers of the exact solver.
     compared : tuple of Versus
         One for each other planner.
@@ -147,34 +84,22 @@ class Comparison:
 
     objective: tuple[str, ...]
     reference: str | None
-    proofs: Proofs
+    exact: tuple[PlannerRow, ...]
     compared: tuple[Versus, ...]
-
-
-def geometric_mean(ratios: Sequence[float]) -> float | None:
-    """Return the geometric mean of ratios; None if there are none."""
-    if not ratios:
-        return None
-    return math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
 
 
 def comparisons(rows: Iterable[PlannerRow]) -> tuple[Comparison, ...]:
     """Compare planners, once for each objective."""
-    found: list[Comparison] = []
-    for objective, group in rows_by_objective(rows).items():
-        reference = reference_planner(group)
-        proofs = proofs_of(row for row in group if row.asked == reference)
-        compared = () if reference is None else compare_planners(group, reference)
-        found.append(Comparison(objective, reference, proofs, compared))
-    return tuple(found)
-
-
-def rows_by_objective(rows: Iterable[PlannerRow]) -> Mapping[tuple[str, ...], list[PlannerRow]]:
-    """Group answers by objective."""
     groups: dict[tuple[str, ...], list[PlannerRow]] = {}
     for row in rows:
         groups.setdefault(row.case.objective, []).append(row)
-    return groups
+    found: list[Comparison] = []
+    for objective, group in groups.items():
+        reference = reference_planner(group)
+        exact = tuple(row for row in group if row.asked == reference)
+        compared = () if reference is None else compare_planners(group, reference)
+        found.append(Comparison(objective, reference, exact, compared))
+    return tuple(found)
 
 
 def reference_planner(rows: Iterable[PlannerRow]) -> str | None:
@@ -209,19 +134,6 @@ def _outcome(row: PlannerRow) -> str:
     return "proven_none" if row.status == "infeasible" else "no_plan"
 
 
-def proofs_of(rows: Iterable[PlannerRow]) -> Proofs:
-    """Group answers of an exact solver by their proof."""
-    own = tuple(rows)
-    left = [row for row in own if row.status not in ("optimal", "infeasible")]
-    return Proofs(
-        own,
-        tuple(row for row in own if row.status == "optimal"),
-        tuple(row for row in own if row.status == "infeasible"),
-        tuple(row for row in left if row.feasible),
-        tuple(row for row in left if not row.feasible),
-    )
-
-
 def compare_planners(rows: Sequence[PlannerRow], reference: str) -> tuple[Versus, ...]:
     """Compare every other planner, and the best of those that prove nothing, with `reference`.
 
@@ -244,12 +156,10 @@ def compare_planners(rows: Sequence[PlannerRow], reference: str) -> tuple[Versus
     for row in rows:
         by_planner.setdefault(row.asked, []).append(row)
     exact = by_planner.pop(reference)
-    compared = [
-        _versus(name, answers[0].planner, answers, exact) for name, answers in by_planner.items()
-    ]
+    compared = [_versus(name, answers, exact) for name, answers in by_planner.items()]
     peers = [name for name, rows in by_planner.items() if rows[0].planner not in BOUNDING_PLANNERS]
     if len(peers) > 1:
-        compared.append(_versus(BEST_OTHER, BEST_OTHER, _best_of(by_planner, peers), exact))
+        compared.append(_versus(BEST_OTHER, _best_of(by_planner, peers), exact))
     return tuple(compared)
 
 
@@ -276,14 +186,11 @@ def has_plan(row: PlannerRow) -> bool:
     return row.feasible and row.objective is not None
 
 
-def _versus(
-    name: str, method: str, answers: Sequence[PlannerRow], exact: Sequence[PlannerRow]
-) -> Versus:
+def _versus(name: str, answers: Sequence[PlannerRow], exact: Sequence[PlannerRow]) -> Versus:
     cases: dict[str, list[CaseKey]] = {
         key: [] for key in ("wins", "ties", "losses", "only_reference", "only_planner", "neither")
     }
-    ratios: list[tuple[float, CaseKey]] = []
-    without_ratio = 0
+    ratios: list[float] = []
     for theirs, ours in _pairs(answers, exact):
         if not has_plan(theirs) or not has_plan(ours):
             missing = "only_planner" if has_plan(theirs) else "neither"
@@ -296,18 +203,13 @@ def _versus(
             cases["ties" if ours.objective == theirs.objective else "losses"].append(ours.case)
         if theirs.objective[0] and ours.objective[0]:
             # Rounded once, from exact integers.
-            ratio = float(Fraction(theirs.objective[0], ours.objective[0]))
-            ratios.append((ratio, ours.case))
-        else:
-            without_ratio += 1
+            ratios.append(float(Fraction(theirs.objective[0], ours.objective[0])))
+    del cases["neither"]
     return Versus(
         planner=name,
-        method=method,
-        reference=exact[0].asked,
         outcomes=outcomes_of(answers),
         ratios=tuple(ratios),
-        without_ratio=without_ratio,
-        median_s=statistics.median(row.wall_time_s for row in answers) if answers else None,
+        median_s=statistics.median(row.wall_time_s for row in answers),
         **{key: tuple(where) for key, where in cases.items()},
     )
 

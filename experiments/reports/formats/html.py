@@ -1,8 +1,7 @@
 """Report as one self-contained HTML page.
 
 Names reach the page as escaped text only. A content security policy forbids the page to load
-anything, and allows one script, which sorts tables, by its hash. Only pictures of
-:mod:`experiments.reports.figures` are inserted unescaped.
+anything, and allows one script, which sorts tables, by its hash.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from typing import Final
 from experiments.reports.content.blocks import (
     Block,
     Code,
-    Figure,
     Folded,
     Items,
     Section,
@@ -92,14 +90,6 @@ def _html(block: Block, depth: int) -> str:
             return "".join(_table(block)) if block.rows else ""
         case Items():
             return _items(block)
-        case Figure():
-            links = ", ".join(
-                f'<a href="figures/{block.name}.{kind}">{kind.upper()}</a>'
-                for kind in ("svg", "pdf")
-            )
-            said = " ".join((f"<b>{_shown(block.title)}.</b>", _shown(block.caption), links))
-            picture = f'<div class="wide">{block.picture.inline}</div>'
-            return f"<figure><figcaption>{said}</figcaption>\n{picture}</figure>"
         case Text(text=text, files=files):
             links = ", ".join(f'<a href="{_shown(name)}">{_shown(name)}</a>' for name in files)
             return f"<p>{_shown(text)}{': ' if files else ''}{links}</p>" if text else ""
@@ -123,12 +113,10 @@ def _items(items: Items) -> str:
     if not items.entries:
         return ""
     lines = "\n".join(
-        f"<li{_kind('group' * (not text))}>"
-        + ": ".join(filter(None, (f"<b>{_shown(about)}</b>" if about else "", _shown(text))))
-        + "</li>"
+        f"<li>{f'<b>{_shown(about)}</b>: ' if about else ''}{_shown(text)}</li>"
         for about, text in items.entries
     )
-    return f"<ul{_kind(items.kind)}>\n{lines}\n</ul>"
+    return f"<ul>\n{lines}\n</ul>"
 
 
 def _table(table: Table) -> Iterator[str]:

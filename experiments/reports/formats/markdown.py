@@ -1,4 +1,4 @@
-"""Report as Markdown, with the figures in files beside it."""
+"""Report as Markdown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 from experiments.reports.content.blocks import (
     Block,
     Code,
-    Figure,
     Folded,
     Items,
     Section,
@@ -40,14 +39,6 @@ def _lines(block: Block, depth: int) -> list[str]:
             return _table(block)
         case Items():
             return _items(block)
-        case Figure():
-            title, caption = escape_markdown(block.title), escape_markdown(block.caption)
-            return [
-                f"**{title}.** {caption}".rstrip(),
-                "",
-                f"![{title}](figures/{block.name}.svg)",
-                "",
-            ]
         case Text(text=text, files=files):
             links = ", ".join(f"[{file}]({file})" for file in files)
             return [escape_markdown(text) + (f": {links}" if files else ""), ""] if text else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from typing import Final
 
@@ -21,13 +21,11 @@ from experiments.reports.content.blocks import (
     Text,
     tabulated,
 )
-from experiments.reports.content.dots import dots
+from experiments.reports.content.findings import findings
 from experiments.reports.content.frontier import frontier_table, frontiers
-from experiments.reports.content.headline import headline
 from experiments.reports.content.names import ReportFiles
 from experiments.reports.content.rows import answers_table, comparison_table, overview_table
 from experiments.reports.content.statistics import comparisons
-from experiments.reports.figures.of_study import ShownPlan, dots_block, frontier_block, shown_plan
 from solver import SOLVERS, Device, PartitionProblem, SolveLimits
 from solver.model.quantities import counted, format_bytes, format_ns, format_seconds
 
@@ -50,10 +48,8 @@ HOW_TO_READ: Final = (
     ),
     ("Best of the others", "for every case, the best plan of all planners that prove nothing."),
     (
-        "Figures of a case",
-        "its best plan: stages in the order of the pipeline, with the bytes sent between them, "
-        "blue where they skip a stage; and load and memory of the devices, with a dashed line at "
-        "the bottleneck and black marks at capacities. Traces open in Perfetto "
+        "Files of a case",
+        "its problem, its best plan, the page of that plan, and its trace, which opens in Perfetto "
         "(https://ui.perfetto.dev) and chrome://tracing.",
     ),
     (
@@ -76,73 +72,32 @@ LIMITS: Final = (
 
 TITLE: Final = "How plans compare"
 MOST_SHOWN: Final = 30
-"""Cases with figures and answers on the page."""
+"""Cases with answers on the page."""
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """Contents of a study's report.
-
-    Attributes
-    ----------
-    tables : dict of str to Table
-        Tables to write as files, by name.
-    plans : dict of CaseKey to ShownPlan
-        The best plan of each case on the page.
-    """
-
-    page: Section
-    tables: dict[str, Table]
-    plans: dict[CaseKey, ShownPlan]
-
-
-def make_report(study: Study, files: ReportFiles) -> Report:
-    """Return a study's report."""
-    plans: dict[CaseKey, ShownPlan] = {}
-    for case in study.cases[:MOST_SHOWN]:
-        best = best_row(study.rows_of(case.key))
-        if case.problem is not None and best is not None and best.plan is not None:
-            plans[case.key] = shown_plan(files.stems[case.key], case, best.plan)
+def make_report(study: Study, files: ReportFiles) -> Section:
+    """Return the page of a study's report."""
     overview = overview_table(study, with_splits=True)
-    compared = {
-        f"planners{f'-{number}' if number else ''}": comparison_table(comparison)
-        for number, comparison in enumerate(comparisons(study.rows))
-        if comparison.compared
-    }
-    findings = Items(headline(study), kind="headline")
-    figures: list[Block] = [dots_block(*each) for each in enumerate(dots(study.rows), 1)]
-    if compared:
-        figures.append(Folded("The planners in numbers", tuple(compared.values())))
-    for number, frontier in enumerate(frontiers(study), 1):
-        figures.append(frontier_block(number, frontier))
-        figures.append(Folded("The same in numbers", (frontier_table(frontier),)))
+    compared = [comparison_table(each) for each in comparisons(study.rows) if each.compared]
+    compared += [frontier_table(frontier) for frontier in frontiers(study)]
     anchors = {case.key: f"case-{number}" for number, case in enumerate(study.cases, 1)}
     anchored = tuple(anchors[case.key] for case in study.cases[:MOST_SHOWN])
-    stages = [
-        plan.stages.beside(model=key.model, devices=key.device_set) for key, plan in plans.items()
-    ]
-    page = Section(
+    shown = Items(tuple(("", sentence) for sentence in findings(study)))
+    return Section(
         TITLE,
         (
-            *figures,
+            *compared,
             Section("All cases", (replace(overview, anchors=anchored),), "All cases", "all"),
-            Section("What they show", (findings,), "What they show", "shown"),
-            *_models(study, files, plans, anchors, overview),
+            Section("What they show", (shown,), "What they show", "shown"),
+            *_models(study, files, anchors, overview),
             _explanations(study),
         ),
     )
-    tables = {"cases": overview, **compared, "answers": answers_table(study.rows)}
-    if stages:
-        tables["stages"] = replace(
-            stages[0], rows=tuple(row for each in stages for row in each.rows)
-        )
-    return Report(page, tables, plans)
 
 
 def _models(
     study: Study,
     files: ReportFiles,
-    plans: Mapping[CaseKey, ShownPlan],
     anchors: Mapping[CaseKey, str],
     overview: Table,
 ) -> list[Section]:
@@ -168,10 +123,9 @@ def _models(
                 study.limits,
                 anchor=anchors[key],
                 outcome=outcome,
-                shown=plans.get(key),
                 problem=files.problems.get(key),
                 plan=plan,
-                trace=files.traces.get(key) if key in plans else None,
+                views=tuple(named[key] for named in (files.pages, files.traces) if key in named),
             )
         )
     left = len(study.cases) - MOST_SHOWN
@@ -246,7 +200,7 @@ def _run(study: Study) -> str:
 
 
 _LEFT_OUT: Final = ("vs greedy", "vs chain", "transfer", "devices used", "own memory")
-"""Columns left to tables/answers.csv."""
+"""Columns left to results.json."""
 _UNKNOWN: Final = Device("any").device_class
 
 
@@ -257,10 +211,9 @@ def make_case(
     *,
     anchor: str,
     outcome: str,
-    shown: ShownPlan | None,
     problem: str | None,
     plan: str | None,
-    trace: str | None,
+    views: tuple[str, ...],
 ) -> Folded:
     """Return the fold of one case.
 
@@ -270,18 +223,14 @@ def make_case(
         Answers to the case.
     outcome : str
         Outcome in a few words.
-    shown : ShownPlan or None
-        The best plan.
-    problem, plan, trace : str or None
+    problem, plan : str or None
         Files relative to the report, if they exist.
+    views : tuple of str
+        Page and trace of the plan.
     """
     content: list[Block] = [Text(". ".join(_case_facts(case)) + ".")]
-    if shown is not None:
-        content += shown.figures
     content += [answers_table(rows, names_case=False).without(_LEFT_OUT)] if rows else []
-    if shown is not None:
-        content.append(Folded("In numbers", (shown.stages, shown.devices)))
-    if there := tuple(file for file in (problem, plan, trace) if file):
+    if there := tuple(file for file in (problem, plan, *views) if file):
         content.append(Text("Files", there))
         content.append(Code(tuple(_commands(rows, limits, problem, plan))))
     return Folded(

@@ -2,7 +2,7 @@
 
 The file holds all numbers, one line for each model, case, answer and check. Problems and plans,
 megabytes each for large models, are files beside it, for ``fxpartition solve`` and
-``fxpartition score``. ``statistics`` is computed from the rows and not read back.
+``fxpartition score``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Any, Final, get_type_hints
 from experiments.comparison.plain_data import plain, read_number
 from experiments.comparison.records import Case, CaseKey, PlannerRow, Study
 from experiments.reports.content.names import ReportFiles
-from experiments.reports.content.statistics import comparisons
 from solver import PartitionError, PartitionPlan, load_plan, load_problem
 from solver.io.files import load_json
 from solver.io.json_fields import Reader, check_schema, read_as
@@ -26,9 +25,8 @@ from solver.io.json_files import plan_from_json, problem_digest
 from solver.model.text import shown
 
 SCHEMA: Final = "fxpartition.study"
-VERSION: Final = 2
+VERSION: Final = 3
 
-_COUNTED: Final = ("wins", "ties", "losses", "only_reference", "only_planner", "neither")
 _ENVIRONMENT: Final = get_type_hints(Study)["environment"]
 _FILE: Final = re.compile(r"(?:problems|plans)/[a-z0-9-]{1,250}\.json(?:\.gz)?")
 
@@ -55,7 +53,6 @@ def study_to_json(study: Study, files: ReportFiles | None = None) -> dict[str, A
         "environment": dict(study.environment),
         "wall_time_s": study.wall_time_s,
         "peak_rss_bytes": study.peak_rss_bytes,
-        "statistics": statistics_json(study),
         "models": [plain(record) for record in study.models],
         "cases": [_case_json(case, files.problems.get(case.key)) for case in study.cases],
         "rows": [_row_json(row, files.plans.get(index)) for index, row in enumerate(study.rows)],
@@ -78,43 +75,6 @@ def to_text(document: Mapping[str, Any]) -> str:
 def _dumps(value: object) -> str:
     # Non-ASCII characters become escapes: none can change the direction of text.
     return json.dumps(value, allow_nan=False)
-
-
-def statistics_json(study: Study) -> list[dict[str, Any]]:
-    """Return the comparison of planners with the exact solver, for each objective."""
-    found: list[dict[str, Any]] = []
-    for comparison in comparisons(study.rows):
-        if comparison.reference is None:
-            continue
-        proofs = comparison.proofs
-        worst = proofs.largest_gap
-        found.append(
-            {
-                "objective": list(comparison.objective),
-                "reference": comparison.reference,
-                "answers": len(proofs.rows),
-                "proven_optimal": len(proofs.optimal),
-                "proven_infeasible": len(proofs.infeasible),
-                "not_proven": len(proofs.open),
-                "undecided": len(proofs.undecided),
-                "median_proof_s": proofs.median_proof_s,
-                "median_gap": proofs.median_gap,
-                "largest_gap": None if worst is None else worst.gap,
-                "planners": [
-                    {
-                        "planner": versus.planner,
-                        **versus.outcomes,
-                        **{name: len(getattr(versus, name)) for name in _COUNTED},
-                        "geometric_mean": versus.geometric_mean,
-                        "least": None if versus.least is None else versus.least[0],
-                        "largest": None if versus.largest is None else versus.largest[0],
-                        "without_ratio": versus.without_ratio,
-                    }
-                    for versus in comparison.compared
-                ],
-            }
-        )
-    return found
 
 
 def _case_json(case: Case, file: str | None) -> dict[str, Any]:
@@ -163,7 +123,6 @@ class _Case:
 
 def _study(data: object, folder: Path) -> Study:
     fields = check_schema(data, "", SCHEMA, VERSION)
-    fields.pop("statistics", None)
     readers: dict[Any, Reader] = {
         float: read_number,
         Case: lambda value, where: _case(read_as(_Case, value, where), where, folder),

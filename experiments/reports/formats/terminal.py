@@ -38,14 +38,15 @@ _FEW_PLANNERS: Final = 6
 def study_lines(study: Study) -> list[str]:
     """Return the tables of a study, as wide as the terminal.
 
-    For a few planners, all answers; for more, a line for each case and one for each planner.
+    For a few planners, all answers; for more, a line for each case. One for each planner follows.
     """
     if len({row.asked for row in study.rows}) <= _FEW_PLANNERS:
-        return _answers_lines(study)
+        lines = _answers_lines(study)
+    else:
+        lines = [*_lines(overview_table(study)), ""]
     compared = [found for found in comparisons(study.rows) if found.compared]
-    lines: list[str] = []
-    for table in (overview_table(study), *map(comparison_table, compared)):
-        lines += [table.caption] * bool(table.caption) + _lines(table) + [""]
+    for table in map(comparison_table, compared):
+        lines += [table.caption, *_lines(table), ""]
     return lines
 
 

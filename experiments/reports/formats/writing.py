@@ -7,14 +7,12 @@ import json
 import os
 from pathlib import Path
 
-from experiments.comparison.records import Study
-from experiments.reports.content.blocks import all_figures
+from experiments.comparison.records import Study, best_row
 from experiments.reports.content.names import name_files
-from experiments.reports.content.rows import exact_table
 from experiments.reports.formats.html import to_html
 from experiments.reports.formats.markdown import to_markdown
+from experiments.reports.formats.page import MOST_SHOWN, make_report
 from experiments.reports.formats.study_json import study_to_json, to_text
-from experiments.reports.formats.table_files import to_csv, to_latex
 from solver import PartitionError
 from solver.io.files import check_folder_writable, write_files_atomically
 from solver.io.json_files import plan_to_json, problem_to_json
@@ -55,21 +53,21 @@ def write_report(
 ) -> tuple[Path, ...]:
     """Write ``report.html``, ``report.md`` and ``results.json``, and the files that they name.
 
-    Those are in ``figures``, ``tables``, ``problems``, ``plans`` and ``traces``. All files are
-    complete, beside those they replace, before the first is moved into place: a full disk leaves
-    the old report whole. The pages come last, so that they only name existing files (but PDF
-    figures, until the last report). Other files in the folder stay, and unchanged files are not
+    Those are in ``problems``, ``plans``, ``pages`` and ``traces``. All files are complete, beside
+    those they replace, before the first is moved into place: a full disk leaves the old report
+    whole. The report comes last, so that it only names existing files (but pages and traces of
+    plans, until the last report). Other files in the folder stay, and unchanged files are not
     rewritten.
 
     Parameters
     ----------
     is_last : bool
-        No other report follows soon; PDF figures are written with the last one.
+        No other report follows soon; pages and traces of plans are written with the last one.
 
     Returns
     -------
     tuple of Path
-        The three pages.
+        ``results.json`` and the report in two formats.
 
     Raises
     ------
@@ -99,8 +97,8 @@ def _holds(path: Path, content: bytes) -> bool:
 
 def compose(study: Study, *, is_last: bool = True) -> dict[str, bytes]:
     """Return the contents of all files by path relative to the folder, pages last."""
-    # Figures load matplotlib.
-    from experiments.reports.formats.page import make_report
+    # Reports are written by commands that start without torch.
+    from fx_bridge.presentation.plan_files import plan_text
 
     files = name_files(study)
     contents: dict[str, bytes] = {}
@@ -110,24 +108,25 @@ def compose(study: Study, *, is_last: bool = True) -> dict[str, bytes]:
     for index, row in enumerate(study.rows):
         if row.plan is not None and files.plans[index] not in contents:
             contents[files.plans[index]] = _packed(plan_to_json(row.plan))
-    report = make_report(study, files)
-    for key, plan in report.plans.items():
-        contents[files.traces[key]] = _packed(plan.trace)
-    for figure in all_figures(report.page):
-        contents[f"figures/{figure.name}.svg"] = figure.picture.svg.encode()
-        if is_last:
-            contents[f"figures/{figure.name}.pdf"] = figure.picture.pdf
-    for name, table in report.tables.items():
-        contents[f"tables/{name}.csv"] = to_csv(table).encode()
-        contents[f"tables/{name}.tex"] = to_latex(table).encode()
-    contents["tables/answers.csv"] = to_csv(exact_table(study.rows)).encode()
+    for case in study.cases[:MOST_SHOWN] if is_last else ():
+        best = best_row(study.rows_of(case.key))
+        if case.key in files.pages and best is not None and case.problem is not None:
+            result = best.result(case.problem)
+            title = f"{case.key.model} on {case.key.device_set}"
+            contents[files.pages[case.key]] = plan_text(result, "page", title=title).encode()
+            contents[files.traces[case.key]] = _gzipped(plan_text(result, "trace"))
+    page = make_report(study, files)
     contents["results.json"] = to_text(study_to_json(study, files)).encode()
-    contents["report.md"] = to_markdown(report.page).encode()
-    contents["report.html"] = to_html(report.page).encode()
+    contents["report.md"] = to_markdown(page).encode()
+    contents["report.html"] = to_html(page).encode()
     return contents
 
 
 def _packed(document: object) -> bytes:
-    """Return plain data as gzipped JSON, byte for byte reproducible."""
-    text = json.dumps(document, separators=(",", ":")) + "\n"
+    """Return plain data as gzipped JSON."""
+    return _gzipped(json.dumps(document, separators=(",", ":")) + "\n")
+
+
+def _gzipped(text: str) -> bytes:
+    """Return text compressed, byte for byte reproducible."""
     return gzip.compress(text.encode(), compresslevel=6, mtime=0)

@@ -45,6 +45,9 @@ def test_a_curve_has_a_value_for_each_size():
     assert found.devices == "2 devices, 4 microbatches by 1f1b"
     table = frontier_table(found)
     assert table.header == ("memory of each device", *found.curves)
+    assert table.caption == (
+        "Memory of each device against bottleneck: m on 2 devices, 4 microbatches by 1f1b"
+    )
     assert table.rows[2] == ("2.224 kB", "131 ns", "-", "150 ns")
 
 

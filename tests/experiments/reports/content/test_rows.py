@@ -1,5 +1,7 @@
 """Tests of the tables of answers: which columns stand there, and what their cells say."""
 
+from __future__ import annotations
+
 import pytest
 
 from experiments.comparison.records import Case
@@ -10,6 +12,14 @@ from experiments.reports.content.rows import (
     overview_table,
 )
 from tests.support.studies import key, row, study
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [(None, "-"), (1.0, "1"), (1.5, "1.500"), (1.0001, "1.000+"), (0.9999, "1.000-")],
+)
+def test_a_ratio_that_is_not_one_never_reads_as_one(ratio, text):
+    assert format_ratio(ratio) == text
 
 
 def cells(table, line):
@@ -57,11 +67,3 @@ def test_the_overview_names_the_best_plan_and_the_best_proof():
     assert fourth["status"] == "too small"
     assert (second["planners"], third["without a plan"]) == ("2", "1")
     assert "minimised" not in table.header
-
-
-@pytest.mark.parametrize(
-    ("ratio", "text"),
-    [(None, "-"), (1.0, "1"), (1.5, "1.500"), (1.0001, "1.000+"), (0.9999, "1.000-")],
-)
-def test_a_ratio_that_is_not_one_never_reads_as_one(ratio, text):
-    assert format_ratio(ratio) == text

@@ -1,20 +1,23 @@
 """Tests of the Markdown page."""
 
+from __future__ import annotations
+
 import re
 
 import pytest
 
+from experiments.comparison.records import Study
 from experiments.reports.content.names import name_files
 from experiments.reports.formats.markdown import escape_markdown, to_markdown
 from experiments.reports.formats.page import make_report
 from tests.support.studies import HOSTILE, solved_study
 
 
-def markdown(found):
-    return to_markdown(make_report(found, name_files(found)).page)
+def markdown(found: Study) -> str:
+    return to_markdown(make_report(found, name_files(found)))
 
 
-def test_a_page_has_all_that_a_reader_asks_for():
+def test_a_page_has_all_that_a_reader_asks_for() -> None:
     page = markdown(solved_study())
     for heading in (
         "# How plans compare",
@@ -25,16 +28,15 @@ def test_a_page_has_all_that_a_reader_asks_for():
         assert f"\n{heading}\n" in f"\n{page}"
     assert "| peer a | spills | - |" in page and "| no room for c |" in page
     assert "3 x 500 B; links" in page
-    assert "![Stages](figures/m-a-quotient.svg)" in page
+    assert "[pages/m-a.html](pages/m-a.html)" in page
     assert "[traces/m-a.json.gz](traces/m-a.json.gz)" in page
     assert "    fxpartition solve problems/m-a.json.gz --solver cp-sat --time-limit 20" in page
     assert "    fxpartition score plans/m-a-chain.json.gz problems/m-a.json.gz" in page
     assert "| torch | 2.13.0 |" in page
-    assert "| 0 | a! | operators a to b | 2 | 200 B |" in page
     assert "At most 20 s for each answer, 2 workers, seed 0. The whole run took 12.00 s" in page
 
 
-def test_every_row_of_a_table_has_as_many_cells_as_its_header():
+def test_every_row_of_a_table_has_as_many_cells_as_its_header() -> None:
     for found in (solved_study(), solved_study(HOSTILE, HOSTILE[7])):
         header = 0
         seen = 0
@@ -47,7 +49,7 @@ def test_every_row_of_a_table_has_as_many_cells_as_its_header():
             else:
                 seen += 1
                 assert cells == header, line
-        assert seen > 20
+        assert seen > 15
 
 
 @pytest.mark.parametrize(
@@ -65,7 +67,7 @@ def test_names_read_as_they_are(text, expected):
     assert escape_markdown(text) == expected
 
 
-def test_hostile_names_change_nothing():
+def test_hostile_names_change_nothing() -> None:
     page = markdown(solved_study(HOSTILE, HOSTILE[0]))
     page.encode()
     assert all(char == "\n" or char.isprintable() for char in page)
@@ -78,10 +80,8 @@ def test_hostile_names_change_nothing():
     links = re.findall(r"(?<!\\)\]\(([^)]*)\)", page)
     stem = "script-alert-1-script-script-alert-1-script"
     assert links == [
-        "figures/answers-1.svg",
-        f"figures/{stem}-quotient.svg",
-        f"figures/{stem}-devices.svg",
         f"problems/{stem}.json.gz",
         f"plans/{stem}-chain.json.gz",
+        f"pages/{stem}.html",
         f"traces/{stem}.json.gz",
     ]

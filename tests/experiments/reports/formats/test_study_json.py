@@ -1,5 +1,7 @@
 """Tests of results.json: what it holds, that it comes back, what is refused."""
 
+from __future__ import annotations
+
 import dataclasses
 import json
 import math
@@ -58,13 +60,19 @@ def test_errors_that_are_not_finite_are_valid_json(tmp_path):
 
 WRONG = [
     (("schema",), "fxpartition.plan", "schema is 'fxpartition.plan'"),
-    (("version",), 1, "version is 1; this release reads 2"),
+    (("version",), 1, "version is 1; this release reads 3"),
+    (("limits",), None, "limits is not an object"),
     (("limits", "seed"), -1, "limits: seed is -1"),
+    (("wall_time_s",), "long", "wall_time_s is 'long'; write a number"),
+    (("rows", 0, "objective"), ["1"], "rows[0]: objective[0] is '1'"),
     (("rows", 0, "objective"), [1, 2], "rows[0]: objective has not one number for each"),
     (("rows", 0, "objective"), None, "rows[0]: feasible, but has no objective"),
     (("rows", 0, "case", "model"), "other", "rows[0]: its case is not one of the cases"),
     (("rows", 0, "case", "objective"), [], "rows[0]: case: objective is empty"),
+    (("rows", 0, "extra"), 1, "rows[0]: 'extra' is unknown"),
     (("rows", 0, "plan"), "../../etc/passwd", "rows[0]: plan is '../../etc/passwd'; write a file"),
+    (("rows", 0, "plan"), "plans/../../x.json", "rows[0]: plan is 'plans/../../x.json'"),
+    (("rows", 0, "plan"), "/plans/x.json", "rows[0]: plan is '/plans/x.json'"),
     (("rows", 0, "plan"), "plans/missing.json", "cannot read"),
     (("rows", 0, "plan"), {}, "rows[0]: plan: schema is None"),
     (("cases", 0, "problem"), "problems/a\n.json", "cases[0]: problem is"),

@@ -1,5 +1,7 @@
 """Tests of the table on the terminal."""
 
+from __future__ import annotations
+
 import pytest
 
 from experiments.comparison.records import ModelRecord

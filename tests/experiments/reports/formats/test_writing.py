@@ -1,25 +1,16 @@
 """Tests of how the files of a report are written."""
 
-import csv
+from __future__ import annotations
+
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from experiments.reports.figures.of_study import _shown
 from experiments.reports.formats import writing
 from experiments.reports.formats.writing import prepare_folder, write_report
 from solver import PartitionError
 from tests.support.studies import HOSTILE, row, solved_study, study
-
-FIGURES = [
-    f"{name}.{kind}"
-    for name in ("answers-1", "m-a-devices", "m-a-quotient")
-    for kind in ("pdf", "svg")
-]
-TABLES = ("answers", "cases", "planners", "stages")
 
 
 def files_of(folder):
@@ -30,19 +21,18 @@ def files_of(folder):
     }
 
 
-def test_all_files_are_written(tmp_path):
+def test_all_files_are_written(tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "report"
     paths = write_report(solved_study(), folder)
     assert [path.name for path in paths] == ["results.json", "report.md", "report.html"]
     assert sorted(files_of(folder)) == [
-        *(f"figures/{name}" for name in FIGURES),
+        "pages/m-a.html",
         "plans/m-a-chain.json.gz",
         "plans/m-a-greedy.json.gz",
         "problems/m-a.json.gz",
         "report.html",
         "report.md",
         "results.json",
-        *(f"tables/{name}.{kind}" for name in TABLES for kind in ("csv", "tex")),
         "traces/m-a.json.gz",
     ]
 
@@ -130,9 +120,8 @@ def test_other_files_in_the_folder_stay(tmp_path):
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
-def test_the_same_study_gives_the_same_bytes(tmp_path):
+def test_the_same_study_gives_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        _shown.cache_clear()
         write_report(solved_study(HOSTILE), tmp_path / name)
     assert files_of(tmp_path / "a") == files_of(tmp_path / "b")
 
@@ -154,30 +143,9 @@ def test_files_that_are_there_are_not_written_again(tmp_path, monkeypatch):
     assert written == [tmp_path / "report.md"]
 
 
-def test_figures_for_print_are_left_to_the_last_report(tmp_path):
+def test_pages_and_traces_of_plans_are_left_to_the_last_report(tmp_path: Path) -> None:
     write_report(solved_study(), tmp_path, is_last=False)
-    names = files_of(tmp_path)
-    assert "figures/m-a-quotient.svg" in names and not any(name.endswith(".pdf") for name in names)
+    folders = {name.partition("/")[0] for name in files_of(tmp_path)}
+    assert folders == {"plans", "problems", "report.html", "report.md", "results.json"}
     write_report(solved_study(), tmp_path)
-    assert files_of(tmp_path)["figures/m-a-quotient.pdf"].startswith(b"%PDF")
-
-
-def test_tables_are_files_too(tmp_path):
-    found = solved_study()
-    write_report(found, tmp_path)
-    answers = list(csv.DictReader((tmp_path / "tables/answers.csv").open()))
-    assert [row["planner"] for row in answers] == [row.planner for row in found.rows]
-    assert answers[2]["objective"] == str((found.rows[2].objective or (0,))[0])
-    stages = list(csv.DictReader((tmp_path / "tables/stages.csv").open()))
-    assert stages[0]["model"] == "m" and stages[0]["modules"]
-    for name in TABLES:
-        assert "\\toprule" in (tmp_path / f"tables/{name}.tex").read_text()
-
-
-def test_nothing_loads_matplotlib_before_a_figure_is_drawn():
-    script = (
-        "import sys, experiments.reports.formats.writing\n"
-        "import experiments.commands.compare, experiments.commands.report\n"
-        "sys.exit('matplotlib' in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True)
+    assert {"pages/m-a.html", "traces/m-a.json.gz"} <= files_of(tmp_path).keys()

@@ -1,1 +1,0 @@
-"""Figures drawn by matplotlib, as SVG and PDF."""
