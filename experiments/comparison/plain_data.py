@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
-from experiments.comparison.records import CaseKey, EquivalenceRow, PlannerRow
+from experiments.comparison.records import CaseKey, PlannerRow
 from solver import PartitionPlan
 from solver.io.json_fields import read_as
 from solver.io.json_files import plan_from_json, plan_to_json
@@ -39,12 +39,6 @@ def read_row(data: object, case: CaseKey, where: str) -> PlannerRow:
         Naming `where` and the field that is missing, unknown or of the wrong type.
     """
     row: PlannerRow = read_as(PlannerRow, data, where, {PartitionPlan: plan_from_json})
-    return dataclasses.replace(row, case=case)
-
-
-def read_check(data: object, case: CaseKey, where: str) -> EquivalenceRow:
-    """Return a check of :func:`plain` as one of `case`; see :func:`read_row`."""
-    row: EquivalenceRow = read_as(EquivalenceRow, data, where, {float: read_number})
     return dataclasses.replace(row, case=case)
 
 

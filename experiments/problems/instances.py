@@ -20,6 +20,8 @@ from solver.io.digraph import problem_from_digraph
 if TYPE_CHECKING:
     import networkx as nx
 
+DERIVED: Final = ("equal", "unequal", "roomy")
+"""Names of the sets of :func:`derived_device_sets`."""
 UNEQUAL_SHARES: Final = (400, 300, 200, 100)
 """Shares of the unequal devices, per mille."""
 

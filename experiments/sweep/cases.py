@@ -12,7 +12,8 @@ from typing import Any
 from experiments.comparison.records import CaseKey
 from experiments.planners.registry import is_own, own_planner
 from experiments.planners.task import PlannerSpec
-from experiments.sweep.settings import DERIVED, OWN, DeviceChoice, SweepLimits, SweepSettings
+from experiments.problems.instances import DERIVED
+from experiments.sweep.settings import OWN, DeviceChoice, SweepLimits, SweepSettings
 from experiments.sweep.sources import ModelSource
 from solver import Pipeline
 

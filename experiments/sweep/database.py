@@ -18,7 +18,7 @@ from solver.model.text import shortened
 
 APPLICATION_ID: Final = 0x66787077
 """``fxpw`` in ASCII, in the file's header."""
-SCHEMA_VERSION: Final = 4
+SCHEMA_VERSION: Final = 5
 _MAGIC: Final = b"SQLite format 3\0"
 _WAIT_S: Final = 20.0
 """Seconds a sweep waits for a report that reads the file."""
@@ -62,12 +62,6 @@ CREATE TABLE entries (
     cell_key TEXT,
     PRIMARY KEY (sweep_key, position)
 ) STRICT;
-CREATE TABLE checks (
-    case_key TEXT,
-    cell_key TEXT,
-    answer TEXT NOT NULL,
-    PRIMARY KEY (case_key, cell_key)
-) STRICT;
 CREATE VIEW results AS
     SELECT run, model, device_set, objective, memory_model, planner, seed, left_out,
         status, objective_value, objective_bound, cells.wall_time_s AS wall_time_s
@@ -107,13 +101,6 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
     except BaseException:
         connection.close()
         raise
-    return connection
-
-
-def connect_memory() -> sqlite3.Connection:
-    """Open a database of the same tables in memory."""
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    connection.executescript(_SCHEMA)
     return connection
 
 

@@ -17,6 +17,7 @@ from experiments.problems.devices import (
     parse_devices,
     parse_link,
 )
+from experiments.problems.instances import DERIVED
 from experiments.problems.request import parse_objective
 from experiments.problems.toml_files import read_toml
 from experiments.sweep.sources import ModelSource, read_model
@@ -30,8 +31,6 @@ from solver.model.training import Schedule
 
 T = TypeVar("T")
 
-DERIVED: Final = ("equal", "unequal", "roomy")
-"""Names of the sets of :func:`experiments.problems.instances.derived_device_sets`."""
 OWN: Final = "own"
 """Name of the devices in a saved problem, a workload or a generated graph."""
 

@@ -1,4 +1,4 @@
-"""Answers of sweeps and comparisons in one SQLite file, each in its own transaction."""
+"""Answers of sweeps in one SQLite file, each in its own transaction."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.comparison.plain_data import plain, read_check, read_row
+from experiments.comparison.plain_data import plain, read_row
 from experiments.comparison.records import (
     Case,
     CaseKey,
-    EquivalenceRow,
     ModelRecord,
     PlannerRow,
     Study,
@@ -23,13 +22,12 @@ from experiments.comparison.records import (
 from experiments.sweep.database import (
     check_file,
     connect,
-    connect_memory,
     one_writer,
     readable_errors,
     transaction,
 )
 from experiments.sweep.packing import pack, unpack
-from solver import PartitionError, PartitionProblem, SolveLimits
+from solver import PartitionError, SolveLimits
 from solver.io.files import real_path
 from solver.io.json_fields import parse_json, read_as
 from solver.io.json_files import problem_from_json
@@ -72,13 +70,6 @@ def open_store(path: str | os.PathLike[str]) -> Iterator[SweepStore]:
         yield SweepStore(database, str(path))
 
 
-@contextlib.contextmanager
-def memory_store() -> Iterator[SweepStore]:
-    """Open a store in memory."""
-    with contextlib.closing(connect_memory()) as database:
-        yield SweepStore(database, "the answers")
-
-
 class SweepStore:
     """The tables of one file, for writing; see :func:`open_store`."""
 
@@ -99,28 +90,6 @@ class SweepStore:
         """Return the status of a cell, or None without an answer."""
         found = self._one("SELECT status FROM cells WHERE key = ?", cell_key)
         return None if found is None else str(found[0])
-
-    def row(self, cell_key: str, case: CaseKey) -> PlannerRow | None:
-        """Return the answer to a cell as a row of `case`, or None."""
-        found = self._one("SELECT answer FROM cells WHERE key = ?", cell_key)
-        return None if found is None else read_row(unpack(found[0], self._name), case, self._name)
-
-    def has_check(self, case_key: str, cell_key: str) -> bool:
-        """Return True if the split by the plan of a cell was checked."""
-        query = "SELECT 1 FROM checks WHERE case_key = ? AND cell_key = ?"
-        return self._one(query, case_key, cell_key) is not None
-
-    def cells(self) -> int:
-        """Return the number of answered cells."""
-        return int(self._one("SELECT count(*) FROM cells")[0])
-
-    def study(self) -> Study:
-        """Return the answers of the last sweep so far."""
-        return _read(self._database, self._name)
-
-    def problem(self, digest: str) -> PartitionProblem:
-        """Return a stored problem."""
-        return problem_from_json(unpack(self.packed_problem(digest), f"problem {digest}"))
 
     def packed_problem(self, digest: str) -> str:
         """Return a stored problem in its packed form."""
@@ -183,17 +152,8 @@ class SweepStore:
                 ((key, position, *keys) for position, keys in enumerate(entries)),
             )
 
-    def forget(self, sweep_key: str) -> None:
-        """Delete the contents and the time of a sweep; its cells stay."""
-        with transaction(self._database):
-            for table, column in (("sweeps", "key"), ("entries", "sweep_key")):
-                self._database.execute(f"DELETE FROM {table} WHERE {column} = ?", (sweep_key,))
-
     def add_cell(self, sweep_key: str, cell_key: str, row: PlannerRow, seconds: float) -> None:
-        """Store the answer to a cell, and add its wall time in `seconds` to the sweep.
-
-        Checks of an earlier answer are deleted.
-        """
+        """Store the answer to a cell, and add its wall time in `seconds` to the sweep."""
         with transaction(self._database):
             self._database.execute(
                 "INSERT OR REPLACE INTO cells VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -209,24 +169,10 @@ class SweepStore:
                     pack(plain(row)),
                 ),
             )
-            self._database.execute("DELETE FROM checks WHERE cell_key = ?", (cell_key,))
-            self._spend(sweep_key, seconds)
-
-    def add_check(
-        self, sweep_key: str, case_key: str, cell_key: str, row: EquivalenceRow, seconds: float
-    ) -> None:
-        """Store the check of a split by the plan of a cell, with its time as for a cell."""
-        with transaction(self._database):
             self._database.execute(
-                "INSERT OR REPLACE INTO checks VALUES (?, ?, ?)",
-                (case_key, cell_key, pack(plain(row))),
+                "UPDATE sweeps SET wall_time_s = wall_time_s + ? WHERE key = ?",
+                (seconds, sweep_key),
             )
-            self._spend(sweep_key, seconds)
-
-    def _spend(self, sweep_key: str, seconds: float) -> None:
-        self._database.execute(
-            "UPDATE sweeps SET wall_time_s = wall_time_s + ? WHERE key = ?", (seconds, sweep_key)
-        )
 
     def _one(self, query: str, *values: str) -> Any:
         return self._database.execute(query, values).fetchone()
@@ -244,12 +190,12 @@ def load_study(path: str | os.PathLike[str]) -> Study:
     """
     source = Path(path)
     with contextlib.closing(connect(source, create=False)) as database, readable_errors(source):
+        # One transaction: a sweep may be writing.
+        database.execute("BEGIN")
         return _read(database, str(path))
 
 
 def _read(database: sqlite3.Connection, path: str) -> Study:
-    # One transaction: a sweep may be writing.
-    database.execute("BEGIN")
     sweep = database.execute(
         "SELECT key, settings, environment, wall_time_s FROM sweeps ORDER BY run DESC LIMIT 1"
     ).fetchone()
@@ -262,16 +208,12 @@ def _read(database: sqlite3.Connection, path: str) -> Study:
         "WHERE sweep_key = ? GROUP BY case_key ORDER BY min(position)",
         (key,),
     ).fetchall()
-    answers, checks = (
-        database.execute(
-            f"SELECT entries.case_key, answer FROM entries {join} "
-            "WHERE sweep_key = ? AND entries.cell_key IS NOT NULL ORDER BY position",
-            (key,),
-        ).fetchall()
-        for join in ("LEFT JOIN cells ON key = cell_key", "JOIN checks USING (case_key, cell_key)")
-    )
-    database.execute("COMMIT")
-    return _study(path, described, cases, answers, checks)
+    answers = database.execute(
+        "SELECT entries.case_key, answer FROM entries LEFT JOIN cells ON key = cell_key "
+        "WHERE sweep_key = ? AND entries.cell_key IS NOT NULL ORDER BY position",
+        (key,),
+    ).fetchall()
+    return _study(path, described, cases, answers)
 
 
 def _case_key(model: str, device_set: str, objective: str, memory_model: str) -> CaseKey:
@@ -284,7 +226,6 @@ def _study(
     described: Sequence[Any],
     cases: Sequence[tuple[Any, ...]],
     answers: Sequence[tuple[Any, ...]],
-    checks: Sequence[tuple[Any, ...]],
 ) -> Study:
     """Build a study from rows of the file, which may be damaged or forged."""
     try:
@@ -312,10 +253,6 @@ def _study(
             for key, answer in answers
             if answer is not None
         )
-        checked = tuple(
-            read_check(unpack(answer, "a check"), found[key].key, "a check")
-            for key, answer in checks
-        )
     except (ValueError, KeyError, TypeError, IndexError) as error:
         words = str(error) if isinstance(error, PartitionError) else repr(error)
         raise PartitionError(f"{path} is damaged: {words}; sweep again to another file") from None
@@ -325,7 +262,7 @@ def _study(
         models=tuple(records.values()),
         cases=tuple(found.values()),
         rows=rows,
-        checks=checked,
+        checks=(),
         limits=solve_limits,
         environment=tuple(pairs),
         wall_time_s=float(described[2]),

@@ -1,5 +1,7 @@
 """Tests of the command line: what it prints, writes and exits with."""
 
+from __future__ import annotations
+
 import json
 import os
 import signal
@@ -8,26 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
 
 from experiments.cli import main
 from experiments.commands.app import app
-from experiments.comparison.planner_row import plan_row
 from experiments.console.exit_codes import EXIT_NO_PLAN
-from experiments.sweep import compare
 from experiments.workloads import reader as workloads
 from solver import SOLVERS, load_plan, load_problem
-
-COMMANDS = [str(command.name) for command in app.registered_commands]
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    """The five-layer model as a saved problem on three devices."""
-    path = tmp_path_factory.mktemp("saved") / "problem.json"
-    assert main(["export", "mlp", "--devices", "3x350KiB", "--out", str(path)]) == 0
-    return path
-
 
 LIGHT = {
     0: ["--help", *(f"{name} --help" for name in COMMANDS), "models", "devices", "planners"],
@@ -58,6 +46,18 @@ LIGHT = {
         "report {saved}",
     ],
 }
+
+COMMANDS = [str(command.name) for command in app.registered_commands]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """The five-layer model as a saved problem on three devices."""
+    path = tmp_path_factory.mktemp("saved") / "problem.json"
+    assert main(["export", "mlp", "--devices", "3x350KiB", "--out", str(path)]) == 0
+    return path
+
+
 """Command lines that need no model, by the code that they exit with."""
 
 
@@ -211,29 +211,9 @@ def test_compare_writes_the_report_and_survives_a_failing_model(
     assert "ValueError: no luck" in (folder / "report.html").read_text()
 
 
-@pytest.mark.parametrize("goes_on", [True, False])
-def test_a_person_at_a_terminal_is_asked_whether_to_go_on(saved, tmp_path, goes_on, monkeypatch):
-    words = ["compare", str(saved), "--planner", "greedy", "--out", str(tmp_path / "report")]
-    assert main(words) == 0
-    asked = []
-
-    def answer(question, **_):
-        asked.append(question)
-        return goes_on
-
-    monkeypatch.setattr(typer, "confirm", answer)
-    for stream in (sys.stdin, sys.stderr):
-        monkeypatch.setattr(stream, "isatty", lambda: True)
-    planned = []
-    monkeypatch.setattr(
-        compare, "plan_row", lambda *given: planned.append(given) or plan_row(*given)
-    )
-    assert main(words) == 0
-    assert asked == ["an earlier run kept 1 answer here; go on with them?"]
-    assert len(planned) == (0 if goes_on else 1)
-
-
-def test_a_report_of_results_that_exist(saved, tmp_path, capsys):
+def test_a_report_of_results_that_exist(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folders = [tmp_path / "first", tmp_path / "second"]
     words = ["compare", str(saved), "--planner", "greedy", "--planner", "chain"]
     assert main([*words, "--out", str(folders[0])]) == 0
@@ -245,9 +225,7 @@ def test_a_report_of_results_that_exist(saved, tmp_path, capsys):
         {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.*")}
         for folder in folders
     )
-    cells = first.pop(Path("cells.sqlite"))
     assert first == second
-    assert cells.startswith(b"SQLite format 3")
     assert main(["report", results, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["schema"] == "fxpartition.study"
     assert main(["report", str(saved)]) == 2
@@ -257,28 +235,55 @@ def test_a_report_of_results_that_exist(saved, tmp_path, capsys):
 BAD_INPUT = [
     (["plan", "mlp"], "--devices is missing"),
     (["plan", "mlp", "--devices", ""], "device list is empty"),
+    (["report", ""], "RESULTS is empty; write a name such as results.sqlite"),
+    (["plan", "mlp", "--devices", "0GiB"], "memory is 0GiB"),
     (["plan", "mlp", "--devices", "4x24"], "has no unit"),
+    (["plan", "mlp", "--devices", "80GiB@zzz"], "device class 'zzz' is unknown"),
+    (["plan", "mlp", "--devices", "no.toml"], "cannot read no.toml"),
+    (["plan", "mlp", "--devices", "1GiB", "--link", "fast"], "not a bandwidth"),
+    (
+        ["plan", "mlp", "--devices", "1GiB", "--objective", "speed"],
+        "--objective: 'speed' is unknown",
+    ),
+    (["plan", "mlp", "--devices", "1GiB", "--objective", ""], "--objective: '' is unknown"),
+    (["plan", "mlp", "--devices", "1GiB", "--objective", "latency,latency"], "names latency twice"),
+    (
+        ["plan", "mlp", "--devices", "1GiB", "--memory-model", "all"],
+        "--memory-model is 'all'; write one of weights, inference, training; see: ",
+    ),
+    (["plan", "mlp", "--schedule", ""], "--schedule is ''; write one of gpipe, 1f1b"),
+    (["plan", "mlp", "--optimizer", "lion"], "--optimizer is 'lion'; write one of sgd, mom"),
     (["plan", "mlp", "--devices", "1GiB", "--solver", "fast"], "solver 'fast' is unknown"),
     (["plan", "mlp", "--devices", "1GiB", "--without", "x"], "--without: step 'x' is unknown; "),
+    (["solve", "no.json", "--without", "x"], "--without: step 'x' is unknown; write one of"),
+    (["compare", "mlp", "--without", "x"], "--without: step 'x' is unknown; write one of"),
     (["run", "mlp", "--steps", "3"], "no option --steps, which is one of plan, serve, solve"),
     (["plan", "mlp", "--devices", "1GiB", "--time-limit", "0"], "positive number of seconds"),
+    (["plan", "mlp", "--devices", "1GiB", "--time-limit", "soon"], "--time-limit"),
+    (["plan", "mlp", "--devices", "1GiB", "--workers", "0"], "whole number of at least 1"),
     (["plan", "mlp", "--devices", "1GiB", "--out", "no/such/plan.json"], "there is no folder"),
     (["plan", "mlp", "--devices", "1GiB", "--out", "."], "is a folder"),
+    (["plan", "gtp2", "--devices", "1GiB"], "did you mean gpt2"),
     (["plan", "nothing_here:make", "--devices", "1GiB"], "cannot import nothing_here"),
     (["plan", "empty_model:make", "--devices", "1GiB"], "no operators"),
     (["plan", "odd_model:make", "--devices", "1GiB"], "error: "),
+    (["plan"], "Missing argument"),
     (["plan", "mlp", "--device", "1GiB"], "No such option"),
     (["solve", "no.json"], "cannot read no.json"),
     (["solve", "."], "is a folder, not a file"),
     (["solve", "broken.json"], "not valid JSON"),
+    (["solve", "list.json"], "not an object"),
     (["solve", "none.json"], "no operators"),
     (["split", "mlp", "--plan", "no.json"], "cannot read no.json"),
+    (["split", "mlp", "--plan", "list.json"], "not an object"),
     (["split", "mlp", "--plan", "other_plan.json"], "error: "),
     (["split", "none.json", "--plan", "no.json"], "is a saved problem; name a model that can be"),
+    (["export", "mlp", "--devices", "1GiB"], "Missing option"),
     (["compare", "gtp2"], "did you mean gpt2"),
     (["compare", "mlp", "--quick"], "--quick has models of its own"),
-    (["compare", "mlp", "--resume"], "--resume goes on in a folder"),
     (["compare", "mlp", "--out", "list.json"], "give --out a folder"),
+    (["compare", "mlp", "--planner", "fast"], "planner 'fast' is unknown"),
+    (["compare", "mlp", "--devices", "4x24"], "has no unit"),
     (["compare", "empty_model:make"], "no model could be compared"),
     (["pla"], "No such command"),
 ]
@@ -391,7 +396,9 @@ def test_a_model_cannot_end_the_program_or_print_into_an_answer(
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX only")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_stopped_comparison_leaves_the_old_report_whole(saved, tmp_path, number, code):
+def test_a_stopped_comparison_leaves_the_old_report_whole(
+    saved: Path, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
     folder = tmp_path / "report"
     folder.mkdir()
     (folder / "report.md").write_text("mine")
@@ -406,8 +413,7 @@ def test_a_stopped_comparison_leaves_the_old_report_whole(saved, tmp_path, numbe
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     files = {path.name for path in folder.rglob("*") if path.is_file()}
-    assert files == {"report.md", "cells.sqlite"}
-    assert "what was done is kept; --resume goes on in" in done.stderr
+    assert files == {"report.md"}
     assert (folder / "report.md").read_text() == "mine"
 
 

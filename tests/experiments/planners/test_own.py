@@ -137,7 +137,7 @@ def test_comparisons_and_sweeps_ask_it_anew_and_keep_what_is_ours(module, capsys
     own = "my_planners_of_test:halves"
 
     def found():
-        words = ["compare", "problem.json", "--planner", f"chain,{own}", "--resume", "--json"]
+        words = ["compare", "problem.json", "--planner", f"chain,{own}", "--json"]
         assert main([*words, "--out", "report"]) == 0
         compared = json.loads(capsys.readouterr().out)["rows"]
         assert main(["sweep", "sweep.toml", "--out", "a.sqlite", "--planner", own, "--json"]) == 0

@@ -1,5 +1,4 @@
 import contextlib
-import math
 import sqlite3
 from dataclasses import asdict
 
@@ -7,7 +6,6 @@ import pytest
 
 from experiments.comparison.records import (
     CaseKey,
-    EquivalenceRow,
     ModelRecord,
     PlannerRow,
     SearchPoint,
@@ -19,16 +17,24 @@ from solver.evaluation.result import StepRecord
 from solver.io.json_files import problem_digest, problem_to_json
 
 NASTY = ("<script>alert(1)</script>", "../../x", "a'; DROP TABLE cells; --", 'b"\n\x00\u202e')
+
 CASE = CaseKey(NASTY[0], NASTY[2], ("bottleneck", "transfer"), "inference")
+
 OTHER = CaseKey(NASTY[1], NASTY[3], ("latency",), "training")
+
 PROBLEM = PartitionProblem(tuple(Operator(name, 3) for name in NASTY), (Device(NASTY[1]),))
+
 DIGEST = problem_digest(PROBLEM)
+
 ENTRIES = [("c1", "k1"), ("c2", None)]
+
 PACKED = pack(problem_to_json(PROBLEM))
+
 SETTINGS = {
     "seeds": [5, 6],
     "limits": {"time_limit_s": 2.5, "workers": 1, "deterministic": True},
 }
+
 ROW = PlannerRow(
     case=CASE,
     planner=NASTY[2],
@@ -89,29 +95,6 @@ def test_a_cell_that_is_done_again_takes_the_place_of_the_first(path):
     study = load_study(path)
     assert study.rows == (failed,)
     assert study.wall_time_s == 2.0
-
-
-def test_checks_are_kept_with_the_answers_that_they_are_of(path):
-    checked = EquivalenceRow(CASE, NASTY[2], False, math.inf, 0.5, 0.25, NASTY[3])
-    with open_store(path) as store:
-        assert not store.has_check("c1", "k1")
-        store.add_check("s", "c1", "k1", checked, 2.0)
-        assert store.has_check("c1", "k1")
-    study = load_study(path)
-    assert study.checks == (checked,)
-    assert study.wall_time_s == 3.5
-    with open_store(path) as store:
-        store.add_cell("s", "k1", ROW, 0.0)
-    assert load_study(path).checks == ()
-
-
-def test_what_a_sweep_took_is_forgotten_and_its_cells_stay(path):
-    with open_store(path) as store:
-        store.forget("s")
-        assert store.row("k1", CASE) == ROW
-        store.begin("s", SETTINGS, [("python", "3.12")], ENTRIES)
-        assert store.study().rows == (ROW,)
-        assert store.study().wall_time_s == 0.0
 
 
 def test_a_model_keeps_its_record_when_more_cases_of_it_are_added(path):

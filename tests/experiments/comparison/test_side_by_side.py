@@ -1,32 +1,33 @@
 """Tests of comparisons: instances, rows, failures, other planners."""
 
+from __future__ import annotations
+
 import dataclasses
-import signal
-import subprocess
-import sys
-from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from experiments.cli import main
+from experiments.comparison import side_by_side
 from experiments.comparison.records import (
     EXACT_PLANNERS,
     OWN_PLANNERS,
     CaseKey,
     PlannerRow,
+    Study,
     best_row,
 )
 from experiments.comparison.settings import CompareSettings
+from experiments.comparison.side_by_side import run_comparison
+from experiments.console.progress import ProgressLine
+from experiments.planners import registry
 from experiments.planners.balancers import BALANCERS
 from experiments.planners.registry import PLANNERS
-from experiments.problems.devices import parse_devices
+from experiments.problems.devices import DeviceSet, parse_devices
 from experiments.problems.instances import derived_device_sets, one_device_bytes
 from experiments.problems.recompute_request import RecomputeRequest
 from experiments.problems.request import ProblemRequest
-from experiments.sweep import compare, prepare
-from experiments.sweep.compare import run_comparison
-from experiments.sweep.store import load_study, memory_store
 from experiments.zoo.building import ModelSpec
 from experiments.zoo.models import ZOO
 from fx_bridge import Placement, Training
@@ -48,10 +49,11 @@ from solver import (
 from tests.support.recompute_cases import SMALL, small_problem
 
 LIMITS = SolveLimits(time_limit_s=20, workers=1)
+
 SETTINGS = CompareSettings(planners=OWN_PLANNERS, limits=LIMITS)
 
 
-def chain_problem(sizes=(40, 30, 20, 10), **settings):
+def chain_problem(sizes: tuple[int, ...] = (40, 30, 20, 10), **settings: Any) -> PartitionProblem:
     operators = tuple(
         Operator(
             f"op{i}",
@@ -70,11 +72,11 @@ def chain_problem(sizes=(40, 30, 20, 10), **settings):
 
 
 @pytest.fixture(scope="module")
-def tiny():
+def tiny() -> Study:
     return run_comparison([ZOO["mlp"], ZOO["tiny-branches"]], SETTINGS)
 
 
-def test_every_model_device_set_and_solver_is_a_row(tiny):
+def test_every_model_device_set_and_solver_is_a_row(tiny: Study) -> None:
     keys = [(row.case.model, row.case.device_set, row.planner) for row in tiny.rows]
     assert keys == [
         (model, devices, solver)
@@ -85,7 +87,7 @@ def test_every_model_device_set_and_solver_is_a_row(tiny):
     assert all(record.reason == "" for record in tiny.models)
 
 
-def test_the_exact_solver_is_proven_and_never_worse(tiny):
+def test_the_exact_solver_is_proven_and_never_worse(tiny: Study) -> None:
     for case in tiny.cases:
         rows = {row.planner: row for row in tiny.rows if row.case == case.key}
         exact = rows.pop("auto")
@@ -98,7 +100,23 @@ def test_the_exact_solver_is_proven_and_never_worse(tiny):
             assert row.objective is None or row.objective >= exact.objective
 
 
-def test_every_row_carries_the_evaluators_figures(tiny):
+def test_the_trace_of_a_search_ends_with_its_answer(tiny: Study) -> None:
+    """Tests that times and bounds only grow, incumbents only fall, and all end at the optimum."""
+    traced = [row for row in tiny.rows if row.planner == "auto"]
+    for row in traced:
+        assert row.trace
+        assert row.objective is not None
+        times_s = [point.elapsed_s for point in row.trace]
+        assert times_s == sorted(times_s)
+        values = [point.incumbent for point in row.trace if point.incumbent is not None]
+        bounds = [point.bound for point in row.trace if point.bound is not None]
+        assert values == sorted(values, reverse=True)
+        assert bounds == sorted(bounds)
+        assert values[-1] == row.objective[0]
+        assert all(bound <= row.objective[0] for bound in bounds)
+
+
+def test_every_row_carries_the_evaluators_figures(tiny: Study) -> None:
     problems = {case.key: case.problem for case in tiny.cases}
     for row in tiny.rows:
         problem = problems[row.case]
@@ -111,13 +129,13 @@ def test_every_row_carries_the_evaluators_figures(tiny):
         assert row.feasible == (not row.reason)
 
 
-def test_the_split_of_the_best_plan_of_each_case_is_checked(tiny):
+def test_the_split_of_the_best_plan_of_each_case_is_checked(tiny: Study) -> None:
     assert [check.case for check in tiny.checks] == [case.key for case in tiny.cases]
     assert {check.planner for check in tiny.checks} == {"auto"}
     assert all(check.equal and check.max_abs_error == 0 for check in tiny.checks)
 
 
-def test_splits_of_all_feasible_plans_are_checked_if_that_is_asked():
+def test_splits_of_all_feasible_plans_are_checked_if_that_is_asked() -> None:
     settings = dataclasses.replace(SETTINGS, check_splits="all")
     found = run_comparison([ZOO["mlp"]], settings)
     feasible = [(row.case, row.planner) for row in found.rows if row.feasible]
@@ -126,101 +144,27 @@ def test_splits_of_all_feasible_plans_are_checked_if_that_is_asked():
     assert all(check.equal for check in found.checks)
 
 
-class Counted:
-    """Counts what is computed, and does it."""
-
-    def __init__(self, monkeypatch):
-        places = {"plan_row": compare, "build_model": prepare, "check_split": compare}
-        self.counts = dict.fromkeys(places, 0)
-        for name, module in places.items():
-            monkeypatch.setattr(module, name, self._counted(name, getattr(module, name)))
-
-    def _counted(self, name, done):
-        def count(*given):
-            self.counts[name] += 1
-            return done(*given)
-
-        return count
-
-    def taken(self):
-        """Return how much was planned, built and checked since the last call."""
-        counts = tuple(self.counts.values())
-        self.counts.update(dict.fromkeys(self.counts, 0))
-        return counts
-
-
-def test_a_killed_run_goes_on_where_it_was(tmp_path, monkeypatch):
-    folder = str(tmp_path / "report")
-    words = ["compare", "mlp", "tiny-branches", "--planner", "greedy,chain", "--out", folder]
-    script = (
-        "import os, signal, sys\nfrom experiments.cli import main\n"
-        "from experiments.sweep.store import SweepStore\nadd = SweepStore.add_cell\n"
-        "def once(*given):\n    add(*given)\n    os.kill(os.getpid(), signal.SIGKILL)\n"
-        f"SweepStore.add_cell = once\nsys.argv[1:] = {words!r}\nmain()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    counted = Counted(monkeypatch)
-    assert main([*words, "--resume"]) == 0
-    assert counted.taken() == (2 * 3 * 2 - 1, 2, 2 * 3)
-    found = load_study(tmp_path / "report" / "cells.sqlite")
-    assert len(found.rows) == 2 * 3 * 2
-    assert all(check.equal for check in found.checks)
-    assert main([*words, "--resume"]) == 0
-    assert counted.taken() == (0, 0, 0)
-    again = load_study(tmp_path / "report" / "cells.sqlite")
-    assert (again.rows, again.checks, again.models) == (found.rows, found.checks, found.models)
-    assert main([*words[:2], *words[3:], "--resume"]) == 0
-    assert counted.taken() == (0, 0, 0)
-    assert main([*words[:2], *words[3:]]) == 0
-    assert counted.taken() == (3 * 2, 1, 3)
-
-
-def test_code_and_files_are_read_again_and_equal_problems_share_their_cells(tmp_path, monkeypatch):
-    path = tmp_path / "problem.json"
-    counted = Counted(monkeypatch)
-    settings = dataclasses.replace(SETTINGS, planners=("greedy", "chain"))
-    own = ModelSpec("own", "code that may change", ZOO["mlp"].factory)
-    with memory_store() as store:
-        for sizes, missing in (((40, 30, 20, 10), 2), ((40, 30, 20, 10), 0), ((40, 30), 2)):
-            save_problem(chain_problem(sizes), path)
-            found = run_comparison([path], settings, store=store, resume=True)
-            assert counted.taken() == (missing, 0, 0)
-            (case,) = found.cases
-            assert case.problem is not None
-            assert len(case.problem.operators) == len(sizes)
-        for model, missing, checks in ((ZOO["mlp"], 6, 3), (own, 0, 3), (own, 0, 3)):
-            found = run_comparison([model], settings, store=store, resume=True)
-            assert counted.taken() == (missing, 1, checks)
-            assert {row.case.model for row in found.rows} == {model.name}
-
-
-def test_what_was_found_is_told_after_each_model_but_the_last(tmp_path):
+def test_what_was_found_is_told_after_each_model_but_the_last(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("a.json", "b.json", "c.json")]
     for path in paths:
         save_problem(chain_problem(), path)
-    told = []
-    with memory_store() as store:
-        run = partial(run_comparison, paths, SETTINGS, store=store, between=told.append)
-        # Problems of equal content share their answers, so that only the first one is news.
-        found = run()
-        assert [[record.model for record in study.models] for study in told] == [[str(paths[0])]]
-        assert told[0].rows == found.rows[:3]
-        assert len(found.rows) == 9
-        assert run(resume=True).rows == found.rows
-        assert len(told) == 1
+    told: list[Study] = []
+    found = run_comparison(paths, SETTINGS, between=told.append)
+    assert [len(study.models) for study in told] == [1, 2]
+    assert told[1].rows == found.rows[:6]
+    assert len(found.rows) == 9
 
 
 def test_where_none_is_named_torchs_planner_comes_last_and_has_five_seconds(
-    monkeypatch,
-):
-    asked = []
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[str, float | None]] = []
 
-    def note(key, task, planner, limits):
+    def note(key: CaseKey, task: object, planner: str, limits: SolveLimits) -> PlannerRow:
         asked.append((planner, limits.time_limit_s))
         return PlannerRow(key, planner, "unknown")
 
-    monkeypatch.setattr(compare, "plan_row", note)
+    monkeypatch.setattr(side_by_side, "plan_row", note)
     run_comparison([ZOO["mlp"]], CompareSettings(limits=LIMITS))
     assert asked[-1] == ("torch-size-based", 5.0)
     assert {limit_s for planner, limit_s in asked if planner != "torch-size-based"} == {20}
@@ -229,16 +173,29 @@ def test_where_none_is_named_torchs_planner_comes_last_and_has_five_seconds(
     assert asked[-1] == ("torch-size-based", 20)
 
 
-def boom():
+def test_the_graph_is_described(tiny: Study) -> None:
+    record = tiny.models[0]
+    assert record.captured_by == "export"
+    assert record.operators == 9
+    assert record.nodes == 10
+    assert record.weight_bytes == 4 * sum(
+        a * b + b for a, b in ((64, 256), (256, 256), (256, 128), (128, 64), (64, 10))
+    )
+    assert record.one_device_bytes > record.weight_bytes
+    assert record.capture_s > 0
+    assert record.graph_s > 0
+
+
+def boom() -> Any:
     raise RuntimeError("no such luck\nand more")
 
 
 class DataDependent(torch.nn.Module):
-    def forward(self, value):
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
         return value if value.sum() > 0 else -value
 
 
-def test_a_model_that_fails_is_a_record_and_the_run_goes_on():
+def test_a_model_that_fails_is_a_record_and_the_run_goes_on() -> None:
     sources = [
         ModelSpec("broken", "cannot be built", boom),
         ModelSpec("odd", "cannot be captured", lambda: (DataDependent(), (torch.ones(1),))),
@@ -254,9 +211,23 @@ def test_a_model_that_fails_is_a_record_and_the_run_goes_on():
     assert len(found.rows) == 9
 
 
+def test_a_planner_that_raises_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> Any:
+        raise ZeroDivisionError("oops")
+
+    failing = dataclasses.replace(PLANNERS["chain"], plan=fail)
+    monkeypatch.setattr(registry, "PLANNERS", {**PLANNERS, "chain": failing})
+    found = run_comparison([ZOO["mlp"]], SETTINGS)
+    failed = [row for row in found.rows if row.status == "failed"]
+    assert {row.planner for row in failed} == {"chain"}
+    assert failed[0].reason == "ZeroDivisionError: oops"
+    assert not failed[0].feasible
+    assert sum(row.feasible for row in found.rows) >= 2
+
+
 def test_peers_are_asked_and_those_that_read_the_model_only_where_there_is_one(
-    tmp_path,
-):
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "problem.json"
     save_problem(chain_problem(), path)
     found = run_comparison([ZOO["mlp"], path], CompareSettings(limits=LIMITS))
@@ -276,10 +247,10 @@ def test_peers_are_asked_and_those_that_read_the_model_only_where_there_is_one(
     }
 
 
-def test_a_split_that_raises_is_a_row(monkeypatch):
+def test_a_split_that_raises_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     from fx_bridge.split import by_plan as splitting
 
-    def fail(*_, **__):
+    def fail(*_: Any, **__: Any) -> None:
         raise PartitionError("cannot split")
 
     monkeypatch.setattr(splitting, "split_by_plan", fail)
@@ -289,15 +260,52 @@ def test_a_split_that_raises_is_a_row(monkeypatch):
     assert all(not check.equal and check.reason == "cannot split" for check in checks)
 
 
-def test_interruption_is_not_swallowed():
-    def interrupt():
+def test_interruption_is_not_swallowed() -> None:
+    def interrupt() -> Any:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         run_comparison([ModelSpec("slow", "interrupted", interrupt)], SETTINGS)
 
 
-def test_a_saved_problem_keeps_what_no_option_changes(tmp_path):
+def test_a_saved_problem_is_compared_on_its_own_devices(tmp_path: Path) -> None:
+    path = tmp_path / "problem.json"
+    save_problem(chain_problem(), path)
+    found = run_comparison([path], SETTINGS)
+    assert {row.case.device_set for row in found.rows} == {"saved"}
+    assert best_row(found.rows) is not None
+    assert not found.checks
+
+
+def test_a_saved_problem_keeps_its_own_limits_on_stages(tmp_path: Path) -> None:
+    path = tmp_path / "problem.json"
+    devices = tuple(Device(f"cuda:{i}", 80) for i in range(3))
+    own = chain_problem(devices=devices, chunks_per_device=2, max_devices=2)
+    save_problem(own, path)
+
+    def answer(**changes: Any) -> tuple[PartitionProblem, PlannerRow]:
+        settings = dataclasses.replace(SETTINGS, request=ProblemRequest(**changes))
+        found = run_comparison([path], settings)
+        row = next(row for row in found.rows if row.planner == "auto")
+        assert row.status == "optimal"
+        (case,) = found.cases
+        assert case.problem is not None
+        return case.problem, row
+
+    problem, kept = answer()
+    assert (problem.chunks_per_device, problem.max_devices) == (2, 2)
+    # 40 + 10 and 30 + 20 beat 40 and the rest, which is the best with one chunk.
+    assert (kept.bottleneck_ns, kept.devices_used) == (solve(own, LIMITS).objective, 2)
+    problem, one_chunk = answer(pipeline=Pipeline(chunks_per_device=1))
+    assert (problem.chunks_per_device, problem.max_devices) == (1, 2)
+    assert one_chunk.bottleneck_ns == solve(own.replace(chunks_per_device=1), LIMITS).objective
+    problem, more = answer(pipeline=Pipeline(max_devices=3))
+    assert (problem.chunks_per_device, problem.max_devices) == (2, 3)
+    assert more.bottleneck_ns == solve(own.replace(max_devices=3), LIMITS).objective
+    assert len({kept.bottleneck_ns, one_chunk.bottleneck_ns, more.bottleneck_ns}) == 3
+
+
+def test_a_saved_problem_keeps_what_no_option_changes(tmp_path: Path) -> None:
     path = tmp_path / "problem.json"
     save_problem(chain_problem(objective="latency", memory_model="weights"), path)
     link = Interconnect(default=Link(1, 5))
@@ -314,7 +322,37 @@ def test_a_saved_problem_keeps_what_no_option_changes(tmp_path):
         assert case.problem.interconnect == interconnect
 
 
-def test_options_that_make_no_sense_for_a_model_are_its_reason():
+def test_what_is_asked_holds_for_every_case() -> None:
+    request = ProblemRequest(
+        memory_model="training",
+        training=Training("sgd"),
+        pipeline=Pipeline("gpipe", microbatches=3),
+        placement=Placement(pins={"8": "cuda:0"}, cut_after=["4"], keep_whole=["0+2"]),
+    )
+    settings = dataclasses.replace(SETTINGS, request=request, planners=("chain",))
+    found = run_comparison([ZOO["mlp"]], settings)
+    (record,) = found.models
+    assert record.reason == ""
+    assert [case.key.device_set for case in found.cases] == ["equal", "unequal", "roomy"]
+    for case in found.cases:
+        problem = case.problem
+        assert problem is not None
+        assert case.key.objective == problem.objective == ("step",)
+        assert (problem.schedule, problem.microbatches) == ("gpipe", 3)
+        assert problem.is_training
+        assert problem.interconnect.charging == "relayed"
+        assert problem.cuts
+        by_name = {op.name: op for op in problem.operators}
+        assert by_name["linear_4"].allowed_devices == frozenset({"cuda:0"})
+        unit = next(unit for unit in problem.units if "linear" in unit)
+        assert {"linear", "relu", "linear_1"} <= set(unit)
+    # SGD without momentum keeps no state: its weights and gradients are all.
+    adamw = dataclasses.replace(settings, request=dataclasses.replace(request, training=None))
+    (larger,) = run_comparison([ZOO["mlp"]], adamw).models
+    assert record.one_device_bytes < larger.one_device_bytes
+
+
+def test_options_that_make_no_sense_for_a_model_are_its_reason() -> None:
     for request, says in (
         (ProblemRequest(with_host=False), "--no-host are for published workloads"),
         (ProblemRequest(training=Training("sgd")), "write --memory-model training"),
@@ -329,7 +367,7 @@ def test_options_that_make_no_sense_for_a_model_are_its_reason():
         assert says in record.reason
 
 
-def test_given_devices_replace_derived_ones(tmp_path):
+def test_given_devices_replace_derived_ones(tmp_path: Path) -> None:
     path = tmp_path / "problem.json"
     save_problem(chain_problem(), path)
     named = {text: parse_devices(text) for text in ("3x70B", "9B")}
@@ -341,8 +379,8 @@ def test_given_devices_replace_derived_ones(tmp_path):
     assert by_set["9B", "auto"].objective is None
 
 
-def test_the_best_row_prefers_the_exact_solver_among_equals():
-    def row(planner, value):
+def test_the_best_row_prefers_the_exact_solver_among_equals() -> None:
+    def row(planner: str, value: int | None) -> PlannerRow:
         return PlannerRow(
             case=CaseKey("m", "d", ("bottleneck",), "inference"),
             planner=planner,
@@ -359,7 +397,7 @@ def test_the_best_row_prefers_the_exact_solver_among_equals():
 
 
 @pytest.mark.parametrize("memory_model", ["weights", "inference"])
-def test_derived_devices_bind_and_have_a_plan(memory_model):
+def test_derived_devices_bind_and_have_a_plan(memory_model: str) -> None:
     problem = chain_problem((40, 10, 20, 10, 15, 5, 30, 20), memory_model=memory_model)
     sets = derived_device_sets(
         problem_to_digraph(problem),
@@ -383,13 +421,13 @@ def test_derived_devices_bind_and_have_a_plan(memory_model):
     assert len(set(shares)) == 4
 
 
-def test_one_big_weight_gets_the_room_that_it_needs():
+def test_one_big_weight_gets_the_room_that_it_needs() -> None:
     problem = chain_problem((100, 1, 1, 1))
     sets = derived_device_sets(problem_to_digraph(problem), equal_devices=4, slack_permille=1150)
     assert all((device.memory_bytes or 0) >= 100 for device in sets["equal"].devices)
 
 
-def test_memory_on_one_device_ignores_pins_and_cuts():
+def test_memory_on_one_device_ignores_pins_and_cuts() -> None:
     problem = chain_problem()
     first = dataclasses.replace(problem.operators[0], allowed_devices=frozenset({"cuda:1"}))
     pinned = problem.replace(operators=(first, *problem.operators[1:]))
@@ -399,7 +437,31 @@ def test_memory_on_one_device_ignores_pins_and_cuts():
     assert one_device_bytes(cut) == 100 + 8
 
 
-def test_rules_for_what_runs_again_are_asked_where_something_may(tmp_path):
+def test_settings_name_an_unknown_solver() -> None:
+    with pytest.raises(PartitionError, match="planner 'fast' is unknown; did you mean auto"):
+        CompareSettings(planners=("fast",))
+
+
+def test_progress_is_plain_lines_where_there_is_no_terminal(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "problem.json"
+    save_problem(chain_problem(), path)
+    with ProgressLine() as progress:
+        run_comparison([path], SETTINGS, progress)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = captured.err.splitlines()
+    assert len(lines) == 3
+    assert all("\x1b" not in line for line in lines)
+    assert "auto (ideal-dp) optimal, bottleneck" in lines[2]
+
+
+def test_a_device_set_without_file_has_no_links() -> None:
+    assert DeviceSet((Device("a"),)).interconnect is None
+
+
+def test_rules_for_what_runs_again_are_asked_where_something_may(tmp_path: Path) -> None:
     path = tmp_path / "small.json"
     save_problem(small_problem(SMALL[0], 2208), path)
     rules = {"recompute-none", "recompute-all", "recompute-every-nth"}
