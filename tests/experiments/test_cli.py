@@ -17,6 +17,7 @@ from experiments.console.exit_codes import EXIT_NO_PLAN
 from experiments.workloads import reader as workloads
 from solver import SOLVERS, load_plan, load_problem
 
+COMMANDS = [str(command.name) for command in app.registered_commands]
 LIGHT = {
     0: ["--help", *(f"{name} --help" for name in COMMANDS), "models", "devices", "planners"],
     2: [
@@ -46,8 +47,6 @@ LIGHT = {
         "report {saved}",
     ],
 }
-
-COMMANDS = [str(command.name) for command in app.registered_commands]
 
 
 @pytest.fixture(scope="module")

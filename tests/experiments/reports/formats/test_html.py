@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from html.parser import HTMLParser
 
-from experiments.comparison.records import Case, ModelRecord
+from experiments.comparison.records import Case, ModelRecord, Study
 from experiments.reports.content.names import name_files
 from experiments.reports.formats.html import to_html
 from experiments.reports.formats.page import make_report
