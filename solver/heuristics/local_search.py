@@ -10,15 +10,13 @@ J. Sci. Comput. 41, 2019).
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
 
 from solver.dp.contiguous.orders import renumbered, topological_orders
 from solver.dp.contiguous.solver import best_cut, transition_count
 from solver.evaluation.evaluate import evaluate
-from solver.heuristics.annealing.v_cycles import Pace, VCycles
+from solver.heuristics.annealing.v_cycles import VCycles, usual_moves
 from solver.heuristics.step_search import improve_step
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.cuts import positions_of_blocks
@@ -38,25 +36,7 @@ _ORDER_WORK = 60_000_000
 """Work, in array entries, of all cuts of several orders."""
 _STRETCHES = (1000, 1100, 1250, 1500, 2000, 4000)
 """Capacities for a start that the search repairs, per mille of the true ones."""
-_IDLE_SEARCHES = 2
-"""Slow searches in a row without a gain after which no further one starts."""
-_SEEDS = 10
-"""Difference of the seeds of slow searches; each cycle of one has its own seed."""
-_GAIN_PERMILLE = 1
-"""The least improvement that counts as a gain."""
 
-QUICK: Final = Pace(360, 240_000, (1 / 8, 1 / 16, 1 / 4), (0.03, 0.002), (0.01, 0.0001))
-"""One to three seconds, or up to ten if memory counts activations; measured on NASNet."""
-SLOW: Final = (
-    Pace(1000, 2_000_000, (0.0,), (0.0, 0.0), (0.002, 0.00003)),
-    Pace(600, 2_000_000, (1 / 8, 1 / 16, 1 / 4), (0.03, 0.0005), (0.002, 0.00003)),
-    Pace(600, 2_000_000, (1 / 8, 1 / 16, 1 / 4), (0.03, 0.002), (0.01, 0.0001)),
-)
-"""In turn: units alone, long and cold, which is best on random layered graphs; clusters with a cold
-end, for series-parallel ones; and the quick temperatures, for large values.
-"""
-_MOVE_S: Final = 1e-5
-"""Work of a move of a slow search."""
 _MOVES_PER_UNIT = 100
 """Moves of a search before an exact method, which saves more time on a better plan."""
 
@@ -72,7 +52,6 @@ def improve(
     *,
     seed: int = 0,
     max_iterations: int | None = None,
-    pace: Pace = QUICK,
     target: int = 0,
     clock: Clock = UNLIMITED,
 ) -> PartitionPlan:
@@ -92,9 +71,7 @@ def improve(
     seed : int
         Of the random moves.
     max_iterations : int, optional
-        Moves tried in all; by default those of `pace`.
-    pace : Pace
-        The length of the search, and its temperatures.
+        Moves tried in all; by default a number that grows with the graph.
     target : int
         Stop when the objective reaches this, such as a proven bound.
     clock : Clock
@@ -112,57 +89,13 @@ def improve(
         return plan
     if units.problem.cuts:
         units = _within_blocks(units, plan, devices)
-    search = VCycles(units, devices, name, seed, pace, target, clock)
-    budget = pace.iterations(len(units)) if max_iterations is None else max_iterations
+    search = VCycles(units, devices, name, seed, target, clock)
+    budget = usual_moves(units) if max_iterations is None else max_iterations
     position = {device.name: number for number, device in enumerate(devices)}
     found = search.run([position[name] for name in units.lowered(plan.assignment)], budget)
     if found is None:
         return plan
     return better(units, plan, plan_at(units, devices, found))
-
-
-def improve_slowly(
-    units: Instance,
-    plan: PartitionPlan,
-    *,
-    searches: int | None = None,
-    seed: int = 0,
-    target: int = 0,
-    clock: Clock = UNLIMITED,
-) -> Iterator[PartitionPlan]:
-    """Yield better and better plans, while the caller asks and searches find some.
-
-    Each search starts from the best plan so far, with moves and clusters of its own.
-
-    Parameters
-    ----------
-    plan : PartitionPlan
-        Feasible.
-    searches : int, optional
-        The most searches.
-    seed, target
-        As for :func:`improve`.
-    clock : Clock
-        Is charged with every search.
-    """
-    name = searched_objective(units.problem)
-    if name is None:
-        return
-    value = evaluate(units.problem, plan).value(name)
-    idle = 0
-    for number in itertools.count() if searches is None else range(searches):
-        if value <= target or idle == _IDLE_SEARCHES or clock.is_over:
-            return
-        pace = SLOW[number % len(SLOW)]
-        own_seed = seed + _SEEDS * number
-        found = improve(units, plan, seed=own_seed, pace=pace, target=target, clock=clock)
-        # Without wall time moves are charged by their number.
-        clock.charge(pace.iterations(len(units)) * _MOVE_S)
-        before, value = value, evaluate(units.problem, found).value(name)
-        idle = 0 if value < before * (1000 - _GAIN_PERMILLE) // 1000 else idle + 1
-        if found is not plan:
-            plan = found
-            yield plan
 
 
 def better_plan(

@@ -22,8 +22,3 @@ def branch_and_bound(state: SearchState, clock: Clock) -> Iterator[Finding]:
 def has_open_branches(state: SearchState) -> bool:
     """Return True if a search of some branch may say more."""
     return bool(state.begin_branches().pending)
-
-
-def orders_do_not_close(state: SearchState) -> bool:
-    """Return True if searches of single orders will not soon close all of them."""
-    return not state.begin_branches().orders_close

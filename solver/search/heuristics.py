@@ -8,11 +8,7 @@ from typing import Final
 
 from solver.dp.contiguous.solver import contiguous_plan
 from solver.heuristics.greedy import greedy_plan
-from solver.heuristics.local_search import (
-    first_incumbents,
-    improve_slowly,
-    searched_objective,
-)
+from solver.heuristics.local_search import first_incumbents
 from solver.heuristics.rotations import best_rotation, can_rotate
 from solver.heuristics.trimming import trimmed
 from solver.model.clock import Clock
@@ -22,10 +18,6 @@ from solver.search.state import SearchState
 
 _MOVES_PER_UNIT: Final = 100
 """Moves of local search on smaller graphs, which a model often solves at once."""
-_SLOW_SEARCHES: Final = 2
-"""Without a clock of the wall."""
-_SEEDS: Final = 1000
-"""From one slow search to the next."""
 
 
 def greedy(state: SearchState, clock: Clock) -> Iterator[Finding]:
@@ -106,26 +98,3 @@ def rotations(state: SearchState, clock: Clock) -> Iterator[Finding]:
 def has_rotations(state: SearchState) -> bool:
     """Return True if a device may have a part of either end of the order."""
     return can_rotate(state.presolved.units)
-
-
-def is_searched_by_moves(state: SearchState) -> bool:
-    """Return True if the objective under way is the one that moves lower."""
-    return state.objective == searched_objective(state.problem)
-
-
-def slow_annealing(state: SearchState, clock: Clock) -> Iterator[Finding]:
-    """Improve the incumbent by slow annealing, in its own order of devices.
-
-    Wide graphs on many devices have plans that no model finds in minutes, as relaxations say
-    little of them, but that moves of single units lead to.
-    """
-    assert state.plan is not None
-    for plan in improve_slowly(
-        state.presolved.units,
-        state.plan,
-        searches=_SLOW_SEARCHES if clock.is_deterministic else None,
-        seed=state.seed + _SEEDS,
-        target=state.bound,
-        clock=clock,
-    ):
-        yield PlanFound(plan)

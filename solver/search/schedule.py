@@ -190,19 +190,6 @@ EXACT: Final = (
         when=branch_and_bound.has_open_branches,
         repeats=True,
     ),
-    Step(
-        "slow annealing",
-        heuristics.slow_annealing,
-        share=8.0,
-        when=all_of(
-            heuristics.is_searched_by_moves,
-            is_large,
-            gap_above(30),
-            still_gains("slow annealing"),
-            branch_and_bound.orders_do_not_close,
-        ),
-        repeats=True,
-    ),
 )
 MULTILEVEL: Final = (
     Step("averages of units", multilevel.averages, when=is_first),

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
-import pytest
+from solver.search.steps import presolve
 
 from solver.model.clock import Clock
 from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 from solver.search import presolve, rounds
-from solver.search.conditions import Condition
 from solver.search.findings import Finding
-from solver.search.schedule import SCHEDULES, TIMES
+from solver.search.schedule import TIMES
 from solver.search.state import SearchState
 
 Run = Callable[[SearchState, Clock], Iterator[Finding]]
+
 ONE_WORKER = SolveLimits(workers=1)
 
 
@@ -51,17 +50,3 @@ def take(state: SearchState, run: Run, clock: Clock | None = None) -> list[Findi
         state.offer(finding)
         found.append(finding)
     return found
-
-
-def move_step(
-    monkeypatch: pytest.MonkeyPatch, name: str, after: str, when: Condition | None = None
-) -> None:
-    """Let a step of the exact search come after another one, on a condition of its own."""
-    steps = [step for step in SCHEDULES["cp-sat"] if step.name != name]
-    moved = next(step for step in SCHEDULES["cp-sat"] if step.name == name)
-    if when is not None:
-        moved = replace(moved, when=when)
-    # Rows of the same name before are for problems in which operators may run again.
-    place = max(place for place, step in enumerate(steps) if step.name == after)
-    schedule = (*steps[: place + 1], moved, *steps[place + 1 :])
-    monkeypatch.setattr(rounds, "SCHEDULES", {**SCHEDULES, "cp-sat": schedule})

@@ -56,7 +56,6 @@ HEURISTICS: Final[Mapping[str, tuple[str, ...]]] = {
     "without host": ("bottleneck", "streams"),
     "local search": ("any", "hand made", "relayed"),
     "rotations": ("interleaved",),
-    "slow annealing": ("any", "hand made", "chain"),
     "cluster cuts": ("any", "hand made", "chunks"),
     "unit cuts": ("any",),
     "clusters annealed": ("any", "hand made", "chain"),

@@ -17,32 +17,17 @@ _WORTHWHILE = 0.7
 """The largest share of clusters among units at which clusters are annealed."""
 _ONE_CYCLE_ABOVE = 5_000
 """Number of units above which a single cycle uses up all iterations."""
+_MOVES_PER_UNIT, _MOST_MOVES = 360, 240_000
+"""One to three seconds, or up to ten if memory counts activations; measured on NASNet."""
+_SHARES = (1 / 8, 1 / 16, 1 / 4)
+"""Largest clusters of the cycles, as shares of an average stage."""
+_COARSE, _FINE = (0.03, 0.002), (0.01, 0.0001)
+"""First and last temperatures on clusters and on units."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """The length of a search, and its temperatures.
-
-    Attributes
-    ----------
-    iterations_per_unit, most_iterations : int
-        Moves tried in all cycles together.
-    shares : tuple of float
-        Largest clusters of the cycles, as shares of an average stage; 0 is units alone.
-    coarse, fine : tuple of float
-        First and last temperatures on clusters and on units, see
-        :class:`solver.heuristics.annealing.anneal.Cooling`.
-    """
-
-    iterations_per_unit: int
-    most_iterations: int
-    shares: tuple[float, ...]
-    coarse: tuple[float, float]
-    fine: tuple[float, float]
-
-    def iterations(self, unit_count: int) -> int:
-        """Return a number of moves that grows with the graph."""
-        return min(unit_count * self.iterations_per_unit, self.most_iterations)
+def usual_moves(units: Instance) -> int:
+    """Return the number of moves of a search, which grows with the graph."""
+    return min(len(units) * _MOVES_PER_UNIT, _MOST_MOVES)
 
 
 @dataclass(slots=True)
@@ -55,7 +40,7 @@ class VCycles:
         By position.
     objective : {"bottleneck", "transfer", "latency", "peak_memory"}
         The objective to minimise.
-    seed, pace, target
+    seed, target
         As for :func:`solver.heuristics.local_search.improve`.
     clock : Clock
         Its time is divided among the cycles.
@@ -65,14 +50,13 @@ class VCycles:
     devices: list[Device]
     objective: ObjectiveName
     seed: int
-    pace: Pace
     target: int
     clock: Clock
 
     def run(self, positions: list[int], budget: int) -> list[int] | None:
         """Return the best positions found within the capacities, or None."""
         best: int | None = None
-        shares = self.pace.shares[: 1 if len(self.units) > _ONE_CYCLE_ABOVE else None]
+        shares = _SHARES[: 1 if len(self.units) > _ONE_CYCLE_ABOVE else None]
         if any(device.memory_bytes is not None for device in self.devices):
             positions = self._repaired(positions, budget // 3)
         each = budget // (2 * len(shares))
@@ -86,12 +70,12 @@ class VCycles:
                 for unit, name in enumerate(cluster_of):
                     start[name] = positions[unit]
                 graph = contract(self.units, cluster_of, count)
-                found = self._anneal(graph, start, Cooling(each, *self.pace.coarse), seed, left)
+                found = self._anneal(graph, start, Cooling(each, *_COARSE), seed, left)
                 spared = 0
                 if found is not None and (best is None or found[0] < best):
                     best = found[0]
                     positions = [found[1][name] for name in cluster_of]
-            cooling = Cooling(each + spared, *self.pace.fine)
+            cooling = Cooling(each + spared, *_FINE)
             found = self._anneal(self.units, positions, cooling, seed, left - 1)
             if found is not None and (best is None or found[0] < best):
                 best, positions = found
@@ -100,9 +84,7 @@ class VCycles:
         return None if best is None else positions
 
     def _clusters(self, positions: list[int], share: float, seed: int) -> tuple[list[int], int]:
-        """Return the cluster of every unit and their number; without a share, each unit is one."""
-        if not share:
-            return positions, len(self.units)
+        """Return the cluster of every unit and their number."""
         return cluster(self.units, positions, share / len(self.devices), seed)
 
     def _repaired(self, positions: list[int], budget: int) -> list[int]:
@@ -111,7 +93,7 @@ class VCycles:
         state.place(positions)
         if not state.excess_bytes():
             return positions
-        cooling = Cooling(budget, *self.pace.fine)
+        cooling = Cooling(budget, *_FINE)
         # Any plan that fits ends this search: anneal records no other.
         found = anneal(
             state, "peak_memory", cooling, self.seed, target=PEAK_SCALE, clock=self.clock

@@ -16,7 +16,7 @@ from solver import (
 )
 from solver.heuristics.annealing.anneal import Cooling, anneal
 from solver.heuristics.annealing.stage_state import StageState
-from solver.heuristics.local_search import first_incumbents, improve, improve_slowly
+from solver.heuristics.local_search import first_incumbents, improve
 from solver.model.clock import UNLIMITED, Clock
 from solver.presolve.clusters import cluster, contract
 from solver.presolve.instance import condense
@@ -186,30 +186,6 @@ def test_clusters_cost_what_their_units_cost():
         assert coarse.loads_of(coarse.parts) == fine.loads_of(fine.parts)
         assert coarse.memory_bytes == fine.memory_bytes
         assert coarse.received_bytes == fine.received_bytes
-
-
-def test_slow_searches_yield_better_and_better_plans():
-    problem = grid(5, 30, devices=tuple(Device(f"d{i}") for i in range(6)))
-    units = condense(problem)
-    start = solve(problem, LIMITS, solver="chain")
-    values = [start.objective_values[0]]
-    for plan in improve_slowly(units, start.plan, searches=3, seed=1):
-        evaluation = evaluate(problem, plan)
-        assert evaluation.feasible
-        values.append(evaluation.objective[0])
-    assert len(values) > 1
-    assert values == sorted(values, reverse=True)
-    assert len(set(values)) == len(values)
-
-
-def test_slow_searches_end():
-    problem = grid(3, 6, devices=(Device("a"), Device("b")))
-    units = condense(problem)
-    best = solve(problem, LIMITS)
-    # An optimum is not improved, with or without a clock.
-    assert list(improve_slowly(units, best.plan)) == []
-    assert list(improve_slowly(units, best.plan, target=best.objective_values[0])) == []
-    assert list(improve_slowly(units, best.plan, clock=Clock(0.0))) == []
 
 
 def test_moves_cool_by_the_clock_where_time_is_short(monkeypatch):
