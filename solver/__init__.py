@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from solver.evaluation.step import PipelineStep as PipelineStep
     from solver.evaluation.timeline import PipelineTimeline as PipelineTimeline
     from solver.evaluation.timeline import PipelineTimes as PipelineTimes
-    from solver.evaluation.timeline import simulate as simulate
     from solver.evaluation.usage import DeviceUsage as DeviceUsage
     from solver.io.digraph import problem_from_digraph as problem_from_digraph
     from solver.io.digraph import problem_to_digraph as problem_to_digraph
@@ -70,7 +69,6 @@ MODULE_OF = {
     "PipelineStep": "solver.evaluation.step",
     "PipelineTimeline": "solver.evaluation.timeline",
     "PipelineTimes": "solver.evaluation.timeline",
-    "simulate": "solver.evaluation.timeline",
     "DeviceUsage": "solver.evaluation.usage",
     "problem_from_digraph": "solver.io.digraph",
     "problem_to_digraph": "solver.io.digraph",

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from solver.model.checks import check_natural, only_given
+from solver.model.checks import only_given
 from solver.model.errors import PartitionError
 from solver.model.schedules import PASSES, Action, ActionTables, Pass
 
@@ -160,73 +160,6 @@ class PipelineTimeline:
     def idle_ns(self) -> tuple[int, ...]:
         """Nanoseconds that each rank waits: its bubble."""
         return tuple(self.step_ns - busy_ns for busy_ns in self.busy_ns)
-
-
-def simulate(
-    tables: ActionTables,
-    forward_ns: Sequence[int],
-    backward_ns: Sequence[int] = (),
-    hop_forward_ns: Sequence[int] = (),
-    hop_backward_ns: Sequence[int] = (),
-    *,
-    overlap: bool = False,
-) -> PipelineTimeline:
-    """Return the timeline of a chain of positions with transfers between neighbours only.
-
-    Parameters
-    ----------
-    tables : tuple of tuple of Action
-        See :func:`solver.model.schedules.action_tables`; position p is on rank p mod their number.
-    forward_ns, backward_ns : sequence of int
-        Compute times of one microbatch at each position; `backward_ns` defaults to zeros.
-    hop_forward_ns, hop_backward_ns : sequence of int
-        Times of the transfer from each position but the last to the next one, and back; zeros by
-        default.
-    overlap : bool
-        If false, a rank receives before it computes and sends afterwards, and both ranks spend
-        the time of the hop. If true, a hop takes its time on the link while the ranks go on; the
-        links, one for each ordered pair of ranks, carry one transfer at a time, first in, first
-        out.
-
-    Raises
-    ------
-    PartitionError
-        If the lengths disagree, a time is negative or no integer, a hop between positions of one
-        rank takes time, or the tables deadlock.
-
-    Notes
-    -----
-    If a transfer occupies only the receiver (it fetches the value on demand, and the sender goes
-    on), add the hops to the `forward_ns` and `backward_ns` of the receivers.
-
-    Examples
-    --------
-    >>> from solver.model.schedules import action_tables
-    >>> timeline = simulate(action_tables("1f1b", 4, devices=2), [10, 10], [20, 20])
-    >>> timeline.step_ns, timeline.idle_ns
-    (150, (30, 30))
-    """
-    count = len(forward_ns)
-    checked: list[tuple[int, ...]] = []
-    for argument, numbers, length, unit in (
-        ("forward_ns", forward_ns, count, "position"),
-        ("backward_ns", backward_ns, count, "position"),
-        ("hop_forward_ns", hop_forward_ns, max(0, count - 1), "hop"),
-        ("hop_backward_ns", hop_backward_ns, max(0, count - 1), "hop"),
-    ):
-        if len(numbers) not in (0, length):
-            raise PartitionError(
-                f"{argument} has {len(numbers)} entries for {count} positions; write one for each "
-                f"{unit}: {length}"
-            )
-        for index, number in enumerate(numbers):
-            check_natural(number, f"{argument}[{index}]")
-        checked.append(tuple(numbers) or (0,) * length)
-    forward, backward, there, back = checked
-    if len(tables) == 1 and any(there + back):
-        raise PartitionError("hops between positions of one rank take time; write 0 for them")
-    arcs = {(p, p + 1): (there[p], back[p]) for p in range(count - 1)}
-    return timeline(tables, PipelineTimes(forward, backward, arcs, overlap=overlap))
 
 
 def timeline(tables: ActionTables, times: PipelineTimes) -> PipelineTimeline:

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import gzip
 import os
-import select
 import stat
 import tempfile
 import zlib
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import IO, Any, Final, TypeVar
 
 from solver.io.json_fields import parse_json
-from solver.model.clock import Clock
 from solver.model.errors import PartitionError
 from solver.model.text import shortened, shown
 
@@ -23,10 +21,6 @@ T = TypeVar("T")
 
 _MOST_BYTES: Final = 1 << 30
 """Of a text, more than any problem has."""
-_PIPE_S: Final = 5.0
-"""How long the other end of a pipe may take to come."""
-_POLL_S: Final = 0.05
-_READ_BYTES: Final = 1 << 16
 
 
 def _check_path(path: object) -> None:
@@ -87,8 +81,7 @@ def _write_beside(path: Path, content: str | bytes, made: list[tuple[str, Path]]
     data = content.encode("utf-8") if isinstance(content, str) else content
     # Not by its real path: that of a pipe of /dev/stdout is none.
     if path.exists() and not path.is_file():
-        with _opened_special(path) as stream:
-            stream.write(data)
+        path.write_bytes(data)
         return
     target = real_path(path)
     # The name is left out: with it, a name of the greatest length would not fit.
@@ -108,23 +101,6 @@ def _put_in_place(made: list[tuple[str, Path]]) -> None:
     for temporary, target in made:
         if os.path.lexists(temporary):
             Path(temporary).replace(target)
-
-
-def _opened_special(target: Path) -> IO[bytes]:
-    """Open a path that is no regular file for writing; a named pipe may never get a reader."""
-    clock = Clock(_PIPE_S)
-    while True:
-        try:
-            handle = os.open(target, os.O_WRONLY | os.O_NONBLOCK)
-        except OSError as error:
-            if error.errno != errno.ENXIO or not target.is_fifo():
-                raise
-            if clock.is_over:
-                raise OSError(error.errno, "it is a pipe that no process reads") from None
-            clock.wait(_POLL_S)
-            continue
-        os.set_blocking(handle, True)
-        return os.fdopen(handle, "wb")
 
 
 def real_path(path: str | os.PathLike[str]) -> Path:
@@ -214,15 +190,13 @@ def read_text(path: str | os.PathLike[str], wanted: str, most_bytes: int = _MOST
     source = Path(path)
     is_large = False
     try:
-        if kind_of_file(source) == "pipe":
-            data = _from_pipe(source, wanted, most_bytes)
-        else:
-            # Some devices, such as /dev/zero, never end.
+        # Some devices, such as /dev/zero, never end.
+        if kind_of_file(source) != "pipe":
             check_file(source, wanted)
-            with _unpacked(source) if source.suffix == ".gz" else source.open("rb") as stream:
-                # A file may be larger than the memory.
-                is_large = source.stat().st_size > most_bytes
-                data = b"" if is_large else stream.read(most_bytes + 1)
+        with _unpacked(source) if source.suffix == ".gz" else source.open("rb") as stream:
+            # A file may be larger than the memory.
+            is_large = source.stat().st_size > most_bytes
+            data = b"" if is_large else stream.read(most_bytes + 1)
         if is_large or len(data) > most_bytes:
             raise PartitionError(
                 f"{shortened(path)} holds more than {most_bytes:,} bytes, more than it can need; "
@@ -241,33 +215,6 @@ def _unreadable(
     path: str | os.PathLike[str], error: OSError | ValueError, wanted: str
 ) -> PartitionError:
     return PartitionError(f"cannot read {shortened(path)}: {_why(error)}; give {wanted}")
-
-
-def _from_pipe(source: Path, wanted: str, most_bytes: int) -> bytes:
-    """Return the content of a pipe, such as standard input, if a process writes to it."""
-    handle = os.open(source, os.O_RDONLY | os.O_NONBLOCK)
-    found = bytearray()
-    clock = Clock(_PIPE_S)
-    try:
-        while True:
-            try:
-                block = os.read(handle, _READ_BYTES)
-            except BlockingIOError:
-                select.select([handle], [], [])  # a writer has it open, and takes its time
-                continue
-            found += block
-            if found and (not block or len(found) > most_bytes):
-                return bytes(found)
-            if block:
-                continue
-            if clock.is_over:
-                raise PartitionError(
-                    f"{shortened(source)} is a pipe to which no process has written for "
-                    f"{_PIPE_S:g} s; give {wanted}"
-                )
-            clock.wait(_POLL_S)
-    finally:
-        os.close(handle)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from itertools import repeat
 from types import UnionType
@@ -48,13 +48,13 @@ def parse_json(text: str | bytes, source: str) -> Any:
         In one line: no JSON, a key that an object has twice, a number of thousands of digits, or
         lists and objects in more than 100 others.
     """
-    repeated: list[tuple[dict[str, Any], str]] = []
 
     def made(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         fields = dict(pairs)
         if len(fields) < len(pairs):
             keys = [key for key, _ in pairs]
-            repeated.append((fields, next(key for key in keys if keys.count(key) > 1)))
+            key = next(key for key in keys if keys.count(key) > 1)
+            raise PartitionError(f"{source}: the key {key!r} is given twice; write it once")
         return fields
 
     try:
@@ -65,15 +65,12 @@ def parse_json(text: str | bytes, source: str) -> Any:
         ) from None
     except RecursionError:
         raise _too_deep(source) from None
+    except PartitionError:
+        raise
     except ValueError:
         # Python refuses to read numbers of thousands of digits.
         raise PartitionError(f"{source} holds a number with too many digits; correct it") from None
     check_nesting(data, source)
-    if repeated:
-        fields, key = repeated[-1]
-        where = next(path for value, path in _containers(data) if value is fields)
-        place = f" in {where}" if where else ""
-        raise PartitionError(f"{source}: the key {key!r} is given twice{place}; write it once")
     return data
 
 
@@ -95,18 +92,6 @@ def _too_deep(source: str) -> PartitionError:
     return PartitionError(
         f"{source} is nested too deeply, in more than {_MOST_LEVELS} levels; correct it"
     )
-
-
-def _containers(value: object, path: str = "") -> Iterator[tuple[object, str]]:
-    """Yield every object and list of plain data with the path to it, the outermost first."""
-    if isinstance(value, dict):
-        yield value, path
-        for key, item in value.items():
-            yield from _containers(item, f"{path}.{key}" if path else key)
-    elif isinstance(value, list):
-        yield value, path
-        for index, item in enumerate(value):
-            yield from _containers(item, f"{path}[{index}]")
 
 
 def check_schema(value: object, where: str, schema: str, version: int) -> dict[str, Any]:

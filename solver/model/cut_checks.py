@@ -69,8 +69,6 @@ def check_hand_made(problem: ProblemFields) -> None:
                 "more devices or chunks_per_device"
             )
     _check_units(problem)
-    _check_order(problem, most)
-    _check_devices(problem)
 
 
 def _most_stages(problem: ProblemFields) -> int:
@@ -118,79 +116,3 @@ def _check_units(problem: ProblemFields) -> None:
                 f"operator {a!r} is pinned to stage {one} and {b!r} to stage {other}, but they "
                 f"must share one ({reason}); pin both to the same"
             )
-
-
-def _check_order(problem: ProblemFields, most: int) -> None:
-    """Refuse pins that contradict an earlier pin or cut."""
-    operators, index_of = problem.operators, problem.index_of
-    # The earliest stage of each operator, and the reason in words.
-    least: list[int] = []
-    because: list[str] = []
-    block, floor, floor_because = 0, 0, ""
-    next_floor, next_because = 0, ""
-    for index, op in enumerate(operators):
-        own, why = 0, ""
-        if not op.is_backward:
-            if problem.blocks[index] != block:
-                block = problem.blocks[index]
-                cut = problem.cuts[block - 1]
-                floor = next_floor + 1
-                floor_because = f"it runs behind the cut after {cut!r}"
-                if next_because:
-                    floor_because += f", before which {next_because}"
-            own, why = floor, floor_because
-            for read in op.reads:
-                source = index_of.get(read)
-                if source is None or operators[source].is_backward:
-                    continue
-                if least[source] > own:
-                    own, why = least[source], because[source]
-        if op.stage is not None:
-            if op.stage < own:
-                raise PartitionError(
-                    f"operator {op.name!r} is pinned to stage {op.stage}, but can be on stage "
-                    f"{own} at the earliest: {why}; pin it to a later stage"
-                )
-            if op.stage > own:
-                own, why = op.stage, f"{op.name!r} is pinned to stage {op.stage}"
-        if own >= most:
-            raise PartitionError(
-                f"operator {op.name!r} can be on stage {own} at the earliest, because {why}, but "
-                f"{_stages_in_words(problem)}, numbered from 0; pin to an earlier stage, or give "
-                "more devices or chunks_per_device"
-            )
-        least.append(own)
-        because.append(why)
-        if not op.is_backward and own >= next_floor:
-            next_floor, next_because = own, why if own > floor else ""
-
-
-def _check_devices(problem: ProblemFields) -> None:
-    """Refuse pins to devices that contradict pins to stages, or cuts."""
-    if problem.chunks_per_device > 1:
-        return
-    seen: dict[str, Operator] = {}
-    stage_on: dict[str, Operator] = {}
-    for op in problem.operators:
-        if op.allowed_devices is None or len(op.allowed_devices) > 1:
-            continue
-        (device,) = op.allowed_devices
-        remedy = "pin them to different devices, or give chunks_per_device"
-        block = problem.blocks[problem.index_of[op.name]]
-        if block != NO_BLOCK:
-            earlier = seen.setdefault(device, op)
-            before = problem.blocks[problem.index_of[earlier.name]]
-            if before != block:
-                raise PartitionError(
-                    f"operators {earlier.name!r} and {op.name!r} are pinned to device "
-                    f"{device!r}, which has one stage, but the cut after "
-                    f"{problem.cuts[before]!r} divides them; {remedy}"
-                )
-        if op.stage is not None:
-            other_op = stage_on.setdefault(device, op)
-            if other_op.stage != op.stage:
-                raise PartitionError(
-                    f"operators {other_op.name!r} and {op.name!r} are pinned to device "
-                    f"{device!r}, which has one stage, but to stages {other_op.stage} and "
-                    f"{op.stage}; {remedy}"
-                )

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from solver import SOLVERS, SolveLimits, SolveStatus, diagnose, solve
 from solver.model.devices import Device
 from solver.model.errors import PartitionError
 from solver.model.operators import Operator
@@ -71,28 +72,8 @@ def chain(names="abcd", *, stages=None, pins=None, **settings):
             ("'a' is pinned to stage 0 and 'c' to stage 1", "groups that share operators"),
         ),
         (
-            {"stages": {"a": 1, "d": 0}},
-            ("'d' is pinned to stage 0", "stage 1 at the earliest", "'a' is pinned to stage 1"),
-        ),
-        (
-            {"cuts": ("a",), "stages": {"c": 0}},
-            ("'c' is pinned to stage 0", "stage 1 at the earliest", "behind the cut after 'a'"),
-        ),
-        (
-            {"cuts": ("b",), "stages": {"a": 1}},
-            ("'c' can be on stage 2", "the cut after 'b', before which 'a' is pinned to stage 1"),
-        ),
-        (
             {"pins": {"a": {"gpu0"}, "c": {"gpu1"}}, "stages": {"a": 1, "c": 1}},
             ("'a' and 'c' must share a device", "pinned stage", "gpu0 and on gpu1"),
-        ),
-        (
-            {"pins": {"a": {"gpu0"}, "c": {"gpu0"}}, "cuts": ("b",)},
-            ("'a' and 'c' are pinned to device 'gpu0'", "cut after 'b' divides them"),
-        ),
-        (
-            {"pins": {"a": {"gpu0"}, "c": {"gpu0"}}, "stages": {"a": 0, "c": 1}},
-            ("'a' and 'c' are pinned to device 'gpu0'", "to stages 0 and 1", "chunks_per_device"),
         ),
     ],
 )
@@ -115,3 +96,23 @@ def test_with_chunks_a_device_has_several_stages():
     settings = {"chunks_per_device": 2, "pins": {"a": {"gpu0"}, "c": {"gpu0"}}}
     assert chain(cuts=("b",), **settings).blocks == (0, 0, 1, 1)
     assert chain(stages={"a": 0, "c": 2}, **settings).stage_pins == {"a": 0, "c": 2}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"stages": {"a": 1, "d": 0}},
+        {"cuts": ("a",), "stages": {"c": 0}},
+        {"cuts": ("b",), "stages": {"a": 1}},
+        {"pins": {"a": {"gpu0"}, "c": {"gpu0"}}, "cuts": ("b",)},
+        {"pins": {"a": {"gpu0"}, "c": {"gpu0"}}, "stages": {"a": 0, "c": 1}},
+    ],
+)
+def test_what_contradicts_the_order_of_stages_is_infeasible_and_diagnosed(settings):
+    problem = chain(**settings)
+    for solver in SOLVERS:
+        found = solve(problem, SolveLimits(workers=1), solver=solver)
+        assert found.plan is None or not found.evaluation.feasible
+        if solver in ("auto", "cp-sat"):
+            assert found.status is SolveStatus.INFEASIBLE
+    assert diagnose(problem, SolveLimits(workers=1)).remedies
