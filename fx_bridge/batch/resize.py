@@ -1,21 +1,17 @@
-"""The graph of a model at another batch size, from symbolic sizes or from a second capture."""
+"""The graph of a model at another batch size, from a second capture."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import fx
 from torch.fx.node import map_aggregate
-from torch.utils import _pytree as pytree
 
-from fx_bridge.batch.inputs import BatchInputs, fake_like, resized_inputs
+from fx_bridge.batch.inputs import BatchInputs, resized_inputs
 from fx_bridge.capture.graph import CapturedGraph, capture
 from fx_bridge.capture.model.attributes import attribute_at
-from fx_bridge.capture.tracers.values import copied
-from fx_bridge.equivalence.calls import first_line
 from fx_bridge.storages.autocast import captured_precision, precision
-from fx_bridge.storages.replay import Replay, hint
 from solver import PartitionError
 
 
@@ -24,12 +20,10 @@ def sized(captured: CapturedGraph, inputs: BatchInputs, batch_size: int) -> fx.G
 
     Raise PartitionError if the model takes no such batch, or has another graph for it.
     """
-    if inputs.symbols:
-        return _at_symbol(captured, inputs, batch_size)
     if captured.source is None:
         raise PartitionError(
-            "a graph without its model has the sizes of one batch alone; capture the model "
-            "itself, or a program that was exported with dynamic_shapes"
+            "a graph without its model does not say which of its sizes are the batch; capture the "
+            "model itself"
         )
     args, kwargs = resized_inputs(captured, inputs, batch_size)
     try:
@@ -41,33 +35,6 @@ def sized(captured: CapturedGraph, inputs: BatchInputs, batch_size: int) -> fx.G
         raise PartitionError(f"the model takes no batch of {batch_size}: {error}") from error
     _check_same_nodes(captured, other, batch_size)
     return other.module
-
-
-def _at_symbol(captured: CapturedGraph, inputs: BatchInputs, batch_size: int) -> fx.GraphModule:
-    module = copied(captured.module)
-    known = inputs.symbol_values(batch_size)
-    for node in module.graph.find_nodes(op="placeholder"):
-        node.meta["val"] = pytree.tree_map(lambda leaf: _number(leaf, known), node.meta.get("val"))
-    replay = Replay(module, must_run=True)
-    try:
-        replay.replay()
-    except Exception as error:
-        why = f"{type(error).__name__}: {first_line(error)}"
-        raise PartitionError(f"the model takes no batch of {batch_size} ({why})") from error
-    for node, value in replay.values.items():
-        if node.op != "get_attr" and not isinstance(value, nn.Module):
-            node.meta["val"] = value
-    return module
-
-
-def _number(leaf: Any, known: dict[Any, Any]) -> Any:
-    if isinstance(leaf, torch.Tensor):
-        sizes = [_number(size, known) for size in leaf.size()]
-        return fake_like(leaf, sizes, [_number(stride, known) for stride in leaf.stride()])
-    if isinstance(leaf, torch.SymInt):
-        replaced = leaf.node.expr.xreplace(known)
-        return int(replaced) if replaced.is_number else hint(leaf)
-    return leaf
 
 
 def _check_same_nodes(captured: CapturedGraph, other: CapturedGraph, batch_size: int) -> None:

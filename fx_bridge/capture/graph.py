@@ -20,6 +20,7 @@ from torch.export import ExportedProgram
 from torch.utils._pytree import tree_leaves
 
 from fx_bridge.capture.fallbacks import Attempt, Capture, attempt
+from fx_bridge.capture.model.attributes import check_names
 from fx_bridge.capture.model.caches import register_caches
 from fx_bridge.capture.model.constants import constant_inputs, mark_constants
 from fx_bridge.capture.model.generated_names import keep_names_apart
@@ -307,6 +308,7 @@ def _from_module(
 ) -> CapturedGraph:
     check_call(model, args, kwargs)
     check_initialised(model)
+    check_names([*dict(model.named_parameters()), *dict(model.named_buffers())])
     fixed = constant_inputs(model, args, kwargs, request.constants)
     args, kwargs = as_distinct(*on_device_of(model, args, kwargs))
     if request.check and not can_run(model, args, kwargs):

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from torch import fx, nn
 
+from solver import PartitionError
+
 _OF_TORCH: Final = frozenset(
     {
         *(set(dir(fx.GraphModule)) - set(dir(nn.Module))),
@@ -22,25 +24,22 @@ _OF_TORCH: Final = frozenset(
 _OF_PLACED: Final = frozenset({"devices", "model_state_dict", "load_model_state_dict"})
 
 
-def is_reserved(path: str) -> bool:
-    """Return True if a path begins with an attribute name of stage modules."""
-    return path.partition(".")[0] in _OF_TORCH | _OF_PLACED
-
-
-def own_attribute(module: Any, name: str) -> Any:
-    """Return an attribute of the model, even if a GraphModule's own attribute hides it."""
-    if is_reserved(name) and isinstance(module, fx.GraphModule):
-        for table in (module._parameters, module._buffers, module._modules):
-            if name in table:
-                return table[name]
-    return getattr(module, name)
+def check_names(paths: Iterable[str]) -> None:
+    """Raise PartitionError if a path begins with an attribute name of stage modules."""
+    for path in paths:
+        name = path.partition(".")[0]
+        if name in _OF_TORCH or name in _OF_PLACED:
+            raise PartitionError(
+                f"the model has {path!r}, and a stage has an attribute {name!r} of its own, as "
+                "every torch.fx.GraphModule; rename that part of the model"
+            )
 
 
 def attribute_at(module: nn.Module, path: str) -> Any:
     """Return the attribute of `module` at a dotted path; raise AttributeError if there is none."""
     value: Any = module
     for atom in path.split("."):
-        value = own_attribute(value, atom)
+        value = getattr(value, atom)
     return value
 
 
@@ -73,7 +72,7 @@ def adopt(destination: nn.Module, source: nn.Module, paths: Iterable[str]) -> No
         owner: nn.Module | None = destination
         counterpart = source
         for atom in prefix.split(".") if prefix else ():
-            counterpart = own_attribute(counterpart, atom)
+            counterpart = getattr(counterpart, atom)
             assert owner is not None
             child = owner._modules.get(atom)
             if child is None:
@@ -89,7 +88,7 @@ def adopt(destination: nn.Module, source: nn.Module, paths: Iterable[str]) -> No
 
 
 def _register(owner: nn.Module, counterpart: nn.Module, name: str) -> None:
-    value = own_attribute(counterpart, name)
+    value = getattr(counterpart, name)
     # register_parameter refuses the names of a GraphModule's own attributes.
     if name in counterpart._parameters:
         owner._parameters[name] = value

@@ -7,13 +7,11 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from fx_bridge.capture.model.generated_names import ModuleOfAnyNames
-
 CALLS: Final = "calls"
 """Key of a module's metadata: the checker of its calls."""
 
 
-class GraphOfOneMode(ModuleOfAnyNames):
+class GraphOfOneMode(fx.GraphModule):
     """A module that refuses to run in another mode than that of its capture, if that matters.
 
     Libraries and enclosing modules may call ``train()`` and ``eval()``. Only a call in the wrong

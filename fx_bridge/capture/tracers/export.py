@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import os
 import re
 import warnings
@@ -20,10 +19,8 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 
-from fx_bridge.capture.model.attributes import attribute_at
-from fx_bridge.capture.model.generated_names import held_name, with_own_names
+from fx_bridge.capture.model.attributes import attribute_at, check_names
 from fx_bridge.capture.model.messages import quiet
-from fx_bridge.capture.model.mode import of_one_mode
 from fx_bridge.capture.python.data_reads import restore_reads
 from fx_bridge.capture.python.eager_code import traceable, unaware
 from fx_bridge.capture.python.forward import carried_out
@@ -116,34 +113,15 @@ def unlift(program: ExportedProgram) -> fx.GraphModule:
             # torch's own deprecations, met while it copies the structure of the inputs.
             warnings.simplefilter("ignore", FutureWarning)
             program = program.run_decompositions({})
-    held = _as_held(program)
+    check_names([*program.state_dict, *program.constants])
     # A guards function would be a call_module node that cannot be pickled.
-    module = held.module(check_guards=False)
+    module = program.module(check_guards=False)
     assert isinstance(module, fx.GraphModule)
-    if held is not program:
-        module = of_one_mode(module)
-        with_own_names(module)
     if has_transform(module.graph):
         fuse_transforms(module)
     _drop_copies_to_itself(module)
     _unwrap_where_read(module)
     return module
-
-
-def _as_held(program: ExportedProgram) -> ExportedProgram:
-    """Return a program whose weights have names that a GraphModule can hold."""
-    names = [*program.state_dict, *program.constants]
-    if all(held_name(name) == name for name in names):
-        return program
-    signature = copy.deepcopy(program.graph_signature)
-    for spec in (*signature.input_specs, *signature.output_specs):
-        if spec.target in names:
-            spec.target = held_name(spec.target)
-    made = copy.copy(program)
-    made._graph_signature = signature
-    made._state_dict = {held_name(name): each for name, each in program.state_dict.items()}
-    made._constants = {held_name(name): each for name, each in program.constants.items()}
-    return made
 
 
 def _unwrap_where_read(module: fx.GraphModule) -> None:

@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import fx, nn
-from torch.export import Dim
 
 from fx_bridge.batch.rules.dims import BatchDim, batch, reshaped
 from fx_bridge.batch.table import batch_dimensions, check_microbatchable
@@ -50,20 +49,6 @@ def test_the_table_is_what_halves_of_the_batch_say(name):
     counts = compare(graph, table)
     assert counts["batch"] > 8
     check_microbatchable(graph, table)
-
-
-def test_graphs_with_symbolic_sizes_tell_the_same():
-    model, args, kwargs, graph = captured_model("layers")
-    expected = {k: str(v) for k, v in batch_dimensions(graph).values.items()}
-    dynamic = capture(model, args, kwargs, dynamic_shapes=tuple({0: Dim.AUTO} for _ in args))
-    table = batch_dimensions(dynamic)
-    assert table.checked, table.note
-    assert {k: str(table[k]) for k in expected if k in table.values} == {
-        k: v for k, v in expected.items() if k in table.values
-    }
-    sizes = [n.name for n in dynamic.graph.nodes if n.name.startswith("sym_size")]
-    assert sizes
-    assert {table[name].kind for name in sizes} == {"partial"}
 
 
 def test_modules_and_methods_of_symbolic_trace_are_followed():

@@ -2,13 +2,12 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.pipelining.microbatch import merge_chunks, split_args_kwargs_into_chunks
-from torch.export import Dim
 from torch.utils import _pytree as pytree
 
 from fx_bridge.batch.microbatches import chunk_specs, pipeline_specs
 from fx_bridge.capture.graph import capture
 from solver import PartitionError
-from tests.support.batch_models import build, captured_model
+from tests.support.batch_models import captured_model
 
 
 def in_microbatches(captured, args, kwargs, count):
@@ -50,25 +49,7 @@ def test_microbatches_give_what_the_whole_batch_does(name):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
-def symbolic(args):
-    return tuple({0: Dim.DYNAMIC} for _ in args)
-
-
-@pytest.mark.parametrize("how", ["program", "dynamic"])
-def test_graphs_with_symbolic_sizes_have_the_same_specs(how):
-    model, args, kwargs = build("branches")
-    if how == "program":
-        captured = capture(torch.export.export(model, args, dynamic_shapes=symbolic(args)))
-    else:
-        captured = capture(model, args, dynamic_shapes=symbolic(args))
-    torch.testing.assert_close(in_microbatches(captured, args, kwargs, 2), model(*args))
-    expected = chunk_specs(capture(model, args), 2)
-    found = chunk_specs(capture(captured.module), 2)
-    assert str(found.outputs) == str(expected.outputs)
-    assert [str(s) for s in found.args] == ["TensorChunkSpec(0)"] * len(args)
-
-
-def test_a_graph_of_one_size_without_its_model_is_no_certain_one():
+def test_a_graph_without_its_model_is_no_certain_one():
     program = capture(torch.export.export(nn.Linear(3, 3), (torch.ones(4, 3),)))
     with pytest.raises(PartitionError, match=r"not certain .* capture the model itself"):
         chunk_specs(program, 2)
