@@ -45,3 +45,10 @@ def test_empty_and_sparse_tensors():
     for tensor, made in zip(tensors, moved(tensors), strict=True):
         assert made.shape == tensor.shape
         assert made.layout == tensor.layout
+
+
+def test_what_is_not_at_home_stays():
+    elsewhere = torch.ones(2, device="meta")
+    weights = PlacedWeights(HOST)
+    weights.add([elsewhere], OTHER)
+    assert weights.memo(OTHER)[id(elsewhere)] is elsewhere

@@ -47,17 +47,6 @@ def outputs(self, x, unused, *, scale, table):
     return {"y": y, "all": [z, (None, 3, x)], "again": y, "z": z - table["b"][0]}
 
 
-def test_trees_of_inputs_and_outputs_and_keyword_arguments():
-    x = torch.randn(2, 4)
-    kwargs = {"scale": torch.randn(4), "table": {"a": torch.randn(4), "b": [torch.randn(4)]}}
-    model = module_with(outputs, mix=nn.Linear(4, 4))
-    captured, _ = check_random_plans(model, (x, x), kwargs)
-    split = split_by_plan(captured, cut_at(captured, 2))
-    found = split(x, unused=x, table=kwargs["table"], scale=kwargs["scale"])
-    assert torch.equal(found["y"], model(x, x, **kwargs)["y"])
-    assert found["all"][1][:2] == (None, 3)
-
-
 class Star(nn.Module):
     def forward(self, first, *rest, **named):
         total = first.exp()
@@ -153,26 +142,6 @@ def test_regions_of_dynamo():
                 split.get_submodule(node.target)(*values)
                 assert torch.is_grad_enabled()
                 assert not torch.is_autocast_enabled("cpu")
-
-
-@pytest.mark.parametrize("source", ["export", "symbolic_trace"])
-@pytest.mark.parametrize("training", [False, True])
-def test_batch_norm_and_dropout(training, source):
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv = nn.Conv2d(2, 4, 3, padding=1)
-            self.norm = nn.BatchNorm2d(4)
-            self.skip = nn.Sequential(nn.Conv2d(2, 4, 1), nn.BatchNorm2d(4), nn.Dropout(0.3))
-            self.drop = nn.Dropout(0.5)
-
-        def forward(self, x):
-            return self.drop(self.norm(self.conv(x)).relu()) + self.skip(x)
-
-    model, args = Model().train(training), (torch.randn(3, 2, 4, 4),)
-    captured = capture(model if source == "export" else fx.symbolic_trace(model), args)
-    _, interleaved = check_random_plans(model, args, captured=captured, training=training)
-    assert training or interleaved
 
 
 # -- values that are no tensors ------------------------------------------------------------

@@ -111,6 +111,18 @@ def test_layers_that_are_alike_are_of_the_same_kinds():
     assert len(found.given) == len(set(found.first.values())) < len(found.first) / 2
 
 
+def test_a_list_that_is_read_makes_another_kind_than_a_list_of_what_is_read():
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    parts = graph.call_function(torch.ops.aten.split.Tensor, (x, 2))
+    both = [graph.call_function(torch.ops.aten.clone.default, (x,)) for _ in range(2)]
+    whole = graph.call_function(torch.ops.aten.cat.default, (parts,))
+    listed = graph.call_function(torch.ops.aten.cat.default, (both,))
+    graph.output((whole, listed))
+    captured = capture(fx.GraphModule({}, graph), (torch.ones(4),))
+    assert len({kinds(captured).first[node.name] for node in (whole, listed)}) == 2
+
+
 def test_where_an_input_changes_its_sizes_each_operator_is_its_own_kind():
     found = kinds(MODELS["resized"]())
     assert found.given is None
