@@ -98,6 +98,21 @@ def call(replay, *args, target=torch.ops.aten.add.Tensor):
     return replay._repeated.call(target, args, {})
 
 
+def test_numbers_of_other_types_are_other_calls(captured):
+    replay = Replay(captured.module)
+    x = replay.fake(torch.ones(2))
+    assert call(replay, x, 1).key == call(replay, x, 1).key
+    assert len({call(replay, x, number).key for number in (1, 1.0, True)}) == 3
+
+
+def test_tensors_that_share_a_storage_are_another_call(captured):
+    replay = Replay(captured.module)
+    both = torch.ones(4)
+    x, y, z = (replay.fake(tensor) for tensor in (both[:2], both[:2], torch.ones(4)[:2]))
+    assert call(replay, x, y).key != call(replay, x, z).key
+    assert call(replay, x, x).key == call(replay, y, y).key
+
+
 def test_a_model_on_repeating_fakes_yields_what_it_does_on_fakes():
     model, found = Blocks().eval(), []
     for mode in (FakeTensorMode(allow_non_fake_inputs=True), RepeatingFakeTensorMode()):
