@@ -26,6 +26,7 @@ from solver import (
     SolveLimits,
     SolveStatus,
     evaluate,
+    load_plan,
 )
 
 LIMITS = SolveLimits(workers=1, time_limit_s=60)
@@ -253,3 +254,10 @@ def test_a_plan_is_rehearsed_on_one_device():
         assert torch.equal(placed(x), model(x))
     with pytest.raises(PartitionError, match="'cuda:99', which is to be device 'gpu"):
         result.place("cuda:99")
+
+
+def test_save_writes_the_plan(tmp_path):
+    """Tests the round trip through a file."""
+    result = partition()
+    result.save(tmp_path / "plan.json")
+    assert load_plan(tmp_path / "plan.json") == result.plan

@@ -3,7 +3,6 @@ import copy
 import dataclasses
 import functools
 import io
-import warnings
 
 import pytest
 import torch
@@ -370,14 +369,6 @@ class TwoDevices(nn.Module):
 
     def forward(self, x):
         return self.b(self.a(x))
-
-
-def packed():
-    from torch.ao.quantization import quantize_dynamic
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return quantize_dynamic(nn.Sequential(nn.Linear(4, 4)), {nn.Linear}, dtype=torch.qint8)
 
 
 def jagged():

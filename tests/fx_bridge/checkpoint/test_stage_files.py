@@ -323,14 +323,6 @@ def test_ties_that_the_files_do_not_have_are_refused(tmp_path):
     one_line(error)
 
 
-def test_a_device_that_is_not_there_is_named(chain):
-    _, split, folder = chain
-    for device in ("cuda:99", "no-such-device"):
-        with pytest.raises(PartitionError, match=device) as error:
-            load_stage_weights(split.submod_1, folder, 1, device)
-        one_line(error)
-
-
 def test_another_graph_is_told_by_its_first_difference(chain):
     captured, _, folder = chain
     manifest = load_manifest(folder)
@@ -492,3 +484,25 @@ def test_a_folder_is_replaced_whole(chain):
     assert names == ["manifest.json", "notes.txt", "stage_0.safetensors"]
     assert load_inputs(folder) is None
     assert load_manifest(folder).plan == plan
+
+
+def test_a_device_that_is_not_there_is_named(chain):
+    _, split, folder = chain
+    for device in ("cuda:99", "no-such-device"):
+        with pytest.raises(PartitionError, match=device) as error:
+            load_stage_weights(split.submod_1, folder, 1, device)
+        one_line(error)
+
+
+class ReturnsWeight(nn.Linear):
+    def forward(self, x):
+        return super().forward(x), self.weight
+
+
+def test_a_weight_that_is_returned_itself_is_refused(tmp_path):
+    captured = capture(ReturnsWeight(4, 4), (torch.ones(1, 4),))
+    split = split_by_plan(captured, PartitionPlan({"linear": "a"}, ("a",)))
+    with pytest.raises(PartitionError, match="returns 'weight' itself") as error:
+        save_stages(split, captured, tmp_path / "new")
+    one_line(error)
+    assert not (tmp_path / "new").exists()

@@ -204,3 +204,32 @@ def test_values_without_a_gradient_travel_one_way():
     assert evaluate(problem, plan).transfer_bytes == 32 + 2 * 128
     inference = problem.replace(memory_model="inference")
     assert evaluate(inference, plan).transfer_bytes == 32 + 128
+
+
+def test_adding_up_gradients_of_a_value_needs_room_for_another():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(8, 16)
+
+        def forward(self, x):
+            y = self.linear(x)
+            return y.relu(), y.tanh()
+
+    costs = backward_costs(capture(Twice(), (torch.ones(4, 8),)))
+    gradient_bytes = 4 * 16 * 4
+    # The last reader is the first on the way back; what the other adds is a tensor of its own.
+    assert costs["tanh"].workspace_bytes == 0
+    assert costs["relu"].workspace_bytes == gradient_bytes
+
+
+def test_views_and_sums_pass_their_gradient_on():
+    *_, captured = captured_model("decoder")
+    costs = backward_costs(captured)
+    by_name = {node.name: node for node in captured.operators}
+    passing = {name: cost.passes_to for name, cost in costs.items() if cost.passes_to}
+    assert any(name.startswith("view") for name in passing)
+    # A sum passes it to the older of its terms: the stream that runs through all blocks.
+    assert passing["add_1"] == "add" and passing["add"] == "embedding"
+    for name, taker in passing.items():
+        assert by_name[taker] in by_name[name].all_input_nodes

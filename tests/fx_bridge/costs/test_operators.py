@@ -212,12 +212,3 @@ def test_what_cannot_be_measured_says_so():
         measured_latency_ns(captured)
     with pytest.raises(PartitionError, match="repeats is 0"):
         measured_latency_ns(captured, repeats=0)
-
-
-@pytest.mark.parametrize(
-    ("specs", "message"),
-    [(None, "specs is a NoneType; give"), ({"gpu": 3}, r"specs\['gpu'\] is 3; write")],
-)
-def test_speeds_that_are_none_are_refused(specs, message):
-    with pytest.raises(PartitionError, match=message):
-        roofline_latency_ns(capture(nn.Linear(2, 2), (torch.ones(1, 2),)), specs)

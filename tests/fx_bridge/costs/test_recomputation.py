@@ -2,7 +2,6 @@
 
 import re
 
-import networkx as nx
 import pytest
 import torch
 from torch import fx, nn
@@ -19,7 +18,6 @@ from fx_bridge.storages.tensor_subclasses import tensors_in
 from solver import Device, problem_from_digraph
 from solver.evaluation.recomputed_memory import RecomputedStage
 from solver.model.recomputation import Recomputation
-from solver.model.training import Backward
 
 
 class ResidualBlock(nn.Module):
@@ -293,30 +291,3 @@ def test_the_state_of_a_generator_is_that_of_the_device_class():
     }
     assert torch.get_rng_state().nbytes == 5056
     assert list(sizes.values()) == [{0, 5056}, {0, 16}, {0, 5056}, {0, 16}]
-
-
-def test_a_problem_has_what_is_true_on_all_of_its_device_classes():
-    graph = nx.DiGraph([("a", "c"), ("b", "c")])
-    graph.nodes["a"]["backward"] = {"recomputable": True, "rng_bytes": 8}
-    graph.nodes["c"].update(
-        backward={"recomputable": True, "saves": ["a"], "region": 1},
-        by_device_class={
-            "other": {"backward": {"saves": ["b", "a"]}},
-            "third": {"backward": {"recomputable": False, "rng_bytes": 16, "saves": []}},
-        },
-    )
-
-    def of(*classes):
-        devices = [Device(name, device_class=name) for name in classes]
-        return problem_from_digraph(graph, devices).operators[2].backward
-
-    assert of("one") == Backward(saves=("a",), recomputable=True, region=1)
-    assert of("other") == Backward(saves=("b", "a"), recomputable=True, region=1)
-    assert set(of("one", "other").saves) == {"a", "b"}
-    assert of("one", "other").recomputable
-    assert of("other", "third") == Backward(saves=("b", "a"), rng_bytes=16, region=1)
-
-
-def test_inference_has_none_of_it():
-    graph = to_digraph(capture(Noise().eval(), (torch.randn(4, 8),)))
-    assert not any({"backward", "in_place"} & set(a) for _, a in graph.nodes(data=True))

@@ -6,6 +6,7 @@ from torch import nn
 
 from fx_bridge.capture.graph import capture
 from fx_bridge.costs import timing
+from fx_bridge.costs.latency import measured_latency_ns
 from fx_bridge.costs.timing import OperatorTimes, measure_operators
 from solver import PartitionError
 
@@ -139,3 +140,10 @@ def test_every_run_waits_for_the_others():
     captured = capture(nn.Linear(4, 4), (torch.ones(1, 4),))
     measure_operators(captured, repeats=2, before_run=lambda: waits.append(None))
     assert len(waits) == 2 * 3
+
+
+def test_measured_latencies_are_the_sums():
+    captured = capture(Network().eval(), (torch.ones(4, 8),))
+    found = measured_latency_ns(captured, repeats=1, training=True)
+    assert set(found) == {node.name for node in captured.operators}
+    assert all(isinstance(time_ns, int) and time_ns > 0 for time_ns in found.values())

@@ -10,10 +10,11 @@ from torch.utils import _pytree as pytree
 
 from fx_bridge.capture.graph import capture
 from fx_bridge.equivalence.check import check_equivalence
+from fx_bridge.equivalence.differences import Comparison
 from fx_bridge.split.by_plan import split_by_plan
 from solver import PartitionError, PartitionPlan
 from tests.support.modules import module_with
-from tests.support.tensor_wrappers import int8_model
+from tests.support.tensor_wrappers import Coded, Int8, int8_model
 
 X = (torch.randn(3, 4),)
 
@@ -529,3 +530,53 @@ def test_objects_that_are_no_containers_are_copied_for_each_call_and_compared():
     assert len(args[1].keys) == 1
     found = check_equivalence(Model(1), Model(2), args).differences
     assert found[0].startswith("args[1] after the call.keys[1] differs in 2 of 2 elements")
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "text"),
+    [
+        (
+            {"a": [1, [2]]},
+            {"a": [1, [2, 3]]},
+            "at ['a'][1]: list with 2 items instead of list",
+        ),
+        ({"a": 1}, {"b": 1}, "dict with 1 item (['b']) instead of dict with 1 item (['a'])"),
+        ((1,), ((1,),), "at [0]: tuple with 1 item instead of int"),
+        (slice(1), torch.Size([1]), "Size with 1 item instead of slice"),
+    ],
+)
+def test_another_structure_is_told_by_where_it_first_differs(there, here, text):
+    comparison = Comparison()
+    comparison.trees("output", there, here)
+    (difference,) = comparison.differences
+    assert text in difference
+    assert len(difference) < 200
+
+
+def test_a_lazy_module_is_to_be_called_first():
+    lazy = nn.Sequential(nn.LazyLinear(4))
+    with pytest.raises(PartitionError, match=r"has no values for '0\.weight' yet; call it once"):
+        check_equivalence(lazy, lazy, X)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda weight: weight, None),
+        (lambda weight: weight.value(), "output is a Tensor instead of a Int8"),
+        (lambda weight: Int8(weight.codes + 1, weight.scale), "output.codes differs in 6 of 6"),
+        (lambda weight: Coded(weight.codes, weight.scale), "output is a Coded instead of a Int8"),
+    ],
+)
+def test_wrappers_among_inputs_and_outputs_are_compared_by_their_parts(change, text):
+    class Identity(nn.Module):
+        def forward(self, weight):
+            return weight
+
+    class Other(nn.Module):
+        def forward(self, weight):
+            return change(weight)
+
+    args = (Int8(torch.ones(2, 3, dtype=torch.int8), torch.ones(2, 1)),)
+    found = check_equivalence(Identity(), Other(), args).differences
+    assert not found if text is None else found[0].startswith(text)

@@ -414,6 +414,11 @@ def test_plans_that_run_again_and_other_models_are_refused():
     assert "operator 'linear' of the plan is streamed" in refused(captured, streamed, "nemo")
     with pytest.raises(PartitionError, match="engine 'vlm' is unknown; did you mean vllm"):
         engine_words(captured, plan, "vlm")
+    twice = capture(
+        nn.Sequential(*[nn.Sequential(nn.Linear(4, 4), nn.Tanh())] * 2), (torch.ones(1, 4),)
+    )
+    with pytest.raises(PartitionError, match="layer '0' is called several times"):
+        placement_for("vllm", twice)
     single = capture(nn.Linear(4, 4), (torch.ones(1, 4),))
     with pytest.raises(PartitionError, match="vLLM has one list of layers, and the model has none"):
         placement_for("vllm", single)

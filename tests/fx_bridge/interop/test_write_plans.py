@@ -147,6 +147,14 @@ def test_modules_without_tensors_may_be_called_anywhere():
     assert split_spec(captured, plan) == {"b": SplitPoint.BEGINNING}
 
 
+def test_residuals_over_two_devices_are_refused():
+    """Tests two embeddings that are added: the module around them is the whole model."""
+    captured = capture(Net(2), TOKENS)
+    places = {"embed": "cuda:1", "blocks": "cuda:0", "head": "cuda:0"}
+    with pytest.raises(PartitionError, match=r"'embedding' on cuda:1 and 'positions' on cuda:0"):
+        device_map(captured, by_module(captured, places))
+
+
 def test_tied_weights_go_to_one_device_or_are_refused():
     captured, each, plan = planned(llama(tied=True), LLAMA_INPUTS, ["model.layers.*"])
     with pytest.raises(PartitionError) as error:

@@ -1,4 +1,5 @@
 import functools
+import json
 import random
 
 import pytest
@@ -446,3 +447,12 @@ def test_gradients_pass_an_operator_that_cannot_run_on_fakes():
         assert made_up in profile.made_up
         sizes.append(profile.peak_bytes)
     assert sizes[0] == sizes[1]
+
+
+def test_a_profile_is_plain_data():
+    profile = memory_profile(small(), training=True)
+    data = json.loads(json.dumps(profile.to_dict()))
+    assert data["peak_bytes"] == profile.peak_bytes == peak_memory(small(), training=True)
+    assert data["points"][data["peak_index"]]["node"] == data["peak_node"]
+    assert f"peak {profile.peak_bytes:,} bytes" in str(profile)
+    assert profile == memory_profile(small(), training=True)

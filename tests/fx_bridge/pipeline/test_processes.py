@@ -24,7 +24,7 @@ from fx_bridge.checkpoint.stages import save_stages
 from fx_bridge.digraph import to_digraph
 from fx_bridge.partition import partition_module
 from fx_bridge.pipeline.build import build_pipeline_stage
-from fx_bridge.pipeline.checks import check_pipeline, local_device
+from fx_bridge.pipeline.checks import check_pipeline
 from fx_bridge.split.by_plan import split_by_plan
 from fx_bridge.split.colocation import colocation_groups
 from solver import (
@@ -250,13 +250,6 @@ def test_what_is_no_plan_is_refused(split):
         build_pipeline_stage(split, 0, microbatches=2)
     with pytest.raises(PartitionError, match="loss_fn is 3; give a function"):
         build_pipeline_stage(split, 0, microbatches=2, loss_fn=3)
-
-
-def test_names_that_torch_does_not_know_run_on_the_cpu():
-    assert local_device("node3.gpu1") == torch.device("cpu")
-    assert local_device("cuda:77", "cpu") == torch.device("cpu")
-    with pytest.raises(PartitionError, match="device 'cuda:77' is not there"):
-        local_device("cuda:77")
 
 
 # -- tied weights --------------------------------------------------------------------------

@@ -6,11 +6,10 @@ from html.parser import HTMLParser
 import pytest
 
 from fx_bridge.presentation.page import HandOver, plan_page
-from solver import SolveStatus, solve
 from solver.evaluation.result import judge
 from solver.model.quantities import format_bytes, format_ns
 from solver.model.text import printable
-from tests.support.report_plans import PLANS, modular
+from tests.support.report_plans import PLANS
 
 VOID = {"meta", "link", "br"}
 CLOSED_BY_THE_NEXT = {"li", "td", "th", "tr", "dt", "dd"}
@@ -128,12 +127,8 @@ def test_rows_of_modules_have_the_evaluators_numbers():
     ]
 
 
-def test_what_is_proven_is_said():
-    problem, plan = modular()
-    solved = solve(problem)
-    assert solved.status is SolveStatus.OPTIMAL
-    text = Page(plan_page(solved)).text
-    assert "Proven optimal: no plan is better in bottleneck" in text
-    assert "without a proof" in Page(plan_page(judge("by hand", problem, plan, 0.0))).text
-    page, result = page_of("cyclic")
-    assert all(violation in page.text for violation in result.evaluation.violations)
+def test_words_of_programs_and_the_command_are_there():
+    overs = [HandOver("vllm", "A=1,2", True), HandOver("nemo", "it divides h.0", False)]
+    page, _ = page_of("two", command="fxpartition plan x", hand_overs=overs)
+    assert [element["text"] for element in page.of("pre")] == ["fxpartition plan x", "A=1,2"]
+    assert "it divides h.0" in page.text

@@ -60,17 +60,6 @@ def test_without_a_plan_the_reason_stands_there():
     assert "a longer time limit" in str(still_open) and "diagnose" not in str(still_open)
 
 
-def test_of_many_broken_limits_the_first_is_told_and_the_others_are_counted():
-    operators = tuple(Operator(f"op{i}", 1, storage_bytes=9, value_bytes=9) for i in range(9))
-    problem = PartitionProblem(operators, tuple(Device(f"d{i}", 1) for i in range(9)))
-    plan = PartitionPlan({f"op{i}": f"d{i}" for i in range(9)}, tuple(f"d{i}" for i in range(9)))
-    given = judge("greedy", problem, plan, 0.0)
-    line = str(given).splitlines()[-1]
-    first = "device 'd0' needs 9 bytes but has 1: 8 too few"
-    assert line == f"greedy: its plan breaks limits: {first}; and 8 more"
-    assert given.reason.count("too few") == 9
-
-
 def test_names_cannot_steer_the_terminal():
     """Tests that escape sequences, line breaks and what is no text are shown, not obeyed."""
     device = Device("\x1b[31mred\n\u202eback\udcff")

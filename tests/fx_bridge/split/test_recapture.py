@@ -6,7 +6,6 @@ import gc
 import pytest
 import torch
 from torch import nn
-from torch.export import Dim
 
 from fx_bridge import capture, check_equivalence, partition_module, split_by_plan
 from fx_bridge.placement.model import place
@@ -167,25 +166,3 @@ def test_a_program_without_its_model_says_what_it_was_captured_with():
         split(X[:, :4])
     with autocast(), pytest.raises(PartitionError, match=r"under torch.autocast.*and fails"):
         split(X)
-
-
-def test_symbolic_sizes_take_other_shapes_and_another_precision():
-    model = Mixed()
-    split = split_of(capture(model, (X,), dynamic_shapes=({0: Dim.AUTO},)))
-    assert torch.equal(split(X[:3]), model(X[:3]))
-    with autocast():
-        assert torch.equal(split(X[:3]), model(X[:3]))
-
-
-def test_a_graph_that_was_checked_is_checked_again_in_other_sizes():
-    class Counted(nn.Module):
-        """Hides while it is exported that the batch is a number in it."""
-
-        def forward(self, x):
-            return x.sin() if torch.compiler.is_exporting() else x.sin() * x.shape[0]
-
-    model = Counted()
-    split = split_of(capture(model, (X,), check=True))
-    assert torch.equal(split(X), model(X))
-    with pytest.raises(PartitionError, match=r"'mul' is .*, 4.* there but .*, 6"):
-        split(torch.randn(6, 8))

@@ -40,13 +40,6 @@ def dynamo_graph(model, args, *, dynamic=False):
 # -- signatures and outputs ----------------------------------------------------------------
 
 
-def outputs(self, x, unused, *, scale, table):
-    """Nested outputs with None, a number, an input and the same value twice; an unused input."""
-    y = self.mix(x) * scale
-    z = (y + table["a"]).relu()
-    return {"y": y, "all": [z, (None, 3, x)], "again": y, "z": z - table["b"][0]}
-
-
 class Star(nn.Module):
     def forward(self, first, *rest, **named):
         total = first.exp()

@@ -9,6 +9,17 @@ from solver import Device, PartitionError
 from tests.support.two_calls import captured_like_eager
 
 
+def assigned(self, x):
+    self.last.weight.data = self.last.weight.data * 2
+    return self.last(x)
+
+
+def of_a_value(self, x):
+    h = self.first(x)
+    h.data = h.data.clamp(max=1)
+    return self.last(h)
+
+
 class Layers(nn.Module):
     """Two layers, a buffer, and a forward that is given."""
 
@@ -59,7 +70,18 @@ def frozen_for_a_while(self, x):
     return y
 
 
-ASSIGNMENTS = [renormed, moving_average, frozen_for_a_while]
+ASSIGNMENTS = [
+    renormed,
+    clamped_after_use,
+    without_gradients,
+    moving_average,
+    old_view,
+    power_iteration,
+    input_doubled,
+    saturated,
+    other_shape,
+    frozen_for_a_while,
+]
 
 
 @pytest.mark.parametrize("run", ASSIGNMENTS, ids=lambda run: run.__name__)
@@ -87,17 +109,6 @@ def replaced(self, x):
 
 def half(self, x):
     return self.last.half()(x.half())
-
-
-def assigned(self, x):
-    self.last.weight.data = self.last.weight.data * 2
-    return self.last(x)
-
-
-def of_a_value(self, x):
-    h = self.first(x)
-    h.data = h.data.clamp(max=1)
-    return self.last(h)
 
 
 @pytest.mark.parametrize(

@@ -31,13 +31,6 @@ def closure(self):
     return lambda x: x @ weight
 
 
-def default(self):
-    def product(x, weight=self.weight):
-        return x @ weight
-
-    return product
-
-
 def unseen_view(self):
     with torch.no_grad():
         return self.weight[0]
@@ -77,14 +70,11 @@ HOLDERS = {
     "list": (lambda m: [m.weight], lambda m, x: x @ m.held[0]),
     "nested": (lambda m: {"a": ({"b": m.weight},)}, lambda m, x: x @ m.held["a"][0]["b"]),
     "closure": (closure, lambda m, x: m.held(x)),
-    "default": (default, lambda m, x: m.held(x)),
     "partial": (
         lambda m: functools.partial(functional.linear, weight=m.weight),
         lambda m, x: m.held(x),
     ),
-    "object": (lambda m: types.SimpleNamespace(w=m.weight), lambda m, x: x @ m.held.w),
     "module": (lambda m: [m.head], lambda m, x: m.held[0](x)),
-    "list of several": (lambda m: [m.weight, m.head.weight], lambda m, x: x @ sum(m.held)),
     "transposed": (lambda m: [m.weight.t()], lambda m, x: x @ m.held[0]),
     "chunks": (lambda m: m.weight.chunk(2), lambda m, x: x @ torch.cat(m.held[::-1])),
     "part": (lambda m: [m.weight[1:3, ::2]], lambda m, x: x + m.held[0].sum(0).repeat(2)),

@@ -27,18 +27,8 @@ def region(self, x):
         return self.teacher(x)
 
 
-def raw_region(self, x):
-    with torch._C._InferenceMode(True):
-        return self.teacher(x)
-
-
 @torch.inference_mode()
 def decorated(self, x):
-    return self.teacher(x)
-
-
-@torch.inference_mode
-def decorated_plainly(self, x):
     return self.teacher(x)
 
 
@@ -47,13 +37,6 @@ def with_gradients_inside(self, x):
         y = self.teacher(x)
         with torch.enable_grad():
             return y + self.teacher(x)
-
-
-def no_grad_inside(self, x):
-    with torch.inference_mode():
-        with torch.no_grad():
-            y = self.teacher(x)
-        return y + self.teacher(x)
 
 
 def switched_off_inside(self, x):
@@ -66,14 +49,6 @@ def asked(self, x):
         inside = torch.is_inference_mode_enabled() and not torch.is_grad_enabled()
         y = self.teacher(x) if inside else x
     return y if not torch.is_inference_mode_enabled() else x
-
-
-def left_by_an_error(self, x):
-    try:
-        with torch.inference_mode():
-            raise ValueError
-    except ValueError:
-        return self.teacher(x)
 
 
 def buffer_written(self, x):
@@ -89,14 +64,10 @@ def autocast(self, x):
 
 INFERENCE = [
     region,
-    raw_region,
     decorated,
-    decorated_plainly,
     with_gradients_inside,
-    no_grad_inside,
     switched_off_inside,
     asked,
-    left_by_an_error,
     buffer_written,
     autocast,
 ]
