@@ -580,3 +580,15 @@ def test_wrappers_among_inputs_and_outputs_are_compared_by_their_parts(change, t
     args = (Int8(torch.ones(2, 3, dtype=torch.int8), torch.ones(2, 1)),)
     found = check_equivalence(Identity(), Other(), args).differences
     assert not found if text is None else found[0].startswith(text)
+
+
+def test_what_a_model_counts_in_python_is_left_as_it_was():
+    def forward(self, x):
+        self.calls[0] += 1
+        self.seen.append(x)
+        self.table = torch.arange(4.0) if self.table is None else self.table
+        return x[..., :4] * self.table * self.calls[0]
+
+    model, other = (module_with(forward, calls=[0], seen=[], table=None) for _ in range(2))
+    assert check_equivalence(model, other, (X[0],)).equal
+    assert (model.calls, model.seen, model.table) == ([0], [], None)
