@@ -11,6 +11,7 @@ from torch.distributions import Distribution, Normal, kl_divergence
 
 from fx_bridge import check_equivalence, partition_module
 from fx_bridge.capture.graph import capture
+from fx_bridge.capture.python.eager_code import _padded
 from fx_bridge.capture.tracers.make_fx import trace_operators
 from solver import Device, MiB, PartitionError
 from tests.support.modules import module_with
@@ -329,3 +330,12 @@ def test_caches_of_transformers_are_inputs_and_results(monkeypatch):
         assert torch.equal(kept.layers[0], expected[1].layers[0])
         assert (type(kept), kept.window, kept.device) == (GrowingCache, 3, torch.device("cpu"))
         cache = kept
+
+
+def test_sequences_are_padded_by_operators_as_by_torch():
+    sequences = [torch.randn(n, 2, 3) for n in (4, 3, 1)]
+    packed = nn.utils.rnn.pack_sequence(sequences)
+    for settings in ((True, 0.0, 4), (False, -1.0, 6)):
+        own = _padded(packed.data, packed.batch_sizes, *settings)
+        theirs = torch._VF._pad_packed_sequence(packed.data, packed.batch_sizes, *settings)
+        assert all(map(torch.equal, own, theirs))

@@ -5,6 +5,7 @@ import functools
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -233,3 +234,19 @@ def test_views_and_sums_pass_their_gradient_on():
     assert passing["add_1"] == "add" and passing["add"] == "embedding"
     for name, taker in passing.items():
         assert by_name[taker] in by_name[name].all_input_nodes
+
+
+def test_what_is_written_through_a_view_passes_copies_of_its_gradient():
+    class Written(nn.Module):
+        def __init__(self, through):
+            super().__init__()
+            self.linear, self.through = nn.Linear(8, 16), through
+
+        def forward(self, x):
+            return functional.hardtanh_(self.through(self.linear(x)))
+
+    gradient_bytes = 4 * 16 * 4
+    # CopySlices needs room for two, besides what hardtanh makes of one.
+    for through, copies in ((nn.Identity(), 0), (nn.Flatten(0), 2)):
+        costs = backward_costs(capture(Written(through), (torch.ones(4, 8),)))
+        assert costs["hardtanh_"].workspace_bytes == copies * gradient_bytes, through

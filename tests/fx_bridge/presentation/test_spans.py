@@ -78,3 +78,15 @@ def test_nothing_does_two_things_at_once(seed, relayed):
     for row in lanes.values():
         row.sort(key=lambda span: (span.start_ns, span.end_ns))
         assert all(a.end_ns <= b.start_ns for a, b in itertools.pairwise(row))
+
+
+def test_overlapping_transfers_are_seen_at_both_ends_at_once():
+    times = PipelineTimes((10, 10), (0, 0), {(0, 1): (3, 0)}, overlap=True)
+    step = PipelineStep(times, "gpipe", 2, devices=2, backward=False)
+    moved = [span for span in spans(step) if span.kind != "compute"]
+    assert moved == [
+        Span(0, "send", "forward", 0, 1, 0, 10, 13),
+        Span(1, "receive", "forward", 1, 0, 0, 10, 13),
+        Span(0, "send", "forward", 0, 1, 1, 20, 23),
+        Span(1, "receive", "forward", 1, 0, 1, 20, 23),
+    ]

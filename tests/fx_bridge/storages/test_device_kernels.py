@@ -277,3 +277,10 @@ def test_a_float32_softmax_of_float16_reads_it_as_it_is_on_cuda(function: Any) -
     assert found(torch.float16) == [4 * 32 * 64, 0]
     # Torch does so for float16 alone.
     assert found(torch.bfloat16) == [4 * 32 * 64] * 2
+
+
+def test_a_head_of_more_than_256_numbers_is_not_for_flash_attention() -> None:
+    query = torch.empty(1, 2, 8, 320, dtype=torch.bfloat16, device="meta")
+    call = AttentionCall(query, query, query)
+    assert call.kernel(("flash",)) == "math"
+    assert call.kernel(("flash", "efficient")) == "efficient"
