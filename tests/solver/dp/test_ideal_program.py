@@ -167,13 +167,16 @@ def chain_of(count, **settings):
     return PartitionProblem(operators, (Device("a"), Device("b"), Device("c")), **settings)
 
 
+CHUNKS = {"chunks_per_device": 2}
+
+
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
         ({"objective": "step", "schedule": "gpipe"}, "step is not a sum or maximum over stages"),
-        ({"chunks_per_device": 2}, "several chunks on a device"),
+        (CHUNKS, "several chunks on a device"),
         (
-            {"chunks_per_device": 2, "interconnect": Interconnect(charging="relayed")},
+            {**CHUNKS, "interconnect": Interconnect(charging="relayed"), "memory_model": "weights"},
             "relayed through chunks",
         ),
         ({"interconnect": Interconnect(links={("a", "b"): Link(10)})}, "links between pairs"),

@@ -187,13 +187,13 @@ def test_the_answer_depends_on_nothing_but_the_problem():
             text=True,
             check=True,
         ).stdout
-        for hash_seed in ("1", "2", "3")
+        for hash_seed in ("1", "2")
     }
     assert len(answers) == 1
     assert answers.pop().count("\n") == 60
 
 
-@pytest.mark.parametrize("capacity", [30, 300, 3000, 30000])
+@pytest.mark.parametrize("capacity", [300, 30000])
 def test_the_work_is_near_linear(capacity, monkeypatch):
     """Tests that sizing looks at each of 3,000 operators about log(n) times."""
     count = 3000

@@ -57,16 +57,6 @@ def test_never_better_than_the_optimum_and_mostly_equal(count, objective):
     assert optimal >= 0.8 * plans, (optimal, plans)
 
 
-def test_the_seed_and_the_budget_decide_alone():
-    problem = grid(6, 20, devices=[Device(f"d{i}", 1500) for i in range(4)])
-    units = condense(problem)
-    plans = [first_incumbents(units, seed=s, max_iterations=4000) for s in (0, 0, 1)]
-    assert plans[0] == plans[1]
-    assert plans[0] != plans[2]
-    start = solve(problem, LIMITS, solver="chain").plan
-    assert improve(units, start, max_iterations=0) == start
-
-
 def test_it_stops_at_the_target_and_at_the_deadline():
     problem = grid(6, 20, devices=[Device(f"d{i}") for i in range(4)])
     units = condense(problem)
@@ -97,20 +87,6 @@ def test_a_plan_that_does_not_fit_is_mended(model):
     assert not evaluate(problem, start).feasible
     plan = improve(units, start, max_iterations=40_000)
     assert evaluate(problem, plan).feasible
-
-
-def test_devices_before_the_bottleneck_keeps_their_number():
-    problem = grid(
-        4, 10, devices=[Device(f"d{i}") for i in range(4)], objective=("devices", "bottleneck")
-    )
-    units = condense(problem)
-    names = [op.name for op in problem.operators]
-    start = PartitionPlan(
-        {name: "d0" if i < 30 else "d1" for i, name in enumerate(names)}, ("d0", "d1")
-    )
-    plan = improve(units, start, max_iterations=4000)
-    assert evaluate(problem, plan).devices_used == 2
-    assert evaluate(problem, plan).objective < evaluate(problem, start).objective
 
 
 def test_no_more_devices_than_allowed_and_chunks_are_left_alone():

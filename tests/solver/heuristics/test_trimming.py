@@ -34,7 +34,7 @@ def test_parts_move_as_a_whole():
 
 def test_trimmed_plans_are_no_worse():
     compared = better = 0
-    for seed in range(200):
+    for seed in range(80):
         problem = random_problem(seed, max_operators=12, objective=("bottleneck",))
         devices = [Device(d.name, None, d.device_class) for d in problem.devices]
         problem = problem.replace(
@@ -51,5 +51,5 @@ def test_trimmed_plans_are_no_worse():
         assert after.objective <= before.objective, seed
         compared += 1
         better += after.objective < before.objective
-    assert compared > 50
+    assert compared > 20
     assert better > 0
