@@ -1,26 +1,23 @@
-"""Every page of docs/ runs, but for those that start processes."""
+"""Every page runs and prints what it shows; with ``--deep`` those that take long too."""
 
 import pytest
 
 from tests.support.documents import PAGES, Reader, name_of, run_command
 from tests.support.page_lists import LEFT_OUT, LONG, WITH_PROCESSES
 from tests.support.paths import ROOT
+from tests.support.problem_counts import samples
 
-ALONE = ("README.md", *WITH_PROCESSES)
+QUICK = [path for path in PAGES if name_of(path) not in (*LONG, *WITH_PROCESSES)]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(path, marks=pytest.mark.deep) if name_of(path) in LONG else path
-        for path in PAGES
-        if name_of(path) not in ALONE
-    ],
-    ids=name_of,
-)
+@pytest.mark.parametrize("path", samples(PAGES, QUICK), ids=name_of)
 def test_a_page_runs_and_prints_what_it_shows(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Reader(tmp_path, LEFT_OUT).read(path)
+
+
+def test_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 
 
 def test_the_quoted_reasons_are_those_of_the_command(tmp_path):
