@@ -203,6 +203,11 @@ def test_what_is_no_file_is_one_line(inside, capsys, name, file):
     refused(words, capsys)
 
 
+def test_values_are_shown_as_they_were_written(inside, capsys):
+    assert "--chunks is 'many': " in refused(["solve", "problem.json", "--chunks", "many"], capsys)
+    assert "--chunks is '0': " in refused(["solve", "problem.json", "--chunks=0"], capsys)
+
+
 def test_the_version_is_printed(capsys):
     import importlib.metadata
 

@@ -85,6 +85,7 @@ def test_every_model_device_set_and_solver_is_a_row(tiny: Study) -> None:
         for solver in OWN_PLANNERS
     ]
     assert all(record.reason == "" for record in tiny.models)
+    assert [record.captured_by for record in tiny.models] == ["export"] * 2
 
 
 def test_the_exact_solver_is_proven_and_never_worse(tiny: Study) -> None:
