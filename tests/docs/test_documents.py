@@ -84,13 +84,6 @@ def test_what_is_wrong_with_a_page_is_said(page, change, says):
         page(PAGE.replace(*change))
 
 
-def test_files_of_a_page_are_saved_for_its_commands(page):
-    page(
-        "```python\n# told.py\nprint('told', 1 + 1)\n```\n\n```sh\n# first this\n"
-        "python told.py > told.txt\ncat \\\n    told.txt\n```\n\n```text\ntold 2\n```\n"
-    )
-
-
 def test_a_console_block_compares_every_command(page):
     text = "```console\n$ echo one\none\n$ echo two && echo three\ntwo\n...\n```\n"
     page(text)

@@ -23,6 +23,7 @@ from solver import (
     load_plan,
     solve,
 )
+from solver.evaluation.result import StepRecord
 from tests.support.studies import steps
 
 LIMITS = SolveLimits(time_limit_s=5, workers=1)
@@ -114,6 +115,15 @@ def test_steps_are_printed_after_the_answer_that_was_asked_for(capsys):
     assert "borders" not in answer
     finish(given, results, LIMITS, NOTHING, as_json=False, with_steps=True)
     assert capsys.readouterr().out == f"{answer}\n{steps_text(steps(20))}\n"
+
+
+def test_json_has_the_steps(capsys):
+    given = problem(100)
+    result = replace(solve(given, LIMITS, solver="ideal-dp"), log=steps(20))
+    for with_steps in (False, True):
+        finish(given, [result], LIMITS, NOTHING, as_json=True, with_steps=with_steps)
+        log = json.loads(capsys.readouterr().out)["log"]
+        assert [StepRecord(**step) for step in log] == list(steps(20))
 
 
 def test_only_the_solver_that_was_asked_for_leaves_out_steps(monkeypatch):
