@@ -108,6 +108,22 @@ def test_what_fits_nowhere_is_placed_and_reported(capacities):
     assert result.objective_bounds is None
 
 
+def test_training_counts_microbatches_in_flight():
+    operators = (
+        Operator("a", backward=Backward(residual_bytes=3)),
+        Operator("b", reads=("a",), backward=Backward(residual_bytes=4)),
+    )
+    problem = PartitionProblem(
+        operators,
+        (Device("d0", 12), Device("d1", 12)),
+        memory_model="training",
+        schedule="gpipe",
+        microbatches=2,
+    )
+    assert placed(problem) in ("01", "10")  # 14 bytes on one device
+    assert placed(problem.replace(schedule="1f1b")) == "00"  # one stage has one in flight
+
+
 @counts(170, 500, quick=170)
 def test_random_answers_are_total_judged_and_never_better_than_the_optimum(count):
     feasible = solvable = 0
