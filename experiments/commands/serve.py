@@ -36,8 +36,8 @@ from experiments.console.output import check_writable
 from fx_bridge.presentation.plan_files import Form, form_of
 from solver import Interconnect, PartitionError, check_solver
 from solver.model.devices import PCIE, Device
+from solver.model.job import ServingObjective
 from solver.model.quantities import parse_duration
-from solver.serving.problem import ServingObjective
 
 if TYPE_CHECKING:
     from torch import nn

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fx_bridge.interop.words import Words
     from fx_bridge.serving.offload import StreamedServingPlan
     from fx_bridge.serving.plan import ServingPlan
-    from solver.serving.problem import ServingObjective
+    from solver.model.job import ServingObjective
 
 _COLUMNS = (
     *("objective", "tokens that fit", "first token", "token", "request", "tokens/s", "proof"),
@@ -211,7 +211,7 @@ def _lines(found: ServingPlan, engine: str | None) -> list[str]:
 
 def _problem(found: ServingPlan) -> PartitionProblem:
     """Return the problem of one phase; all phases have the same modules."""
-    return next(iter(found.problem.phases.problems.values()))
+    return next(iter(found.job.phases.values()))
 
 
 def words_lines(words: Words) -> list[str]:

@@ -22,8 +22,9 @@ from fx_bridge.interop.words import stages_of_counts
 from fx_bridge.presentation.modules import enclosing
 from fx_bridge.serving.plan import ServingPlan
 from solver import Device, PartitionError, PartitionPlan
+from solver.model.job import Job, ServingObjective
 from solver.serving.contexts import Contexts
-from solver.serving.problem import ServingMetrics, ServingObjective, ServingProblem
+from solver.serving.metrics import ServingMetrics, evaluate_phases, metrics_of
 
 Stages = Callable[[LayerNames, Sequence[Device], nn.Module], list[StageLayers]]
 """Function of the names of a model's modules, the devices and the model; raises PartitionError for
@@ -136,28 +137,28 @@ def _plan_of(graphs: Sequence[LayeredModel], stages: Sequence[StageLayers]) -> P
 
 
 class _Judge:
-    """Evaluator of plans of one serving problem."""
+    """Evaluator of plans of one job."""
 
-    def __init__(self, problem: ServingProblem) -> None:
-        self._problem, self._contexts = problem, Contexts(problem)
+    def __init__(self, job: Job) -> None:
+        self._job, self._contexts = job, Contexts(job)
         self._least = self._contexts.at(1)
-        self.devices = next(iter(problem.phases.problems.values())).devices
+        self.devices = next(iter(job.phases.values())).devices
 
     def served(self, name: str, counts: Mapping[str, int], plan: PartitionPlan) -> ServedPlan:
         layers = {device.name: counts.get(device.name, 0) for device in self.devices}
         if broken := _broken(self._least, plan):
             return ServedPlan(name, layers, plan, reason=broken)
         most = self._contexts.most(plan, 1)
-        tokens = None if most is None else self._problem.batch * most
-        if _broken(self._problem, plan):
-            reason = f"a context of {self._problem.context} does not fit"
+        tokens = None if most is None else self._job.batch * most
+        if _broken(self._job, plan):
+            reason = f"a context of {self._job.context} does not fit"
             return ServedPlan(name, layers, plan, tokens, reason=reason)
-        return ServedPlan(name, layers, plan, tokens, self._problem.metrics(plan))
+        return ServedPlan(name, layers, plan, tokens, metrics_of(self._job, plan))
 
 
-def _broken(problem: ServingProblem, plan: PartitionPlan) -> str:
+def _broken(job: Job, plan: PartitionPlan) -> str:
     """Return the first violation of a plan in words, or empty."""
-    evaluations = problem.phases.evaluate(plan).values()
+    evaluations = evaluate_phases(job, plan).values()
     found = (str(violation) for each in evaluations for violation in each.violations)
     return next(found, "")
 

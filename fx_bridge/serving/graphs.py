@@ -1,4 +1,4 @@
-"""Captured graphs of a served model, and its serving problem for any context."""
+"""Captured graphs of a served model, and its job for any context."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from fx_bridge.serving.step import CACHES, ServeStep, serve_step
 from fx_bridge.split.pins import with_hand_made
 from solver import ColocationGroup, Device, PartitionProblem, problem_from_digraph
 from solver.model.device_text import as_devices
-from solver.serving.phases import Phases
-from solver.serving.problem import ServingProblem
+from solver.model.job import Job
 
 
 class ServingGraphs:
@@ -65,14 +64,14 @@ class ServingGraphs:
         self._phases = {request.context: self._phases_of(self.graphs)}
         self._limits = _cache_limits(self.step)
 
-    def phases(self, context: int) -> Phases:
+    def phases(self, context: int) -> Mapping[str, PartitionProblem]:
         """Return the problems of all phases with a context, capturing them if necessary."""
         if context not in self._phases:
             self._phases[context] = self._phases_of(self._captured(context)[1])
         return self._phases[context]
 
-    def problem(self, *, grows: bool = False) -> ServingProblem:
-        """Return the problem of the request.
+    def job(self, *, grows: bool = False) -> Job:
+        """Return the job of the request.
 
         Parameters
         ----------
@@ -81,14 +80,15 @@ class ServingGraphs:
         """
         request, own = self._request, self.phases(self._request.context)
         grows = grows and self._costs.memory_model != "weights"
-        return ServingProblem(
-            phases=own,
-            prompt_runs={_phase(count): runs for count, runs in request.calls.items()},
-            token_phase=_phase(1),
-            generate=request.generate,
-            batch=request.batch,
-            context=request.context,
-            cache_bytes_per_token=cache_growth(self.step, own.weights),
+        keys = {key for problem in own.values() for key in problem.weights}
+        return Job(
+            own,
+            _phase(1),
+            {_phase(count): runs for count, runs in request.calls.items()},
+            request.generate,
+            request.batch,
+            request.context,
+            cache_bytes_per_token=cache_growth(self.step, keys),
             cache_limits=self._limits,
             others={context: self.phases(context) for context in self._longer if grows},
         )
@@ -107,8 +107,8 @@ class ServingGraphs:
         check_prompt(graphs, calls)
         return step, graphs
 
-    def _phases_of(self, graphs: Mapping[int, CapturedGraph]) -> Phases:
-        return Phases({_phase(count): self._problem(graph) for count, graph in graphs.items()})
+    def _phases_of(self, graphs: Mapping[int, CapturedGraph]) -> dict[str, PartitionProblem]:
+        return {_phase(count): self._problem(graph) for count, graph in graphs.items()}
 
     def _problem(self, captured: CapturedGraph) -> PartitionProblem:
         costs, placement = self._costs, self._placement

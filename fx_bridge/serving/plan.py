@@ -41,15 +41,11 @@ from solver import (
 from solver.evaluation.evaluate import Evaluation
 from solver.evaluation.result import SolveResult, judge
 from solver.model.checks import check_choice, only_given
+from solver.model.job import SERVING_OBJECTIVES, Job, ServingObjective
 from solver.serving.captured import solve_captured_context
 from solver.serving.evaluate import ServingResult
-from solver.serving.problem import (
-    SERVING_OBJECTIVES,
-    ServingMetrics,
-    ServingObjective,
-    ServingProblem,
-)
-from solver.serving.solve import solve_serving
+from solver.serving.metrics import ServingMetrics
+from solver.serving.solve import solve_job
 
 
 @dataclass(frozen=True)
@@ -64,10 +60,8 @@ class ServingPlan:
         Graphs by the number of tokens per call.
     request : Request
         The planned request.
-    asked : ServingProblem
-        Problem with the context of the request.
-    objective : str
-        The objective of the search.
+    asked : Job
+        The job of the search, with the context of the request.
     solved : SolveResult
         Status, plan, bound, and the plan's :class:`~solver.serving.evaluate.ServingEvaluation`.
     experts_read : {"average", "most", "all"} or None
@@ -77,11 +71,15 @@ class ServingPlan:
     step: ServeStep
     graphs: Mapping[int, CapturedGraph]
     request: Request
-    asked: ServingProblem = field(repr=False)
-    objective: ServingObjective
+    asked: Job = field(repr=False)
     solved: ServingResult = field(repr=False)
     experts_read: ExpertsRead | None = None
     __repr__ = only_given
+
+    @property
+    def objective(self) -> ServingObjective:
+        """The objective of the search."""
+        return self.asked.objective
 
     @property
     def plan(self) -> PartitionPlan:
@@ -106,14 +104,14 @@ class ServingPlan:
         return self.solved.evaluation.metrics
 
     @property
-    def problem(self) -> ServingProblem:
-        """The problem at the context of the plan."""
-        return self.asked if self.solved.evaluation is None else self.solved.evaluation.problem
+    def job(self) -> Job:
+        """The job with the context of the plan."""
+        return self.asked if self.solved.evaluation is None else self.solved.evaluation.job
 
     @property
     def context(self) -> int:
         """Context of the request, or the largest that fits for the objective ``context``."""
-        return self.problem.context
+        return self.job.context
 
     @property
     def evaluations(self) -> Mapping[str, Evaluation]:
@@ -125,12 +123,12 @@ class ServingPlan:
     @cached_property
     def baseline(self) -> ServingResult:
         """The greedy heuristic's answer to the same problem, computed on first access."""
-        return solve_serving(self.asked, self.objective, solver="greedy")
+        return solve_job(self.asked.replace(first_token_limit_ns=None), solver="greedy")
 
     def diagnose(self, limits: SolveLimits) -> Diagnosis | None:
         """Explain why no plan fits; None if memory, pins and devices are not the cause."""
-        phases, token = self.asked.phases, self.asked.token_phase
-        found = (diagnose(phases.merged({token: 1}, name), limits) for name in phases.problems)
+        job, token = self.asked, self.asked.token_phase
+        found = (diagnose(job.merged({token: 1}, name), limits) for name in job.phases)
         return next((each for each in found if each.status is SolveStatus.INFEASIBLE), None)
 
     @property
@@ -157,8 +155,8 @@ class ServingPlan:
             self.evaluations,
             key=lambda name: sum(usage.memory_bytes for usage in self.evaluations[name].usage),
         )
-        phases = self.problem.phases
-        return judge(phase, phases.problems[phase], phases.plan_of(phase, self.plan), 0.0)
+        job = self.job
+        return judge(phase, job.phases[phase], job.plan_of(phase, self.plan), 0.0)
 
     @property
     def layers(self) -> dict[str, list[str]]:
@@ -180,7 +178,7 @@ class ServingPlan:
             If there is no plan, or the engine cannot run it.
         """
         captured = next(iter(self.graphs.values()))
-        problem = next(iter(self.problem.phases.problems.values()))
+        problem = next(iter(self.job.phases.values()))
         return engine_words(captured, part_of(captured, self.plan), engine, problem=problem)
 
     def plan_of_model(self, captured: CapturedGraph) -> PartitionPlan:
@@ -307,33 +305,22 @@ class ServingPlanner:
             If an argument is invalid.
         """
         check_choice(objective, SERVING_OBJECTIVES, "objective")
-        problem = self._graphs.problem(grows=any_context or objective == "context")
-        limit_ns = first_token_limit_ns
-        if objective == "context" and problem.others and limit_ns is None:
+        job = self._graphs.job(grows=any_context or objective == "context")
+        job = job.replace(objective=objective, first_token_limit_ns=first_token_limit_ns)
+        asked = {"solver": search.solver, "without": search.without}
+        if objective == "context" and job.others:
+            least = max(self._request.calls)
             solved = solve_captured_context(
-                problem,
-                self._graphs.phases,
-                search.limits,
-                least=max(self._request.calls),
-                solver=search.solver,
-                without=search.without,
+                job, self._graphs.phases, search.limits, least=least, **asked
             )
         else:
-            solved = solve_serving(
-                problem,
-                objective,
-                search.limits,
-                first_token_limit_ns=limit_ns,
-                solver=search.solver,
-                without=search.without,
-            )
+            solved = solve_job(job, search.limits, **asked)
         graphs = self._graphs
         return ServingPlan(
             graphs.step,
             graphs.graphs,
             self._request,
-            problem,
-            objective,
+            job,
             solved,
             self._experts_read,
         )

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
 from solver.evaluation.result import SolveStatus
+from solver.model.job import Job
 from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
+from solver.model.problem import PartitionProblem
 from solver.serving.contexts import Contexts
 from solver.serving.evaluate import ServingResult, evaluate_serving
-from solver.serving.phases import Phases
-from solver.serving.problem import ServingProblem
+from solver.serving.metrics import evaluate_phases
 from solver.serving.solve import ServingSearch
 
 _MOST_ROUNDS: Final = 5
@@ -23,8 +24,8 @@ _LEAST_S: Final = 0.1
 
 
 def solve_captured_context(
-    problem: ServingProblem,
-    capture: Callable[[int], Phases],
+    job: Job,
+    capture: Callable[[int], Mapping[str, PartitionProblem]],
     limits: SolveLimits,
     *,
     least: int = 1,
@@ -35,8 +36,9 @@ def solve_captured_context(
 
     Parameters
     ----------
-    problem : ServingProblem
-        With other contexts, between which bytes of values are taken to grow in proportion.
+    job : Job
+        Of the objective ``context``, with other contexts, between which bytes of values are taken
+        to grow in proportion.
     capture : callable
         Returns the phases with a context, at least `least`.
     limits : SolveLimits
@@ -49,7 +51,7 @@ def solve_captured_context(
     Returns
     -------
     ServingResult
-        Of the objective ``context``. An optimum fits the captured phases, and if memory never
+        An optimum fits the captured phases, and if memory never
         shrinks as the context grows, no plan has more: none fits the phases with one position
         more.
 
@@ -62,9 +64,9 @@ def solve_captured_context(
     """
     searches = _Searches(limits, solver, without)
     for _ in range(_MOST_ROUNDS):
-        solved = searches.solve(problem, ServingSearch.context)
-        contexts = Contexts(problem)
-        found: dict[int, Phases] = {}
+        solved = searches.solve(job, ServingSearch.context)
+        contexts = Contexts(job)
+        found: dict[int, Mapping[str, PartitionProblem]] = {}
         for context in sorted(_asked(solved, least) - {*contexts.known}):
             found[context] = capture(context)
             if not contexts.predicts(context, found[context]):
@@ -72,25 +74,25 @@ def solve_captured_context(
         else:
             is_known = solved.plan is None or _context(solved) >= least
             solved = searches.solve(
-                problem, functools.partial(ServingSearch.fastest_of_context, solved=solved)
+                job, functools.partial(ServingSearch.fastest_of_context, solved=solved)
             )
             return solved if is_known else _unproven(solved)
-        if solved.plan is not None and not _fits(solved.plan, found.get(_context(solved))):
+        if solved.plan is not None and not _fits(job, solved.plan, found.get(_context(solved))):
             # Where bytes leap, predictions close in slowly: halve what is open.
             below = [known for known in contexts.known if known < _context(solved)]
             middle = (max(below, default=least) + _context(solved)) // 2
             if middle > least and middle not in below:
                 found[middle] = capture(middle)
-        if any(map(problem.phase_with_other_operators, found.values())):
+        if any(map(job.phase_with_other_operators, found.values())):
             break
-        problem = replace(problem, others={**problem.others, **found})
-    contexts = Contexts(problem)
+        job = job.replace(others={**job.others, **found})
+    contexts = Contexts(job)
     for context in sorted(contexts.known, reverse=True):
         known = contexts.at(context)
-        served = searches.solve(known, ServingSearch.least_token)
+        served = searches.solve(known, lambda search: search.least_latency({job.token_phase: 1}))
         if served.plan is not None:
-            judged = evaluate_serving(replace(known, others={}), served.plan, "context")
-            tokens = problem.batch * context
+            judged = evaluate_serving(known, served.plan)
+            tokens = job.batch * context
             judged = replace(judged, most_tokens=tokens, objective=(float(tokens),))
             return replace(_unproven(served), evaluation=judged)
     reason = "bytes of values do not grow in proportion to the context, and no known one fits"
@@ -111,14 +113,12 @@ class _Searches:
         self._limits, self._solver, self._without = limits, solver, without
         self._spent_s = self._wall_s = 0.0
 
-    def solve(
-        self, problem: ServingProblem, part: Callable[[ServingSearch], ServingResult]
-    ) -> ServingResult:
+    def solve(self, job: Job, part: Callable[[ServingSearch], ServingResult]) -> ServingResult:
         """Return the result of a part of a search in the time left."""
         limit_s = self._limits.time_limit_s
         left_s = None if limit_s is None else max(limit_s - self._spent_s, _LEAST_S)
         limits = replace(self._limits, time_limit_s=left_s)
-        search = ServingSearch(problem, limits, self._solver, self._without)
+        search = ServingSearch(job, limits, self._solver, self._without)
         solved = part(search)
         self._spent_s += search.clock.spent_s
         self._wall_s += search.clock.elapsed_s
@@ -137,11 +137,14 @@ def _asked(solved: ServingResult, least: int) -> set[int]:
 def _context(solved: ServingResult) -> int:
     """Return the context of a plan that was found."""
     assert solved.evaluation is not None
-    return solved.evaluation.problem.context
+    return solved.evaluation.job.context
 
 
-def _fits(plan: PartitionPlan, phases: Phases | None) -> bool:
-    return phases is None or all(found.feasible for found in phases.evaluate(plan).values())
+def _fits(job: Job, plan: PartitionPlan, phases: Mapping[str, PartitionProblem] | None) -> bool:
+    if phases is None:
+        return True
+    found = evaluate_phases(job.replace(phases=phases, others={}), plan)
+    return all(evaluation.feasible for evaluation in found.values())
 
 
 def _unproven(solved: ServingResult) -> ServingResult:

@@ -9,15 +9,15 @@ from typing import Any
 
 from solver.evaluation.evaluate import evaluate
 from solver.model.devices import Device
+from solver.model.job import Job
 from solver.model.operators import Operator
 from solver.model.plan import PartitionPlan
 from solver.model.problem import ObjectiveName, PartitionProblem
-from solver.serving.phases import Phases
-from solver.serving.problem import ServingProblem
+from solver.serving.metrics import evaluate_phases
 
 
 class Contexts:
-    """The problems of a model that serves with any context.
+    """The jobs of a model that serves with any context.
 
     Caches grow by their bytes per token. Bytes of values grow in proportion between the contexts
     that are known, and on beyond them, as sizes of tensors do of which one dimension is the
@@ -25,52 +25,49 @@ class Contexts:
 
     Parameters
     ----------
-    serving : ServingProblem
+    job : Job
         With other contexts, unless weights are all that counts as memory.
     """
 
-    def __init__(self, serving: ServingProblem) -> None:
-        self._serving = serving
-        self._phases = dict(sorted({**serving.others, serving.context: serving.phases}.items()))
+    def __init__(self, job: Job) -> None:
+        self._job = job
 
     @property
     def _devices(self) -> Mapping[str, Device]:
-        return self._serving.phases.problems[self._serving.token_phase].device_of
+        return self._job.phases[self._job.token_phase].device_of
 
     @property
     def known(self) -> tuple[int, ...]:
         """The contexts of which the bytes of values are known."""
-        return tuple(self._phases)
+        return tuple(self._job.by_context)
 
-    def at(self, context: int) -> ServingProblem:
-        """Return the problem of serving with a context."""
-        low, high = self._around(context)
-        problems = {
-            name: self._grown(
-                own, self._phases[low].problems[name], self._phases[high].problems[name], context
-            )
-            for name, own in self._serving.phases.problems.items()
+    def at(self, context: int) -> Job:
+        """Return the job with a context."""
+        low, high = (self._job.by_context[known].phases for known in self._around(context))
+        phases = {
+            name: self._grown(own, low[name], high[name], context)
+            for name, own in self._job.phases.items()
         }
-        return replace(self._serving, phases=Phases(problems), context=context, others={})
+        return self._job.replace(phases=phases, context=context, others={})
 
     def merged_at(self, context: int, objective: ObjectiveName, memory_of: str) -> PartitionProblem:
         """Return the problem of all phases together with a context, of which tokens take time.
 
-        Devices hold the values of `memory_of`; see :meth:`solver.serving.phases.Phases.merged`.
+        Devices hold the values of `memory_of`; see :meth:`solver.model.job.Job.merged`.
         """
         own, low, high = (
             self._merged_of(known, memory_of)
-            for known in (self._serving.context, *self._around(context))
+            for known in (self._job.context, *self._around(context))
         )
         return self._grown(own, low, high, context, objective=objective)
 
-    def without_end(self) -> ServingProblem:
-        """Return the problem whose plans are those that any context fits.
+    def without_end(self) -> Job:
+        """Return the job whose plans are those that any context fits.
 
         Storages that grow with the context exceed any limited memory; all else has
         its bytes of the longest context that is known or limits a cache. Times stay.
         """
-        last = max({*self._serving.cache_limits.values(), *self.known})
+        last = max({*self._job.cache_limits.values(), *self.known})
         # Fractions are rounded up: what grows is larger with one position more.
         now, then = (self.at(context).phases for context in (last, last + 1))
         capacities = (device.memory_bytes or 0 for device in self._devices.values())
@@ -87,24 +84,23 @@ class Contexts:
             )
             return own.replace(**{**sizes, "operators": tuple(operators)})
 
-        problems = {
-            name: endless(own, now.problems[name], then.problems[name])
-            for name, own in self._serving.phases.problems.items()
+        phases = {
+            name: endless(own, now[name], then[name]) for name, own in self._job.phases.items()
         }
-        return replace(self._serving, phases=Phases(problems), others={})
+        return self._job.replace(phases=phases, others={})
 
-    def predicts(self, context: int, phases: Phases) -> bool:
+    def predicts(self, context: int, phases: Mapping[str, PartitionProblem]) -> bool:
         """Return whether the bytes of all phases with a context are those that are told here."""
         return all(
-            problem.weights == phases.problems[name].weights
-            and problem.inputs == phases.problems[name].inputs
+            problem.weights == phases[name].weights
+            and problem.inputs == phases[name].inputs
             and list(map(_bytes_of, problem.operators))
-            == list(map(_bytes_of, phases.problems[name].operators))
-            for name, problem in self.at(context).phases.problems.items()
+            == list(map(_bytes_of, phases[name].operators))
+            for name, problem in self.at(context).phases.items()
         )
 
     def _merged_of(self, known: int, memory_of: str) -> PartitionProblem:
-        return self._phases[known].merged({self._serving.token_phase: 1}, memory_of)
+        return self._job.by_context[known].merged({self._job.token_phase: 1}, memory_of)
 
     def _around(self, context: int) -> tuple[int, int]:
         """Return the known contexts by which a context is predicted: itself, or two others."""
@@ -129,7 +125,7 @@ class Contexts:
                 for (_, device), size_bytes in held(context).items()
             )
 
-        for limit in sorted({*self._serving.cache_limits.values(), *self.known}):
+        for limit in sorted({*self._job.cache_limits.values(), *self.known}):
             if limit > least:
                 if not fits(limit):
                     return _most_between(fits, least, limit)
@@ -151,15 +147,15 @@ class Contexts:
         if len(self.known) > 1:
             return lambda context: {
                 (phase, usage.device): usage.memory_bytes
-                for phase, evaluation in self.at(context).phases.evaluate(plan).items()
+                for phase, evaluation in evaluate_phases(self.at(context), plan).items()
                 for usage in evaluation.usage
             }
         # Of weights alone all phases together hold what each does, and nothing but caches grows.
-        merged = self._merged_of(self._serving.context, self._serving.token_phase)
+        merged = self._merged_of(self._job.context, self._job.token_phase)
         now = {("", usage.device): usage.memory_bytes for usage in evaluate(merged, plan).usage}
         caches: dict[tuple[str, str], set[str]] = {place: set() for place in now}
         for op in merged.operators:
-            grown = self._serving.cache_bytes_per_token.keys() & op.weights
+            grown = self._job.cache_bytes_per_token.keys() & op.weights
             caches["", plan.assignment[op.name]] |= grown
         return lambda context: {
             place: size_bytes + sum(self._growth_bytes(key, context) for key in caches[place])
@@ -168,10 +164,10 @@ class Contexts:
 
     def _growth_bytes(self, key: str, context: int) -> int:
         """Return by how many bytes a weight is larger than with the context of the problem."""
-        now = self._serving.context
-        limit = self._serving.cache_limits.get(key, max(context, now))
+        now = self._job.context
+        limit = self._job.cache_limits.get(key, max(context, now))
         positions = min(context, limit) - min(now, limit)
-        return positions * self._serving.cache_bytes_per_token.get(key, 0)
+        return positions * self._job.cache_bytes_per_token.get(key, 0)
 
     def _grown(
         self,

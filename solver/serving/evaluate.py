@@ -10,9 +10,10 @@ from typing import TypeAlias
 from solver.evaluation.evaluate import Evaluation
 from solver.evaluation.result import SolveResult
 from solver.model.checks import only_given
+from solver.model.job import Job, ServingObjective
 from solver.model.plan import PartitionPlan
 from solver.serving.contexts import Contexts
-from solver.serving.problem import ServingMetrics, ServingObjective, ServingProblem
+from solver.serving.metrics import ServingMetrics, evaluate_phases, metrics_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +28,13 @@ class ServingEvaluation:
         Times, groups and throughput.
     most_tokens : float or None
         Tokens of all sequences that fit the plan, infinite if any number does. With values that
-        count as memory, None unless the problem has other contexts, and predicted from them.
+        count as memory, None unless the job has other contexts, and predicted from them.
     objective_names : tuple of str
         The objective alone.
     objective : tuple of float
         Its value: nanoseconds of a request or a token, tokens per second, or tokens of all
-        sequences with the context of the problem (infinite if any context fits).
-    problem : ServingProblem
+        sequences with the context of the job (infinite if any context fits).
+    job : Job
         The one that the plan was judged for.
     """
 
@@ -42,7 +43,7 @@ class ServingEvaluation:
     most_tokens: float | None
     objective_names: tuple[ServingObjective]
     objective: tuple[float]
-    problem: ServingProblem = field(repr=False, compare=False)
+    job: Job = field(repr=False, compare=False)
     __repr__ = only_given
 
     @property
@@ -60,42 +61,30 @@ class ServingEvaluation:
 ServingResult: TypeAlias = SolveResult[PartitionPlan, ServingEvaluation, float]
 
 
-def evaluate_serving(
-    problem: ServingProblem, plan: PartitionPlan, objective: ServingObjective
-) -> ServingEvaluation:
-    """Cost `plan` in every phase of `problem`.
+def evaluate_serving(job: Job, plan: PartitionPlan) -> ServingEvaluation:
+    """Cost `plan` in every phase of `job`, which need not have room for it.
 
     Parameters
     ----------
-    problem : ServingProblem
-        Need not have room for the plan.
     plan : PartitionPlan
         Of the operators of all phases.
-    objective : {"request", "token", "throughput", "context"}
-        Selects the value.
-
-    Returns
-    -------
-    ServingEvaluation
-        With the violations of all phases.
 
     Raises
     ------
     PartitionError
         If the plan is not a total map from the operators to the devices.
     """
-    metrics = problem.metrics(plan)
-    tokens = problem.batch * problem.context
-    most_tokens: float | None = tokens if objective == "context" else None
-    held = problem.phases.problems[problem.token_phase]
-    if held.memory_model == "weights" or problem.others:
-        most = Contexts(problem).most(plan, problem.context)
-        most_tokens = math.inf if most is None else problem.batch * most
+    metrics = metrics_of(job, plan)
+    tokens = job.batch * job.context
+    most_tokens: float | None = tokens if job.objective == "context" else None
+    if job.phases[job.token_phase].memory_model == "weights" or job.others:
+        most = Contexts(job).most(plan, job.context)
+        most_tokens = math.inf if most is None else job.batch * most
     value: float = {
         "request": metrics.request_ns,
         "token": metrics.token_ns,
         "throughput": metrics.tokens_per_s,
         "context": math.inf if most_tokens == math.inf else float(tokens),
-    }[objective]
-    phases = problem.phases.evaluate(plan)
-    return ServingEvaluation(phases, metrics, most_tokens, (objective,), (value,), problem)
+    }[job.objective]
+    phases = evaluate_phases(job, plan)
+    return ServingEvaluation(phases, metrics, most_tokens, (job.objective,), (value,), job)

@@ -13,12 +13,12 @@ from solver.dp.sweep import GaveUp
 from solver.evaluation.result import SolveResult, SolveStatus, StepRecord
 from solver.model.clock import Clock
 from solver.model.devices import Device
+from solver.model.job import Job
 from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 from solver.presolve.transfers import Transfers
-from solver.serving.phases import Phases
-from solver.serving.problem import ServingProblem
+from solver.serving.metrics import evaluate_phases, total_ns
 
 _MOST_ROUNDS: Final = 20
 """Of plans with more and more memory left free."""
@@ -51,8 +51,8 @@ class PhaseSearch:
 
     Parameters
     ----------
-    phases : Phases
-        Whose names count; sizes may differ from search to search.
+    job : Job
+        Whose phases count by name; sizes may differ from search to search.
     limits : SolveLimits
         Of all searches together.
     solver : str
@@ -70,28 +70,27 @@ class PhaseSearch:
 
     def __init__(
         self,
-        phases: Phases,
+        job: Job,
         limits: SolveLimits,
         solver: str = "auto",
         without: Collection[str] = (),
     ) -> None:
-        self._phases, self._limits = phases, limits
+        self._phases, self._limits = list(job.phases), limits
         self.solver, self._without = solver, without
         self.clock = Clock.of(limits)
         self.log: list[StepRecord] = []
 
     def solve(
         self,
-        serving: Callable[[], ServingProblem],
+        job: Callable[[], Job],
         merged: Callable[[str], PartitionProblem],
         seconds: float = math.inf,
     ) -> Found:
         """Solve a problem of all phases, given the one that counts the values of a phase."""
         clock = self.clock.slice(seconds)
-        phases = list(self._phases.problems)
         bound: int | None = None
         reason = ""
-        for phase in phases:
+        for phase in self._phases:
             asked = merged(phase)
             result = self._run(asked, clock)
             if result.objective_bound is not None:
@@ -104,14 +103,14 @@ class PhaseSearch:
                 return Found(plan, bound, result.reason)
             if plan is None:
                 reason = result.reason
-            elif not _beyond(serving(), plan):
+            elif not _beyond(job(), plan):
                 return Found(plan, bound)
-        plan = self._within_all(serving(), merged(phases[0]), clock)
+        plan = self._within_all(job(), merged(self._phases[0]), clock)
         return Found(plan, bound, reason)
 
     def chain(
         self,
-        serving: ServingProblem,
+        job: Job,
         runs: Mapping[str, int],
         limited: Mapping[str, int] | None = None,
         limit_ns: float = math.inf,
@@ -129,18 +128,17 @@ class PhaseSearch:
             If the units are no chain, or the program does not know the least time of every plan.
         """
         limited = runs if limited is None else limited
-        phases = serving.phases
-        found = self.program(serving, runs, limited).least_latency(self.clock, limit_ns=limit_ns)
+        found = self.program(job, runs, limited).least_latency(self.clock, limit_ns=limit_ns)
         if found is None:
             return Found(reason="proven: no plan fits", is_refuted=True)
-        own_ns, other_ns = (serving.total_ns(each, found.plan) for each in (runs, limited))
-        broken = any(each.violations for each in phases.evaluate(found.plan).values())
+        own_ns, other_ns = (total_ns(job, each, found.plan) for each in (runs, limited))
+        broken = any(each.violations for each in evaluate_phases(job, found.plan).values())
         if broken or own_ns > found.latency_ns or other_ns > limit_ns:
             raise GaveUp("values are charged for each of their readers")
         return Found(found.plan, found.latency_ns)
 
     def program(
-        self, serving: ServingProblem, runs: Mapping[str, int], limited: Mapping[str, int]
+        self, job: Job, runs: Mapping[str, int], limited: Mapping[str, int]
     ) -> LimitedChain | LinkedChain:
         """Return the program of a chain, of which some runs take time and others are limited.
 
@@ -151,10 +149,9 @@ class PhaseSearch:
         """
         if self.solver != "auto":
             raise GaveUp(f"the program of chains is not {self.solver}")
-        phases = serving.phases
-        least = phases.merged(runs, serving.token_phase)
-        other = least if limited == runs else phases.merged(limited, serving.token_phase)
-        held = self._held(serving, runs, least)
+        least = job.merged(runs, job.token_phase)
+        other = least if limited == runs else job.merged(limited, job.token_phase)
+        held = self._held(job, runs, least)
         if not Transfers(least).depends_on_pair:
             return LimitedChain(least, other, held)
         return LinkedChain(
@@ -162,23 +159,21 @@ class PhaseSearch:
             other,
             held,
             *(
-                [(phases.problems[name], count) for name, count in own.items()]
+                [(job.phases[name], count) for name, count in own.items()]
                 for own in (runs, limited)
             ),
         )
 
     def _held(
-        self, serving: ServingProblem, runs: Mapping[str, int], merged: PartitionProblem
+        self, job: Job, runs: Mapping[str, int], merged: PartitionProblem
     ) -> list[PartitionProblem]:
         """Return the problems whose memory limits apply to some runs; one of them is given."""
         if merged.memory_model == "weights":
             # All phases hold the same.
             return [merged]
-        return [serving.phases.merged(runs, phase) for phase in serving.phases.problems]
+        return [job.merged(runs, phase) for phase in job.phases]
 
-    def _within_all(
-        self, serving: ServingProblem, asked: PartitionProblem, clock: Clock
-    ) -> PartitionPlan | None:
+    def _within_all(self, job: Job, asked: PartitionProblem, clock: Clock) -> PartitionPlan | None:
         """Return a plan that fits all phases, by leaving as much free as others need more."""
         capacities = {device.name: device.memory_bytes for device in asked.devices}
         for _ in range(_MOST_ROUNDS):
@@ -188,7 +183,7 @@ class PhaseSearch:
             result = self._run(asked.replace(devices=devices), clock)
             if result.plan is None or result.objective is None:
                 return None
-            beyond = _beyond(serving, result.plan)
+            beyond = _beyond(job, result.plan)
             if not beyond:
                 return result.plan
             for name, size_bytes in beyond.items():
@@ -205,10 +200,10 @@ class PhaseSearch:
         return result
 
 
-def _beyond(serving: ServingProblem, plan: PartitionPlan) -> dict[str, int]:
+def _beyond(job: Job, plan: PartitionPlan) -> dict[str, int]:
     """Return by how many bytes a phase needs more than the devices have."""
     found: dict[str, int] = {}
-    for evaluation in serving.phases.evaluate(plan).values():
+    for evaluation in evaluate_phases(job, plan).values():
         for usage in evaluation.usage:
             if usage.capacity_bytes is not None and usage.memory_bytes > usage.capacity_bytes:
                 size_bytes = usage.memory_bytes - usage.capacity_bytes

@@ -10,19 +10,13 @@ from typing import Final
 
 from solver.dp.sweep import GaveUp
 from solver.evaluation.result import SolveResult, SolveStatus
-from solver.model.checks import check_choice, check_positive_or_none
 from solver.model.clock import Clock
-from solver.model.errors import PartitionError
+from solver.model.job import Job
 from solver.model.limits import SolveLimits
 from solver.model.problem import PartitionProblem
 from solver.serving.contexts import Contexts
 from solver.serving.evaluate import ServingResult, evaluate_serving
-from solver.serving.problem import (
-    SERVING_OBJECTIVES,
-    ServingMetrics,
-    ServingObjective,
-    ServingProblem,
-)
+from solver.serving.metrics import ServingMetrics, metrics_of, tokens_per_s
 from solver.serving.search import Found, PhaseSearch
 from solver.serving.turns import Turns
 
@@ -33,29 +27,19 @@ _LARGEST_WEIGHT: Final = 1000
 _MOST_ROUNDS: Final = 20
 
 
-def solve_serving(
-    problem: ServingProblem,
-    objective: ServingObjective,
+def solve_job(
+    job: Job,
     limits: SolveLimits | None = None,
     *,
-    first_token_limit_ns: int | None = None,
     solver: str = "auto",
     without: Collection[str] = (),
 ) -> ServingResult:
-    """Find the plan that serves best.
+    """Find the plan that serves best by the objective of a job.
 
     Parameters
     ----------
-    problem : ServingProblem
-        The phases, and the runs of each.
-    objective : {"request", "token", "throughput", "context"}
-        Least time of a request of one group; least time of a token; most tokens in a second, by
-        any number of groups whose caches all fit; most tokens that fit, and then the least time of
-        a token.
     limits : SolveLimits, optional
         Of all searches together.
-    first_token_limit_ns : int, optional
-        Most time of a prompt; for the objective ``token``.
     solver, without
         As of :func:`solver.solve`.
 
@@ -64,15 +48,10 @@ def solve_serving(
     ServingResult
         Also where no plan exists.
 
-    Raises
-    ------
-    PartitionError
-        If the objective is unknown, or a limit is given for another one than ``token``.
-
     Notes
     -----
     *request* and *token* are the objective ``latency`` of the phases merged
-    (:meth:`solver.serving.phases.Phases.merged`). A chain, as whole layers are, is solved by labels
+    (:meth:`solver.model.job.Job.merged`). A chain, as whole layers are, is solved by labels
     (:mod:`solver.dp.limited_latency`), also with a limit of the first token. Else the best plan of
     ``a token + b prompt`` gives a bound for every a and b: Lagrangian relaxation of one constraint,
     whose best multiplier is found by the lines through the best feasible and the best infeasible
@@ -81,20 +60,14 @@ def solve_serving(
     *context* asks for a plan with the least peak memory, finds how much fits it, and goes
     on beyond, by bisection, until it is proven that no plan has more.
     """
-    check_choice(objective, SERVING_OBJECTIVES, "objective")
-    check_positive_or_none(first_token_limit_ns, "first_token_limit_ns", "no limit")
-    if first_token_limit_ns is not None and objective != "token":
-        raise PartitionError(
-            f"first_token_limit_ns is for the objective 'token', not {objective!r}; leave it out"
-        )
-    search = ServingSearch(problem, limits or SolveLimits(), solver, without)
-    if objective == "context":
+    search = ServingSearch(job, limits or SolveLimits(), solver, without)
+    if job.objective == "context":
         return search.fastest_of_context(search.context())
-    if objective == "throughput":
+    if job.objective == "throughput":
         return search.throughput()
-    if first_token_limit_ns is not None:
-        return search.limited_token(first_token_limit_ns)
-    return search.least_request() if objective == "request" else search.least_token()
+    if job.first_token_limit_ns is not None:
+        return search.limited_token(job.first_token_limit_ns)
+    return search.least_latency(job.objective_runs)
 
 
 class ServingSearch:
@@ -102,31 +75,23 @@ class ServingSearch:
 
     def __init__(
         self,
-        problem: ServingProblem,
+        job: Job,
         limits: SolveLimits,
         solver: str = "auto",
         without: Collection[str] = (),
     ) -> None:
-        self._problem = problem
-        self._search = PhaseSearch(problem.phases, limits, solver, without)
+        self._job = job
+        self._search = PhaseSearch(job, limits, solver, without)
 
     @property
     def clock(self) -> Clock:
         """The time left."""
         return self._search.clock
 
-    def least_request(self) -> ServingResult:
-        """Return the plan with the least time of a request."""
-        return self._least_latency("request", self._problem.request_runs)
-
-    def least_token(self) -> ServingResult:
-        """Return the plan with the least time of a token."""
-        return self._least_latency("token", {self._problem.token_phase: 1})
-
-    def _least_latency(self, objective: ServingObjective, runs: Mapping[str, int]) -> ServingResult:
+    def least_latency(self, runs: Mapping[str, int]) -> ServingResult:
         """Return the plan with the least time of some runs."""
-        found = self._latency(self._problem, runs)
-        return self._answer(objective, found, self._problem, found.bound)
+        found = self._latency(self._job, runs)
+        return self._answer(found, found.bound)
 
     def limited_token(self, limit_ns: int) -> ServingResult:
         """Return the plan with the least time of a token among those that are soon enough."""
@@ -137,43 +102,41 @@ class ServingSearch:
 
     def _limited_chain(self, limit_ns: int) -> ServingResult:
         """Return the best plan of a chain; raise GaveUp if the units are none."""
-        problem, token = self._problem, {self._problem.token_phase: 1}
-        prompt = problem.prompt_runs
-        found = self._search.chain(problem, token, prompt, limit_ns)
+        job, token = self._job, {self._job.token_phase: 1}
+        prompt = job.prompt_runs
+        found = self._search.chain(job, token, prompt, limit_ns)
         if found.plan is None:
-            soonest = self._search.chain(problem, prompt)
+            soonest = self._search.chain(job, prompt)
             if soonest.bound is None:
-                return self._answer("token", soonest, problem)
+                return self._answer(soonest)
             return self._too_late(soonest.bound)
-        return self._answer("token", found, problem, found.bound)
+        return self._answer(found, found.bound)
 
     def _too_late(self, least_ns: int) -> ServingResult:
         reason = f"no plan has its first token before {least_ns} ns"
-        none = Found(reason=reason, is_refuted=True)
-        return self._answer("token", none, self._problem)
+        return self._answer(Found(reason=reason, is_refuted=True))
 
     def _limited_by_weights(self, limit_ns: int) -> ServingResult:
         """Return the best plan of weighted sums of both times, which bound that of a token."""
-        problem, token = self._problem, self._problem.token_phase
-        prompt = problem.prompt_runs
+        job, token = self._job, self._job.token_phase
+        prompt = job.prompt_runs
 
         def best(a: int, b: int) -> tuple[Found, ServingMetrics | None]:
             runs = {phase: b * runs for phase, runs in prompt.items()}
             runs[token] = runs.get(token, 0) + a
-            found = self._latency(problem, runs)
-            return found, None if found.plan is None else problem.metrics(found.plan)
+            found = self._latency(job, runs)
+            return found, None if found.plan is None else metrics_of(job, found.plan)
 
         fast, metrics = best(1, 0)
         if metrics is None or metrics.first_token_ns <= limit_ns:
-            return self._answer("token", fast, problem, fast.bound)
+            return self._answer(fast, fast.bound)
         soon, first = best(0, 1)
         if soon.bound is not None and soon.bound > limit_ns:
             return self._too_late(soon.bound)
         if first is None or first.first_token_ns > limit_ns:
             # Nothing is proven of plans within the limit: the status is of plans without it.
             reason = soon.reason if first is None else "no plan found has its first token so soon"
-            none = Found(reason=reason)
-            return self._answer("token", none, problem, bound=fast.bound)
+            return self._answer(Found(reason=reason), fast.bound)
         bound, kept = fast.bound, soon
         late = metrics
         for _ in range(_MOST_ROUNDS):
@@ -196,18 +159,16 @@ class ServingSearch:
                 break
             else:
                 late = metrics
-        return self._answer("token", kept, problem, bound)
+        return self._answer(kept, bound)
 
     def throughput(self) -> ServingResult:
         """Return the plan with the most tokens in a second."""
-        problem = self._problem
-        found, bound_ns = Turns(problem, self._search).fastest()
-        bound = None if bound_ns is None else problem.tokens_per_s(bound_ns)
-        return self._answer("throughput", found, problem, bound)
+        found, bound_ns = Turns(self._job, self._search).fastest()
+        return self._answer(found, None if bound_ns is None else tokens_per_s(self._job, bound_ns))
 
     def context(self) -> ServingResult:
         """Return the plan with the most tokens that fit."""
-        problem, contexts = self._problem, Contexts(self._problem)
+        contexts = Contexts(self._job)
 
         def at(context: int) -> Found:
             merged = functools.partial(contexts.merged_at, context, "peak_memory")
@@ -225,7 +186,7 @@ class ServingSearch:
             if found.plan is not None:
                 most = contexts.most(found.plan, probe)
                 if most is None:
-                    return self._answer("context", found, problem, math.inf)
+                    return self._answer(found, math.inf)
                 kept, low = found, most
                 step = 1 if low > 2 * probe else 2 * step
                 continue
@@ -235,10 +196,9 @@ class ServingSearch:
         if proves and (refuted is None or (high is not None and refuted > high)):
             refuted = self._refuted(at, high or low + 1, refuted)
         if kept.plan is None:
-            none = Found(reason=reason, is_refuted=refuted == 1)
-            return self._answer("context", none, problem)
-        bound = None if refuted is None else float(problem.batch * (refuted - 1))
-        return self._answer("context", kept, contexts.at(low), bound)
+            return self._answer(Found(reason=reason, is_refuted=refuted == 1))
+        bound = None if refuted is None else float(self._job.batch * (refuted - 1))
+        return self._answer(kept, bound, contexts.at(low))
 
     def fastest_of_context(self, solved: ServingResult) -> ServingResult:
         """Return the fastest plan of those with as many tokens as one that was found.
@@ -248,15 +208,15 @@ class ServingSearch:
         """
         if solved.evaluation is None:
             return solved
-        problem, contexts = solved.evaluation.problem, Contexts(self._problem)
+        job, contexts = solved.evaluation.job, Contexts(self._job)
         is_endless = solved.objective == math.inf
-        asked = contexts.without_end() if is_endless else problem
-        fast = self._latency(asked, {problem.token_phase: 1})
+        asked = contexts.without_end() if is_endless else job
+        fast = self._latency(asked, {job.token_phase: 1})
         if fast.plan is None:
             return solved
-        if is_endless and contexts.most(fast.plan, problem.context) is not None:
+        if is_endless and contexts.most(fast.plan, job.context) is not None:
             return solved
-        return self._answer("context", fast, problem, solved.objective_bound)
+        return self._answer(fast, solved.objective_bound, job)
 
     def _refuted(self, at: Callable[[int], Found], open_: int, refuted: int | None) -> int | None:
         """Return the least context above `open_`, of which it is not known, that no plan has."""
@@ -269,27 +229,24 @@ class ServingSearch:
                 low = probe
         return refuted
 
-    def _latency(self, serving: ServingProblem, runs: Mapping[str, int]) -> Found:
+    def _latency(self, job: Job, runs: Mapping[str, int]) -> Found:
         """Return the plan with the least time of some runs."""
         with contextlib.suppress(GaveUp):
-            return self._search.chain(serving, runs)
+            return self._search.chain(job, runs)
 
         def merged(phase: str) -> PartitionProblem:
-            return serving.phases.merged(runs, phase).replace(objective=_FASTEST)
+            return job.merged(runs, phase).replace(objective=_FASTEST)
 
-        return self._search.solve(lambda: serving, merged)
+        return self._search.solve(lambda: job, merged)
 
     def _answer(
-        self,
-        objective: ServingObjective,
-        found: Found,
-        problem: ServingProblem,
-        bound: float | None = None,
+        self, found: Found, bound: float | None = None, job: Job | None = None
     ) -> ServingResult:
+        """Return what was found as an answer, judged for a job, by default the one asked for."""
         status = SolveStatus.INFEASIBLE if found.is_refuted else SolveStatus.UNKNOWN
         evaluation = None
         if found.plan is not None:
-            evaluation = evaluate_serving(problem, found.plan, objective)
+            evaluation = evaluate_serving(job or self._job, found.plan)
             is_met = evaluation.objective == (bound,)
             status = SolveStatus.OPTIMAL if is_met else SolveStatus.FEASIBLE
         return SolveResult(

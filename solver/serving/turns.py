@@ -1,6 +1,6 @@
 """The most tokens in a second: how many groups take turns, and on which plan.
 
-By :meth:`solver.serving.problem.ServingProblem.metrics` some groups on a plan take a round of
+By :func:`solver.serving.metrics.metrics_of` some groups on a plan take a round of
 ``max(groups * bottleneck, latency)`` for a token of each. No more groups than devices gain
 anything, since a path has no more loads than there are devices. So for each number of groups, of
 which devices hold the caches, the least round is asked for.
@@ -21,9 +21,10 @@ import math
 from fractions import Fraction
 
 from solver.dp.sweep import GaveUp
+from solver.model.job import Job
 from solver.model.plan import PartitionPlan
 from solver.model.problem import ObjectiveName, PartitionProblem
-from solver.serving.problem import ServingProblem
+from solver.serving.metrics import evaluate_phases, token_in_turns_ns
 from solver.serving.search import Found, PhaseSearch
 
 
@@ -32,16 +33,16 @@ class Turns:
 
     Parameters
     ----------
-    problem : ServingProblem
+    job : Job
         Of which one group is that of the request.
     search : PhaseSearch
         With the time that is left.
     """
 
-    def __init__(self, problem: ServingProblem, search: PhaseSearch) -> None:
-        self._problem, self._search = problem, search
-        self._runs = {problem.token_phase: 1}
-        self._most = len(problem.phases.problems[problem.token_phase].devices)
+    def __init__(self, job: Job, search: PhaseSearch) -> None:
+        self._job, self._search = job, search
+        self._runs = {job.token_phase: 1}
+        self._most = len(job.phases[job.token_phase].devices)
         self._plan: PartitionPlan | None = None
         self._token_ns: Fraction | None = None
         self._reason = ""
@@ -63,7 +64,7 @@ class Turns:
 
     def _take(self, plan: PartitionPlan) -> None:
         """Remember a plan that is better than those before."""
-        token_ns = self._problem.token_in_turns_ns(plan)
+        token_ns = token_in_turns_ns(self._job, plan)
         if self._token_ns is None or token_ns < self._token_ns:
             self._plan, self._token_ns = plan, token_ns
 
@@ -71,7 +72,7 @@ class Turns:
 
     def _improve_chain(self, groups: int) -> None:
         """Take the best plan with this number of groups, if it is better than those before."""
-        several = self._problem.with_groups(groups)
+        several = self._job.with_groups(groups)
         program = self._search.program(several, self._runs, self._runs)
         low = 1
         asked = high = self._most_round_ns(groups)
@@ -94,11 +95,9 @@ class Turns:
         """Return the longest round of some groups that is better than the best known plan."""
         return math.inf if self._token_ns is None else math.ceil(self._token_ns * groups) - 1
 
-    def _take_chain(
-        self, several: ServingProblem, plan: PartitionPlan, groups: int, most_ns: float
-    ) -> None:
+    def _take_chain(self, several: Job, plan: PartitionPlan, groups: int, most_ns: float) -> None:
         """Take a plan; raise GaveUp if its cost is not that of the program."""
-        found = several.phases.evaluate(plan)
+        found = evaluate_phases(several, plan)
         token = found[several.token_phase]
         round_ns = max(groups * token.bottleneck_ns, token.latency_ns)
         if round_ns > most_ns or any(each.violations for each in found.values()):
@@ -150,10 +149,10 @@ class Turns:
         Fraction or None
             A bound on a token of any such plan; None if no plan holds the caches of all groups.
         """
-        several = self._problem.with_groups(groups)
+        several = self._job.with_groups(groups)
 
         def merged(phase: str) -> PartitionProblem:
-            asked = several.phases.merged(self._runs, phase)
+            asked = several.merged(self._runs, phase)
             return asked.replace(objective=objective, max_devices=devices)
 
         seconds = self._search.clock.left_s / parts

@@ -5,8 +5,7 @@ import itertools
 import random
 
 from solver import Device, Interconnect, Link, Operator, PartitionPlan, PartitionProblem, Weight
-from solver.serving.phases import Phases
-from solver.serving.problem import ServingProblem
+from solver.model.job import Job
 
 PROMPT, TOKEN = "prompt", "token"
 MORE = 4
@@ -84,9 +83,9 @@ def random_case(seed, *, memory_model="weights", max_units=6, context=2, stored=
     others = {}
     if memory_model != "weights":
         longer = context + MORE
-        others[longer] = Phases({PROMPT: problem(tokens, longer), TOKEN: problem(1, longer)})
-    return ServingProblem(
-        phases=Phases({PROMPT: problem(tokens), TOKEN: problem(1)}),
+        others[longer] = {PROMPT: problem(tokens, longer), TOKEN: problem(1, longer)}
+    return Job(
+        phases={PROMPT: problem(tokens), TOKEN: problem(1)},
         prompt_runs={PROMPT: rng.randint(1, 3)},
         token_phase=TOKEN,
         generate=rng.randint(0, 5),
@@ -101,19 +100,18 @@ def random_case(seed, *, memory_model="weights", max_units=6, context=2, stored=
 def with_uneven_prompt(serving, seed):
     """The case with a prompt whose units are slow elsewhere than those of a token."""
     rng = random.Random(seed)
-    prompt = serving.phases.problems[PROMPT]
+    prompt = serving.phases[PROMPT]
     operators = tuple(
         dataclasses.replace(op, latency_ns={"fast": rng.randint(1, 90), "slow": rng.randint(1, 90)})
         for op in prompt.operators
     )
-    problems = {**serving.phases.problems, PROMPT: prompt.replace(operators=operators)}
-    return dataclasses.replace(serving, phases=Phases(problems))
+    return serving.replace(phases={**serving.phases, PROMPT: prompt.replace(operators=operators)})
 
 
 def with_links(serving, seed):
     """The case with links of their own between most pairs of devices, each way another one."""
     rng = random.Random(seed)
-    names = [device.name for device in serving.phases.problems[TOKEN].devices]
+    names = [device.name for device in serving.phases[TOKEN].devices]
     rates = None, 3 * 10**8, 10**9, 2 * 10**9
     links = {
         pair: Link(rng.choice(rates), rng.randint(0, 9))
@@ -128,10 +126,10 @@ def changed(serving, **settings):
     """The case with other settings in all phases."""
 
     def of(phases):
-        return Phases({name: each.replace(**settings) for name, each in phases.problems.items()})
+        return {name: each.replace(**settings) for name, each in phases.items()}
 
     others = {context: of(phases) for context, phases in serving.others.items()}
-    return dataclasses.replace(serving, phases=of(serving.phases), others=others)
+    return serving.replace(phases=of(serving.phases), others=others)
 
 
 def reading_twice(serving):
@@ -144,11 +142,11 @@ def reading_twice(serving):
                 dataclasses.replace(op, reads=(*op.reads, f"op{number - 2}")) if number > 1 else op
             )
 
-    problems = {
+    phases = {
         name: each.replace(operators=tuple(also(each.operators)))
-        for name, each in serving.phases.problems.items()
+        for name, each in serving.phases.items()
     }
-    return dataclasses.replace(serving, phases=Phases(problems))
+    return serving.replace(phases=phases)
 
 
 class Listed:
@@ -156,7 +154,7 @@ class Listed:
 
     def __init__(self, serving):
         self.serving = serving
-        self.problems = serving.phases.problems
+        self.problems = serving.phases
         token = self.problems[TOKEN]
         self.units = [op.name for op in token.operators]
         self.devices = list(token.devices)
@@ -201,7 +199,7 @@ class Listed:
             grown = ops[op].storage_bytes
             if op.startswith("op"):
                 small = ops[op].storage_bytes
-                other = serving.others[first + MORE].problems[phase].operators
+                other = serving.others[first + MORE][phase].operators
                 large = next(o for o in other if o.name == op).storage_bytes
                 grown = small - (small - large) * (context - first) // MORE
             return grown

@@ -14,8 +14,8 @@ from experiments.planners.offload_rules import OFFLOAD_RULES
 from experiments.planners.serving_rules import SERVING_RULES
 from experiments.problems.devices import parse_devices
 from solver import PCIE, Link, load_plan, save_plan
+from solver.model.job import SERVING_OBJECTIVES
 from solver.model.quantities import format_ns
-from solver.serving.problem import SERVING_OBJECTIVES
 from tests.support.documents import told_keys
 
 MODEL = "tests.support.serving_models:small"

@@ -16,7 +16,7 @@ from fx_bridge.interop.llama_cpp import stages_by_shares
 from fx_bridge.options import Costs
 from fx_bridge.serving import Request, capture_phases, plan_serving
 from solver import PCIE, Device
-from solver.serving.problem import SERVING_OBJECTIVES
+from solver.model.job import SERVING_OBJECTIVES
 from tests.support.llama_cpp_rule import devices_of_layers
 from tests.support.serving_models import narrow_llama
 

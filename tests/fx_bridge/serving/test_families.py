@@ -12,7 +12,8 @@ from fx_bridge.serving import capture_phases, serve_step
 from fx_bridge.serving.placed import place_step
 from fx_bridge.storages.mutations import memory_of
 from solver import Device, PartitionError, PartitionPlan, problem_from_digraph
-from solver.serving.phases import Phases
+from solver.model.job import Job
+from solver.serving.metrics import evaluate_phases
 from tests.support.problem_counts import samples
 from tests.support.serving_models import (
     BATCH,
@@ -31,23 +32,24 @@ KINDS = samples(FAMILIES, {"Llama", "Gemma3"})
 
 @functools.cache
 def served(family):
-    """A model, its step, graphs, phases, and what the model itself makes."""
+    """A model, its step, graphs, job, and what the model itself makes."""
     model = model_of(family)
     step = serve_step(model, BATCH, CONTEXT, max(CHUNKS))
     graphs = capture_phases(step, (*CHUNKS, 1))
     devices = [Device(f"cpu:{i}") for i in range(5)]
-    phases = Phases(
+    job = Job(
         {
             str(count): problem_from_digraph(to_digraph(captured, costs=Costs()), devices)
             for count, captured in graphs.items()
-        }
+        },
+        "1",
     )
-    return model, step, graphs, phases, without_cache(model, prompt(), TOKENS)
+    return model, step, graphs, job, without_cache(model, prompt(), TOKENS)
 
 
-def plan_by_layers(graphs, phases, count):
+def plan_by_layers(graphs, job, count):
     """Layers in turn on devices, and what is after them on the last one."""
-    merged = phases.merged({"1": 1}, str(CHUNKS[0]))
+    merged = job.merged({"1": 1}, str(CHUNKS[0]))
     layer_of = {}
     for captured in graphs.values():
         layer_of |= layer_calls(captured)
@@ -106,12 +108,12 @@ def test_windows_keep_what_a_call_looks_back_on(family, chunks):
 @pytest.mark.parametrize("count", samples((2, 3, 5), {3}))
 @pytest.mark.parametrize("family", KINDS)
 def test_placed_on_devices_it_makes_the_same_tokens(family, count):
-    _, _, graphs, phases, (tokens, _) = served(family)
-    plan = plan_by_layers(graphs, phases, count)
+    _, _, graphs, job, (tokens, _) = served(family)
+    plan = plan_by_layers(graphs, job, count)
     placed = place_step(graphs, plan, context=CONTEXT)
     assert torch.equal(placed.generate(prompt(), TOKENS), tokens)
     assert torch.equal(placed.generate(prompt(), TOKENS), tokens)
-    evaluations = phases.evaluate(plan)
+    evaluations = evaluate_phases(job, plan)
     assert not any(evaluation.violations for evaluation in evaluations.values())
     held = {}
     for model in placed.models.values():
@@ -128,8 +130,8 @@ def test_placed_on_devices_it_makes_the_same_tokens(family, count):
 @pytest.mark.parametrize("slots", [1, 2])
 @pytest.mark.parametrize("streamed", [{"submod_stage_0"}, {"submod_stage_1", "submod_stage_2"}])
 def test_streamed_layers_make_the_same_tokens(streamed, slots):
-    _, step, graphs, phases, (tokens, _) = served("Llama")
-    plan = plan_by_layers(graphs, phases, 3)
+    _, step, graphs, job, (tokens, _) = served("Llama")
+    plan = plan_by_layers(graphs, job, 3)
     placed = place_step(graphs, plan, "cpu:0", context=CONTEXT, streamed=streamed, slots=slots)
     for _ in range(2):
         assert torch.equal(placed.generate(prompt(), TOKENS), tokens)

@@ -10,7 +10,8 @@ from fx_bridge.options import DEFAULT_COSTS, DEFAULT_PLACEMENT, Costs
 from fx_bridge.serving import Request, ServingPlanner, plan_serving, serve_step
 from fx_bridge.serving.graphs import ServingGraphs
 from solver import Device, PartitionError, SolveStatus
-from solver.serving.problem import SERVING_OBJECTIVES
+from solver.model.job import SERVING_OBJECTIVES
+from solver.serving.metrics import evaluate_phases
 from tests.support.problem_counts import samples
 from tests.support.serving_models import (
     BATCH,
@@ -69,9 +70,9 @@ def test_the_most_tokens_fit_a_graph_that_was_captured_with_them(padded, monkeyp
         placement=DEFAULT_PLACEMENT,
         costs=DEFAULT_COSTS,
     )
+    jobs = [found.asked.replace(phases=graphs.phases(at), others={}) for at in (most, most + 1)]
     fits = [
-        not any(e.violations for e in graphs.phases(context).evaluate(found.plan).values())
-        for context in (most, most + 1)
+        not any(e.violations for e in evaluate_phases(job, found.plan).values()) for job in jobs
     ]
     assert fits == [True, False]
 

@@ -26,11 +26,11 @@ FAR_NS = 10**12
 
 def merged(serving):
     """The latency of a token, that of the prompt, and what each phase holds."""
-    phases, runs = serving.phases, {TOKEN: 1}
+    runs = {TOKEN: 1}
     return (
-        phases.merged(runs, TOKEN),
-        phases.merged(serving.prompt_runs, TOKEN),
-        [phases.merged(runs, name) for name in (PROMPT, TOKEN)],
+        serving.merged(runs, TOKEN),
+        serving.merged(serving.prompt_runs, TOKEN),
+        [serving.merged(runs, name) for name in (PROMPT, TOKEN)],
     )
 
 

@@ -6,6 +6,7 @@ from solver import Device, Interconnect, Link
 from solver.dp.linked_latency import LinkedChain, exchangeable_devices
 from solver.dp.sweep import GaveUp
 from solver.model.clock import UNLIMITED
+from solver.serving.metrics import evaluate_phases
 from tests.support.problem_counts import counts
 from tests.support.serving_cases import (
     PROMPT,
@@ -23,25 +24,25 @@ def times_of(serving):
     """Latency of a token, that of the prompt and bottleneck of all plans that fit all phases."""
     listed = Listed(serving)
     for places in listed.plans():
-        found = serving.phases.evaluate(listed.plan(places))
+        found = evaluate_phases(serving, listed.plan(places))
         if all(each.feasible for each in found.values()):
             prompt_ns = serving.prompt_runs[PROMPT] * found[PROMPT].latency_ns
             yield found[TOKEN].latency_ns, prompt_ns, found[TOKEN].bottleneck_ns
 
 
 def chain_of(serving):
-    phases, runs = serving.phases, {TOKEN: 1}
+    runs = {TOKEN: 1}
     return LinkedChain(
-        phases.merged(runs, TOKEN),
-        phases.merged(serving.prompt_runs, TOKEN),
-        [phases.merged(runs, name) for name in (PROMPT, TOKEN)],
-        [(phases.problems[TOKEN], 1)],
-        [(phases.problems[PROMPT], serving.prompt_runs[PROMPT])],
+        serving.merged(runs, TOKEN),
+        serving.merged(serving.prompt_runs, TOKEN),
+        [serving.merged(runs, name) for name in (PROMPT, TOKEN)],
+        [(serving.phases[TOKEN], 1)],
+        [(serving.phases[PROMPT], serving.prompt_runs[PROMPT])],
     )
 
 
 def relayed(serving):
-    links = serving.phases.problems[TOKEN].interconnect
+    links = serving.phases[TOKEN].interconnect
     own = Interconnect(links.default, links.links, charging="relayed")
     return changed(serving, interconnect=own)
 
@@ -65,7 +66,7 @@ def test_it_equals_all_plans_listed(count, change):
             assert (None if found is None else found.latency_ns) == best, seed
             limits_that_matter += best is not None and best > min(plans)[0]
             if found is not None:
-                own = serving.phases.evaluate(found.plan)
+                own = evaluate_phases(serving, found.plan)
                 assert own[TOKEN].latency_ns == best
                 assert serving.prompt_runs[PROMPT] * own[PROMPT].latency_ns <= limit
         loads = sorted({load for *_, load in plans})
@@ -75,7 +76,7 @@ def test_it_equals_all_plans_listed(count, change):
             assert (None if found is None else found.latency_ns) == best, seed
             loads_that_matter += best is not None and best > min(plans)[0]
             if found is not None:
-                assert serving.phases.evaluate(found.plan)[TOKEN].bottleneck_ns <= most
+                assert evaluate_phases(serving, found.plan)[TOKEN].bottleneck_ns <= most
     assert limits_that_matter > 5 and loads_that_matter > 5
 
 
@@ -84,7 +85,7 @@ def test_devices_are_alike_if_exchanging_them_changes_no_link():
     names = "abcd"
     node = {"a": 0, "b": 0, "c": 1, "d": 1}
     links = {(x, y): near for x in names for y in names if x != y and node[x] == node[y]}
-    problem = random_case(1).phases.problems[TOKEN]
+    problem = random_case(1).phases[TOKEN]
     problem = problem.replace(
         operators=[op.__class__(op.name, 1, op.reads) for op in problem.operators],
         devices=[Device(name) for name in names],
@@ -98,7 +99,7 @@ def test_devices_are_alike_if_exchanging_them_changes_no_link():
 
 def test_what_it_does_not_do():
     case = with_links(random_case(1), 1)
-    own = case.phases.problems[TOKEN].interconnect
+    own = case.phases[TOKEN].interconnect
     overlapping = Interconnect(own.default, own.links, overlap=True)
     with pytest.raises(GaveUp, match="overlap"):
         chain_of(changed(case, interconnect=overlapping))

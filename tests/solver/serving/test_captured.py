@@ -4,6 +4,7 @@ import pytest
 
 from solver import SolveLimits, SolveStatus
 from solver.serving.captured import solve_captured_context
+from solver.serving.metrics import evaluate_phases
 from tests.support.serving_cases import Listed, half, random_case
 
 LIMITS = SolveLimits(20, workers=1)
@@ -41,6 +42,7 @@ def test_what_is_proven_is_true_of_captured_problems(stored):
             return case.phases
 
         case = random_case(seed, memory_model="inference", stored=stored)
+        case = case.replace(objective="context")
         found = solve_captured_context(case, capture, LIMITS)
         most = true_most(seed, stored)
         assert len(captured) == len(set(captured)) <= 10
@@ -50,9 +52,10 @@ def test_what_is_proven_is_true_of_captured_problems(stored):
         if found.plan is None:
             assert found.status is SolveStatus.UNKNOWN and found.reason
             continue
-        context = found.evaluation.problem.context
+        context = found.evaluation.job.context
         assert found.objective == case.batch * context <= case.batch * most
-        evaluations = capture(context).evaluate(found.plan).values()
+        captured_job = case.replace(phases=capture(context), others={})
+        evaluations = evaluate_phases(captured_job, found.plan).values()
         assert not any(evaluation.violations for evaluation in evaluations)
         if found.status is SolveStatus.OPTIMAL:
             assert found.objective_bound == found.objective and context == most
@@ -63,10 +66,10 @@ def test_what_is_proven_is_true_of_captured_problems(stored):
 
 
 def test_no_context_is_proven_below_the_tokens_of_a_call():
-    case = random_case(4, memory_model="inference")
+    case = random_case(4, memory_model="inference").replace(objective="context")
     proven = solve_captured_context(case, no_capture_below(1), LIMITS)
     assert proven.status is SolveStatus.OPTIMAL
-    least = proven.evaluation.problem.context + 1
+    least = proven.evaluation.job.context + 1
     found = solve_captured_context(case, no_capture_below(least), LIMITS, least=least)
     assert (found.objective, found.objective_bound, found.status) == (
         proven.objective,
@@ -84,7 +87,7 @@ def no_capture_below(least):
 
 
 def test_other_operators_leave_the_answer_unproven():
-    case = random_case(4, memory_model="inference")
+    case = random_case(4, memory_model="inference").replace(objective="context")
 
     def capture(context):
         return random_case(5, memory_model="inference", context=context).phases
@@ -92,4 +95,4 @@ def test_other_operators_leave_the_answer_unproven():
     found = solve_captured_context(case, capture, LIMITS)
     assert found.status is SolveStatus.FEASIBLE and found.objective_bound is None
     # The longest of both contexts that were known.
-    assert found.evaluation.problem.context in {case.context, *case.others}
+    assert found.evaluation.job.context in {case.context, *case.others}

@@ -19,10 +19,10 @@ from solver import (
     Weight,
 )
 from solver.dp.sweep import GaveUp
+from solver.model.job import Host, Job
 from solver.serving.contexts import Contexts
-from solver.serving.phases import Phases
-from solver.serving.problem import ServingProblem
-from solver.serving.solve import solve_serving
+from solver.serving.metrics import evaluate_phases, metrics_of
+from solver.serving.solve import solve_job
 from tests.support.problem_counts import some
 from tests.support.serving_cases import (
     PROMPT,
@@ -54,7 +54,7 @@ def test_request_and_token(seed, memory_model, links):
         ("request", listed.request),
         ("token", lambda places: listed.latency(places, TOKEN)),
     ):
-        found = solve_serving(serving, objective, LIMITS)
+        found = solve_job(serving.replace(objective=objective), LIMITS)
         best = least(map(time, plans))
         assert found.status is (SolveStatus.INFEASIBLE if best is None else SolveStatus.OPTIMAL)
         assert (
@@ -78,7 +78,9 @@ def test_the_first_token_has_a_limit(seed, memory_model, links):
     for limit in (times[0] - 1, *times[:: max(1, len(times) // 3)]):
         within = [places for places in plans if listed.first_token(places) <= limit]
         best = least(listed.latency(places, TOKEN) for places in within)
-        found = solve_serving(serving, "token", LIMITS, first_token_limit_ns=max(limit, 1))
+        found = solve_job(
+            serving.replace(objective="token", first_token_limit_ns=max(limit, 1)), LIMITS
+        )
         if best is None:
             assert found.status is SolveStatus.INFEASIBLE
             assert "first token" in found.reason
@@ -108,11 +110,13 @@ def test_without_a_chain_the_limit_has_bounds(seed, monkeypatch):
     for limit in times[:: max(1, len(times) // 3)]:
         within = [places for places in plans if listed.first_token(places) <= limit]
         best = least(listed.latency(places, TOKEN) for places in within)
-        found = solve_serving(serving, "token", LIMITS, first_token_limit_ns=limit)
+        found = solve_job(serving.replace(objective="token", first_token_limit_ns=limit), LIMITS)
         assert found.objective_bound <= best <= found.objective
         assert found.evaluation.metrics.first_token_ns <= limit
     if times and times[0] > 1:
-        late = solve_serving(serving, "token", LIMITS, first_token_limit_ns=times[0] - 1)
+        late = solve_job(
+            serving.replace(objective="token", first_token_limit_ns=times[0] - 1), LIMITS
+        )
         assert late.status is SolveStatus.INFEASIBLE
         assert "first token" in late.reason
 
@@ -155,7 +159,7 @@ def test_groups_in_turns_take_as_long_as_when_they_are_played():
             if not listed.fits(places):
                 continue
             plan = listed.plan(places)
-            found = serving.metrics(plan)
+            found = metrics_of(serving, plan)
             loads = listed.loads(places, TOKEN)
             round_ns = played_round_ns(loads, found.groups)
             assert found.tokens_per_s == pytest.approx(
@@ -181,7 +185,7 @@ def test_throughput(seed, memory_model, is_chain, links, monkeypatch):
     best = least(time for time in times if time is not None)
     if not is_chain:
         without_chains(monkeypatch)
-    found = solve_serving(serving, "throughput", LIMITS)
+    found = solve_job(serving.replace(objective="throughput"), LIMITS)
     if best is None:
         assert found.status is SolveStatus.INFEASIBLE
         return
@@ -205,14 +209,14 @@ def test_context(seed, memory_model):
         while listed.fits(places, context + 1):
             context += 1
         most = max(most, context)
-    found = solve_serving(serving, "context", LIMITS)
+    found = solve_job(serving.replace(objective="context"), LIMITS)
     if not most:
         assert found.status is SolveStatus.INFEASIBLE
         return
     assert found.objective == serving.batch * most <= found.objective_bound
     # Two phases may fit alone but not together: then it stays open whether more tokens do.
     assert found.status is SolveStatus.OPTIMAL or (memory_model, seed) == ("inference", 15)
-    assert found.evaluation.problem.context == most
+    assert found.evaluation.job.context == most
     # Of the plans with as many, it is the fastest.
     fitting = [places for places in listed.plans() if listed.fits(places, most)]
     assert found.evaluation.metrics.token_ns == min(
@@ -220,32 +224,31 @@ def test_context(seed, memory_model):
     )
     # One token more does not fit the plan, and no other.
     more = Contexts(serving).at(most + 1)
-    broken = [e.violations for e in more.phases.evaluate(found.plan).values()]
+    broken = [e.violations for e in evaluate_phases(more, found.plan).values()]
     assert any(broken)
-    problem = found.evaluation.problem
-    assert not any(e.violations for e in problem.phases.evaluate(found.plan).values())
+    job = found.evaluation.job
+    assert not any(e.violations for e in evaluate_phases(job, found.plan).values())
 
 
 def test_no_tokens_after_the_prompt_make_it_the_latency_of_the_prompt():
     serving = random_case(4)
-    alone = solve_serving(replace(serving, generate=0), "request", LIMITS)
-    prompt = solve_serving(
-        replace(serving, token_phase=PROMPT, generate=0, prompt_runs={PROMPT: 1}), "request", LIMITS
-    )
+    alone = solve_job(serving.replace(generate=0, objective="request"), LIMITS)
+    once = serving.replace(token_phase=PROMPT, generate=0, prompt_runs={PROMPT: 1})
+    prompt = solve_job(once, LIMITS)
     assert alone.objective == serving.prompt_runs[PROMPT] * prompt.objective
-    many = solve_serving(replace(serving, generate=10**6), "request", LIMITS)
-    token = solve_serving(serving, "token", LIMITS)
+    many = solve_job(serving.replace(generate=10**6, objective="request"), LIMITS)
+    token = solve_job(serving.replace(objective="token"), LIMITS)
     assert many.evaluation.metrics.token_ns == token.objective
 
 
 def test_any_context_fits_where_no_cache_grows():
     serving = random_case(1)
     still = replace(serving, cache_bytes_per_token=dict.fromkeys(serving.cache_bytes_per_token, 0))
-    assert solve_serving(serving, "token", LIMITS).evaluation.most_tokens > 0
-    found = solve_serving(still, "token", LIMITS)
+    assert solve_job(serving.replace(objective="token"), LIMITS).evaluation.most_tokens > 0
+    found = solve_job(still.replace(objective="token"), LIMITS)
     assert found.status is SolveStatus.OPTIMAL
     assert found.evaluation.most_tokens == math.inf
-    longest = solve_serving(still, "context", LIMITS)
+    longest = solve_job(still.replace(objective="context"), LIMITS)
     assert longest.status is SolveStatus.OPTIMAL and longest.gap == 0
     assert (
         longest.objective == longest.objective_bound == longest.evaluation.most_tokens == math.inf
@@ -261,7 +264,7 @@ def test_of_any_context_the_fastest_plan_is_found(memory_model):
         listed = Listed(serving)
         # What grows is beyond every capacity with as many positions.
         fitting = [places for places in listed.plans() if listed.fits(places, 10**4)]
-        found = solve_serving(serving, "context", LIMITS)
+        found = solve_job(serving.replace(objective="context"), LIMITS)
         assert (found.objective == math.inf) == bool(fitting)
         if fitting:
             endless += 1
@@ -275,7 +278,7 @@ def test_of_any_context_the_fastest_plan_is_found(memory_model):
 def with_one_unlimited(serving):
     """The case whose last device holds anything."""
 
-    *limited, last = serving.phases.problems[TOKEN].devices
+    *limited, last = serving.phases[TOKEN].devices
     return changed(serving, devices=(*limited, replace(last, memory_bytes=None)))
 
 
@@ -291,8 +294,8 @@ def test_what_is_proven_without_a_limit_is_not_said_of_plans_with_one(monkeypatc
         interconnect=links,
         memory_model="weights",
     )
-    serving = ServingProblem(
-        phases=Phases({PROMPT: both, TOKEN: both}),
+    serving = Job(
+        phases={PROMPT: both, TOKEN: both},
         prompt_runs={PROMPT: 3},
         token_phase=TOKEN,
         generate=1,
@@ -300,8 +303,10 @@ def test_what_is_proven_without_a_limit_is_not_said_of_plans_with_one(monkeypatc
         context=1,
         cache_bytes_per_token={},
     )
-    soonest = solve_serving(serving, "token", LIMITS).evaluation.metrics.first_token_ns
-    found = solve_serving(serving, "token", LIMITS, first_token_limit_ns=soonest - 1)
+    soonest = solve_job(
+        serving.replace(objective="token"), LIMITS
+    ).evaluation.metrics.first_token_ns
+    found = solve_job(serving.replace(objective="token", first_token_limit_ns=soonest - 1), LIMITS)
     assert (found.status, found.plan, found.objective) == (SolveStatus.UNKNOWN, None, None)
     assert "first token" in found.reason
 
@@ -309,23 +314,29 @@ def test_what_is_proven_without_a_limit_is_not_said_of_plans_with_one(monkeypatc
 @pytest.mark.parametrize("seed", SEEDS)
 def test_tokens_that_fit_are_told_of_values_where_other_contexts_are_known(seed):
     serving = random_case(seed, memory_model="inference")
-    found = solve_serving(serving, "token", LIMITS)
+    found = solve_job(serving.replace(objective="token"), LIMITS)
     if found.plan is None:
         assert found.evaluation is None
         return
     context = found.evaluation.most_tokens // serving.batch
     for at, fits in ((context, True), (context + 1, False)):
-        held = Contexts(serving).at(at).phases.evaluate(found.plan).values()
+        held = evaluate_phases(Contexts(serving).at(at), found.plan).values()
         assert any(each.violations for each in held) != fits
-    assert found.evaluation.most_tokens <= solve_serving(serving, "context", LIMITS).objective_bound
     assert (
-        solve_serving(replace(serving, others={}), "token", LIMITS).evaluation.most_tokens is None
+        found.evaluation.most_tokens
+        <= solve_job(serving.replace(objective="context"), LIMITS).objective_bound
+    )
+    assert (
+        solve_job(serving.replace(others={}, objective="token"), LIMITS).evaluation.most_tokens
+        is None
     )
 
 
 def test_what_cannot_be_asked():
     serving = random_case(0)
     with pytest.raises(PartitionError, match="'speed'"):
-        solve_serving(serving, "speed")
+        serving.replace(objective="speed")
     with pytest.raises(PartitionError, match="is for the objective 'token', not 'request'"):
-        solve_serving(serving, "request", first_token_limit_ns=5)
+        serving.replace(objective="request", first_token_limit_ns=5)
+    with pytest.raises(PartitionError, match="with a host the time of a request or of a token"):
+        serving.replace(objective="context", host=Host())

@@ -15,7 +15,8 @@ from solver import (
     Weight,
     evaluate,
 )
-from solver.serving.phases import Phases
+from solver.model.job import Job
+from solver.serving.metrics import evaluate_phases
 from tests.support.problem_counts import some
 from tests.support.serving_cases import PROMPT, TOKEN, random_case
 
@@ -35,12 +36,12 @@ def plan_of(problem, rng):
 @pytest.mark.parametrize("seed", some(30, of=30))
 def test_times_add_up_and_memory_is_that_of_one_phase(seed):
     rng = random.Random(seed)
-    phases = random_case(seed, memory_model="inference").phases
+    job = random_case(seed, memory_model="inference")
     runs = {PROMPT: rng.randint(0, 3), TOKEN: rng.randint(1, 9)}
     for holds in (PROMPT, TOKEN):
-        merged = phases.merged(runs, holds)
+        merged = job.merged(runs, holds)
         plan = plan_of(merged, rng)
-        found = phases.evaluate(plan)
+        found = evaluate_phases(job, plan)
         together = evaluate(merged, plan)
         assert together.latency_ns == sum(n * found[name].latency_ns for name, n in runs.items())
         for own, other in zip(together.usage, found[holds].usage, strict=True):
@@ -58,9 +59,9 @@ def test_caches_of_several_groups_are_merged_as_if_phases_were_made_anew(seed):
     serving = random_case(seed, memory_model="inference")
     runs = {PROMPT: 1, TOKEN: 2}
     for groups in (1, 3, 2):
-        phases = serving.with_groups(groups).phases
+        job = serving.with_groups(groups)
         for holds in (PROMPT, TOKEN):
-            assert phases.merged(runs, holds) == Phases(phases.problems).merged(runs, holds)
+            assert job.merged(runs, holds) == job.replace().merged(runs, holds)
 
 
 def problem(*operators, **settings):
@@ -73,20 +74,21 @@ def test_what_passes_in_some_phases_only_stays_on_one_device():
         Operator("x", value_bytes=4), Operator("copy", 0, ("x",)), Operator("y", 0, ("copy",))
     )
     short = problem(Operator("x", value_bytes=1), Operator("y", 0, ("x",)))
-    merged = Phases({"long": long, "short": short}).merged({"long": 1}, "long")
+    merged = Job({"long": long, "short": short}, "short").merged({"long": 1}, "long")
     assert merged.units == (("x", "copy", "y"),)
 
 
 def test_links_that_differ_carry_the_bytes_of_all_runs():
     links = {("a", "b"): Link(10**9, 3)}
     settings = {"interconnect": Interconnect(links=links)}
-    phases = Phases(
+    job = Job(
         {
             "long": problem(Operator("x", value_bytes=40), Operator("y", 0, ("x",)), **settings),
             "short": problem(Operator("x", value_bytes=8), Operator("y", 0, ("x",)), **settings),
-        }
+        },
+        "short",
     )
-    merged = phases.merged({"long": 2, "short": 5}, "long")
+    merged = job.merged({"long": 2, "short": 5}, "long")
     plan = PartitionPlan({"x": "a", "y": "b"}, ("a", "b"))
     assert evaluate(merged, plan).usage[0].send_ns == 2 * (40 + 3) + 5 * (8 + 3)
     assert evaluate(merged, plan).usage[1].received_bytes == 40
@@ -104,16 +106,16 @@ def test_links_that_differ_carry_the_bytes_of_all_runs():
 def test_phases_that_do_not_go_together(others, message):
     own = {"a": problem(Operator("x"))} if others else {}
     with pytest.raises(PartitionError, match=message):
-        Phases({**own, **{name: problem(Operator("x"), **s) for name, s in others.items()}})
+        Job({**own, **{name: problem(Operator("x"), **s) for name, s in others.items()}}, "a")
 
 
 def test_operators_have_one_order():
     first = problem(Operator("x"), Operator("y"))
     with pytest.raises(PartitionError, match="runs 'x' before 'y', and phase 'b' after"):
-        Phases({"a": first, "b": problem(Operator("y"), Operator("x"))})
+        Job({"a": first, "b": problem(Operator("y"), Operator("x"))}, "a")
 
 
 @pytest.mark.parametrize("runs", [{}, {"a": 0}, {"a": -1}, {"c": 1}])
 def test_runs_that_say_nothing(runs):
     with pytest.raises(PartitionError, match=r"runs are|there is no phase 'c'"):
-        Phases({"a": problem(Operator("x"))}).merged(runs, "a")
+        Job({"a": problem(Operator("x"))}, "a").merged(runs, "a")
