@@ -3,6 +3,7 @@ import copy
 import dataclasses
 import functools
 import io
+import warnings
 
 import pytest
 import torch
