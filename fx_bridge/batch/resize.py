@@ -60,7 +60,7 @@ def _check_same_nodes(captured: CapturedGraph, other: CapturedGraph, batch_size:
 
 def _arguments(node: fx.Node) -> list[Any]:
     found: list[Any] = []
-    map_aggregate((node.args, node.kwargs), found.append)  # type: ignore[arg-type]
+    map_aggregate((node.args, node.kwargs), found.append)
     return found
 
 

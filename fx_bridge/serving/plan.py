@@ -307,7 +307,7 @@ class ServingPlanner:
         check_choice(objective, SERVING_OBJECTIVES, "objective")
         job = self._graphs.job(grows=any_context or objective == "context")
         job = job.replace(objective=objective, first_token_limit_ns=first_token_limit_ns)
-        asked = {"solver": search.solver, "without": search.without}
+        asked: Any = {"solver": search.solver, "without": search.without}
         if objective == "context" and job.others:
             least = max(self._request.calls)
             solved = solve_captured_context(

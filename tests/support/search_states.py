@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from solver.search.steps import presolve
-
 from solver.model.clock import Clock
 from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
