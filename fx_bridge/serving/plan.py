@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import nn
