@@ -91,6 +91,7 @@ class RecomputeChoices:
         self._root_of = [
             problem.index_of.get(problem.root_of[op.name], -1) for op in problem.operators
         ]
+        self._found: dict[tuple[tuple[int, ...], bytes], PartChoices] = {}
         self._known: dict[tuple[PartModel, tuple[int, ...]], tuple[Ints, list[int], bool]] = {}
         # By identity of an array, which `_known` keeps alive.
         self._hulls: dict[int, tuple[Choice, ...]] = {}
@@ -103,6 +104,26 @@ class RecomputeChoices:
 
     def of(self, part: Part) -> PartChoices:
         """Return the choices of a part."""
+        inside, perhaps = part.inside, part.perhaps
+        near = self._near[self.regions[part.members[0]]]
+        key = part.members, bytes(2 if index in inside else index in perhaps for index in near)
+        if key not in self._found:
+            self._found[key] = self._choices(part)
+        return self._found[key]
+
+    @cached_property
+    def _near(self) -> dict[int, list[int]]:
+        """By region, the operators of which it matters to its choices if the stage has them."""
+        structure, found = self.structure, dict[int, set[int]]()
+        for index, region in enumerate(self.regions):
+            own = found.setdefault(region, set())
+            for member in (index, *self._writers(index)):
+                for root in (index, *self._read_by(member)):
+                    own |= {root, *structure.readers[root], *structure.families[root]}
+            own.update(structure.savers[index])
+        return {region: sorted(own) for region, own in found.items()}
+
+    def _choices(self, part: Part) -> PartChoices:
         candidates = [index for index in part.members if self._is_candidate(index, part)]
         model, given = self._model(part, candidates), self._given(part, candidates)
         if (model, given) not in self._known:
