@@ -1,5 +1,6 @@
 """Bounds of stages in which operators run again, and the sums that they are made of."""
 
+import itertools
 import math
 from collections import Counter
 from dataclasses import replace
@@ -8,18 +9,25 @@ import numpy as np
 import pytest
 
 from solver import Device, Operator, PartitionProblem, evaluate
+from solver.bounds.recomputed import stages as recomputed_stages
 from solver.bounds.recomputed.borders import BorderBytes
 from solver.bounds.recomputed.chains import RecomputedChains, least_chains
 from solver.bounds.recomputed.skeleton import Pairs, Skeleton
 from solver.bounds.recomputed.stages import RecomputedStages
 from solver.model.clock import UNLIMITED
+from solver.model.cuts import is_hand_made
 from solver.model.training import Backward
 from solver.presolve.device_kinds import interchangeable_kinds
 from solver.presolve.instance import condense
+from solver.stages.in_flight import in_flight
 from solver.stages.recompute_chooser import RecomputeChooser
 from tests.support.oracle import brute_force, has_plan
 from tests.support.problem_counts import counts
-from tests.support.random_problems import recomputed_problem, to_instance
+from tests.support.random_problems import random_plan, recomputed_problem, to_instance
+
+FEW_IDEALS = 9
+
+"""So few that units of small graphs may be on either side of a border."""
 
 SIZE = {"min_operators": 3, "max_operators": 5, "objective": ("bottleneck",)}
 
@@ -78,6 +86,13 @@ def units_between(skeleton, inner, outer):
     ]
 
 
+@pytest.fixture(params=[None, FEW_IDEALS], ids=["all units", "some units"])
+def chosen(request, monkeypatch):
+    """Ideals of all units, or few ideals first."""
+    if request.param is not None:
+        monkeypatch.setattr(recomputed_stages, "_FIRST_IDEALS", request.param)
+
+
 def stages_of(problem, limit_ns=None):
     units, choices = condense(problem), RecomputeChooser(problem).choices
     return RecomputedStages.of(units, interchangeable_kinds(units), choices, limit_ns=limit_ns)
@@ -110,6 +125,7 @@ def test_what_a_stage_runs_for_certain_is_what_its_work_counts(count):
 
 @pytest.mark.parametrize(("objective", "percent"), [("bottleneck", 66), ("step", 13)])
 @counts(150, 600)
+@pytest.mark.usefixtures("chosen")
 def test_stages_one_by_one_raise_the_bound_to_no_more_than_the_optimum(count, objective, percent):
     tight = priced = plans = 0
     for seed in range(count):
@@ -142,6 +158,7 @@ def test_stages_one_by_one_raise_the_bound_to_no_more_than_the_optimum(count, ob
 
 
 @counts(30, 120)
+@pytest.mark.usefixtures("chosen")
 def test_no_plan_fits_where_least_bytes_are_too_many(count):
     """Tests memory from half of what the best of some plans needs; inf means that nothing fits."""
     said, unsaid = Counter(), Counter()
@@ -162,6 +179,83 @@ def test_no_plan_fits_where_least_bytes_are_too_many(count):
             elif not fits:
                 unsaid[percent] += 1
     assert said[50] > unsaid[50] and said[95] > count // 15, (said, unsaid)
+
+
+def exact_loads(stages, kind, flying, numbers):
+    pairs = stages.pairs
+    return [
+        stages.exact_ns(kind, flying, int(pairs.starts[at]), int(pairs.ends[at]), is_first=False)
+        for at in numbers
+    ]
+
+
+@pytest.mark.usefixtures("chosen")
+@counts(60, 240)
+def test_exact_loads_are_between_least_ones_and_those_of_plans(count):
+    """Random plans with any choice take no less; more in flight never take less."""
+    compared = raised = 0
+    for seed in range(count):
+        problem = recomputed_problem(seed, relayed=seed % 3 == 0, **SIZE)
+        if not RecomputedStages.applies(problem) or is_hand_made(problem):
+            continue
+        stages, units = stages_of(problem), condense(problem)
+        kind_of = {name: at for at, kind in enumerate(stages.kinds) for name in kind.names}
+        place, masks = stages.skeleton.place, stages.skeleton.masks
+        chooser = RecomputeChooser(problem)
+        for draw in range(12):
+            plan = chooser.completed(random_plan(problem, 100 * seed + draw))
+            evaluation = evaluate(problem, plan)
+            if not evaluation.feasible:
+                continue
+            load_ns = {usage.device: usage.load_ns for usage in evaluation.usage}
+            inside, start = 0, 0
+            for at, stage in enumerate(plan.stages):
+                names = plan.operators_of(stage.device)
+                own = {units.unit_of_operator[problem.index_of[name]] for name in names}
+                inside |= sum(1 << place[unit] for unit in own if unit in place)
+                key = kind_of[stage.device], in_flight(problem, len(plan.stages) - at)
+                end = masks.index(inside)
+                if end != start:
+                    pair = stages.pairs.number(start, end)
+                    least_ns = float(stages.loads_ns[key][pair])
+                    (exact_ns,) = exact_loads(stages, *key, [pair])
+                    assert least_ns <= exact_ns <= load_ns[stage.device] + 1e-6, (seed, draw)
+                    compared, raised = compared + 1, raised + (exact_ns > least_ns)
+                start = end
+        sizes = sorted({flying for _, flying in stages.loads_ns})
+        some = range(0, len(stages.pairs), 1 + len(stages.pairs) // 8)
+        by_flying = [exact_loads(stages, 0, flying, some) for flying in sizes]
+        assert all(less <= more for less, more in itertools.pairwise(by_flying)), seed
+    assert compared > count and raised > count // 10, (compared, raised)
+
+
+@counts(40, 160)
+def test_what_is_known_of_stages_survives_more_units(count, monkeypatch):
+    monkeypatch.setattr(recomputed_stages, "_FIRST_IDEALS", FEW_IDEALS)
+    kept = 0
+    for seed in range(count):
+        problem = recomputed_problem(seed, **SIZE | {"min_operators": 5, "max_operators": 7})
+        if not RecomputedStages.applies(problem):
+            continue
+        fewer = stages_of(problem)
+        more = fewer.finer()
+        if more is None:
+            continue
+        place = {mask: at for at, mask in enumerate(fewer.skeleton.masks)}
+        own = [more.skeleton.place[unit] for unit in fewer.skeleton.chosen]
+        image = [
+            place[sum(1 << at for at, unit in enumerate(own) if more.skeleton.member[unit, ideal])]
+            for ideal in range(len(more.skeleton))
+        ]
+        pairs = zip(more.pairs.starts.tolist(), more.pairs.ends.tolist(), strict=True)
+        for at, (start, end) in enumerate(pairs):
+            if image[start] != image[end]:
+                old = fewer.pairs.number(image[start], image[end])
+                assert all(
+                    more.loads_ns[key][at] >= fewer.loads_ns[key][old] for key in more.loads_ns
+                )
+                kept += 1
+    assert kept > 5 * count, kept
 
 
 def test_stages_have_what_lies_between_their_units():
