@@ -145,7 +145,7 @@ def diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
     """Return a diagnosis as plain data."""
     return {
         "text": diagnosis.text,
-        "status": diagnosis.status.value,
+        "is_proven": diagnosis.is_proven,
         "conflict": [
             {"kind": type(limit).__name__, **asdict(limit)} for limit in diagnosis.conflict
         ],

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from solver.evaluation.result import SolveStatus
 from solver.model.checks import only_given
 from solver.model.devices import Device
 from solver.model.plan import PartitionPlan
@@ -221,11 +220,11 @@ class Diagnosis:
 
     Attributes
     ----------
-    status : SolveStatus
-        INFEASIBLE: proven, and `conflict` says why. FEASIBLE: a plan exists, so there is nothing to
-        explain. UNKNOWN: the time ran out before either was proven.
+    plan : PartitionPlan or None
+        A feasible plan, whatever it costs; with one there is nothing to explain.
     conflict : tuple of Limit
-        Limits that no plan can keep together, even if all others are dropped.
+        Limits that no plan can keep together, even if all others are dropped. Empty without a proof
+        that no plan exists.
     is_minimal : bool
         It is proven that without any one of them a plan for the others exists.
     shortfalls : tuple of Shortfall
@@ -238,7 +237,7 @@ class Diagnosis:
         Of the whole call, in seconds of the clock.
     """
 
-    status: SolveStatus
+    plan: PartitionPlan | None = None
     conflict: tuple[Limit, ...] = ()
     is_minimal: bool = False
     shortfalls: tuple[Shortfall, ...] = ()
@@ -251,9 +250,14 @@ class Diagnosis:
         return self.text
 
     @property
+    def is_proven(self) -> bool:
+        """True if it is proven that no plan exists."""
+        return bool(self.conflict)
+
+    @property
     def text(self) -> str:
         """The explanation, one paragraph."""
-        if self.status is SolveStatus.FEASIBLE:
+        if self.plan is not None:
             return "A plan exists, so there is nothing to explain."
         sentences = [self._conflict_text()]
         sentences += [f"{_capital(shortfall.text)}." for shortfall in self.shortfalls]
@@ -274,7 +278,7 @@ class Diagnosis:
         return " ".join(sentences)
 
     def _conflict_text(self) -> str:
-        if self.status is SolveStatus.UNKNOWN:
+        if not self.is_proven:
             return (
                 f"Whether a plan exists is open: {self.wall_time_s:.1f} s brought neither a plan "
                 "nor a proof that there is none."

@@ -124,30 +124,26 @@ class _Search:
         else:
             answer = self.ask(self.base, self._share(1))
         if answer.plan is not None:
-            return self._diagnosis(SolveStatus.FEASIBLE)
+            return self._diagnosis(plan=answer.plan)
         self.proven = answer.proven
         remedies = None if self.proven else self._remedies(())
-        if remedies is not None and any(_fits(self.base, plan) for plan in self.plans):
-            return self._diagnosis(SolveStatus.FEASIBLE)  # met on the way
+        if remedies is not None:
+            met = next((plan for plan in self.plans if _fits(self.base, plan)), None)
+            if met is not None:
+                return self._diagnosis(plan=met)
         # What is too little with more memory is too little without.
         if not self.proven:
-            return self._diagnosis(SolveStatus.UNKNOWN, remedies=remedies)
+            return self._diagnosis(remedies=remedies)
         conflict, is_minimal = self._conflict()
         return self._diagnosis(
-            SolveStatus.INFEASIBLE,
             conflict=conflict,
             is_minimal=is_minimal,
             shortfalls=find_shortfalls(self.base),
             remedies=self._remedies(conflict) if remedies is None else remedies,
         )
 
-    def _diagnosis(self, status: SolveStatus, **found: Any) -> Diagnosis:
-        return Diagnosis(
-            status,
-            **found,
-            time_ran_out=self.time_ran_out,
-            wall_time_s=self.clock.elapsed_s,
-        )
+    def _diagnosis(self, **found: Any) -> Diagnosis:
+        return Diagnosis(**found, time_ran_out=self.time_ran_out, wall_time_s=self.clock.elapsed_s)
 
     # -- questions ------------------------------------------------------------------------
 

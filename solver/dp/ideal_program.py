@@ -67,7 +67,6 @@ from solver.dp.least_peak import memory_grows
 from solver.dp.objectives import Minimiser
 from solver.dp.sweep import GaveUp, Solution
 from solver.evaluation.evaluate import Evaluation, evaluate
-from solver.evaluation.result import SolveStatus
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.cuts import is_hand_made
 from solver.model.plan import PartitionPlan
@@ -100,26 +99,32 @@ Improve = Callable[[Instance, Sequence[PartitionPlan], Clock], PartitionPlan | N
 
 @dataclass(frozen=True, slots=True)
 class IdealAnswer:
-    """Outcome of the program.
+    """Plan and bound of the program.
 
     Attributes
     ----------
-    status : SolveStatus
-        OPTIMAL or INFEASIBLE; UNKNOWN with a reason if it declines or gives up, with a bound on the
-        bottleneck if it got that far; FEASIBLE with a bound if it found a plan by then, or the
-        relaxation that it solved is not tight.
     plan : PartitionPlan or None
         A feasible one.
-    objective_bounds : tuple of int, or None
-        Bounds of the objectives that it minimised, in their order.
+    optimum : tuple of int, or None
+        Values of all objectives, if `plan` is proven to be optimal.
+    bound : int or None
+        Lower bound of the first objective, if neither an optimum nor a refutation is known.
+    is_refuted : bool
+        True if it is proven that no plan fits.
     reason : str
         Reason for a missing plan, or empty.
     """
 
-    status: SolveStatus
     plan: PartitionPlan | None = None
-    objective_bounds: tuple[int, ...] | None = None
+    optimum: tuple[int, ...] | None = None
+    bound: int | None = None
+    is_refuted: bool = False
     reason: str = ""
+
+    @property
+    def is_settled(self) -> bool:
+        """True if nothing better can be said."""
+        return self.optimum is not None or self.is_refuted
 
 
 def solve_ideals(
@@ -137,7 +142,7 @@ def solve_ideals(
     try:
         return _solve(problem, clock, improve)
     except GaveUp as stopped:
-        return IdealAnswer(SolveStatus.UNKNOWN, reason=str(stopped))
+        return IdealAnswer(reason=str(stopped))
 
 
 def can_win(problem: PartitionProblem) -> bool:
@@ -217,9 +222,8 @@ def _solve(problem: PartitionProblem, clock: Clock, improve: Improve | None) -> 
         raise GaveUp(declined)
     units = simplify(condense(problem)).units
     if units.pins_contradict:
-        return IdealAnswer(
-            SolveStatus.INFEASIBLE, reason="operators that must share a device are pinned apart"
-        )
+        reason = "operators that must share a device are pinned apart"
+        return IdealAnswer(is_refuted=True, reason=reason)
     if not _is_summed(units):
         raise GaveUp("latency is the sum of all loads only where units are a chain")
     kinds = interchangeable_kinds(units)
@@ -232,15 +236,15 @@ def _solve(problem: PartitionProblem, clock: Clock, improve: Improve | None) -> 
     # the answer. If it does, solve again with them.
     blocks = collapse_units(units, forget_weights=True)
     relaxed = _solve_blocks(units, kinds, sets, blocks, known, clock)
-    if not blocks.weightless or relaxed.status in (SolveStatus.OPTIMAL, SolveStatus.INFEASIBLE):
+    if not blocks.weightless or relaxed.is_settled:
         return relaxed
     answer = _solve_blocks(units, kinds, sets, whole, known, clock)
-    if answer.status is not SolveStatus.UNKNOWN:
+    if answer.is_settled or answer.plan is not None:
         return answer
-    if relaxed.status is SolveStatus.FEASIBLE:
+    if relaxed.plan is not None:
         return relaxed
-    bounds = [b for b in (relaxed.objective_bounds, answer.objective_bounds) if b is not None]
-    return replace(answer, objective_bounds=max(bounds, default=None))
+    bounds = [bound for bound in (relaxed.bound, answer.bound) if bound is not None]
+    return replace(answer, bound=max(bounds, default=None))
 
 
 def device_sets(problem: PartitionProblem, kinds: Sequence[DeviceKind]) -> DeviceSets:
@@ -260,15 +264,15 @@ def _solve_blocks(
 ) -> IdealAnswer:
     """Solve the problem on blocks.
 
-    UNKNOWN if it gives up, or if it ignores weights and its plan does not fit with them; FEASIBLE
-    if the plan costs more than the relaxation.
+    No plan is known if it gives up, or if it ignores weights and its plan does not fit with them;
+    none is proven to be optimal if it costs more than the relaxation.
     """
     problem = units.problem
     most = MOST_IDEALS if problem.chunks_per_device == 1 else _MOST_INTERLEAVED
     most = min(most, _MOST_ENTRIES // max(blocks.count, 1))
     ideals = list_ideals(blocks.count, blocks.edges, most)
     if ideals is None:
-        return IdealAnswer(SolveStatus.UNKNOWN, reason=f"the graph has more than {most:,} ideals")
+        return IdealAnswer(reason=f"the graph has more than {most:,} ideals")
     if problem.chunks_per_device > 1:
         search = InterleavedSearch(
             units, kinds, blocks, ideals, sets, known.bottleneck_ns, clock, _MOST_PAIRS
@@ -281,7 +285,7 @@ def _solve_blocks(
     except GaveUp as stopped:
         return _stopped(minimiser, str(stopped))
     if found is None:
-        return IdealAnswer(SolveStatus.INFEASIBLE, reason="proven: no plan fits")
+        return IdealAnswer(is_refuted=True, reason="proven: no plan fits")
     solution, values = found
     plan = _plan(costs, solution) if solution.stages or not known.plan else known.plan
     assert blocks.weightless or evaluate(problem, plan).feasible
@@ -292,13 +296,13 @@ def _stopped(minimiser: Minimiser, reason: str) -> IdealAnswer:
     """Return the bound, and perhaps a plan, of a search that was stopped."""
     search = minimiser.search
     if search is None or minimiser.problem.objective[0] != "bottleneck":
-        return IdealAnswer(SolveStatus.UNKNOWN, reason=reason)
-    bounds = (search.refuted + 1,)
+        return IdealAnswer(reason=reason)
+    bound = search.refuted + 1
     if search.best is not None:
         plan = _plan(minimiser.costs, search.best)
         if evaluate(minimiser.problem, plan).feasible:
-            return IdealAnswer(SolveStatus.FEASIBLE, plan, bounds)
-    return IdealAnswer(SolveStatus.UNKNOWN, objective_bounds=bounds, reason=reason)
+            return IdealAnswer(plan, bound=bound)
+    return IdealAnswer(bound=bound, reason=reason)
 
 
 def _interleave(search: InterleavedSearch, known: _Known) -> IdealAnswer:
@@ -306,10 +310,10 @@ def _interleave(search: InterleavedSearch, known: _Known) -> IdealAnswer:
     try:
         found = search.minimise()
     except GaveUp as stopped:
-        bounds = None if search.refuted < 0 else (search.refuted + 1,)
-        return IdealAnswer(SolveStatus.UNKNOWN, objective_bounds=bounds, reason=str(stopped))
+        bound = None if search.refuted < 0 else search.refuted + 1
+        return IdealAnswer(bound=bound, reason=str(stopped))
     if found is None:
-        return IdealAnswer(SolveStatus.INFEASIBLE, reason="proven: no plan fits")
+        return IdealAnswer(is_refuted=True, reason="proven: no plan fits")
     return _judge(problem, found.plan, known, (found.value,))
 
 
@@ -323,14 +327,14 @@ def _judge(
         if not evaluation.feasible:
             continue
         if evaluation.objective == values:
-            return IdealAnswer(SolveStatus.OPTIMAL, candidate, values)
+            return IdealAnswer(candidate, values)
         assert values < evaluation.objective, (values, evaluation.objective)
         if best is None or evaluation.objective < best.objective:
             best, plan = evaluation, candidate
     if best is None:
         reason = "; ".join(evaluate(problem, plan).violations)
-        return IdealAnswer(SolveStatus.UNKNOWN, objective_bounds=values[:1], reason=reason)
-    return IdealAnswer(SolveStatus.FEASIBLE, plan, values[:1])
+        return IdealAnswer(bound=values[0], reason=reason)
+    return IdealAnswer(plan, bound=values[0])
 
 
 class _Known:

@@ -10,7 +10,6 @@ from typing import Final
 
 from solver.dp.ideal_program import solve_ideals
 from solver.dp.separable import OutOfTime, SeparableProgram, program_of
-from solver.evaluation.result import SolveStatus
 from solver.heuristics.local_search import better_plan
 from solver.model.clock import Clock
 from solver.model.problem import ColocationGroup
@@ -42,15 +41,13 @@ def ideals(state: SearchState, clock: Clock) -> Iterator[Finding]:
     answer = solve_ideals(state.problem, clock, improve)
     if answer.plan is not None:
         yield PlanFound(answer.plan)
-    bounds = answer.objective_bounds
-    if answer.status is SolveStatus.OPTIMAL:
-        assert bounds is not None
-        yield OptimumFound(bounds)
-    elif answer.status is SolveStatus.INFEASIBLE:
+    if answer.optimum is not None:
+        yield OptimumFound(answer.optimum)
+    elif answer.is_refuted:
         yield Infeasible(answer.reason)
     else:
-        if bounds:
-            yield BoundFound(bounds[0])
+        if answer.bound is not None:
+            yield BoundFound(answer.bound)
         yield NothingFound(answer.reason)
 
 

@@ -57,7 +57,7 @@ ITEMS = [
     Pipeline("1f1b", microbatches=2),
     StepRecord("parts", 1, 0.5, 0.25, "bottleneck", None, 7, 3, 5),
     SolveLimits(time_limit_s=3.0, workers=2),
-    Diagnosis(RESULT.status, (DeviceCountLimit(2),), is_minimal=True),
+    Diagnosis(RESULT.plan, (DeviceCountLimit(2),), is_minimal=True),
     Progress("cp-sat", "bottleneck", None, 2, 1.0),
 ]
 

@@ -131,7 +131,7 @@ def test_what_the_program_over_ideals_leaves_open_is_searched_on(monkeypatch):
 
     def undecided(asked, clock, improve):
         calls.append((asked, clock.left_s))
-        return IdealAnswer(SolveStatus.FEASIBLE, known.plan, (1,))
+        return IdealAnswer(known.plan, bound=1)
 
     monkeypatch.setattr(ideals, "solve_ideals", undecided)
     result = solve(problem, LIMITS)
@@ -148,7 +148,7 @@ def test_the_limits_of_both_methods_together_are_those_asked_for(monkeypatch):
 
     def undecided(problem, clock, improve):
         asked.append((improve.keywords["seed"], clock))
-        return IdealAnswer(SolveStatus.UNKNOWN, reason="too many")
+        return IdealAnswer(reason="too many")
 
     def model(question, limits, clock, report):
         asked.append((limits, clock))
