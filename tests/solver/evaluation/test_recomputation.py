@@ -211,57 +211,6 @@ def test_published_optima_are_those_of_the_evaluator(case):
     assert min(best[False], default=None) == case["answers"][0]["without"]
 
 
-def test_what_runs_again_takes_its_time_in_the_backward_pass():
-    compared = 0
-    for seed, problem in training_problems(60):
-        plan = random_plan(problem, seed)
-        if plan is None:
-            continue
-        rng = random.Random(seed)
-        chosen = {
-            op.name
-            for op in problem.operators
-            if op.alias_of is None and op.backward.recomputable and rng.random() < 0.5
-        }
-        again = replace(plan, recomputed=chosen)
-        if not chosen or refusals(problem, again):
-            continue
-        oracle = Recomputing(Oracle(to_instance(problem)))
-        numbers = {problem.index_of[name] for name in chosen}
-        groups = {}
-        for op in problem.operators:
-            groups.setdefault(plan.stage_index[op.name], []).append(problem.index_of[op.name])
-        every = {i for own in groups.values() for i in oracle.all_again(own, numbers & set(own))}
-        slower = problem.replace(
-            operators=[
-                replace(op, backward=replace(op.backward, latency_ns=both(op)))
-                if index in every
-                else op
-                for index, op in enumerate(problem.operators)
-            ]
-        )
-        found, expected = evaluate(problem, again), evaluate(slower, plan)
-        assert found.bottleneck_ns == expected.bottleneck_ns
-        assert found.latency_ns == expected.latency_ns
-        assert found.step_ns == expected.step_ns
-        assert found.transfer_bytes == expected.transfer_bytes
-        compared += 1
-    assert compared > 15
-
-
-def both(op):
-    """The time of both passes, as it is given."""
-    if isinstance(op.latency_ns, int) and isinstance(op.backward.latency_ns, int):
-        return op.latency_ns + op.backward.latency_ns
-    names = {
-        name
-        for times in (op.latency_ns, op.backward.latency_ns)
-        if not isinstance(times, int)
-        for name in times
-    }
-    return {name: op.latency_on(name) + op.backward.latency_on(name) for name in names}
-
-
 def test_what_is_alive_at_the_peak_adds_up():
     kinds = set()
     for seed, problem in training_problems(120):

@@ -56,36 +56,6 @@ def test_an_assignment_must_be_total_and_on_known_devices(assignment, parts, dia
         PartitionPlan.from_assignment(diamond(), assignment)
 
 
-@pytest.mark.parametrize(
-    ("devices", "stages"),
-    [
-        ("pppp", ("p",)),
-        ("qqpp", ("q", "p")),
-        ("rqpp", ("r", "q", "p")),
-        ("pqrr", ("p", "q", "r")),
-        ("prqq", ("p", "r", "q")),
-    ],
-)
-def test_stages_follow_the_data(devices, stages, diamond):
-    plan = PartitionPlan.from_assignment(diamond(), dict(zip("abcd", devices, strict=True)))
-    assert plan.device_order == stages
-
-
-def test_independent_stages_follow_their_first_operators(diamond):
-    operators = (Operator("a"), Operator("b"), Operator("c", reads=("b",)))
-    problem = diamond(operators=operators, inputs=())
-    plan = PartitionPlan.from_assignment(problem, {"a": "r", "b": "p", "c": "q"})
-    assert plan.device_order == ("r", "p", "q")
-
-
-def test_a_device_seen_first_waits_for_what_it_reads(diamond):
-    # p has the first operator, but also one that reads from q.
-    operators = (Operator("a"), Operator("b"), Operator("c", reads=("b",)))
-    problem = diamond(operators=operators, inputs=())
-    plan = PartitionPlan.from_assignment(problem, {"a": "p", "b": "q", "c": "p"})
-    assert plan.device_order == ("q", "p")
-
-
 def test_a_cycle_leaves_the_devices_as_they_are_first_seen(diamond):
     plan = PartitionPlan.from_assignment(diamond(), {"a": "q", "b": "p", "c": "q", "d": "q"})
     assert plan.device_order == ("q", "p")
@@ -124,12 +94,6 @@ def test_stages_are_every_chunk_in_turn_in_the_order_of_the_devices():
         CHUNKED.chunks["a"] = 1
 
 
-def test_one_chunk_gives_one_stage_for_each_device():
-    plan = PartitionPlan({"a": "p", "b": "q"}, ("q", "p"))
-    assert plan.stages == (Stage("q"), Stage("p"))
-    assert dict(plan.stage_index) == {"a": 1, "b": 0}
-
-
 def test_the_smallest_chunk_is_0_so_that_the_same_plans_are_equal():
     assignment = {"a": "p", "b": "q"}
     plain = PartitionPlan(assignment, ("p", "q"))
@@ -153,26 +117,6 @@ def test_wrong_chunks_are_refused(chunks, parts):
         PartitionPlan({"a": "p"}, ("p",), chunks)
 
 
-def test_the_device_order_serves_every_chunk(diamond):
-    # q before p in chunk 1 decides; between chunks any order will do.
-    operators = (
-        Operator("a"),
-        Operator("b", reads=("a",)),
-        Operator("c", reads=("b",)),
-        Operator("d", reads=("c",)),
-    )
-    problem = diamond(operators=operators, inputs=(), chunks_per_device=2)
-    assignment = {"a": "p", "b": "q", "c": "q", "d": "p"}
-    plan = PartitionPlan.from_assignment(problem, assignment, {"b": 1, "c": 1, "d": 1})
-    assert plan.device_order == ("q", "p")
-    # p before q in chunk 0, q before p in chunk 1: no order serves both.
-    impossible = PartitionPlan.from_assignment(problem, assignment, {"c": 1, "d": 1})
-    assert impossible.device_order == ("p", "q")
-    # With a chunk more it works.
-    spread = PartitionPlan.from_assignment(problem, assignment, {"d": 1})
-    assert spread.stages == (Stage("p"), Stage("q"), Stage("p", 1))
-
-
 def test_modes_are_sparse_and_known(diamond):
     problem = diamond()
     names = [op.name for op in problem.operators]
@@ -187,12 +131,6 @@ def test_modes_are_sparse_and_known(diamond):
             PartitionPlan(every, (device,), mode_of=mode_of)
     with pytest.raises(PartitionError, match=f"operator '{names[0]}' of the plan is streamed"):
         evaluate(problem, plan)
-
-
-def test_operators_of_a_device():
-    plan = PartitionPlan({"a": "p", "b": "q", "c": "p"}, ("p", "q"))
-    assert plan.operators_of("p") == ("a", "c")
-    assert plan.operators_of("r") == ()
 
 
 @given(st.integers(0, 500), st.integers(0, 5), st.booleans())

@@ -170,6 +170,9 @@ def test_links_are_directed():
 # -- the whole ----------------------------------------------------------------------------------
 
 
+BACK = Operator("a", is_backward=True)
+
+
 def latency(name, table, **fields):
     return Operator(name, table, **fields)
 
@@ -205,8 +208,20 @@ def latency(name, table, **fields):
             ("'a'", "latency_ns", "device class 'default'"),
         ),
         (
-            {"operators": (Operator("a", is_backward=True),), "memory_model": "training"},
+            {"operators": (BACK,), "memory_model": "training"},
             ("'a'", "is_backward", "memory_model 'weights'"),
+        ),
+        (
+            {"operators": (BACK,), "memory_model": "weights", "objective": "step"},
+            ("'a': is_backward", "the objective 'step'"),
+        ),
+        (
+            {
+                "operators": (BACK,),
+                "memory_model": "weights",
+                "interconnect": Interconnect(charging="relayed"),
+            },
+            ("'a': is_backward", "forward", "another charging than 'relayed'"),
         ),
         ({"objective": ()}, ("objective is empty", "bottleneck")),
         ({"objective": "speed"}, ("objective is 'speed'", "bottleneck")),

@@ -13,7 +13,7 @@ from solver.model.devices import STAGING_HOST, Device, Interconnect, Link
 from solver.model.errors import PartitionError
 from solver.model.operators import Operator
 from solver.model.plan import PartitionPlan
-from solver.model.problem import ColocationGroup, GraphInput, PartitionProblem, Weight
+from solver.model.problem import ColocationGroup, GraphInput, PartitionProblem
 from solver.model.training import Backward
 from solver.presolve.dominance import simplify
 from solver.presolve.instance import condense
@@ -249,133 +249,6 @@ def timed(*operators, charging="peer_to_peer", links=None, objective="bottleneck
     """Operators on three devices with unlimited memory; a byte takes a nanosecond."""
     interconnect = Interconnect(BYTE_PER_NS, links or {}, charging)
     return PartitionProblem(operators, THREE, interconnect=interconnect, objective=objective)
-
-
-def test_a_peer_sends_once_for_each_reader():
-    readers = operator("w1", "v"), operator("w2", "v")
-    for value, charging, anchor in (
-        (6, "peer_to_peer", "v"),
-        (5, "peer_to_peer", "u"),
-        (6, "host_staged", "u"),
-    ):
-        view = operator("v", "u", ns=0, value=value)
-        problem = timed(operator("u", value=10), view, *readers, charging=charging)
-        assert anchor_of(problem, "v") == anchor
-
-
-def test_time_may_be_paid_by_what_is_not_sent():
-    # 4 ns of work and a send of 6 bytes instead of a send of 10.
-    for time_ns, anchor in ((4, "u"), (5, "v")):
-        narrow = operator("v", "u", ns=time_ns, value=6)
-        problem = timed(operator("u", value=10), narrow, operator("w", "v"))
-        assert anchor_of(problem, "v") == anchor
-
-
-def test_the_device_left_behind_may_not_receive_more():
-    links = {(STAGING_HOST, device.name): Link(10**8) for device in THREE}
-    links |= {(device.name, STAGING_HOST): Link() for device in THREE}
-    readers = operator("w1", "v"), operator("w2", "v")
-    for value, anchor in ((5, "v"), (1, "u")):
-        view = operator("v", "u", ns=0, value=value)
-        problem = timed(operator("u", value=1), view, *readers, charging="host_staged", links=links)
-        assert anchor_of(problem, "v") == anchor
-
-
-def test_a_third_device_may_not_receive_over_a_slower_link():
-    operators = (
-        operator("u", value=9, transfer_ns=500),
-        operator("v", "u", ns=0, value=5),
-        operator("w", "v"),
-    )
-    assert anchor_of(timed(*operators), "v") == "u"
-    assert anchor_of(timed(*operators, links={("dev0", "dev1"): Link(10**8)}), "v") == "v"
-
-
-def test_a_third_device_may_not_send_more():
-    operators = (
-        operator("x", value=1),
-        operator("y", "x"),
-        operator("v", "x", ns=0, value=5),
-        operator("u", "v"),
-    )
-    assert anchor_of(timed(*operators), "v") == "v"
-    assert anchor_of(timed(*operators, charging="host_staged"), "v") == "u"
-
-
-def test_bytes_are_saved_only_if_nobody_else_reads_them():
-    operators = (
-        operator("x", value=3),
-        operator("v", "x", value=5),
-        operator("u", "v", value=9),
-    )
-    assert anchor_of(timed(*operators, objective="transfer"), "v") == "u"
-    pinned = (
-        operator("x", value=3, allowed_devices={"dev0"}),
-        operator("v", "x", value=5),
-        operator("u", "v", value=9, allowed_devices={"dev1"}),
-        operator("w", "u", "v", allowed_devices={"dev2"}),
-    )
-    assert anchor_of(timed(*pinned, objective="transfer"), "v") == "v"
-
-
-def test_a_storage_may_not_begin_to_wait():
-    operators = (
-        operator("x", value=1, storage_bytes=9),
-        operator("v", "x", ns=0, value=5),
-        operator("u", "v", storage_bytes=9),
-    )
-    problem = timed(*operators)
-    assert anchor_of(problem, "v") == "u"
-    tight = problem.replace(devices=tuple(replace(d, memory_bytes=12) for d in THREE))
-    assert anchor_of(tight, "v") == "v"
-    # A view of x is what keeps its storage waiting already.
-    viewed = replace(operators[1], alias_of="x")
-    tight = tight.replace(operators=(operators[0], viewed, operators[2]))
-    assert anchor_of(tight, "v") == "u"
-
-
-def one_limited(*operators, **settings):
-    """Two devices of which only the first is limited; only memory counts."""
-    devices = (Device("small", 10), Device("large"))
-    return PartitionProblem(operators, devices, objective="devices", **settings)
-
-
-def test_inputs_pay_for_what_is_received_if_read_by_one_unit_alone():
-    operators = (
-        operator("u", value=1, allowed_devices={"large"}, storage_bytes=20),
-        operator("v", "u", "in", value=5),
-        operator("w1", "v", storage_bytes=3),
-        operator("w2", "v", storage_bytes=3),
-    )
-    problem = one_limited(*operators, inputs=(GraphInput("in", 5),))
-    assert anchor_of(problem, "v") == "u"
-    other = operator("z", "in", storage_bytes=3)
-    assert anchor_of(problem.replace(operators=(*operators, other)), "v") == "v"
-
-
-def test_weights_pay_for_what_is_received_with_one_chunk_only():
-    operators = (
-        operator("u", value=1, allowed_devices={"large"}, storage_bytes=20),
-        operator("v", "u", value=5, weights=("w",)),
-        operator("w1", "v", storage_bytes=3),
-        operator("w2", "v", storage_bytes=3),
-    )
-    problem = one_limited(*operators, weights={"w": Weight(5)})
-    assert anchor_of(problem, "v") == "u"
-    assert anchor_of(problem.replace(chunks_per_device=2), "v") == "v"
-
-
-def test_saved_storages_count_for_every_microbatch():
-    operators = (
-        operator("v", value=5, backward=Backward(residual_bytes=5)),
-        operator("u", "v", storage_bytes=20),
-    )
-    more = (replace(operators[0], backward=Backward(residual_bytes=6)), operators[1])
-    # So do values that would be received.
-    for microbatches in (1, 2):
-        settings = {"memory_model": "training", "microbatches": microbatches}
-        assert anchor_of(one_limited(*operators, **settings), "v") == "u"
-        assert anchor_of(one_limited(*more, **settings), "v") == "v"
 
 
 def optima(problem):

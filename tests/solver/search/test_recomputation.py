@@ -1,7 +1,6 @@
 """What runs again, decided together with the partition, against brute force over all sets."""
 
 import itertools
-import json
 from collections import Counter
 from dataclasses import replace
 
@@ -22,7 +21,6 @@ from solver import (
 )
 from solver.diagnosis.answer import MoreMemory
 from solver.diagnosis.diagnose import diagnose
-from solver.io.json_files import plan_from_json, plan_to_json, problem_from_json, problem_to_json
 from solver.model.training import Backward
 from solver.search.recomputation import may_run_everything_again
 from tests.support.least_memory import least_memory, with_memory
@@ -314,16 +312,6 @@ def test_deterministic_searches_answer_alike():
         first, second = (solve(problem, limits) for _ in range(2))
         assert first.status in (SolveStatus.OPTIMAL, SolveStatus.INFEASIBLE)
         assert (first.status, first.plan, first.log) == (second.status, second.plan, second.log)
-
-
-def test_files_keep_problems_and_what_was_decided():
-    case = SMALL[0]
-    problem = small_problem(case, case["least_memory"])
-    read = problem_from_json(json.loads(json.dumps(problem_to_json(problem))))
-    assert read == problem
-    plan = solve(read, LIMITS).plan
-    assert plan.recomputed
-    assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
 
 
 # -- why nothing fits -------------------------------------------------------------------------
