@@ -178,7 +178,16 @@ def device_usage(
     """
     weights = weights_bytes_of(problem, layout.device_of_stage[layout.stage], layout.order)
     weights_bytes = weights.tolist()
-    relays = _relays(problem, layout, times, received)
+    # Positions of a device without operators, by device.
+    empty = slice(layout.stage_count, None)
+    relayed_bytes, relayed_send_ns, relayed_receive_ns = (
+        sums(
+            layout.device_of_place[empty],
+            np.array(values[empty], dtype=np.int64),
+            len(problem.devices),
+        ).tolist()
+        for values in (received, times.send_ns, times.receive_ns)
+    )
     stages_of: dict[str, list[int]] = {device.name: [] for device in problem.devices}
     for index, entry in enumerate(stages):
         stages_of[entry.stage.device].append(index)
@@ -187,8 +196,7 @@ def device_usage(
     for number, device in enumerate(problem.devices):
         own = [stages[index] for index in stages_of[device.name]]
         held_bytes = weights_bytes[number] if own else 0
-        relay = relays[number]
-        received_bytes = sum(entry.received_bytes for entry in own) + relay.received_bytes
+        received_bytes = sum(entry.received_bytes for entry in own) + relayed_bytes[number]
         saved_bytes = sum(entry.saved_bytes for entry in own)
         peaks_bytes = sum(entry.live_bytes for entry in own)
         memory_bytes = held_bytes + received_bytes + saved_bytes + peaks_bytes
@@ -200,8 +208,8 @@ def device_usage(
             others_bytes = memory_bytes - stages[index].live_bytes
             timeline_bytes += (memory.live_bytes[members] + others_bytes).tolist()
         compute_ns = sum(entry.compute_ns for entry in own)
-        send_ns = sum(entry.send_ns for entry in own) + relay.send_ns
-        receive_ns = sum(entry.receive_ns for entry in own) + relay.receive_ns
+        send_ns = sum(entry.send_ns for entry in own) + relayed_send_ns[number]
+        receive_ns = sum(entry.receive_ns for entry in own) + relayed_receive_ns[number]
         usage.append(
             DeviceUsage(
                 device=device.name,
@@ -220,25 +228,3 @@ def device_usage(
             )
         )
     return tuple(usage)
-
-
-@dataclass(frozen=True, slots=True)
-class _Relay:
-    """Contribution of the positions of a device without operators to its times and memory."""
-
-    received_bytes: int = 0
-    send_ns: int = 0
-    receive_ns: int = 0
-
-
-def _relays(
-    problem: PartitionProblem, layout: Layout, times: StageTimes, received_bytes: Ints
-) -> list[_Relay]:
-    """Return the relays by device of the problem."""
-    empty = slice(layout.stage_count, None)
-    device, count = layout.device_of_place[empty], len(problem.devices)
-    totals = [
-        sums(device, np.array(values[empty], dtype=np.int64), count).tolist()
-        for values in (received_bytes, times.send_ns, times.receive_ns)
-    ]
-    return [_Relay(*parts) for parts in zip(*totals, strict=True)]

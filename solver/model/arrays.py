@@ -106,16 +106,9 @@ class ProblemArrays:
         number = dict(problem.index_of)
         number.update((g.name, len(operators) + i) for i, g in enumerate(problem.inputs))
         self.reads = Lists.of([number[name] for name in op.reads] for op in operators)
-        readers: list[list[int]] = [[] for _ in number]
-        for index, op in enumerate(operators):
-            for name in op.reads:
-                readers[number[name]].append(index)
-        self.readers = Lists.of(readers)
-        roots = list(range(len(number)))
-        for index, op in enumerate(operators):
-            if op.alias_of is not None:
-                roots[index] = roots[number[op.alias_of]]
-        self.root = _array(roots)
+        readers = problem.readers_of
+        self.readers = Lists.of([number[reader] for reader in readers[name]] for name in number)
+        self.root = _array([number[problem.root_of[name]] for name in number])
         self.value_bytes = _array([op.value_bytes for op in operators])
         self.gradient_bytes = np.zeros(len(operators), dtype=np.int64)
         self.saved_bytes = np.zeros(len(operators), dtype=np.int64)

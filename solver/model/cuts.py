@@ -13,6 +13,7 @@ A *pinned stage* is an index in ``PartitionPlan.stages``, the list of non-empty 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import compress
 
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
@@ -58,31 +59,19 @@ def broken_by(problem: PartitionProblem, plan: PartitionPlan) -> list[str]:
     """Return one sentence for each cut, and each pair of stages with pins, that `plan` breaks."""
     found: list[str] = []
     index = plan.stage_index
-    if problem.cuts:
-        # On each side of each cut, the nearest operator on the worst stage.
-        latest: list[str] = []
-        earliest: list[str] = [""] * (len(problem.cuts) + 1)
-        for op, block in zip(problem.operators, problem.blocks, strict=True):
-            if block == NO_BLOCK:
-                continue
-            if block == len(latest):
-                latest.append(latest[-1] if latest else op.name)
-            if index[op.name] >= index[latest[block]]:
-                latest[block] = op.name
-        follower = ""
-        for op, block in zip(reversed(problem.operators), reversed(problem.blocks), strict=True):
-            if block != NO_BLOCK:
-                if not follower or index[op.name] <= index[follower]:
-                    follower = op.name
-                earliest[block] = follower
-        for number, cut in enumerate(problem.cuts):
-            before, behind = latest[number], earliest[number + 1]
-            if index[before] >= index[behind]:
-                found.append(
-                    f"cut after {cut!r}: {before!r} runs up to it and is on "
-                    f"{plan.stage_of(before)}, {behind!r} runs behind it and is on "
-                    f"{plan.stage_of(behind)}, which is no later stage"
-                )
+    names = [op.name for op in problem.operators]
+    is_placed = [block != NO_BLOCK for block in problem.blocks]
+    starts = [problem.blocks.index(block) for block in range(1, len(problem.cuts) + 1)]
+    for cut, start in zip(problem.cuts, starts, strict=True):
+        # On each side of the cut, an operator on the worst stage.
+        before = max(compress(names[:start], is_placed), key=index.__getitem__)
+        behind = min(compress(names[start:], is_placed[start:]), key=index.__getitem__)
+        if index[before] >= index[behind]:
+            found.append(
+                f"cut after {cut!r}: {before!r} runs up to it and is on "
+                f"{plan.stage_of(before)}, {behind!r} runs behind it and is on "
+                f"{plan.stage_of(behind)}, which is no later stage"
+            )
     elsewhere: dict[tuple[int, int], list[str]] = {}
     for name, stage in problem.stage_pins.items():
         if index[name] != stage:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from solver.model.checks import check_name, check_natural, only_given, remake, several
 from solver.model.errors import PartitionError
 from solver.model.text import shown
-from solver.model.training import NO_BACKWARD, Backward
+from solver.model.training import NO_BACKWARD, Backward, as_times
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +82,8 @@ class Operator:
     def __post_init__(self) -> None:
         check_name(self.name, "operator name")
         where = f"operator {self.name!r}: "
-        if isinstance(self.latency_ns, Mapping):
-            for device_class, latency_ns in self.latency_ns.items():
-                check_natural(latency_ns, f"{where}latency_ns[{device_class!r}]")
-            object.__setattr__(self, "latency_ns", MappingProxyType(dict(self.latency_ns)))
-        else:
-            check_natural(self.latency_ns, f"{where}latency_ns")
+        latency_ns = as_times(self.latency_ns, f"{where}latency_ns")
+        object.__setattr__(self, "latency_ns", latency_ns)
         for attribute in ("storage_bytes", "workspace_bytes", "value_bytes"):
             check_natural(getattr(self, attribute), f"{where}{attribute}")
         for attribute in ("transfer_ns", "received_bytes", "stage"):

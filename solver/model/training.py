@@ -18,6 +18,16 @@ RECOMPUTE: Final[tuple[str, ...]] = ("none", "auto", "layers")
 """Recomputation in the backward pass: none, any operators that a plan names, or whole regions."""
 
 
+def as_times(latency_ns: object, what: str) -> object:
+    """Return a time, or a read-only copy of times by device class; raise unless natural."""
+    if not isinstance(latency_ns, Mapping):
+        check_natural(latency_ns, what)
+        return latency_ns
+    for device_class, own_ns in latency_ns.items():
+        check_natural(own_ns, f"{what}[{device_class!r}]")
+    return MappingProxyType(dict(latency_ns))
+
+
 @dataclass(frozen=True, slots=True)
 class Backward:
     """The backward pass of one operator; only the memory model ``training`` uses it.
@@ -87,12 +97,7 @@ class Backward:
     __repr__ = only_given
 
     def __post_init__(self) -> None:
-        if isinstance(self.latency_ns, Mapping):
-            for device_class, latency_ns in self.latency_ns.items():
-                check_natural(latency_ns, f"latency_ns[{device_class!r}]")
-            object.__setattr__(self, "latency_ns", MappingProxyType(dict(self.latency_ns)))
-        else:
-            check_natural(self.latency_ns, "latency_ns")
+        object.__setattr__(self, "latency_ns", as_times(self.latency_ns, "latency_ns"))
         for name in (
             "gradient_bytes",
             "buffer_bytes",

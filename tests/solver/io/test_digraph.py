@@ -1,4 +1,3 @@
-import json
 import re
 
 import networkx as nx
@@ -47,12 +46,6 @@ def test_a_problem_survives_the_way_to_a_graph_and_back(seed):
     assert again == problem
     assert problem_from_digraph(graph, problem.devices, **settings_of(problem)) == problem
     assert nx.utils.graphs_equal(problem_to_digraph(problem), graph)
-
-
-@pytest.mark.parametrize("seed", some(50, of=50))
-def test_the_graph_is_plain_data(seed):
-    data = nx.node_link_data(problem_to_digraph(random_problem(seed)), edges="edges")
-    assert json.loads(json.dumps(data)) == data
 
 
 def test_every_attribute_is_read():

@@ -1,6 +1,6 @@
 import pytest
 
-from solver import PartitionPlan, evaluate, problem_from_digraph, problem_to_digraph, solve
+from solver import PartitionPlan, evaluate, solve
 from solver.diagnosis.answer import CutLimit, StageLimit
 from solver.diagnosis.diagnose import diagnose
 from solver.evaluation.result import SolveStatus
@@ -171,18 +171,6 @@ def test_a_cut_may_leave_the_order_of_devices_open():
     )
     result = solve(problem, LIMITS)
     assert result.plan.device_order == ("small", "large")
-
-
-# -- data ---------------------------------------------------------------------------------------
-
-
-def test_cuts_and_pinned_stages_survive_the_digraph():
-    problem = chain(cuts=("b",), stages={"e": 1})
-    graph = problem_to_digraph(problem)
-    assert graph.nodes["e"]["stage"] == 1
-    assert "stage" not in graph.nodes["a"]
-    again = problem_from_digraph(graph, DEVICES, cuts=problem.cuts)
-    assert again == problem
 
 
 # -- why nothing fits ---------------------------------------------------------------------------

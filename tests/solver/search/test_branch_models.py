@@ -3,7 +3,6 @@
 import pytest
 
 from solver import PartitionPlan
-from solver.cp.run import Answer, Question
 from solver.model.clock import Clock
 from solver.search import branch_models
 from solver.search.branch_models import BranchSearch
@@ -17,30 +16,6 @@ def search_and_plan():
     state = state_of(problem)
     search = BranchSearch(state)
     return search, PartitionPlan({"a": "p", "b": "q", "c": "q"}, ("p", "q"))
-
-
-def concluded(answer):
-    search, _ = search_and_plan()
-    (branch,) = search.branches.all
-    question = Question(None, None, is_hinted=False, restart_at=None, judge=None)
-    search._conclude(branch, question, answer)
-    return branch
-
-
-def test_an_optimum_closes_its_branch():
-    _, plan = search_and_plan()
-    branch = concluded(Answer(30, plan, 30, is_optimal=True))
-    assert (branch.bound, branch.closed) == (30, True)
-
-
-def test_a_model_without_solutions_closes_its_branch():
-    assert concluded(Answer(None)).closed
-
-
-def test_a_plan_that_is_not_proven_leaves_its_branch_open():
-    _, plan = search_and_plan()
-    branch = concluded(Answer(20, plan, 30))
-    assert (branch.bound, branch.closed) == (20, False)
 
 
 def test_a_branch_whose_windows_take_longer_than_the_time_left_is_not_asked_again(monkeypatch):
