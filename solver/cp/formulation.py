@@ -126,9 +126,7 @@ class CpSatFormulation:
         add_cuts(self.stages)
         add_pinned_stages(self.stages)
         self._crossings = Crossings(self.stages)
-        choice = None
-        if units.problem.may_recompute:
-            choice = RecomputeChoice(self.stages)
+        choice = RecomputeChoice.of(self.stages)
         self._memory = MemoryRows(self._crossings, choice)
         self._loads = LoadRows(self._crossings, largest_load_ns, choice)
         self._times = PositionTimes(self._crossings, self._loads)

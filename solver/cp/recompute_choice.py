@@ -27,6 +27,11 @@ class RecomputeChoice:
         again[u][p]: operator u is recomputed on position p.
     """
 
+    @classmethod
+    def of(cls, stages: StageModel) -> RecomputeChoice | None:
+        """Return the choice added to a model; None if no operator may be recomputed."""
+        return cls(stages) if stages.problem.may_recompute else None
+
     def __init__(self, stages: StageModel) -> None:
         self.stages = stages
         self.problem = stages.problem
