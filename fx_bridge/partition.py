@@ -187,11 +187,9 @@ class PartitionResult:
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan to a file in the format of its suffix.
+        """Write the plan (``.json``) to a file, or a page (``.html``).
 
-        ``.json`` is the plan, ``.html`` a page that also has the arguments for other programs,
-        ``.trace.json`` a step for Perfetto, ``.dot`` and ``.mmd`` the graph of its stages for
-        Graphviz and Mermaid.
+        The page also has the arguments for other programs.
 
         Raises
         ------
@@ -205,14 +203,6 @@ class PartitionResult:
             title=type(self.captured.source or self.captured.module).__name__,
             hand_overs=lambda: hand_overs(self.captured, plan, self.problem),
         )
-
-    def to_dot(self) -> str:
-        """Return the graph of the plan's stages for Graphviz; without a plan raise as `save`."""
-        return self.solved.to_dot()
-
-    def to_mermaid(self) -> str:
-        """Return the graph of the plan's stages for Mermaid; without a plan raise as `save`."""
-        return self.solved.to_mermaid()
 
     def _repr_html_(self) -> str:
         return result_html(str(self), self.solved)

@@ -1,15 +1,13 @@
-"""The files that ``plan`` and ``solve`` write: the plan, a page, a trace, graphs of its stages."""
+"""The files that ``plan`` and ``solve`` write: the plan, and a page."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from experiments.commands.options import OUTPUT_PANEL, out_option
+from experiments.commands.options import out_option
 from experiments.console.command_line import command_text
 from experiments.console.output import check_writable, say_written
 from solver import PartitionError
@@ -25,10 +23,6 @@ if TYPE_CHECKING:
     from solver import SolveResult
 
 
-def _file(text: str) -> Any:
-    return typer.Option(metavar="FILE", help=text, rich_help_panel=OUTPUT_PANEL)
-
-
 @dataclass(frozen=True, slots=True)
 class PlanOutputOptions:
     """Files to write of a plan."""
@@ -41,11 +35,6 @@ class PlanOutputOptions:
             "May be repeated.",
         ),
     ] = None
-    trace: Annotated[
-        str | None, _file("Save a step as a pipeline, for Perfetto and chrome://tracing.")
-    ] = None
-    dot: Annotated[str | None, _file("Save the graph of the stages, for Graphviz.")] = None
-    mermaid: Annotated[str | None, _file("Save the graph of the stages, for Mermaid.")] = None
 
     def checked(self, *inputs: str | None) -> dict[str, Form]:
         """Return the form of each file, by path; refuse files that cannot be written.
@@ -59,21 +48,13 @@ class PlanOutputOptions:
 
         found: dict[str, Form] = {}
         named: set[str] = set()
-        given: list[tuple[str, str | None, Form | None]] = [
-            *(("--out", path, None) for path in self.out or ()),
-            ("--trace", self.trace, "trace"),
-            ("--dot", self.dot, "dot"),
-            ("--mermaid", self.mermaid, "mermaid"),
-        ]
-        for option, path, form in given:
-            if path is None:
-                continue
-            check_writable(path, *inputs, option=option)
-            found[path] = form or form_of(path)
+        for path in self.out or ():
+            check_writable(path, *inputs)
+            found[path] = form_of(path)
             place = os.path.realpath(path)
             if place in named:
                 raise PartitionError(
-                    f"{option} {shortened(path)} is written twice; write another name"
+                    f"--out {shortened(path)} is written twice; write another name"
                 )
             named.add(place)
         return found

@@ -31,7 +31,7 @@ def report(
 
     The folder then holds report.html, which needs nothing else, the same as
     report.md, all numbers as results.json, the problems and plans, and pages
-    and traces for Perfetto of the best ones.
+    of the best ones.
     """
     from experiments.reports.formats.study_json import read_study
     from experiments.reports.formats.writing import prepare_folder

@@ -1,1 +1,1 @@
-"""Reports of studies: details of plans, figures, traces, pages."""
+"""Reports of studies: tables, findings, pages of plans."""

@@ -24,7 +24,7 @@ from fx_bridge.interop.llama_cpp import (
     write_split,
 )
 from fx_bridge.interop.stage_layers import LayerNames, StageLayers, is_host
-from fx_bridge.interop.weight_patterns import WeightNames, WeightPattern
+from fx_bridge.interop.weight_patterns import WeightPattern
 from fx_bridge.interop.words import Words, read_number
 from solver import PartitionError
 
@@ -185,10 +185,10 @@ def _moved(
     rare = frozenset(name for own in weights for name in own.rare)
     second = frozenset(name for own in weights for name in own.second)
     more = (name for own in weights for name in (*own.first, *own.beside))
-    names = WeightNames((*more, *rare, *second, *others))
+    names = (*more, *rare, *second, *others)
     places: dict[str, str] = {}
     for override in overrides:
-        found = names.with_pattern(override.pattern)
+        found = override.pattern.found_in(names)
         if not found and override.option == OVERRIDE:
             last = next((own.second[-1] for own in reversed(weights) if own.second), "none")
             raise PartitionError(

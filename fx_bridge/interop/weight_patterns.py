@@ -1,28 +1,24 @@
-r"""Regular expressions of users, searched for in the names of weights in bounded time.
+r"""Regular expressions of users, searched for in the names of weights.
 
-``re`` backtracks, which for ``((a+)+)+b`` takes time exponential in the length of a name. Here all
-matches in all names are followed at once, as by a nondeterministic automaton (Thompson, "Regular
-Expression Search Algorithm", 1968). The names are concatenated into one text. A set of its
-positions is an integer with a bit for each, and an expression maps the positions behind it to those
-before it: backwards, so that a lookahead is an expression too.
+``re`` backtracks: for ``((a+)+)+b`` it takes time exponential in the length of a name. Expressions
+that it could find in very many ways are refused.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
-from functools import cached_property, reduce
-from operator import or_
-from re import _compiler, _parser  # type: ignore[attr-defined]
+from re import _parser  # type: ignore[attr-defined]
 from typing import Any, Final
 
 from solver import PartitionError
 
-_MOST_STEPS: Final = 20_000
-"""Parts that one search may visit: a hundred times those of common expressions."""
-_END: Final = "\n"
-"""Terminator of every name."""
-_WORD: Final = re.compile(r"\w")
+_MOST_LETTERS: Final = 2000
+_MOST_WAYS: Final = 20_000
+"""Three repeats, or fourteen alternatives that may begin alike: some seconds at most."""
+_REPEATED: Final = 27
+"""Ways of one repeat: places in a name such as ``blk.10.ffn_gate_exps.weight``."""
 
 
 class WeightPattern:
@@ -30,18 +26,20 @@ class WeightPattern:
 
     Examples
     --------
-    >>> names = WeightNames(f"blk.{layer}.ffn_{part}.weight" for layer in (3, 34) for part in "ab")
-    >>> sorted(names.with_pattern(WeightPattern(r"blk\.(3|4)\.ffn_(up|a)", "-ot")))
+    >>> names = [f"blk.{layer}.ffn_{part}.weight" for layer in (3, 34) for part in "ab"]
+    >>> sorted(WeightPattern(r"blk\.(3|4)\.ffn_(up|a)", "-ot").found_in(names))
     ['blk.3.ffn_a.weight']
     """
 
     def __init__(self, text: str, what: str) -> None:
-        self.text, self.what = text, what
+        self.text, self._what = text, what
+        self._check(len(text) <= _MOST_LETTERS)
         try:
-            self.parts = _parser.parse(text)
-            if self.parts.state.flags & ~re.UNICODE:
+            parts = _parser.parse(text)
+            if parts.state.flags & ~re.UNICODE:
                 raise re.error("it begins with flags")
-            WeightNames([""]).with_pattern(self)
+            self._check(self._ways(parts) <= _MOST_WAYS)
+            self._compiled = re.compile(text)
         except (re.error, OverflowError, RecursionError) as error:
             reason = "it is too deep" if isinstance(error, RecursionError) else str(error)
             raise PartitionError(
@@ -49,127 +47,50 @@ class WeightPattern:
                 r"as blk\.(3|4)\.ffn_(up|down|gate)_exps\.weight"
             ) from None
 
+    def found_in(self, names: Iterable[str]) -> frozenset[str]:
+        """Return the names in which the expression is found."""
+        return frozenset(filter(self._compiled.search, names))
 
-class WeightNames:
-    """Names in ASCII, in which expressions are searched for."""
+    def _check(self, is_simple: bool) -> None:
+        if not is_simple:
+            raise PartitionError(
+                f"{self._what} has {self.text[:100]!r}, which can be found in too many ways; write "
+                "a shorter expression, with fewer repeats and none in repeats"
+            )
 
-    def __init__(self, names: Iterable[str]) -> None:
-        self.names = tuple(names)
-        self._text = "".join(f"{name}{_END}" for name in self.names)
-        self._backwards = self._text[::-1].encode("ascii")
-
-    def with_pattern(self, pattern: WeightPattern) -> frozenset[str]:
-        """Return the names in which an expression is found; PartitionError if it takes too long."""
-        search = _Search(self, pattern)
-        starts = search.before(pattern.parts, self.everywhere)
-        found = f"{starts:b}"[::-1]
-        names, at = set(), 0
-        for name in self.names:
-            end = at + len(name) + 1
-            if "1" in found[at:end]:
-                names.add(name)
-            at = end
-        return frozenset(names)
-
-    @cached_property
-    def everywhere(self) -> int:
-        """Every position: before each character, and behind each name."""
-        return (1 << len(self._text)) - 1
-
-    @cached_property
-    def ends(self) -> int:
-        """The positions behind names."""
-        return self.before_any(frozenset(_END))
-
-    @cached_property
-    def starts(self) -> int:
-        """The positions before names."""
-        return (self.ends << 1 | 1) & self.everywhere
-
-    @cached_property
-    def characters(self) -> frozenset[str]:
-        """The characters of all names."""
-        return frozenset(self._text) - {_END}
-
-    def before_any(self, characters: frozenset[str]) -> int:
-        """Return the positions before one of some characters."""
-        table = bytes(48 + (chr(code) in characters) for code in range(256))
-        return int(self._backwards.translate(table) or b"0", 2)
-
-
-class _Search:
-    """The search for one expression in all names."""
-
-    def __init__(self, names: WeightNames, pattern: WeightPattern) -> None:
-        self._names, self._pattern, self._steps = names, pattern, 0
-        self._masks: dict[str, int] = {}
-
-    def before(self, parts: Any, behind: int) -> int:
-        """Return the positions from which a sequence of parts leads to one of `behind`."""
-        for part in reversed(list(parts)):
-            self._steps += 1
-            if self._steps > _MOST_STEPS:
+    def _ways(self, parts: Any) -> int:
+        """Return about the most ways in which a sequence of parts can be found from one place."""
+        ways = 1
+        for kind, value in ((str(part[0]), part[1]) for part in parts):
+            if kind == "BRANCH":
+                ways *= self._alternatives(value[1])
+            elif kind == "SUBPATTERN" and not value[1] and not value[2]:
+                ways *= self._ways(value[3])
+            elif kind in ("MAX_REPEAT", "MIN_REPEAT"):
+                least, most, body = value
+                once = self._ways(body)
+                # A repeat in a repeat, or of alternatives, is found in exponentially many ways.
+                self._check(once == 1 or most == 1)
+                ways *= once if most == least else once + 1 if most == 1 else _REPEATED
+            elif kind in ("ASSERT", "ASSERT_NOT") and value[0] > 0:
+                ways *= self._ways(value[1])
+            elif kind not in ("AT", "LITERAL", "NOT_LITERAL", "ANY", "IN"):
+                part = "flags" if kind == "SUBPATTERN" else kind.replace("_", " ").lower()
                 raise PartitionError(
-                    f"{self._pattern.what} has {self._pattern.text[:100]!r}, which can be found in "
-                    "too many ways; write a shorter expression, without repeats in repeats"
+                    f"{self._what} has {self.text[:100]!r}, whose {part} is not read; write it "
+                    "with alternatives, repeats and classes alone"
                 )
-            behind = self._before_one(part, behind)
-        return behind
+            self._check(ways <= _MOST_WAYS)
+        return ways
 
-    def _before_one(self, part: Any, behind: int) -> int:
-        kind, value = str(part[0]), part[1]
-        if kind == "BRANCH":
-            return reduce(or_, (self.before(parts, behind) for parts in value[1]))
-        if kind == "SUBPATTERN" and not value[1] and not value[2]:
-            return self.before(value[3], behind)
-        if kind in ("MAX_REPEAT", "MIN_REPEAT"):
-            least, most, parts = value
-            return self._before_repeat(least, most, parts, behind)
-        if kind in ("ASSERT", "ASSERT_NOT") and value[0] > 0:
-            ahead = self.before(value[1], self._names.everywhere)
-            return behind & (ahead if kind == "ASSERT" else ~ahead)
-        if kind == "AT":
-            return behind & self._anchor(str(value))
-        if kind in ("LITERAL", "NOT_LITERAL", "ANY", "IN"):
-            return behind >> 1 & self._before_character(part)
-        raise self._unread(kind)
-
-    def _before_repeat(self, least: int, most: int, parts: Any, behind: int) -> int:
-        found = new = behind
-        while new and most > least:  # ends: more repeats than the longest name add nothing
-            new = self.before(parts, new) & ~found
-            found |= new
-            most -= 1
-        for _ in range(least):
-            before = self.before(parts, found)
-            if before == found:
-                break
-            found = before
-        return found
-
-    def _before_character(self, part: Any) -> int:
-        key = str(part)
-        if key not in self._masks:
-            one = _compiler.compile(_parser.SubPattern(self._pattern.parts.state, [part]))
-            own = frozenset(filter(one.match, self._names.characters))
-            self._masks[key] = self._names.before_any(own)
-        return self._masks[key]
-
-    def _anchor(self, kind: str) -> int:
-        names = self._names
-        if kind == "AT_BEGINNING":
-            return names.starts
-        if kind == "AT_END":
-            return names.ends
-        if kind in ("AT_BOUNDARY", "AT_NON_BOUNDARY"):
-            words = names.before_any(frozenset(filter(_WORD.match, names.characters)))
-            boundary = words ^ (words << 1 & names.everywhere)
-            return boundary if kind == "AT_BOUNDARY" else names.everywhere & ~boundary
-        raise self._unread(kind)
-
-    def _unread(self, kind: str) -> PartitionError:
-        part = "flags" if kind == "SUBPATTERN" else kind.replace("_", " ").lower()
-        return PartitionError(
-            f"{self._pattern.what} has {self._pattern.text[:100]!r}, whose {part} is not read; "
-            "write it with alternatives, repeats and classes alone"
-        )
+    def _alternatives(self, branches: Any) -> int:
+        """Return the most ways of alternatives that may begin with the same letter."""
+        of_letter: Counter[int] = Counter()
+        of_any = 0
+        for parts in branches:
+            ways = self._ways(parts)
+            if len(parts) and str(parts[0][0]) == "LITERAL":
+                of_letter[parts[0][1]] += ways
+            else:
+                of_any += ways
+        return of_any + max(of_letter.values(), default=0)

@@ -1,4 +1,4 @@
-"""Plain data about one plan, from which its pages, figures and tables are made."""
+"""Plain data about a plan as a pipeline, from which its page is made."""
 
 from __future__ import annotations
 
@@ -6,47 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from fx_bridge.presentation.alive import Alive, alive_at_peak
-from fx_bridge.presentation.quotient import (
-    PositionTransfer,
-    QuotientArc,
-    position_transfers,
-    stage_arcs,
-)
 from fx_bridge.presentation.spans import Span, spans
-from solver import DeviceUsage, Evaluation, PartitionPlan, PartitionProblem, evaluate
+from solver.evaluation.evaluate import Evaluation
 from solver.evaluation.step import PipelineStep
-from solver.evaluation.usage import StageUsage
+from solver.model.plan import PartitionPlan
 
 MIN_SHOWN_MICROBATCHES: Final = 16
 """Least number of microbatches that are shown, if a step has more."""
 _MOST_ACTIONS: Final = 100_000
 """Largest number of passes, of all stages and microbatches, that are shown."""
-
-
-@dataclass(frozen=True, slots=True)
-class StageDetails:
-    """One stage: a node of the quotient graph, with its index in the plan's order of stages.
-
-    Attributes
-    ----------
-    chunk : int
-        Earlier passes of data through the devices; 0 without interleaving.
-    weights_bytes : int
-        Of the distinct weights that its operators read; chunks of a device share theirs.
-    compute_ns, send_ns, receive_ns, time_ns : int
-        Times per sample; in training per microbatch, forward and backward.
-    """
-
-    number: int
-    device: str
-    chunk: int
-    operators: int
-    weights_bytes: int
-    compute_ns: int
-    send_ns: int
-    receive_ns: int
-    time_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +44,6 @@ class PipelineDetails:
         Bubble of each rank, a share of `step_ns`.
     spans : tuple of Span
         In order of their start.
-    transfers : tuple of PositionTransfer
-        Bytes sent between positions for each microbatch.
     """
 
     devices: tuple[str, ...]
@@ -92,84 +58,6 @@ class PipelineDetails:
     shown_ns: int
     idle_shares: tuple[float, ...]
     spans: tuple[Span, ...]
-    transfers: tuple[PositionTransfer, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PlanDetails:
-    """The details of one plan.
-
-    Attributes
-    ----------
-    evaluation : Evaluation
-        Costs and violations of the plan, with the usage of every device.
-    alive : tuple of tuple of Alive
-        Holdings of each device of the problem at its peak, largest first.
-    stages : tuple of StageDetails
-        In the plan's order.
-    arcs : tuple of QuotientArc
-        By source and target. Only values of backward operators, and those of infeasible plans, go
-        to an earlier stage; under relayed charging values pass through all positions in between.
-    pipeline : PipelineDetails
-        The plan in time.
-    overlap : bool
-        Compute, send and receive of a device overlap.
-    """
-
-    evaluation: Evaluation
-    alive: tuple[tuple[Alive, ...], ...]
-    stages: tuple[StageDetails, ...]
-    arcs: tuple[QuotientArc, ...]
-    pipeline: PipelineDetails
-    overlap: bool
-
-    @property
-    def devices(self) -> tuple[DeviceUsage, ...]:
-        """Usage of all devices of the problem, in its order."""
-        return self.evaluation.usage
-
-
-def plan_details(problem: PartitionProblem, plan: PartitionPlan) -> PlanDetails:
-    """Return the details of `plan`, feasible or not.
-
-    Raises PartitionError if the plan is not a total map from the operators to the devices.
-    """
-    evaluation = evaluate(problem, plan)
-    return PlanDetails(
-        evaluation=evaluation,
-        alive=alive_at_peak(problem, plan),
-        stages=_stages(problem, plan, evaluation.stages),
-        arcs=stage_arcs(problem, plan),
-        pipeline=_pipeline(problem, plan, evaluation),
-        overlap=problem.interconnect.overlap,
-    )
-
-
-def _stages(
-    problem: PartitionProblem, plan: PartitionPlan, usage: Sequence[StageUsage]
-) -> tuple[StageDetails, ...]:
-    members: list[list[int]] = [[] for _ in usage]
-    for index, op in enumerate(problem.operators):
-        members[plan.stage_index[op.name]].append(index)
-    found: list[StageDetails] = []
-    for number, (entry, indices) in enumerate(zip(usage, members, strict=True)):
-        operators = [problem.operators[index] for index in indices]
-        keys = {key for op in operators for key in op.weights}
-        held_bytes = (problem.weights[key].held_bytes(problem.memory_model) for key in keys)
-        found.append(
-            StageDetails(
-                number=number,
-                device=entry.stage.device,
-                chunk=entry.stage.chunk,
-                operators=len(operators),
-                weights_bytes=sum(held_bytes),
-                compute_ns=entry.compute_ns,
-                send_ns=entry.send_ns,
-                receive_ns=entry.receive_ns,
-                time_ns=entry.time_ns,
-            )
-        )
-    return tuple(found)
 
 
 def thinned(numbers: Sequence[int], most: int) -> tuple[int, ...]:
@@ -185,9 +73,9 @@ def thinned(numbers: Sequence[int], most: int) -> tuple[int, ...]:
     return tuple(max(numbers[starts[run] : starts[run + 1]]) for run in range(count))
 
 
-def _pipeline(
-    problem: PartitionProblem, plan: PartitionPlan, evaluation: Evaluation
-) -> PipelineDetails:
+def pipeline_details(evaluation: Evaluation, plan: PartitionPlan) -> PipelineDetails:
+    """Return the details of a plan, feasible or not, as a pipeline."""
+    problem = evaluation.problem
     ranks, step = len(plan.device_order), evaluation.step
     sequential = len(step.times.forward_ns) < ranks * (1 + plan.stages[-1].chunk)
     planned = "step" in problem.objective or problem.interconnect.charging == "relayed"
@@ -217,7 +105,6 @@ def _pipeline(
         shown_ns=max((span.end_ns for span in found), default=0),
         idle_shares=tuple((step_ns - busy_ns) / max(step_ns, 1) for busy_ns in step.busy_ns),
         spans=found,
-        transfers=() if sequential else position_transfers(problem, plan),
     )
 
 

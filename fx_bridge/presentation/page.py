@@ -11,12 +11,12 @@ from functools import cache
 from importlib.resources import files
 from typing import Final, NamedTuple
 
-from fx_bridge.presentation.details import PlanDetails, plan_details
+from fx_bridge.presentation.details import pipeline_details
 from fx_bridge.presentation.markup import device_colours, escaped, escaped_lines, folded, table
 from fx_bridge.presentation.module_totals import ModuleTotals
 from fx_bridge.presentation.page_charts import memory_charts, pipeline_chart
 from fx_bridge.presentation.page_modules import ModuleView
-from fx_bridge.presentation.stage_graph import stage_operators
+from fx_bridge.presentation.quotient import stage_arcs
 from fx_bridge.presentation.summary import STEP_HEADER, step_cells
 from solver.evaluation.evaluate import Evaluation
 from solver.evaluation.result import SolveResult, SolveStatus
@@ -103,11 +103,9 @@ class _Page:
         self._result = result
         self._evaluation = evaluation
         self._plan = plan
-        self._details: PlanDetails = plan_details(evaluation.problem, plan)
         self._totals = ModuleTotals(evaluation, plan)
-        self._tree = self._totals.tree
         self._numbers = {entry.device: number for number, entry in enumerate(evaluation.usage)}
-        self._members = stage_operators(evaluation.problem, plan)
+        self._words = self._totals.tree.stages(plan, _MOST_LETTERS)
         self._view = ModuleView(self._totals, plan.stages, self._numbers)
 
     def answer(self, lines: str) -> str:
@@ -169,7 +167,7 @@ class _Page:
         if not own:
             return "".join((*parts, '<p class="muted">not used</p></div>'))
         for at in own:
-            words = escaped(self._tree.words(self._members[at], _MOST_LETTERS))
+            words = escaped(self._words[at])
             label = f'<span class="muted">stage {at}:</span> ' if len(own) > 1 else ""
             parts.append(f"<p>{label}{words}</p>")
         over = usage.capacity_bytes is not None and usage.memory_bytes > usage.capacity_bytes
@@ -215,18 +213,20 @@ class _Page:
         """Return the memory charts."""
         return (
             "<p>While each operator runs, in execution order; the darker part is weights, the "
-            f"dashed line the capacity.</p>{memory_charts(self._details, self._numbers)}"
+            f"dashed line the capacity.</p>{memory_charts(self._evaluation, self._numbers)}"
         )
 
     def pipeline(self) -> str:
         """Return the pipeline chart of several devices."""
-        if len(self._plan.device_order) == 1 or not self._details.pipeline.spans:
+        if len(self._plan.device_order) == 1:
             return ""
-        return pipeline_chart(self._details.pipeline, self._numbers)
+        pipeline = pipeline_details(self._evaluation, self._plan)
+        return pipeline_chart(pipeline, self._numbers) if pipeline.spans else ""
 
     def transfers(self) -> str:
         """Return a table of the arcs between stages."""
-        if not self._details.arcs:
+        arcs = stage_arcs(self._evaluation.problem, self._plan)
+        if not arcs:
             return ""
         stages, is_training = self._plan.stages, self._evaluation.problem.is_training
         rows = [
@@ -237,7 +237,7 @@ class _Page:
                 format_bytes(arc.value_bytes),
                 *([format_bytes(arc.gradient_bytes)] if is_training else []),
             )
-            for arc in self._details.arcs
+            for arc in arcs
         ]
         header = ("from stage", "to stage", "values", "bytes", *["gradients"] * is_training)
         return table(header, rows, text=header[:2])

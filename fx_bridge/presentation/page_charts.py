@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-from fx_bridge.presentation.alive import Alive
-from fx_bridge.presentation.details import PipelineDetails, PlanDetails, thinned
-from fx_bridge.presentation.markup import escaped, folded, table
+from fx_bridge.presentation.details import PipelineDetails, thinned
+from fx_bridge.presentation.markup import escaped
 from fx_bridge.presentation.spans import Span
+from solver.evaluation.evaluate import Evaluation
 from solver.evaluation.usage import DeviceUsage
 from solver.model.quantities import counted, exact_bytes, format_bytes, format_ns
 
@@ -17,28 +17,22 @@ _MOST_POINTS: Final = 6400
 _MOST_TIPS: Final = 1600
 _MOST_CHARTS: Final = 64
 _MOST_SPANS: Final = 2000
-_MOST_ALIVE: Final = 8
 _HEIGHT: Final = 100
 _NUMBERED: Final = 0.02
 """Least share of the shown time of a box that shows its number."""
 
 
-def memory_charts(details: PlanDetails, device_numbers: Mapping[str, int]) -> str:
+def memory_charts(evaluation: Evaluation, device_numbers: Mapping[str, int]) -> str:
     """Return a memory chart of each used device, by operator in execution order."""
-    used = [entry for entry in details.devices if entry.operators]
+    used = [entry for entry in evaluation.usage if entry.operators]
     fullest = sorted(used, key=lambda entry: -entry.peak_memory_permille)[:_MOST_CHARTS]
-    alive = dict(zip((entry.device for entry in details.devices), details.alive, strict=True))
     named = {
         op.name: f"{op.name} of module {op.module}" if op.module else op.name
-        for op in details.evaluation.problem.operators
+        for op in evaluation.problem.operators
     }
     charts = [
         _memory_chart(
-            entry,
-            alive[entry.device],
-            device_numbers[entry.device],
-            named[entry.peak_operator or ""],
-            len(fullest),
+            entry, device_numbers[entry.device], named[entry.peak_operator or ""], len(fullest)
         )
         for entry in used
         if entry in fullest
@@ -48,9 +42,7 @@ def memory_charts(details: PlanDetails, device_numbers: Mapping[str, int]) -> st
     return "".join(charts)
 
 
-def _memory_chart(
-    entry: DeviceUsage, alive: Sequence[Alive], number: int, peak: str, charts: int
-) -> str:
+def _memory_chart(entry: DeviceUsage, number: int, peak: str, charts: int) -> str:
     held = thinned(entry.timeline_bytes, min(400, 8 + _MOST_POINTS // charts))
     top = max(entry.memory_bytes, entry.capacity_bytes or 0, 1) * 1.04
     ys = [_HEIGHT - size_bytes / top * _HEIGHT for size_bytes in held]
@@ -66,20 +58,12 @@ def _memory_chart(
         parts.append(f'<line x1="0" x2="{len(held)}" y1="{y:.1f}" y2="{y:.1f}"/>')
         capacity = f"of {format_bytes(entry.capacity_bytes)}"
     parts += _tips(entry, len(held), min(80, _MOST_TIPS // charts))
-    rows: list[tuple[str, ...]] = [
-        (escaped(name), kind, format_bytes(size_bytes))
-        for name, kind, size_bytes in alive[:_MOST_ALIVE]
-    ]
-    rest = sum(size_bytes for _, _, size_bytes in alive[_MOST_ALIVE:])
-    if rest:
-        rows.append((counted(len(alive) - _MOST_ALIVE, "other"), "", format_bytes(rest)))
-    largest = table(("held at the peak", "as", "bytes"), rows, ("held at the peak", "as"))
     return (
         f'<figure class="d{number}"><figcaption><i class="dot"></i><b>{escaped(entry.device)}</b> '
         f"{exact_bytes(entry.memory_bytes)} at the peak, {capacity}; at "
         f"{escaped(peak)}; {format_bytes(entry.weights_bytes)} are weights"
         f'</figcaption><svg viewBox="0 0 {len(held)} {_HEIGHT}" preserveAspectRatio="none">'
-        f"{''.join(parts)}</svg>{folded('largest at the peak', largest)}</figure>"
+        f"{''.join(parts)}</svg></figure>"
     )
 
 

@@ -17,15 +17,11 @@ if TYPE_CHECKING:
     from fx_bridge.presentation.page import HandOver
     from solver.evaluation.result import SolveResult
 
-Form = Literal["plan", "page", "trace", "dot", "mermaid"]
+Form = Literal["plan", "page"]
 
 _FORMS: Final[Mapping[str, Form]] = {
-    ".trace.json": "trace",
     ".json": "plan",
     ".html": "page",
-    ".dot": "dot",
-    ".gv": "dot",
-    ".mmd": "mermaid",
 }
 
 
@@ -38,12 +34,12 @@ def form_of(path: str | os.PathLike[str]) -> Form:
 
     Examples
     --------
-    >>> form_of("plan.html"), form_of("plan.trace.json"), form_of("plan")
-    ('page', 'trace', 'plan')
+    >>> form_of("plan.html"), form_of("plan.json"), form_of("plan")
+    ('page', 'plan', 'plan')
     >>> form_of("plan.pdf")
     Traceback (most recent call last):
-    solver.model.errors.PartitionError: plan.pdf ends in '.pdf'; write .json (the plan), .html (a \
-page), .trace.json (for Perfetto), .dot or .mmd (the graph of its stages)
+    solver.model.errors.PartitionError: plan.pdf ends in '.pdf'; write .json (the plan) or .html \
+(a page)
     """
     if not isinstance(path, (str, os.PathLike)):
         raise PartitionError(
@@ -56,8 +52,7 @@ page), .trace.json (for Perfetto), .dot or .mmd (the graph of its stages)
     ending = Path(name).suffix
     if ending and (Path(path).is_file() or not Path(path).exists()):
         raise PartitionError(
-            f"{shortened(path)} ends in {ending!r}; write .json (the plan), .html (a page), "
-            ".trace.json (for Perfetto), .dot or .mmd (the graph of its stages)"
+            f"{shortened(path)} ends in {ending!r}; write .json (the plan) or .html (a page)"
         )
     return "plan"
 
@@ -88,18 +83,8 @@ def plan_text(
         return plan_page(
             result, title=title, answer=answer, command=command, hand_overs=hand_overs()
         )
-    if form in ("dot", "mermaid"):
-        from fx_bridge.presentation.stage_graph import dot_text, mermaid_text
-
-        return (dot_text if form == "dot" else mermaid_text)(evaluation, plan)
-
     import json
 
-    if form == "trace":
-        from fx_bridge.presentation.details import plan_details
-        from fx_bridge.presentation.trace import pipeline_trace
-
-        return json.dumps(pipeline_trace(plan_details(evaluation.problem, plan))) + "\n"
     from solver.io.json_files import plan_to_json
 
     return json.dumps(plan_to_json(plan), indent=1) + "\n"

@@ -161,10 +161,7 @@ class SolveResult(Generic[PlanT, EvaluationT, ValueT]):
         return presenter().result_html(str(self), self)
 
     def save(self: SolveResult, path: str | os.PathLike[str]) -> None:
-        """Write the plan to a file in the format of its extension.
-
-        ``.json`` is the plan, ``.html`` a page to view, ``.trace.json`` one step for Perfetto,
-        ``.dot`` and ``.mmd`` the graph of stages for Graphviz and Mermaid.
+        """Write the plan (``.json``), or a page to view (``.html``), to a file.
 
         Raises
         ------
@@ -173,6 +170,7 @@ class SolveResult(Generic[PlanT, EvaluationT, ValueT]):
         """
         presenter().save_plan_as(self, path)
 
+<<<<<<< HEAD
     def to_dot(self: SolveResult) -> str:
         """Return the graph of the plan's stages for Graphviz; without a plan raise as `save`."""
         return presenter().plan_text(self, "dot")
@@ -181,6 +179,8 @@ class SolveResult(Generic[PlanT, EvaluationT, ValueT]):
         """Return the graph of the plan's stages for Mermaid; without a plan raise as `save`."""
         return presenter().plan_text(self, "mermaid")
 
+=======
+>>>>>>> 63c9b84a (Leave traces, stage graphs and lists of what is alive out of the views of a plan; search weights by re)
     @property
     def objective_values(self) -> tuple[ValueT, ...] | None:
         """The values of all objectives, or None without a feasible plan."""

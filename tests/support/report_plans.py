@@ -1,6 +1,5 @@
 """Plans that reports show, from plain ones to ones that nobody should write."""
 
-from fx_bridge.presentation.details import plan_details
 from solver import (
     Device,
     Interconnect,
@@ -152,8 +151,3 @@ PLANS = {
     "tiny": tiny,
     "modular": modular,
 }
-
-
-def details(name):
-    """The details of one of `PLANS`."""
-    return plan_details(*PLANS[name]())

@@ -35,8 +35,8 @@ class ReportFiles:
     ----------
     stems : dict of CaseKey to str
         Prefix of all file names of a case.
-    problems, pages, traces : dict of CaseKey to str
-        Problem of a case, and page and timeline of its best plan.
+    problems, pages : dict of CaseKey to str
+        Problem of a case, and page of its best plan.
     plans : dict of int to str
         By row index in the study; equal plans of a case share a file.
     """
@@ -44,12 +44,11 @@ class ReportFiles:
     stems: dict[CaseKey, str] = field(default_factory=dict)
     problems: dict[CaseKey, str] = field(default_factory=dict)
     pages: dict[CaseKey, str] = field(default_factory=dict)
-    traces: dict[CaseKey, str] = field(default_factory=dict)
     plans: dict[int, str] = field(default_factory=dict)
 
 
 def name_files(study: Study) -> ReportFiles:
-    """Name the problem and the plans of every case, with the page and trace of the best plan.
+    """Name the problem and the plans of every case, with the page of the best plan.
 
     Later cases change no earlier name, so that existing files stay valid.
     """
@@ -64,7 +63,6 @@ def name_files(study: Study) -> ReportFiles:
             files.problems[key] = f"problems/{stem}.json.gz"
             if best is not None and best.plan is not None:
                 files.pages[key] = f"pages/{stem}.html"
-                files.traces[key] = f"traces/{stem}.json.gz"
     taken = set()
     known: dict[CaseKey, list[tuple[PartitionPlan, str]]] = {}
     for index, row in enumerate(study.rows):

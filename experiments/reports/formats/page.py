@@ -49,8 +49,7 @@ HOW_TO_READ: Final = (
     ("Best of the others", "for every case, the best plan of all planners that prove nothing."),
     (
         "Files of a case",
-        "its problem, its best plan, the page of that plan, and its trace, which opens in Perfetto "
-        "(https://ui.perfetto.dev) and chrome://tracing.",
+        "its problem, its best plan, and the page of that plan.",
     ),
     (
         "Same split",
@@ -125,7 +124,7 @@ def _models(
                 outcome=outcome,
                 problem=files.problems.get(key),
                 plan=plan,
-                views=tuple(named[key] for named in (files.pages, files.traces) if key in named),
+                page=files.pages.get(key),
             )
         )
     left = len(study.cases) - MOST_SHOWN
@@ -213,7 +212,7 @@ def make_case(
     outcome: str,
     problem: str | None,
     plan: str | None,
-    views: tuple[str, ...],
+    page: str | None,
 ) -> Folded:
     """Return the fold of one case.
 
@@ -223,14 +222,12 @@ def make_case(
         Answers to the case.
     outcome : str
         Outcome in a few words.
-    problem, plan : str or None
+    problem, plan, page : str or None
         Files relative to the report, if they exist.
-    views : tuple of str
-        Page and trace of the plan.
     """
     content: list[Block] = [Text(". ".join(_case_facts(case)) + ".")]
     content += [answers_table(rows, names_case=False).without(_LEFT_OUT)] if rows else []
-    if there := tuple(file for file in (problem, plan, *views) if file):
+    if there := tuple(file for file in (problem, plan, page) if file):
         content.append(Text("Files", there))
         content.append(Code(tuple(_commands(rows, limits, problem, plan))))
     return Folded(

@@ -53,16 +53,16 @@ def write_report(
 ) -> tuple[Path, ...]:
     """Write ``report.html``, ``report.md`` and ``results.json``, and the files that they name.
 
-    Those are in ``problems``, ``plans``, ``pages`` and ``traces``. All files are complete, beside
+    Those are in ``problems``, ``plans`` and ``pages``. All files are complete, beside
     those they replace, before the first is moved into place: a full disk leaves the old report
-    whole. The report comes last, so that it only names existing files (but pages and traces of
-    plans, until the last report). Other files in the folder stay, and unchanged files are not
+    whole. The report comes last, so that it only names existing files (but pages of plans,
+    until the last report). Other files in the folder stay, and unchanged files are not
     rewritten.
 
     Parameters
     ----------
     is_last : bool
-        No other report follows soon; pages and traces of plans are written with the last one.
+        No other report follows soon; pages of plans are written with the last one.
 
     Returns
     -------
@@ -114,7 +114,6 @@ def compose(study: Study, *, is_last: bool = True) -> dict[str, bytes]:
             result = best.result(case.problem)
             title = f"{case.key.model} on {case.key.device_set}"
             contents[files.pages[case.key]] = plan_text(result, "page", title=title).encode()
-            contents[files.traces[case.key]] = _gzipped(plan_text(result, "trace"))
     page = make_report(study, files)
     contents["results.json"] = to_text(study_to_json(study, files)).encode()
     contents["report.md"] = to_markdown(page).encode()
@@ -123,10 +122,6 @@ def compose(study: Study, *, is_last: bool = True) -> dict[str, bytes]:
 
 
 def _packed(document: object) -> bytes:
-    """Return plain data as gzipped JSON."""
-    return _gzipped(json.dumps(document, separators=(",", ":")) + "\n")
-
-
-def _gzipped(text: str) -> bytes:
-    """Return text compressed, byte for byte reproducible."""
+    """Return plain data as gzipped JSON, byte for byte reproducible."""
+    text = json.dumps(document, separators=(",", ":")) + "\n"
     return gzip.compress(text.encode(), compresslevel=6, mtime=0)

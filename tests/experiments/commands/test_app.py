@@ -136,7 +136,7 @@ def nonsense():
             if parameter.metavar in NUMBERS:
                 values = ["", "-1", "nan", "many", "\0"]
                 values += [] if option in ("--time-limit", "--communication-scale") else [HUGE]
-            elif option in ("--out", "--plan", "--profile", "--trace", "--dot", "--mermaid"):
+            elif option in ("--out", "--plan", "--profile"):
                 values = ["", "\0", "x" * 3000]
                 # Folders are made with those above them.
                 values += ["no/such/folder/file"] if parameter.metavar == "FILE" else []

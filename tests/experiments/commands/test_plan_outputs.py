@@ -1,10 +1,8 @@
 """Files of ``plan`` and ``solve``: several of one answer, each checked before the work."""
 
-import json
+import re
 from pathlib import Path
-
 import pytest
-
 from experiments.cli import main
 from experiments.console.exit_codes import EXIT_BAD_INPUT, EXIT_NO_PLAN
 from solver import load_plan, save_problem
@@ -19,25 +17,10 @@ def problem(tmp_path, monkeypatch):
 
 
 def test_one_answer_is_written_in_all_forms(problem, capsys):
-    words = [
-        "--out",
-        "plan.json",
-        "-o",
-        "plan.html",
-        "--trace",
-        "t",
-        "--dot",
-        "d",
-        "--mermaid",
-        "m",
-    ]
+    words = ["--out", "plan.json", "-o", "plan.html"]
     assert main(["solve", problem, *words]) == 0
-    files = ["plan.json", "plan.html", "t", "d", "m"]
-    assert capsys.readouterr().err.splitlines() == [f"wrote {name}" for name in files]
-    plan = load_plan("plan.json")
-    assert plan.device_order[0] in Path("d").read_text()
-    assert Path("m").read_text().startswith("flowchart LR\n")
-    assert json.loads(Path("t").read_text())["otherData"]["schedule"]
+    assert capsys.readouterr().err.splitlines() == ["wrote plan.json", "wrote plan.html"]
+    assert load_plan("plan.json").device_order
     page = Path("plan.html").read_text(encoding="utf-8")
     assert "<h1>problem.json</h1>" in page
     # The command is there as a shell takes it.
@@ -48,9 +31,10 @@ def test_one_answer_is_written_in_all_forms(problem, capsys):
     ("words", "error"),
     [
         ("--out plan.pdf", "plan.pdf ends in '.pdf'; write .json"),
-        ("--out a.html --dot ./a.html", "--dot ./a.html is written twice; write another name"),
-        ("--trace problem.json", "--trace problem.json is the file that is read"),
-        ("--mermaid no/folder/m", "there is no folder no/folder"),
+        ("--out plan.json --out plan.htm", "plan.htm ends in '.htm'; write .json"),
+        ("--out a.html --out ./a.html", "--out ./a.html is written twice; write another name"),
+        ("--out problem.json", "--out problem.json is the file that is read"),
+        ("--out no/folder/m", "there is no folder no/folder"),
     ],
 )
 def test_what_cannot_be_written_is_refused_before_the_work(problem, words, error, capsys):

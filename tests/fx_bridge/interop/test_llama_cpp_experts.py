@@ -5,15 +5,14 @@ import re
 import shlex
 from collections import Counter
 from itertools import pairwise
-
 import pytest
-
 from fx_bridge.interop.llama_cpp_experts import read_experts, write_experts
 from fx_bridge.interop.stage_layers import LayerNames, StageLayers
 from solver import PartitionError
 from tests.support.problem_counts import counts
 
 HOST = "cpu:0"
+
 DEVICES = [*(f"cuda:{at}" for at in range(4)), HOST]
 
 
@@ -120,15 +119,19 @@ def test_the_shortest_words(feeds, on_host, expected):
         ("--cpu-moe --no-op-offload", {0, 1, 2, 3, 4, 5, 6, 7}),
         ("-ngl 6 -cmoe", {3, 4, 5, 6, 7}),
         ("-ncmoe 99", {0, 1, 2, 3, 4, 5, 6, 7}),
+        ("-ncmoe 0", set()),
         ("-ot exps=CPU", {0, 1, 2, 3, 4, 5, 6, 7}),
         (r"-ot '\.[0-3]\.ffn_.*_exps\.=CPU'", {0, 1, 2, 3}),
         (r"-ot 'blk\.(0|1)\.ffn=CUDA0,exps=CPU'", {2, 3, 4, 5, 6, 7}),
         (r"-ot 'blk\.0\.ffn=CUDA0' -ot exps=CPU", {1, 2, 3, 4, 5, 6, 7}),
         ("-ngl all -ot shexp=CUDA0,exps=CPU", {0, 1, 2, 3, 4, 5, 6, 7}),
+        ("-ngl 99 -ot attn=CUDA0,exps=CPU", {0, 1, 2, 3, 4, 5, 6, 7}),
         ("-ngl 99 -ot ffn_gate_inp=CUDA0,exps=CPU", {0, 1, 2, 3, 4, 5, 6, 7}),
         ("-ot token_embd=CPU,exp_probs_b=CUDA0,norm=CUDA0,exps=CPU", {0, 1, 2, 3, 4, 5, 6, 7}),
         ("-ot ffn=CPU", {0, 1, 2, 3, 4, 5, 6, 7}),
         (r"-ot 'blk\.([4-7])\.(?!attn)=CPU'", {4, 5, 6, 7}),
+        ("-ot attn_kv_a_mqa=CUDA0", set()),
+        ("-ot (exps|x)+=CPU", {0, 1, 2, 3, 4, 5, 6, 7}),
         (r"--override-tensor 'blk\.7.*exps=CPU' --n-cpu-moe 2", {0, 1, 7}),
     ],
 )
@@ -149,11 +152,25 @@ def test_words_of_people(words, on_host):
         ("-ot exps=CPU", "dense", "'exps', which is found in no weight of the model, such as blk."),
         ("-ot 'up_exps=CPU'", "experts", "divides a layer: blk.0.ffn_up_exps.weight on CPU, blk"),
         (r"-ot 'blk\.3\.=CPU'", "experts", "moves 'blk.3.attn_q.weight' away from cuda:0, where"),
-        ("-ot exps=CUDA1", "experts", "'blk.0.ffn_up_exps.weight' on cuda:1, and the layer is on"),
-        ("-ot shexp=CPU", "experts", "_shexp.weight' on CPU, and the layer is on cuda:0; write"),
+        (
+            "-ot exps=CUDA1",
+            "experts",
+            "'blk.0.ffn_up_exps.weight' on cuda:1, and the layer is on cu",
+        ),
+        (
+            "-ot shexp=CPU",
+            "experts",
+            "_shexp.weight' on CPU, and the layer is on cuda:0; write CPU",
+        ),
+        ("-ot attn_kv_a_mqa=CPU", "experts", "moves 'blk.0.attn_kv_a_mqa.weight' away from cud"),
         ("-ot ffn_gate_inp=CUDA1", "experts", "'blk.0.ffn_gate_inp.weight' on cuda:1, and the"),
         ("-ot token_embd=CUDA0", "experts", "moves 'token_embd.weight' away from cpu:0, where pl"),
         (r"-ot '^output\.=CPU'", "experts", "moves 'output.weight' away from cuda:0, where plans"),
+        (
+            "-ot (([a-z0-9_.]+)+)+!=CPU",
+            "dense",
+            "'(([a-z0-9_.]+)+)+!', which can be found in too many ways",
+        ),
         ("--ngl 3", "experts", "words have '--ngl', which says nothing of layers; write only -dev"),
     ],
 )

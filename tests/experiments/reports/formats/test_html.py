@@ -96,10 +96,10 @@ def test_links_lead_within_the_page_or_to_files_of_the_report() -> None:
     anchors = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     targets = [str(attributes["href"]) for attributes in page.all("a")]
     kinds = Counter(target.partition("/")[0] for target in targets if target[0] != "#")
-    assert kinds == {"problems": 1, "plans": 1, "pages": 1, "traces": 1}
+    assert kinds == {"problems": 1, "plans": 1, "pages": 1}
     for target in targets:
         within = target.startswith("#") and target[1:] in anchors
-        beside = re.fullmatch(r"(traces|plans|problems)/[a-z0-9-]+\.json\.gz", target)
+        beside = re.fullmatch(r"(plans|problems)/[a-z0-9-]+\.json\.gz", target)
         beside = beside or re.fullmatch(r"pages/[a-z0-9-]+\.html", target)
         assert within or beside, target
     assert all(re.fullmatch(r"[A-Za-z0-9-]+", str(anchor)) for anchor in anchors)

@@ -29,7 +29,6 @@ def test_a_page_has_all_that_a_reader_asks_for() -> None:
     assert "| peer a | spills | - |" in page and "| no room for c |" in page
     assert "3 x 500 B; links" in page
     assert "[pages/m-a.html](pages/m-a.html)" in page
-    assert "[traces/m-a.json.gz](traces/m-a.json.gz)" in page
     assert "    fxpartition solve problems/m-a.json.gz --solver cp-sat --time-limit 20" in page
     assert "    fxpartition score plans/m-a-chain.json.gz problems/m-a.json.gz" in page
     assert "| torch | 2.13.0 |" in page
@@ -83,5 +82,4 @@ def test_hostile_names_change_nothing() -> None:
         f"problems/{stem}.json.gz",
         f"plans/{stem}-chain.json.gz",
         f"pages/{stem}.html",
-        f"traces/{stem}.json.gz",
     ]
