@@ -88,7 +88,7 @@ def write_plan(
     model: str,
     engine: str | None,
 ) -> None:
-    """Write the plan of a model, or a page, trace or graph of it, by the suffix of `path`.
+    """Write the plan of a model, or a page of it, by the suffix of `path`.
 
     Nothing is written without a path or a plan.
     """

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from experiments.planners.balancers import BALANCERS, UNIFORM_PLANNERS
 from experiments.planners.device_maps import DEVICE_MAP_PLANNERS
-from experiments.planners.random_plans import RANDOM_PLANNERS
 from experiments.planners.recompute_peers import RECOMPUTE_PLANNERS
 from experiments.planners.solvers import SOLVER_PLANNERS
 from experiments.planners.steps import check_known
@@ -24,7 +23,6 @@ PLANNERS: Final[Mapping[str, PlannerSpec]] = {
     for spec in (
         *SOLVER_PLANNERS,
         *BALANCERS,
-        *RANDOM_PLANNERS,
         *UNIFORM_PLANNERS,
         *DEVICE_MAP_PLANNERS,
         *RECOMPUTE_PLANNERS,

@@ -143,9 +143,9 @@ def _build_transformers(
     return _converted(transformers_model(model, config, settings), inputs(), dtype)
 
 
-def _build_diffusers(model: str, inputs: Inputs, dtype: str, settings: Mapping[str, Any]) -> Made:
+def _build_diffusers(model: str, inputs: Inputs, settings: Mapping[str, Any]) -> Made:
     made = getattr(library("diffusers"), model)(**settings)
-    return _converted(made, inputs(), dtype)
+    return _converted(made, inputs(), "float16")
 
 
 def _build_torch(make: Callable[[], tuple[Any, tuple[Any, ...]]]) -> Made:
@@ -186,11 +186,9 @@ def from_transformers(
     return Configuration(name, family, build, "transformers")
 
 
-def from_diffusers(
-    name: str, model: str, inputs: Inputs, *, dtype: str = "float16", **settings: Any
-) -> Configuration:
-    """Return a model of diffusers."""
-    build = partial(_build_diffusers, model, inputs, dtype, settings)
+def from_diffusers(name: str, model: str, inputs: Inputs, **settings: Any) -> Configuration:
+    """Return a model of diffusers in float16."""
+    build = partial(_build_diffusers, model, inputs, settings)
     return Configuration(name, "diffusion", build, "diffusers")
 
 

@@ -105,11 +105,6 @@ def resolve_built(text: str) -> ModelSpec:
     return spec
 
 
-def is_ours(spec: ModelSpec) -> bool:
-    """Return True for a model of the zoo or a configuration, which never changes."""
-    return ZOO.get(spec.name) is spec or spec.name.startswith(CONFIGURATION_PREFIX)
-
-
 def captured_model(text: str, asked: CaptureRequest = DEFAULT_CAPTURE) -> CapturedGraph:
     """Build and capture the model named by `text`; PartitionError if that fails."""
     return capture_model(build_model(resolve_built(text)), asked)

@@ -11,12 +11,11 @@ from functools import cache
 from importlib.resources import files
 from typing import Final, NamedTuple
 
-from fx_bridge.presentation.details import pipeline_details
+from fx_bridge.presentation.details import pipeline_details, stage_arcs
 from fx_bridge.presentation.markup import device_colours, escaped, escaped_lines, folded, table
 from fx_bridge.presentation.module_totals import ModuleTotals
 from fx_bridge.presentation.page_charts import memory_charts, pipeline_chart
 from fx_bridge.presentation.page_modules import ModuleView
-from fx_bridge.presentation.quotient import stage_arcs
 from fx_bridge.presentation.summary import STEP_HEADER, step_cells
 from solver.evaluation.evaluate import Evaluation
 from solver.evaluation.result import SolveResult, SolveStatus

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from fx_bridge.presentation.details import PipelineDetails, thinned
@@ -14,7 +14,6 @@ from solver.model.quantities import counted, exact_bytes, format_bytes, format_n
 
 _MOST_POINTS: Final = 6400
 """Of the memory charts of all devices; each has at most 400."""
-_MOST_TIPS: Final = 1600
 _MOST_CHARTS: Final = 64
 _MOST_SPANS: Final = 2000
 _HEIGHT: Final = 100
@@ -57,7 +56,6 @@ def _memory_chart(entry: DeviceUsage, number: int, peak: str, charts: int) -> st
         y = _HEIGHT - entry.capacity_bytes / top * _HEIGHT
         parts.append(f'<line x1="0" x2="{len(held)}" y1="{y:.1f}" y2="{y:.1f}"/>')
         capacity = f"of {format_bytes(entry.capacity_bytes)}"
-    parts += _tips(entry, len(held), min(80, _MOST_TIPS // charts))
     return (
         f'<figure class="d{number}"><figcaption><i class="dot"></i><b>{escaped(entry.device)}</b> '
         f"{exact_bytes(entry.memory_bytes)} at the peak, {capacity}; at "
@@ -65,19 +63,6 @@ def _memory_chart(entry: DeviceUsage, number: int, peak: str, charts: int) -> st
         f'</figcaption><svg viewBox="0 0 {len(held)} {_HEIGHT}" preserveAspectRatio="none">'
         f"{''.join(parts)}</svg></figure>"
     )
-
-
-def _tips(entry: DeviceUsage, width: int, most: int) -> Iterator[str]:
-    """Yield invisible boxes whose tooltips give the largest memory of a range of operators."""
-    count = min(len(entry.operators), most)
-    for tip in range(count):
-        start, end = (at * len(entry.operators) // count for at in (tip, tip + 1))
-        size_bytes = max(entry.timeline_bytes[start:end])
-        at = entry.timeline_bytes.index(size_bytes, start, end)
-        yield (
-            f'<rect x="{tip * width / count:.2f}" width="{width / count:.2f}" height="{_HEIGHT}">'
-            f"<title>{escaped(entry.operators[at])}: {format_bytes(size_bytes)}</title></rect>"
-        )
 
 
 def pipeline_chart(pipeline: PipelineDetails, device_numbers: Mapping[str, int]) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 from fx_bridge.presentation.summary import result_html as result_html
 from fx_bridge.presentation.summary import result_text as result_text
@@ -18,11 +18,6 @@ if TYPE_CHECKING:
     from solver.evaluation.result import SolveResult
 
 Form = Literal["plan", "page"]
-
-_FORMS: Final[Mapping[str, Form]] = {
-    ".json": "plan",
-    ".html": "page",
-}
 
 
 def form_of(path: str | os.PathLike[str]) -> Form:
@@ -46,9 +41,8 @@ def form_of(path: str | os.PathLike[str]) -> Form:
             f"path is {shown(path)}; write the name of a file, such as 'plan.json'"
         )
     name = Path(path).name.lower()
-    found = next((form for ending, form in _FORMS.items() if name.endswith(ending)), None)
-    if found is not None:
-        return found
+    if name.endswith((".json", ".html")):
+        return "plan" if name.endswith(".json") else "page"
     ending = Path(name).suffix
     if ending and (Path(path).is_file() or not Path(path).exists()):
         raise PartitionError(

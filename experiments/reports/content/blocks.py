@@ -42,10 +42,6 @@ class Table:
     def __post_init__(self) -> None:
         assert all(len(row) == len(self.header) for row in self.rows)
 
-    def is_text(self, column: str) -> bool:
-        """Return True if a column holds words."""
-        return column in self.text_columns
-
     def without(self, columns: Collection[str]) -> Table:
         """Return the table without some of its columns."""
         kept = [index for index, name in enumerate(self.header) if name not in columns]

@@ -123,7 +123,7 @@ def _table(table: Table) -> Iterator[str]:
     yield '<div class="wide"><table>\n'
     if table.caption:
         yield f"<caption>{_shown(table.caption)}</caption>\n"
-    texts = [table.is_text(name) for name in table.header]
+    texts = [name in table.text_columns for name in table.header]
     yield "<thead><tr>"
     for name, is_text in zip(table.header, texts, strict=True):
         yield f'<th scope="col"{_kind("text" * is_text)}>{_shown(name)}</th>'

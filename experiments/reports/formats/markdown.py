@@ -67,7 +67,7 @@ def _items(items: Items) -> list[str]:
 def _table(table: Table) -> list[str]:
     if not table.rows:
         return []
-    rule = "|".join("---" if table.is_text(name) else "---:" for name in table.header)
+    rule = "|".join("---" if name in table.text_columns else "---:" for name in table.header)
     lines = [
         *((f"{escape_markdown(table.caption)}:", "") if table.caption else ()),
         f"| {' | '.join(table.header)} |",

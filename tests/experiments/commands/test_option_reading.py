@@ -113,7 +113,7 @@ def test_names_may_be_repeated_or_have_commas():
     default = ("greedy", "auto")
     assert read_solvers(None, default) == read_solvers([], default) == default
     assert read_solvers(["chain, auto", "chain"], default) == ("chain", "auto")
-    assert read_planners(["pipedream,random", "pipedream"]) == ("pipedream", "random")
+    assert read_planners(["pipedream,chain", "pipedream"]) == ("pipedream", "chain")
     assert read_planners(None) == ()
     for read in (lambda: read_solvers(["chain,"], default), lambda: read_planners(["chian"])):
         with pytest.raises(PartitionError, match="is unknown; "):

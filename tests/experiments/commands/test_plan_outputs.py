@@ -1,8 +1,9 @@
 """Files of ``plan`` and ``solve``: several of one answer, each checked before the work."""
 
-import re
 from pathlib import Path
+
 import pytest
+
 from experiments.cli import main
 from experiments.console.exit_codes import EXIT_BAD_INPUT, EXIT_NO_PLAN
 from solver import load_plan, save_problem

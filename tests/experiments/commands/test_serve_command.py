@@ -59,7 +59,7 @@ def test_the_most_tokens_that_fit(capsys, tmp_path):
 
 
 def test_a_page_has_what_is_printed_and_the_calls_that_hold_most(capsys, tmp_path):
-    page, dot = tmp_path / "plan.html", tmp_path / "plan.dot"
+    page = tmp_path / "plan.html"
     words = [*SERVE, "--objective", "token", "--for", "vllm", "--out"]
     assert main([*words, str(page)]) == 0
     text = html.unescape(page.read_text(encoding="utf-8"))
@@ -68,8 +68,6 @@ def test_a_page_has_what_is_printed_and_the_calls_that_hold_most(capsys, tmp_pat
     assert f"<h1>{MODEL}: a call of 8 tokens</h1>" in text
     assert "<summary>vllm</summary><pre>" in text
     assert f"fxpartition {shlex.join([*words, str(page)])}" in text
-    assert main([*words, str(dot)]) == 0
-    assert dot.read_text(encoding="utf-8").startswith("digraph plan {")
 
 
 @pytest.mark.parametrize(

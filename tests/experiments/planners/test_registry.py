@@ -50,7 +50,7 @@ def test_planners_are_listed():
     entries = {entry["name"]: entry for entry in json.loads(listed.output)}
     assert list(entries) == list(PLANNERS)
     assert entries["accelerate"]["extra"] == "hf"
-    assert entries["random"]["seeded"]
+    assert entries["auto"]["seeded"]
     assert entries["recompute-all"]["recomputes"] and not entries["chain"]["recomputes"]
     table = CliRunner().invoke(app, ["planners"]).output
     assert all(name in table for name in PLANNERS)

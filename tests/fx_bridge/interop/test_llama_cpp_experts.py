@@ -5,7 +5,9 @@ import re
 import shlex
 from collections import Counter
 from itertools import pairwise
+
 import pytest
+
 from fx_bridge.interop.llama_cpp_experts import read_experts, write_experts
 from fx_bridge.interop.stage_layers import LayerNames, StageLayers
 from solver import PartitionError

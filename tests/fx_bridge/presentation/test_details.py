@@ -2,9 +2,18 @@
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis import strategies as st
+
 from fx_bridge.presentation.details import pipeline_details
-from solver import Device, Interconnect, Link, Operator, PartitionPlan, PartitionProblem, Weight, evaluate
+from solver import (
+    Device,
+    Interconnect,
+    Link,
+    Operator,
+    PartitionPlan,
+    PartitionProblem,
+    Weight,
+    evaluate,
+)
 from tests.support.random_problems import random_plan, random_problem
 
 SEEDS = st.integers(0, 100_000)

@@ -1,6 +1,7 @@
 """Files of plans: what an ending stands for, and what is written."""
 
 import pytest
+
 from fx_bridge.presentation.plan_files import form_of, plan_text, save_plan_as
 from solver import PartitionError, SolveStatus, load_plan, solve
 from solver.evaluation.result import SolveResult, judge

@@ -4,7 +4,9 @@ import itertools
 import json
 import random
 from dataclasses import replace
+
 import pytest
+
 from solver import (
     Device,
     Operator,

@@ -1,9 +1,12 @@
 """Tests of how the files of a report are written."""
 
 from __future__ import annotations
+
 import os
 from pathlib import Path
+
 import pytest
+
 from experiments.reports.formats import writing
 from experiments.reports.formats.writing import prepare_folder, write_report
 from solver import PartitionError

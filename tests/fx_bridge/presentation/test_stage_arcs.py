@@ -1,9 +1,10 @@
 """What crosses between stages, against graphs read by hand."""
 
 from collections import defaultdict
+
 from hypothesis import strategies as st
-from hypothesis import strategies as st
-from fx_bridge.presentation.quotient import QuotientArc, stage_arcs
+
+from fx_bridge.presentation.details import QuotientArc, stage_arcs
 from solver import (
     Device,
     GraphInput,
@@ -40,6 +41,20 @@ def plan(places, chunks=(0, 0, 0, 0)):
         tuple(dict.fromkeys(places)),
         dict(zip(names, chunks, strict=True)),
     )
+
+
+def test_a_value_counts_once_for_each_stage_that_reads_it():
+    interleaved = plan("pqpq", (0, 0, 1, 1))
+    assert stage_arcs(skipping(), interleaved) == (
+        QuotientArc(0, 1, 1, 1, 0),
+        QuotientArc(0, 3, 1, 1, 0),
+        QuotientArc(1, 2, 1, 10, 0),
+        QuotientArc(2, 3, 1, 100, 0),
+    )
+    assert stage_arcs(skipping(memory_model="training"), plan("ppqq")) == (
+        QuotientArc(0, 1, 2, 11, 4),
+    )
+    assert stage_arcs(skipping(), plan("pppp")) == ()
 
 
 @given(SEEDS, st.booleans())
