@@ -18,6 +18,7 @@ from solver.bounds.averages import least_average_ns, least_value
 from solver.bounds.regional.positions import PositionBound
 from solver.presolve.device_kinds import usable_devices
 from solver.presolve.instance import condense
+from tests.support.graphs import chain
 from tests.support.oracle import brute_force
 from tests.support.random_problems import to_instance
 
@@ -107,21 +108,16 @@ def test_what_skips_a_stage_and_what_is_returned_cross_every_border():
     assert solve(problem, SolveLimits(workers=1)).objective == 18
 
 
-def test_memory_forbids_the_cheap_cut():
-    weights = {name: Weight(size) for name, size in zip("abcd", (6, 6, 1, 1), strict=True)}
-    problem = PartitionProblem(
-        operators=(
-            Operator("a", 10, value_bytes=8, weights=("a",)),
-            Operator("b", 10, ("a",), value_bytes=3, weights=("b",)),
-            Operator("c", 10, ("b",), value_bytes=8, weights=("c",)),
-            Operator("d", 10, ("c",), weights=("d",)),
-        ),
-        devices=(Device("d0", 11), Device("d1", 11)),
-        weights=weights,
-        interconnect=Interconnect(Link(10**9, 0)),
+@pytest.mark.parametrize(("room", "bound"), [(None, 23), (11, 38)])
+def test_a_chain_pays_for_the_cheapest_cut_that_memory_lets_it_have(room, bound):
+    problem = chain(
+        latency_ns=10,
+        value_bytes=[8, 3, 8, 0],
+        weight_bytes=[6, 6, 1, 1],
+        devices=(Device("d0", room), Device("d1", room)),
         memory_model="weights",
     )
-    assert bound_of(problem) == 38
+    assert bound_of(problem) == bound
 
 
 def test_a_constant_on_the_side_hides_no_transfer():
