@@ -100,6 +100,15 @@ def test_flagscale_says_its_devices(swapped, tmp_path, capsys):
     assert json.loads(Path(out).read_text())["CUDA_VISIBLE_DEVICES"] == "1,0"
 
 
+def test_it_is_noted_if_nothing_says_where_stages_run(swapped, tmp_path, capsys):
+    (tmp_path / "spec.json").write_text('{"layers.1": "beginning"}')
+    for given in ([str(tmp_path / "spec.json")], ["1,3", "--format", "tensorrt-llm"]):
+        words = ["score", *given, SMALL, "--devices", "6KB@h100-sxm,6KB@l4", "--json"]
+        assert main(words) == 0
+        (note,) = json.loads(capsys.readouterr().out)["notes"]
+        assert note == "no devices are named, so that stages run on cuda:0, cuda:1"
+
+
 @pytest.fixture
 def again(tmp_path):
     """Makes the file of a plan for two devices in which some of four layers run again."""

@@ -239,3 +239,9 @@ def test_plans_of_other_graphs_and_missing_files_are_refused(tmp_path, capsys):
     assert "plan.json: the plan has no device for operator" in capsys.readouterr().err
     assert main(["score", "missing.json", MODEL, "--devices", "2x20KB"]) == EXIT_BAD_INPUT
     assert "there is no file missing.json; write the path of a plan" in capsys.readouterr().err
+
+
+def test_more_tags_than_devices_are_refused(captured, write, capsys):
+    tags = {node.name: f"tag {at // 9}" for at, node in enumerate(captured.operators)}
+    assert main(["score", write(tags), MODEL, "--devices", "2x20KB"]) == EXIT_BAD_INPUT
+    assert "tags but 2 devices; give as many" in capsys.readouterr().err

@@ -24,6 +24,12 @@ def test_noise_of_a_tenth_moves_neither_by_more():
     assert found.bandwidth_bytes_per_s == pytest.approx(2 * 10**9, rel=0.1)
 
 
+def test_a_latency_is_never_negative():
+    link = fit_link([(1000, 1000), (2000, 3000), (4000, 8000)])
+    assert link.latency_ns == 0
+    assert 10**9 / 2 < link.bandwidth_bytes_per_s < 10**9
+
+
 def test_times_that_do_not_grow_have_no_bandwidth():
     assert fit_link([(64, 5000), (1024, 5000)]) == Link(None, 5000)
     assert fit_link([(64, 6000), (1024, 5000)]).bandwidth_bytes_per_s is None

@@ -29,6 +29,15 @@ def test_the_page_has_a_line_for_each():
     assert lines == list(PLANNERS)
 
 
+def test_only_solvers_prove():
+    assert [name for name, spec in PLANNERS.items() if spec.proves] == [
+        "auto",
+        "ideal-dp",
+        "coarse",
+        "cp-sat",
+    ]
+
+
 @pytest.mark.parametrize(
     ("name", "hint"),
     [

@@ -47,6 +47,10 @@ def test_operators_that_share_a_device_are_one_layer():
     assert layers.plan([1, 2]).assignment == {"a": "x", "b": "y", "c": "y", "d": "y"}
 
 
+def test_no_more_stages_than_devices_may_be_used():
+    assert LayerSequence.of(chain(max_devices=2)).stage_count == 2
+
+
 def test_a_stage_without_layers_leaves_its_device_out():
     layers = LayerSequence.of(chain())
     plan = layers.plan([0, 3, 4])

@@ -152,6 +152,7 @@ def test_modules_of_a_model_run_again_as_they_are_asked_to():
             "always is given with rule 'all'",
         ),
         (ProblemRequest(devices=TWO, with_host=False), "--no-host are for published workloads"),
+        (ProblemRequest(devices=TWO, communication_scale=1.0), "are for published workloads"),
         (
             ProblemRequest(devices=TWO, pipeline=Pipeline(microbatches=2)),
             "--microbatches changes nothing here",
@@ -188,6 +189,7 @@ def test_readers_of_a_tied_weight_are_apart_where_its_gradients_are_summed(tied_
             ProblemRequest(capture=CaptureRequest(check=True)),
             "which is not captured; --check needs a model",
         ),
+        (ProblemRequest(attention="math"), "which has its costs; --attention needs a model"),
         (
             ProblemRequest(memory_model="training", recompute=RecomputeRequest(("h.0",))),
             "--recompute names modules, and a saved problem knows none; write one of none, auto",
@@ -195,6 +197,16 @@ def test_readers_of_a_tied_weight_are_apart_where_its_gradients_are_summed(tied_
         (
             ProblemRequest(memory_model="training", recompute=RecomputeRequest(regions=("h",))),
             "--regions names modules, and a saved problem knows none; leave it out, its regions",
+        ),
+        (ProblemRequest(profile=object()), "which has its times; --profile needs a model"),
+        (ProblemRequest(with_host=False), "--no-host are for published workloads"),
+        (
+            ProblemRequest(pipeline=Pipeline(microbatches=2)),
+            "--microbatches changes nothing here; give --schedule",
+        ),
+        (
+            ProblemRequest(placement=Placement({"c": 0})),
+            "pin 'c': there is no such module or operator",
         ),
     ],
 )

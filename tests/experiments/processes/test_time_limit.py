@@ -26,6 +26,11 @@ def test_an_answer_in_time():
     assert call_within(None, lambda: None) is None
 
 
+def test_what_the_function_raises():
+    with pytest.raises(ValueError, match="of its own"):
+        call_within(60.0, lambda: (_ for _ in ()).throw(ValueError("of its own")))
+
+
 def test_code_without_end_is_ended_and_leaves_no_thread():
     with pytest.raises(TimeoutError, match=r"no answer within 0\.1 s"):
         call_within(0.1, endless)

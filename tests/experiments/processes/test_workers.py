@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.processes.workers import WorkerGroup
+from experiments.processes.workers import WorkerGroup, WorkerProcess, exit_words
 from solver import PartitionError
 
 
@@ -48,6 +48,15 @@ def test_every_worker_answers_again_and_again_and_none_is_left(workers):
     assert all(map(is_alive, pids))
     workers.__exit__(None, None, None)
     assert not any(map(is_alive, pids))
+
+
+def test_a_package_of_the_current_folder_takes_no_worker_s_place(tmp_path, monkeypatch):
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "__init__.py").touch()
+    monkeypatch.chdir(tmp_path)
+    with WorkerGroup("tests.support.echo_worker", 1, time_limit_s=60) as group:
+        (answer,) = group.ask([{"do": "echo", "word": "found"}])
+    assert answer["said"] == "found"
 
 
 @pytest.mark.parametrize(
@@ -127,6 +136,20 @@ with PipelineGroup(2):
         parent.send_signal(signal.SIGKILL)
     assert wait_until_gone(pids)
     assert not list(tmp_path.glob("fxpartition*"))
+
+
+def test_last_words_are_those_of_the_last_job():
+    process = WorkerProcess("tests.support.echo_worker")
+    try:
+        process.send({"do": "fail"})  # leaves a traceback
+        assert process.answer(60)["error"].startswith("ValueError")
+        process.send({"do": "die"})
+        assert process.answer(60) is None
+        assert exit_words(process.exit_code()) == "signal SIGKILL"
+        assert process.last_words() == ""
+    finally:
+        process.kill()
+        process.close()
 
 
 def test_a_group_ends_with_ctrl_c():

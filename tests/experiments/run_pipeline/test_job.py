@@ -147,6 +147,20 @@ def test_a_plan_for_other_files_or_another_model_is_named(saved, tmp_path):
     assert "the plan has no device for operator" in text
 
 
+def test_other_sizes_of_the_same_model_are_named(saved, tmp_path, monkeypatch):
+    (tmp_path / "wider_models.py").write_text(
+        "import torch\n"
+        "from experiments.zoo.models import ZOO\n"
+        "def wider():\n"
+        "    model, args = ZOO['mlp'].factory()\n"
+        "    model[8] = torch.nn.Linear(64, 11)\n"
+        "    return model, args\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    text = refused(options(saved, model="wider_models:wider"))
+    assert "another graph: node '_8_weight' is 'get_attr 8.weight -> float32[10, 64]' there" in text
+
+
 def test_settings_that_do_not_run_are_named(saved, tmp_path):
     assert "needs as many; write 2 or more" in refused(options(saved, microbatches=1))
     assert "is a saved problem; name a model that can be built" in refused(

@@ -77,6 +77,19 @@ def test_derived_devices_have_room_and_do_not_depend_on_the_objective(mlp):
     assert other[0].devices == equal.devices
 
 
+def test_a_schedule_makes_a_pipeline(mlp):
+    (problem,) = problems(mlp, "2x1MiB", schedule="1f1b", microbatches=4)
+    assert (problem.schedule, problem.microbatches) == ("1f1b", 4)
+    assert problem.objective == ("step",)
+    assert problem.interconnect.charging == "relayed"
+
+
+def test_operators_may_run_again_in_training(mlp):
+    settings = {"memory_models": ("inference", "training"), "recompute": "auto"}
+    inference, training = problems(mlp, "2x1MiB", **settings)
+    assert not inference.may_recompute and training.may_recompute
+
+
 def test_a_problem_is_made_again_from_its_own_devices(mlp):
     for request in requests(MLP, "equal", FAST, memory_models=("inference", "training")):
         problem = mlp.problem(request)

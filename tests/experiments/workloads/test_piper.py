@@ -342,6 +342,14 @@ def test_options_that_make_no_sense_are_refused(tmp_path, capsys, more, says):
     assert says in error and error.count("\n") == 1
 
 
+@pytest.mark.parametrize("more", [["--no-replicas"], ["--device-memory", "8GiB"]])
+def test_its_options_are_for_its_files_alone(capsys, more):
+    assert main(["solve", "published:layer.bert24_inference", *more]) == 2
+    assert "no workload of Piper, which --device-memory and" in capsys.readouterr().err
+    assert main(["plan", "mlp", "--devices", "2x1GB", *more]) == 2
+    assert "mlp is a model; --device-memory and --no-replicas are" in capsys.readouterr().err
+
+
 def test_solve_reads_a_file_and_its_options(tmp_path, capsys):
     file = tmp_path / "small.json"
     file.write_text(json.dumps(SMALL))

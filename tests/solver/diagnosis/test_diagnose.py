@@ -260,6 +260,22 @@ def test_no_time_is_no_reason_to_fail():
     assert diagnosis.time_ran_out
 
 
+def test_searches_share_the_time(monkeypatch):
+    given = []
+    real = MODULE.solve
+
+    def recording(problem, limits, **kwargs):
+        given.append(limits.time_limit_s)
+        return real(problem, limits, **kwargs)
+
+    monkeypatch.setattr(MODULE, "solve", recording)
+    diagnose(hard_problem(), SolveLimits(time_limit_s=60, workers=1))
+    assert all(0 < limit <= 30 for limit in given)
+    given.clear()
+    diagnose(hard_problem(), SolveLimits(time_limit_s=None, workers=1))
+    assert set(given) == {None}
+
+
 def test_more_devices_copy_links_and_permissions():
     problem = weighted_chain(
         [6, 6, 6],

@@ -8,6 +8,7 @@ from experiments.reports.content.statistics import (
     BEST_OTHER,
     compare_planners,
     comparisons,
+    outcomes_of,
     reference_planner,
 )
 from tests.support.studies import key, row
@@ -97,6 +98,19 @@ def test_answers_are_compared_seed_by_seed() -> None:
     assert single[0].ratios == (3,)
     other = compare_planners([*rows[:3], row("auto", 10)], "auto")
     assert other[0].ratios == (1, 2, 4)
+
+
+def test_every_answer_has_one_outcome():
+    rows = [
+        row("x", 1),
+        row("x", 1, bound=1),
+        row("x", status="spills", spilled_bytes=9),
+        row("x", status="unknown", spilled_bytes=9),
+        *(row("x", status=word) for word in ("failed", "timed out", "out of memory", "killed")),
+        row("x", status="infeasible"),
+        row("x", status="unknown"),
+    ]
+    assert [*outcomes_of(rows).values()] == [2, 2, 4, 1, 1]
 
 
 def test_the_reference_is_an_exact_solver_that_was_asked():

@@ -3,6 +3,10 @@
 import random
 
 from solver import (
+    Backward,
+    Device,
+    Operator,
+    PartitionProblem,
     SolveLimits,
     evaluate,
     solve,
@@ -67,3 +71,16 @@ def test_the_best_plan_of_a_part_is_no_worse():
         better += found[0][0] < best
     assert compared > 40
     assert better > 10
+
+
+def test_gradients_of_what_is_left_out_do_not_matter_outside_training():
+    operators = (
+        Operator("a", 5, value_bytes=1),
+        Operator("sum", 7, ("a",), backward=Backward(3, 4, passes_to="a")),
+        Operator("b", 50, ("sum",)),
+    )
+    problem = PartitionProblem(operators, devices=(Device("p"), Device("q")))
+    assert has_parts(problem)
+    part = part_of(problem, {"sum", "b"})
+    assert [op.name for op in part.operators] == ["sum", "b"]
+    assert solve(part, LIMITS, solver="coarse").objective == 50

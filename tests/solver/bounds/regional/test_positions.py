@@ -134,3 +134,10 @@ def test_a_constant_on_the_side_hides_no_transfer():
         memory_model="weights",
     )
     assert bound_of(problem) == 23
+
+
+def test_a_problem_without_work_or_edges_has_a_bound():
+    problem = PartitionProblem(
+        operators=(Operator("a"), Operator("b")), devices=(Device("d0"), Device("d1"))
+    )
+    assert bound_of(problem) == 0
