@@ -1,6 +1,8 @@
-"""Who is next to whom is derived once, by the instance: few files loop over arcs themselves."""
+"""Who is next to whom, and who pays for transfers, is derived once: few files say it themselves."""
 
 import ast
+
+import pytest
 
 from tests.support.sources import files, tree_of
 
@@ -13,6 +15,22 @@ LOOP_OVER_ARCS = {
     "solver/presolve/operator_blocks.py",
 }
 """Files with a row or a set for each arc. This list may only shrink."""
+
+READ_CHARGING = {
+    # The field itself, and files that hold it.
+    "solver/model/devices.py",
+    "solver/io/json_files.py",
+    # What a problem and its holdings mean, and what a schedule allows.
+    "solver/model/holdings.py",
+    "solver/model/pipeline.py",
+    "solver/model/problem_checks.py",
+    # The evaluator, which imports none of the rooms below.
+    "solver/evaluation/layout.py",
+    "solver/evaluation/transfers.py",
+    # Whom bounds, programs, heuristics and models ask.
+    "solver/presolve/transfers.py",
+}
+"""Files of the solver that read how transfers are charged. This list may only shrink."""
 
 
 def loops_over_arcs(tree):
@@ -27,8 +45,15 @@ def loops_over_arcs(tree):
     return False
 
 
-def test_few_files_loop_over_arcs():
-    assert {str(f) for f in files("solver") if loops_over_arcs(tree_of(f))} == LOOP_OVER_ARCS
+def reads_charging(tree):
+    return any(isinstance(n, ast.Attribute) and n.attr == "charging" for n in ast.walk(tree))
+
+
+@pytest.mark.parametrize(
+    ("does", "allowed"), [(loops_over_arcs, LOOP_OVER_ARCS), (reads_charging, READ_CHARGING)]
+)
+def test_few_files_do_it_themselves(does, allowed):
+    assert {str(file) for file in files("solver") if does(tree_of(file))} == allowed
 
 
 def test_loops_over_arcs_are_found():

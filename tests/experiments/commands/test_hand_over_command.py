@@ -109,6 +109,17 @@ def test_it_is_noted_if_nothing_says_where_stages_run(swapped, tmp_path, capsys)
         assert note == "no devices are named, so that stages run on cuda:0, cuda:1"
 
 
+def test_operators_that_the_words_have_elsewhere_are_noted(tmp_path, capsys):
+    """A mask is in no words, which have it with the embedding."""
+    model = "tests.support.batch_models:small_llama"
+    plan, out = str(tmp_path / "plan.json"), str(tmp_path / "words")
+    options = ["--devices", "3x180KB", "--for", "vllm", "--objective", "transfer"]
+    assert main(["plan", model, *options, "--out", plan]) == 0
+    capsys.readouterr()
+    assert main(["hand-over", plan, model, "--to", "vllm", "--out", out]) == 0
+    assert capsys.readouterr().err.startswith("note: ")
+
+
 @pytest.fixture
 def again(tmp_path):
     """Makes the file of a plan for two devices in which some of four layers run again."""
