@@ -2,11 +2,12 @@
 
 import pytest
 
-from solver.bounds.direct import direct_problem
+from solver.bounds.direct import direct, direct_problem
 from solver.evaluation.evaluate import evaluate
 from solver.model.devices import Device, Interconnect, Link
 from solver.model.operators import Operator
 from solver.model.problem import OBJECTIVES, PartitionProblem
+from solver.presolve.instance import condense
 from tests.support.problem_counts import counts
 from tests.support.random_problems import random_plan, random_problem
 
@@ -49,3 +50,10 @@ def test_only_links_between_devices_count():
     relaxed = direct_problem(problem)
     assert relaxed.interconnect == Interconnect(Link(20, 3), {}, "host_staged", overlap=True)
     assert not any(device.is_host for device in relaxed.devices)
+
+
+def test_other_problems_stay_as_they_are():
+    problem = random_problem(1)
+    assert direct_problem(problem) is problem
+    units = condense(problem)
+    assert direct(units) is units

@@ -19,6 +19,12 @@ def test_orders_are_topological_and_different():
             assert all(place[source] < place[target] for source, target in units.edges)
 
 
+def test_orders_depend_on_the_seed_alone():
+    units = condense(random_problem(3, min_operators=12, max_operators=16))
+    assert list(topological_orders(units, 12, 1)) == list(topological_orders(units, 12, 1))
+    assert list(topological_orders(units, 12, 1)) != list(topological_orders(units, 12, 2))
+
+
 def test_renumbered_units_are_the_same_problem():
     for seed in range(100):
         units = condense(random_problem(seed, min_operators=6, max_operators=12))
