@@ -170,17 +170,6 @@ class SolveResult(Generic[PlanT, EvaluationT, ValueT]):
         """
         presenter().save_plan_as(self, path)
 
-<<<<<<< HEAD
-    def to_dot(self: SolveResult) -> str:
-        """Return the graph of the plan's stages for Graphviz; without a plan raise as `save`."""
-        return presenter().plan_text(self, "dot")
-
-    def to_mermaid(self: SolveResult) -> str:
-        """Return the graph of the plan's stages for Mermaid; without a plan raise as `save`."""
-        return presenter().plan_text(self, "mermaid")
-
-=======
->>>>>>> 63c9b84a (Leave traces, stage graphs and lists of what is alive out of the views of a plan; search weights by re)
     @property
     def objective_values(self) -> tuple[ValueT, ...] | None:
         """The values of all objectives, or None without a feasible plan."""

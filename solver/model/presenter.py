@@ -17,9 +17,6 @@ class Presenter(Protocol):
     def result_html(self, text: str, result: Any) -> str:
         """Return `text` and a picture of the stages as HTML."""
 
-    def plan_text(self, result: Any, form: Any) -> str:
-        """Return the plan in a format such as ``dot``."""
-
     def save_plan_as(self, result: Any, path: Any) -> None:
         """Write the plan in the format of the extension of `path`."""
 

@@ -1,6 +1,7 @@
 """Details of plans: the evaluator's numbers, and what is left out said."""
 
 import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fx_bridge.presentation.details import pipeline_details

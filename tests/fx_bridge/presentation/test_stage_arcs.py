@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fx_bridge.presentation.details import QuotientArc, stage_arcs
