@@ -130,7 +130,7 @@ class ServingPlan:
         """Explain why no plan fits; None if memory, pins and devices are not the cause."""
         job, token = self.asked, self.asked.token_phase
         found = (diagnose(job.merged({token: 1}, name), limits) for name in job.phases)
-        return next((each for each in found if each.status is SolveStatus.INFEASIBLE), None)
+        return next((each for each in found if each.conflict), None)
 
     @property
     def memory_bytes(self) -> dict[str, int]:

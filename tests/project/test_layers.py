@@ -33,7 +33,7 @@ LAYERS = {
     "fx_bridge": """
         choices, presentation < storages < python_state < equivalence < capture
         < costs, checkpoint, memory, recomputation < batch, split < options
-        < interop, placement, digraph < partition, serving < pipeline, dynamo
+        < interop, placement, digraph < partition, serving < pipeline
     """,
     "experiments": """
         console < processes < workloads < zoo < problems < planners < comparison < pipelines
