@@ -103,7 +103,7 @@ def pipeline_specs(captured: CapturedGraph, microbatches: int) -> ChunkSpecs:
     def merged(state: BatchDim) -> Any:
         if state.kind == "unknown" and state.dim is not None and state.factor == 1:
             return _chunks(state.dim)
-        if state.kind in ("unknown", "index", "routed"):
+        if state.kind in ("unknown", "index"):
             return _reducer(_collect)
         return _merged(state, microbatches) or _reducer(_latest)
 

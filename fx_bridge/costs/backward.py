@@ -120,30 +120,6 @@ def backward_costs(captured: CapturedGraph) -> dict[str, BackwardCost]:
     return costs
 
 
-def backward_flops(captured: CapturedGraph) -> dict[str, int]:
-    """Count the floating-point operations of the backward pass of every operator.
-
-    Those without a gradient have 0. Raise PartitionError if there is nothing to train.
-    """
-    return _totals(captured, "flops")
-
-
-def backward_moved_bytes(captured: CapturedGraph) -> dict[str, int]:
-    """Count the bytes that the backward pass of every operator reads and writes.
-
-    Those without a gradient have 0. Raise PartitionError if there is nothing to train.
-    """
-    return _totals(captured, "moved_bytes")
-
-
-def _totals(captured: CapturedGraph, quantity: str) -> dict[str, int]:
-    costs, none = backward_costs(captured), BackwardCost()
-    return {
-        node.name: sum(map(attrgetter(quantity), costs.get(node.name, none).kernels))
-        for node in captured.operators
-    }
-
-
 def backward_passes(
     captured: CapturedGraph,
     costs: Mapping[str, BackwardCost],

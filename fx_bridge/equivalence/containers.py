@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from torch.utils import _pytree as pytree
 
 from solver.model.quantities import counted
 
 Leaves = list[tuple[str, Any]]
-_MOST_LETTERS: Final = 80
 
 
 def named_leaves(tree: Any) -> tuple[Leaves, pytree.TreeSpec]:
@@ -30,58 +29,32 @@ def named_leaves(tree: Any) -> tuple[Leaves, pytree.TreeSpec]:
 
 
 def first_difference(expected: Any, found: Any, path: str = "") -> tuple[str, str, str]:
-    """Return the place of the first difference of two structures, and the contents of both there.
+    """Return the place of the first difference of two structures, and the types of both there.
 
     Examples
     --------
     >>> first_difference({"a": [1, 2]}, {"a": [1]})
     ("['a']", 'list with 2 items', 'list with 1 item')
     """
-    nodes = [_children(tree) for tree in (expected, found)]
-    (children, keys, context), (others, other_keys, other_context) = nodes
+    (children, keys), (others, other_keys) = _children(expected), _children(found)
     if type(expected) is type(found) and keys == other_keys:
         for key, one, other in zip(keys, children, others, strict=True):
             if pytree.tree_structure(one) != pytree.tree_structure(other):
                 return first_difference(one, other, path + key)
-        inner, there, here = _settings_difference(context, other_context)
-        return path + inner, there, here
-    words = [
-        _words(tree, len(each[0])) for tree, each in zip((expected, found), nodes, strict=True)
-    ]
+    words = _words(expected, keys), _words(found, other_keys)
     if words[0] == words[1]:
-        words = [f"{word} ({', '.join(each[1])})" for word, each in zip(words, nodes, strict=True)]
-    return path, _short(words[0]), _short(words[1])
+        words = f"{words[0]} ({', '.join(keys)})"[:80], f"{words[1]} ({', '.join(other_keys)})"[:80]
+    return path, *words
 
 
-def _children(tree: Any) -> tuple[list[Any], list[str], Any]:
+def _children(tree: Any) -> tuple[list[Any], list[str]]:
     children, spec = pytree.tree_flatten(tree, is_leaf=lambda node: node is not tree)
-    if spec.is_leaf():
-        return [], [], None
-    return children, _keys(tree, len(children)), spec.context
+    return ([], []) if spec.is_leaf() else (children, _keys(tree, len(children)))
 
 
-def _settings_difference(there: Any, here: Any) -> tuple[str, str, str]:
-    """Return the first difference of two containers apart from their items."""
-    if isinstance(there, (list, tuple)) and type(there) is type(here) and len(there) == len(here):
-        for one, other in zip(there, here, strict=True):
-            if one != other:
-                name = f".{one[0]}" if _is_named(one) and _is_named(other, one[0]) else ""
-                path, *both = _settings_difference(one, other)
-                return (name + path, both[0], both[1])
-    return "", _short(repr(there)), _short(repr(here))
-
-
-def _is_named(pair: Any, name: Any = None) -> bool:
-    named = isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)
-    return named and name in (None, pair[0])
-
-
-def _words(tree: Any, count: int) -> str:
-    return f"{type(tree).__name__} with {counted(count, 'item')}" if count else type(tree).__name__
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}..."
+def _words(tree: Any, keys: list[str]) -> str:
+    name = type(tree).__name__
+    return f"{name} with {counted(len(keys), 'item')}" if keys else name
 
 
 def _walk(tree: Any, path: str, leaves: Leaves) -> None:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import fx
 from torch._ops import OpOverload
 
 from fx_bridge.capture.model.attributes import attribute_at
-from fx_bridge.choices import check_optimizer
 from solver import PartitionError
-
-OptimizerFactory = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
 
 _DENSE_ONLY: Final = ("adam", "adamw")
 _HALF: Final = (torch.float16, torch.bfloat16)
@@ -32,21 +29,21 @@ class OptimizerStep:
     def __init__(
         self,
         parameters: Mapping[str, torch.Tensor],
-        optimizer: str | OptimizerFactory,
+        optimizer: str,
         *,
         master_weights: bool,
         foreach: bool,
     ) -> None:
-        make = optimizer if callable(optimizer) else _factory(optimizer, foreach)
+        make = _factory(optimizer, foreach)
         self._plain: dict[str, torch.Tensor] = {}
         self._mastered: dict[str, tuple[torch.Tensor, torch.Tensor, torch.optim.Optimizer]] = {}
         for name, parameter in parameters.items():
             if master_weights and parameter.dtype in _HALF:
                 master = parameter.detach().to(torch.float32).requires_grad_()
-                self._mastered[name] = parameter, master, _made(make, [master])
+                self._mastered[name] = parameter, master, make([master])
             else:
                 self._plain[name] = parameter
-        self._shared = _made(make, list(self._plain.values())) if self._plain else None
+        self._shared = make(list(self._plain.values())) if self._plain else None
 
     def masters(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the float32 copies, by the name of the parameter."""
@@ -79,17 +76,8 @@ class OptimizerStep:
                 parameter.copy_(master)
 
 
-def check_optimizer_or_factory(optimizer: object) -> None:
-    """Raise PartitionError unless `optimizer` is a known name or can be called."""
-    if not callable(optimizer):
-        check_optimizer(optimizer if isinstance(optimizer, str) else repr(optimizer))
-
-
 def check_sparse_gradients(module: fx.GraphModule, optimizer: object) -> None:
-    """Raise PartitionError if the optimiser rejects sparse gradients, which embeddings may have.
-
-    Optimisers of a callable raise their own error.
-    """
+    """Raise PartitionError if the optimiser rejects sparse gradients, which embeddings may have."""
     if optimizer not in _DENSE_ONLY:
         return
     for node in module.graph.nodes:
@@ -110,19 +98,11 @@ def _is_sparse(module: fx.GraphModule, node: fx.Node) -> bool:
     return bool(given.get("sparse", False))
 
 
-def _factory(optimizer: str, foreach: bool) -> OptimizerFactory:
+def _factory(
+    optimizer: str, foreach: bool
+) -> Callable[[list[torch.Tensor]], torch.optim.Optimizer]:
     if optimizer in ("sgd", "momentum"):
         momentum = 0.9 if optimizer == "momentum" else 0.0
         return partial(torch.optim.SGD, lr=1e-3, momentum=momentum, foreach=foreach)
     make = torch.optim.Adam if optimizer == "adam" else torch.optim.AdamW
     return partial(make, lr=1e-3, foreach=foreach)
-
-
-def _made(make: OptimizerFactory, parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
-    made: Any = make(parameters)
-    if not isinstance(made, torch.optim.Optimizer):
-        raise PartitionError(
-            f"optimizer returned a {type(made).__name__}; let it return a torch.optim.Optimizer, "
-            "such as lambda parameters: torch.optim.Adagrad(parameters)"
-        )
-    return made

@@ -8,22 +8,18 @@ allocation to its release. ``docs/memory.md`` describes the owners of storages.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, get_args
 
 import torch
 from torch import fx
-from torch.utils._pytree import tree_map_only
 
-from fx_bridge.capture.graph import COMPUTE_OPS, CapturedGraph, capture, check_captured
+from fx_bridge.capture.graph import COMPUTE_OPS, CapturedGraph, check_captured
+from fx_bridge.choices import check_optimizer
 from fx_bridge.memory.ledger import Allocation, Kind, Ledger
-from fx_bridge.memory.optimizer import (
-    OptimizerFactory,
-    check_optimizer_or_factory,
-    check_sparse_gradients,
-)
+from fx_bridge.memory.optimizer import check_sparse_gradients
 from fx_bridge.memory.result import LiveStorage, MemoryPoint, MemoryProfile
-from fx_bridge.memory.run import Loss, MemoryRun, NothingToTrainError, Runner, TrainingStep
+from fx_bridge.memory.run import Loss, MemoryRun, Runner, TrainingStep
 from fx_bridge.storages.device_kernels import DeviceKernels
 from fx_bridge.storages.replay import Replay
 from fx_bridge.storages.tensor_subclasses import tensors_in
@@ -36,15 +32,13 @@ def memory_profile(
     captured: CapturedGraph,
     *,
     training: bool = False,
-    optimizer: str | OptimizerFactory = "adamw",
+    optimizer: str = "adamw",
     master_weights: bool = True,
     foreach: bool = False,
     loss: Loss | None = None,
     input_gradients: bool = False,
     accumulating: bool = False,
     runner: Runner = "code",
-    release_inputs: bool = False,
-    weights: Collection[str] = (),
 ) -> MemoryProfile:
     """Return the live bytes before, during and after every node of a graph.
 
@@ -56,8 +50,8 @@ def memory_profile(
         A whole step of training: forward, backward and optimiser, after earlier steps (so that
         the optimiser has its state) and with gradients set to None; otherwise only forward,
         without autograd.
-    optimizer : {"sgd", "momentum", "adam", "adamw"} or callable
-        One of torch's, or a function from a list of tensors to an optimiser.
+    optimizer : {"sgd", "momentum", "adam", "adamw"}
+        One of torch's.
     master_weights : bool
         Parameters in 16 bits have a float32 copy, which the optimiser updates.
     foreach : bool
@@ -73,17 +67,11 @@ def memory_profile(
     runner : {"code", "interpreter"}
         The graph runs as a module, or in an ``fx.Interpreter``, which keeps values without
         readers to the end.
-    release_inputs : bool
-        The caller drops the inputs as it calls; otherwise they are held to the end.
-    weights : collection of str
-        Placeholders that are weights: of a graph whose parameters are inputs, such as a joint
-        graph of forward and backward. They are held to the end, and trained if their captured
-        values require gradients.
 
     Raises
     ------
     PartitionError
-        If `optimizer`, `runner` or `weights` has an unknown name, the graph has no backward
+        If `optimizer` or `runner` has an unknown name, the graph has no backward
         pass, or the loss is not a number.
 
     Notes
@@ -103,7 +91,6 @@ def memory_profile(
     """
     check_captured(captured, "profile", "memory_profile(capture(model, args))")
     check_choice(runner, get_args(Runner), "runner")
-    _check_weights(captured.graph, weights)
     if not isinstance(training, bool):
         raise PartitionError(f"training is {shown(training)}; write True or False")
     if loss is not None and not (training and callable(loss)):
@@ -111,7 +98,7 @@ def memory_profile(
             f"loss is {loss!r} and training is {training}; give training=True and a function "
             "from the outputs to a number, or leave loss out"
         )
-    check_optimizer_or_factory(optimizer)
+    check_optimizer(optimizer if isinstance(optimizer, str) else repr(optimizer))
     settings = None
     if training:
         check_sparse_gradients(captured.module, optimizer)
@@ -123,9 +110,7 @@ def memory_profile(
             input_gradients=input_gradients,
             accumulating=accumulating,
         )
-    run = MemoryRun(
-        captured, training=settings, runner=runner, release_inputs=release_inputs, weights=weights
-    )
+    run = MemoryRun(captured, training=settings, runner=runner)
     run.run_once()
     return _profile(run)
 
@@ -205,86 +190,6 @@ class _WorkspaceRun(Replay):
         )
         ledger.begin("forward", "")  # later allocations are not charged to `node`
         return value
-
-
-def stage_profiles(split: fx.GraphModule, **settings: Any) -> dict[str, MemoryProfile]:
-    """Return the profile of every stage of a split, each run alone.
-
-    Parameters
-    ----------
-    split : torch.fx.GraphModule
-        Of :func:`~fx_bridge.split.by_plan.split_by_plan`, made from a graph with values.
-    **settings
-        Those of :func:`memory_profile`. In training, the inputs of all stages but the first
-        require gradients by default; `loss` is that of the last. A stage without gradients has a
-        forward pass alone.
-
-    Returns
-    -------
-    dict of str to MemoryProfile
-        By the name of the child, in stage order.
-
-    Notes
-    -----
-    A stage has its inputs as received from other stages: views are copied without the rest of
-    their storages.
-
-    Raises
-    ------
-    PartitionError
-        If `split` is not a split, or as :func:`memory_profile` does.
-    """
-    stages = split.meta.get("stages") if isinstance(split, fx.GraphModule) else None
-    if not isinstance(split, fx.GraphModule) or not isinstance(stages, Mapping):
-        raise PartitionError(
-            f"a {type(split).__name__} has no stages; give what split_by_plan returns"
-        )
-    profiles: dict[str, MemoryProfile] = {}
-    loss = settings.pop("loss", None)
-    weights = settings.pop("weights", ())
-    _check_weights(split.graph, weights)
-    for position, name in enumerate(stages):
-        stage = split.get_submodule(name)
-        assert isinstance(stage, fx.GraphModule)
-        captured = capture(stage)
-        for node in captured.graph.find_nodes(op="placeholder"):
-            node.meta["val"] = tree_map_only(torch.Tensor, _as_sent, node.meta.get("val"))
-        own = {"input_gradients": position > 0, **settings}
-        own["weights"] = [name for name in weights if name in _placeholders(stage.graph)]
-        if position == len(stages) - 1:
-            own["loss"] = loss
-        try:
-            profiles[name] = memory_profile(captured, **own)
-        except NothingToTrainError:
-            # Such as a first stage that only prepares masks.
-            kept = own.keys() & {"runner", "release_inputs", "weights"}
-            profiles[name] = memory_profile(captured, **{key: own[key] for key in kept})
-    return profiles
-
-
-def _as_sent(value: torch.Tensor) -> torch.Tensor:
-    """Return the result of ``value.to(device)`` on another device: strides without gaps."""
-    if value.layout is not torch.strided:
-        return value
-    return torch.empty_like(value.detach()).requires_grad_(value.requires_grad)
-
-
-def _check_weights(graph: fx.Graph, weights: Collection[str]) -> None:
-    if isinstance(weights, str) or not isinstance(weights, Collection):
-        raise PartitionError(
-            f"weights is {shown(weights)}; give a list of placeholders: ['primals_1']"
-        )
-    placeholders = _placeholders(graph)
-    for name in weights:
-        if name not in placeholders:
-            raise PartitionError(
-                f"weights names {name!r}, which is no placeholder of the graph; it has "
-                f"{', '.join(placeholders[:20]) or 'none'}"
-            )
-
-
-def _placeholders(graph: fx.Graph) -> list[str]:
-    return [node.name for node in graph.find_nodes(op="placeholder")]
 
 
 def _profile(run: MemoryRun) -> MemoryProfile:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ from torch import fx
 from fx_bridge.capture.graph import COMPUTE_OPS, CapturedGraph
 from fx_bridge.equivalence.calls import first_line
 from fx_bridge.memory.ledger import Ledger
-from fx_bridge.memory.optimizer import OptimizerFactory, OptimizerStep
+from fx_bridge.memory.optimizer import OptimizerStep
 from fx_bridge.storages.device_kernels import DeviceKernels
 from fx_bridge.storages.mutations import memory_of
 from fx_bridge.storages.replay import Replay
@@ -33,7 +33,7 @@ class NothingToTrainError(PartitionError):
 class TrainingStep:
     """Settings of a training step; see :func:`fx_bridge.memory.profile.memory_profile`."""
 
-    optimizer: str | OptimizerFactory
+    optimizer: str
     master_weights: bool
     foreach: bool
     loss: Loss | None
@@ -54,8 +54,6 @@ class MemoryRun(Replay):
         *,
         training: TrainingStep | None,
         runner: Runner,
-        release_inputs: bool,
-        weights: Collection[str],
     ) -> None:
         super().__init__(captured.module, kernels=DeviceKernels.of(captured))
         # Without gradients too: kernels query requires_grad.
@@ -64,8 +62,6 @@ class MemoryRun(Replay):
         self.boundary = 0  # the change at which the backward pass began
         self.outputs: Any = None  # the results of the graph, after the forward pass
         self._training = training
-        self._release_inputs = release_inputs
-        self._weights = weights
         self._last_reads = _last_reads(self.graph, dead_values_stay=runner == "interpreter")
         self._inputs: dict[fx.Node, Any] = {}
         self._parameters: dict[str, torch.Tensor] = {}
@@ -128,14 +124,12 @@ class MemoryRun(Replay):
         with self.ledger.pause():
             for node in self.graph.find_nodes(op="placeholder"):
                 value = self._inputs[node] = self._fresh(node)
-                is_weight = node.name in self._weights
-                self.ledger.hold(value, "weight" if is_weight else "input", node.name)
+                self.ledger.hold(value, "input", node.name)
                 for tensor in tensor_leaves(value):
-                    if wanted and not is_weight and tensor.dtype.is_floating_point:
+                    if wanted and tensor.dtype.is_floating_point:
                         tensor.requires_grad_()
                     if tensor.requires_grad:
-                        leaves = self._parameters if is_weight else self._input_leaves
-                        leaves[node.name] = tensor
+                        self._input_leaves[node.name] = tensor
 
     def _optimizer_step(self, training: TrainingStep) -> OptimizerStep:
         with self.ledger.pause():
@@ -155,8 +149,6 @@ class MemoryRun(Replay):
                 self.ledger.begin("forward", node.name)
             if node.op == "placeholder":
                 self.env[node] = self._inputs[node]
-                if self._release_inputs and node.name not in self._weights:
-                    del self._inputs[node]
             elif node.op == "output":
                 (self.outputs,), _ = self.fetch_args_kwargs_from_env(node)
             else:

@@ -36,7 +36,6 @@ from solver import (
     PartitionError,
     PartitionPlan,
     SolveLimits,
-    SolveStatus,
     diagnose,
 )
 from solver.evaluation.evaluate import Evaluation

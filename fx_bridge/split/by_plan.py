@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 from torch import fx, nn
 
@@ -25,21 +25,18 @@ from fx_bridge.split.guards import CheckedModel, check_calls
 from fx_bridge.split.name_map import name_map, shared_tensors
 from fx_bridge.split.scratch_graph import (
     ORIGIN,
-    Backend,
     Scratch,
     final_value,
-    run_backend,
     scratch_graph,
+    split_scratch,
 )
 from solver import PartitionError, PartitionPlan, PartitionProblem
-from solver.model.text import shown
 
 
 def split_by_plan(
     captured: CapturedGraph,
     plan: PartitionPlan,
     *,
-    backend: Backend = "split_module",
     problem: PartitionProblem | None = None,
 ) -> fx.GraphModule:
     """Split a captured model into one submodule per stage.
@@ -51,9 +48,6 @@ def split_by_plan(
     plan : PartitionPlan
         A device and chunk for every operator (by node name); ``stages`` in the order of data flow.
         Operators of different stages may interleave in the captured order.
-    backend : {"split_module", "tags"}
-        The function of ``torch.fx.passes`` to use, ``split_module`` or ``split_by_tags``. All
-        statements here hold for both, and each checks the other in the tests.
     problem : PartitionProblem, optional
         The problem of `plan`. Needed if operators run again in the backward pass: it has the
         tensors saved for that pass (:class:`~fx_bridge.recomputation.stage.RecomputingStage`).
@@ -81,8 +75,8 @@ def split_by_plan(
     ------
     PartitionError
         In one line: the plan is not total, its stages form a cycle or are out of order, or it
-        separates operators whose order or common storage affects the result; an operator cannot
-        run again; or the backend is unknown.
+        separates operators whose order or common storage affects the result; or an operator
+        cannot run again.
 
     Notes
     -----
@@ -114,15 +108,11 @@ def split_by_plan(
             f"the plan is a {type(plan).__name__}; give a PartitionPlan, such as result.plan, or "
             "one that solver.load_plan reads from a file"
         )
-    if backend not in get_args(Backend):
-        raise PartitionError(
-            f"backend is {shown(backend)}; write one of {', '.join(map(repr, get_args(Backend)))}"
-        )
     check_splittable(captured, plan)
     decisions = decisions_of(captured, plan, problem)
     names = _stage_names(captured, len(plan.stages))
     scratch = scratch_graph(captured, plan)
-    split = CheckedModel(made := run_backend(backend, scratch, names), made.graph, "SplitModel")
+    split = CheckedModel(made := split_scratch(scratch, names), made.graph, "SplitModel")
     _finish(split, captured.module, plan, scratch, names, decisions)
     _note_writes(split, captured)
     check_calls(split, captured)
@@ -241,8 +231,8 @@ def _restore_root(split: fx.GraphModule, source: fx.GraphModule, scratch: Scratc
     for placeholder in placeholders:
         origin = scratch.weight_of.get(placeholder.name)
         if origin is None:
-            # The splitters write the name of the node, so that *args would become a plain
-            # argument; split_by_tags leaves defaults out.
+            # The splitter writes the name of the node, so that *args would become a plain
+            # argument.
             original = next(originals)
             placeholder.target, placeholder.args = original.target, original.args
         elif placeholder.users:

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 
-import networkx as nx
-
 from fx_bridge.presentation.tables import table_lines
 from solver import PartitionError
 from solver.model.checks import only_given
@@ -193,37 +191,6 @@ class StageGraph:
             if (value.source is None or value.source <= position)
             and (value.is_output or any(target > position for target in value.targets))
         )
-
-    def to_digraph(self) -> nx.DiGraph:
-        """Return the stages as a networkx graph.
-
-        Nodes are names of stages, with ``position``, ``device``, ``chunk``, ``operators``,
-        ``weights`` (keys), ``weights_bytes`` and ``peak_bytes``; an edge has the names of its
-        ``values`` and their ``size_bytes``. All are plain data, fit for
-        ``networkx.node_link_data``.
-        """
-        graph = nx.DiGraph(inputs=list(self.inputs), outputs=list(self.outputs))
-        for stage in self.stages:
-            graph.add_node(
-                stage.name,
-                position=stage.position,
-                device=stage.device,
-                chunk=stage.chunk,
-                operators=list(stage.operators),
-                weights=[weight.key for weight in stage.weights],
-                weights_bytes=stage.weights_bytes,
-                peak_bytes=stage.peak_bytes,
-            )
-        for value in self.values:
-            if value.source is None:
-                continue
-            for target in value.targets:
-                ends = self.stages[value.source].name, self.stages[target].name
-                if not graph.has_edge(*ends):
-                    graph.add_edge(*ends, values=[], size_bytes=0)
-                graph.edges[ends]["values"].append(value.name)
-                graph.edges[ends]["size_bytes"] += value.size_bytes
-        return graph
 
     def __str__(self) -> str:
         header = ["stage", "device", "operators", "weights", "received", "sent", "peak", "reads"]

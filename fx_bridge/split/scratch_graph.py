@@ -1,6 +1,6 @@
-"""The scratch graph for torch's splitters, and calls of the two splitters.
+"""The scratch graph for torch's ``split_module``, and its call.
 
-Both ``split_module`` and ``split_by_tags`` have traps, which cannot occur on a scratch graph:
+``split_module`` has traps, which cannot occur on a scratch graph:
 operators are in stage order, so that stages are first seen in order and the original order is kept
 within a stage; every attribute is a placeholder, or has a name without dots, so that no names
 collide, nothing is left at the root and nothing is registered twice; metadata is one reference,
@@ -11,18 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from torch import fx, nn
 from torch.fx.node import map_arg
 from torch.fx.passes.split_module import split_module
-from torch.fx.passes.split_utils import split_by_tags
 
 from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.capture.model.attributes import attribute_at
 from solver import PartitionPlan
-
-Backend = Literal["split_module", "tags"]
 
 ORIGIN: Final = "fxpartition_origin"
 """Metadata key of a scratch node: its node of the captured graph."""
@@ -42,7 +39,7 @@ class Scratch:
 
 
 class _ScratchModule(nn.Module):
-    """The attributes of a GraphModule that the splitters need, without generated code."""
+    """The attributes of a GraphModule that the splitter needs, without generated code."""
 
     def __init__(self, graph: fx.Graph) -> None:
         super().__init__()
@@ -141,7 +138,7 @@ class _Builder:
         key = stage, node
         if key not in self.attributes:
             if isinstance(attribute_at(self.source, str(node.target)), nn.Module):
-                # The body of a torch.cond or a no_grad region: the splitters keep it in place.
+                # The body of a torch.cond or a no_grad region: the splitter keeps it in place.
                 stand_in = self.graph.create_node("get_attr", self._module(str(node.target)))
             else:
                 name = f"{self.prefix}_weight_{len(self.scratch.weight_of)}"
@@ -180,17 +177,11 @@ def _written_outputs(
     return found
 
 
-def run_backend(backend: Backend, scratch: Scratch, names: Sequence[str]) -> fx.GraphModule:
+def split_scratch(scratch: Scratch, names: Sequence[str]) -> fx.GraphModule:
     """Split the scratch graph into children called `names`, in stage order.
 
     Each has its placeholders first, and a call in the graph of the result.
     """
-    if backend == "tags":
-        return _by_tags(scratch, names)
-    return _by_split_module(scratch, names)
-
-
-def _by_split_module(scratch: Scratch, names: Sequence[str]) -> fx.GraphModule:
     split = split_module(
         scratch.module,
         scratch.module,
@@ -212,21 +203,4 @@ def _by_split_module(scratch: Scratch, names: Sequence[str]) -> fx.GraphModule:
             # The body of a region, which the stages have themselves.
             split.graph.erase_node(node)
     split.meta = {}
-    return split
-
-
-def _by_tags(scratch: Scratch, names: Sequence[str]) -> fx.GraphModule:
-    for node in scratch.module.graph.nodes:
-        if node.name in scratch.stage_of:
-            node.tag = names[scratch.stage_of[node.name]]
-    split = split_by_tags(scratch.module, list(names))
-    assert isinstance(split, fx.GraphModule)
-    for name in names:
-        stage = split.get_submodule(name)
-        assert isinstance(stage, fx.GraphModule)
-        # split_by_tags puts each placeholder before its first reader, between operators.
-        anchor = stage.graph._root
-        for placeholder in stage.graph.find_nodes(op="placeholder"):
-            anchor.append(placeholder)
-            anchor = placeholder
     return split

@@ -62,7 +62,7 @@ def split_by_tags(
         check_captured(source, "split", "split_by_tags(capture(model, args), tags)")
         if tags is None:
             tags = _tags_of(source.module)
-    return split_by_plan(source, plan_from_tags(source, tags), backend="tags")
+    return split_by_plan(source, plan_from_tags(source, tags))
 
 
 def plan_from_tags(captured: CapturedGraph, tags: Mapping[str, str]) -> PartitionPlan:

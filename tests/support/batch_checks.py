@@ -90,7 +90,7 @@ def compare(captured, table, tolerance=1e-4):
         values = [pytree.tree_leaves(seen[node.name]) for seen in (whole, first, second)]
         for state, value, one, two in zip(states, *values, strict=True):
             counts[state.kind] = counts.get(state.kind, 0) + 1
-            if state.kind in ("unknown", "index", "routed"):
+            if state.kind in ("unknown", "index"):
                 assert state.reason or state.kind != "unknown", node
                 continue
             if not isinstance(value, torch.Tensor):

@@ -10,9 +10,9 @@ from experiments.zoo.building import build_model
 from experiments.zoo.models import resolve_model
 from fx_bridge.capture.graph import capture
 from fx_bridge.digraph import to_digraph
-from fx_bridge.memory.profile import stage_profiles
 from fx_bridge.split.by_plan import split_by_plan
 from solver import Device, problem_from_digraph, solve
+from tests.support.stage_profiles import stage_profiles
 
 CUDA_MODELS = ("gpt2", "bert-base", "resnet-50", "vit-b16")
 

@@ -22,8 +22,6 @@ from solver import Device, PartitionError, SolveLimits, evaluate, problem_from_d
 from tests.support.random_plans import random_plan
 from tests.support.separated import separated
 
-BACKENDS = ("split_module", "tags")
-
 REFUSALS = {
     "no operators": r"has no operators",
     # torch.export gives the region of a no_grad this name, and fails where the model has it.
@@ -48,7 +46,7 @@ def check_program(program, *, plans=2, solver=False):
     ----------
     program : Program
     plans : int
-        How many random plans; every one goes to both backends, in one process and apart.
+        How many random plans; every one is run in one process and apart.
     solver : bool
         Also let the solver make a plan, for devices with little memory.
 
@@ -75,11 +73,10 @@ def check_program(program, *, plans=2, solver=False):
     if solver:
         chosen += _solved(captured, rng)
     for plan in chosen:
-        for backend in BACKENDS:
-            split = split_by_plan(captured, plan, backend=backend)
-            case.compare(f"{backend}, {plan}", split, aliasing=True)
-            case.compare_names(split)
-            case.compare_apart(f"{backend}, apart, {plan}", split)
+        split = split_by_plan(captured, plan)
+        case.compare(str(plan), split, aliasing=True)
+        case.compare_names(split)
+        case.compare_apart(f"apart, {plan}", split)
     return "compared" if case.gradients else "compared without gradients"
 
 

@@ -13,8 +13,6 @@ from solver import PartitionPlan
 from tests.support.random_plans import random_plan
 from tests.support.separated import separated
 
-BACKENDS = ("split_module", "tags")
-
 
 def plan_of(captured, stage_of):
     """Return a plan from a function of the node; devices d0, d1, … in stage order."""
@@ -36,10 +34,9 @@ def check(
     kwargs=None,
     *,
     gradients=True,
-    backend="split_module",
     **options,
 ):
-    split = split_by_plan(captured, plan, backend=backend)
+    split = split_by_plan(captured, plan)
     split.graph.lint()
     for stage in split.children():
         if isinstance(stage, fx.GraphModule):
@@ -58,12 +55,8 @@ def check_random_plans(
     gradients=True,
     training=False,
     captured=None,
-    backends=BACKENDS,
 ):
-    """Check random plans in one process and with stages that share nothing.
-
-    Every plan goes to one of `backends`, in turn.
-    """
+    """Check random plans in one process and with stages that share nothing."""
     captured = captured or capture(model, args, kwargs)
     groups = colocation_groups(captured, training=training)
     interleaved = 0
@@ -72,9 +65,7 @@ def check_random_plans(
         chunks = 1 if seed % 2 == 0 else 2 + seed // 2 % 2
         devices = 2 + seed % 3 if chunks == 1 else 2
         plan = random_plan(captured, groups, devices, random.Random(seed), chunks=chunks)
-        # Every kind of plan gets to every backend, and any two in a row to two backends.
-        backend = backends[(seed + seed // 2) % len(backends)]
-        split = check(model, captured, plan, args, kwargs, gradients=gradients, backend=backend)
+        split = check(model, captured, plan, args, kwargs, gradients=gradients)
         report = check_equivalence(model, separated(split), args, kwargs, gradients=gradients)
         # What the caller's tensors become is the caller's device's concern.
         differences = [text for text in report.differences if not text.startswith("args")]

@@ -7,7 +7,7 @@ from typing import Final
 
 import torch
 
-from fx_bridge.batch.rules import indexing, layers, routing, views
+from fx_bridge.batch.rules import indexing, layers, views
 from fx_bridge.batch.rules.call import RULES, Call, Outcome, broadcast, names, pointwise, rule
 from fx_bridge.batch.rules.dims import REPLICATED, BatchDim, Reduction, batch, partial
 
@@ -48,8 +48,6 @@ def outcome(call: Call) -> Outcome:
         if call.name in _REPEATING and call.tensors:
             return views.grown(call, call.first)
         return REPLICATED
-    if any(state.kind == "routed" for state in call.states):
-        return routing.of_routed(call)
     if any(state.kind == "partial" for state in call.states):
         return _of_partial(call)
     if call.name in indexing.TAKES_NUMBERS or call.name in _MOVES:
@@ -74,7 +72,7 @@ _POINTWISE: Final = names(
 def _of_partial(call: Call) -> Outcome:
     """Return the state of a linear or order-preserving function of reductions over the batch."""
     states = [state for state in call.states if state.kind != "replicated"]
-    first = indexing.without_role(states[0])
+    first = states[0]
     if any(state.kind != "partial" for state in states):
         given = next(state for state in states if state.kind == "partial")
         return call.mixed(f"gives samples a {given.reduction} over the batch")
@@ -85,9 +83,7 @@ def _of_partial(call: Call) -> Outcome:
         # A constant commutes with means and extremes, not with sums.
         if first.reduction == "mean" or (first.reduction in ("max", "min") and call.name == "add"):
             return first
-    elif call.name in ("add", "sub") and len(call.tensors) == 1 and first.reduction == "mean":
-        return first
-    elif (
+    elif (call.name in ("add", "sub") and len(call.tensors) == 1 and first.reduction == "mean") or (
         same_reduction
         and first.reduction in ("sum", "mean")
         and (
@@ -98,8 +94,6 @@ def _of_partial(call: Call) -> Outcome:
             or (call.name in ("mm", "bmm", "mv", "dot") and len(states) == 1)
         )
     ):
-        if call.name == "cumsum" and states[0].role == "counts":
-            return replace(states[0], role="ends")
         return first
     extreme = {"amax": "max", "max": "max", "amin": "min", "min": "min"}.get(call.name)
     if same_reduction and extreme == first.reduction and len(call.tensors) == 1:
@@ -158,19 +152,10 @@ def _along(call: Call) -> Outcome:
     if call.name in ("median", "nanmedian") and dim is None:
         return call.mixed("runs over the batch")
     if call.dims(-1 if dim is None else dim, tensor)[0] == batch_dim:
-        if call.name == "sort" and state.kind == "batch" and tensor.dim() == 1:
-            return routing.sorted_rows(call, state)
         return call.mixed("runs along the batch")
     if call.name in ("kthvalue", "median", "mode", "nanmedian") and not call["keepdim"]:
         return state.moved(batch_dim - (call.dims(dim, tensor)[0] < batch_dim))
     return state
-
-
-@rule("bincount histc")
-def _count(call: Call) -> Outcome:
-    if call.name == "histc" and call["min"] == call["max"]:
-        return call.mixed("takes its range from the batch")
-    return partial("sum")
 
 
 @rule("mm bmm addmm baddbmm mv dot vdot addmv _int_mm linalg_solve _scaled_mm")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-Kind = Literal["batch", "replicated", "partial", "index", "routed", "unknown"]
+Kind = Literal["batch", "replicated", "partial", "index", "unknown"]
 Reduction = Literal["sum", "mean", "max", "min"]
 
 
@@ -24,8 +24,6 @@ class BatchDim:
         ``"partial"``: a reduction over the samples; that of the whole batch is the `reduction`
         of those of its parts, for ``"mean"`` of equal parts.
         ``"index"``: the number of each sample along `dim`, times `inner`.
-        ``"routed"``: the rows of all samples along `dim`, sorted by their content, as for
-        experts; `reason` names the operator that sorted them.
         ``"unknown"``: undetermined, or samples are mixed; see `reason`.
     dim : int or None
         Not negative. For ``"unknown"`` the dimension that grows with the batch, if one does.
@@ -37,15 +35,11 @@ class BatchDim:
     reason : str
         Text for ``"unknown"``; for ``"partial"`` a condition on the merge, mostly none.
     origin : str
-        Name of the node where it became unknown, or was sorted.
+        Name of the node where it became unknown.
     mixes : bool
         True if that node certainly mixes samples.
     scale : int
-        Divisor of the ``"order"`` of routed entries; 1 for all others.
-    role : str
-        Of routed entries: their sort ``"keys"``, other ``"rows"``, their ``"order"``,
-        divided by `scale`, and its ``"inverse"``; ``"counts"`` of keys, a partial sum, and the
-        ``"ends"`` of equal keys, which are cumulated counts.
+        Step between the numbers of an ``"index"``; 1 for all others.
     """
 
     kind: Kind
@@ -57,7 +51,6 @@ class BatchDim:
     origin: str = ""
     mixes: bool = False
     scale: int = 1
-    role: str = ""
 
     @property
     def factor(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -182,8 +181,3 @@ def _scatter(call: Call) -> Outcome:
 )
 def _by_data(call: Call) -> Outcome:
     return call.no_rule("takes as many entries as the data of all samples says")
-
-
-def without_role(state: BatchDim) -> BatchDim:
-    """Return the state of a value that no longer holds the order of routed rows."""
-    return replace(state, role="", origin="") if state.role else state

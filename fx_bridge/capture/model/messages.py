@@ -64,16 +64,11 @@ def remedy(causes: Sequence[BaseException], model: nn.Module, runs: str = "") ->
         none: frozenset[str] = frozenset()
         sources = next((s for each in causes if (s := getattr(each, "sources", none))), none)
         return f"{runs}{_data_dependent(sources, _is_others(error))}"
-    if "which is not a known type" in text:
+    if "which is not a known type" in text or "Unsupported input type" in text:
         # Most often a transformers model that returns its cache.
         return (
-            "let the model return only tensors in tuples, lists and dicts (a transformers model: "
-            "use_cache=False), or register that type with torch.export.register_dataclass"
-        )
-    if "Unsupported input type" in text:
-        return (
-            "pass tensors in tuples, lists and dicts, or register that type with "
-            "torch.export.register_dataclass"
+            "let the model take and return only tensors in tuples, lists and dicts (a transformers "
+            "model: use_cache=False), or register that type with torch.export.register_dataclass"
         )
     if "no fake impl registered" in text:
         return "register one with torch.library.register_fake"

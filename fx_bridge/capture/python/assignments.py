@@ -7,6 +7,7 @@ refused; a tensor whose gradients are switched off is detached for its later rea
 from __future__ import annotations
 
 import contextlib
+import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NoReturn
@@ -72,7 +73,11 @@ class Assignments(TorchFunctionMode):
     @contextlib.contextmanager
     def carried_out(self) -> Iterator[None]:
         """Carry out the assignments made in the block."""
-        with mock.patch.object(torch.utils, "swap_tensors", self._refuse_data), self:
+        with (
+            mock.patch.object(torch.utils, "swap_tensors", self._refuse_data),
+            mock.patch.object(torch._C, "_InferenceMode", self._inference_mode),
+            self,
+        ):
             yield
         changed = [name for name, (t, before) in self._state.items() if t.requires_grad != before]
         if changed:
@@ -108,6 +113,19 @@ class Assignments(TorchFunctionMode):
         self._refuse(
             f"forward assigns .data of {repr(name) if name else 'a tensor'}, as Module.to does",
             "write tensor.data.copy_(value), or assign a new tensor to a new name",
+        )
+
+    def _inference_mode(self, enabled: bool) -> Any:
+        """Refuse a region of torch.inference_mode, which has no operator, unless it is none."""
+        caller = sys._getframe(2).f_globals.get("__name__", "")
+        if caller.startswith("torch._"):
+            # Fake tensors are made, and conditions compiled, in regions of torch's own.
+            return _INFERENCE_MODE(enabled)
+        if enabled and not torch.is_grad_enabled():
+            return contextlib.nullcontext()
+        wanted = "no_grad" if enabled else "enable_grad"
+        return self._refuse(
+            f"forward uses torch.inference_mode({enabled})", f"write torch.{wanted}()"
         )
 
     def _set_requires_grad(self, func: Any, tensor: torch.Tensor, wanted: bool = True) -> Any:
@@ -153,6 +171,7 @@ def _put(tensor: torch.Tensor, slot: Any) -> None:
 
 
 _SHOWN: Final = 3
+_INFERENCE_MODE: Final = torch._C._InferenceMode
 _GET_DATA: Final = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 _SET_DATA: Final = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 _SET_REQUIRES_GRAD: Final = (

@@ -15,7 +15,6 @@ from fx_bridge.capture.model.inputs import described_tensor
 from fx_bridge.capture.python.assignments import Assignments
 from fx_bridge.capture.python.eager_code import around_forward
 from fx_bridge.capture.python.held_tensors import HeldTensors
-from fx_bridge.capture.python.inference_mode import recorded_inference_mode
 
 
 @contextlib.contextmanager
@@ -35,10 +34,10 @@ def carried_out(model: nn.Module) -> Iterator[list[str]]:
         assignments = Assignments(model, traced, inputs)
         held = HeldTensors(registered, traced)
         gradients = torch.is_grad_enabled()
-        with recorded_inference_mode() as inference, assignments.carried_out(), held:
+        with assignments.carried_out(), held:
             yield
         assignments.settle(_state(model))
-        notes[:] = [*inference, *assignments.notes, *_untrained(held)]
+        notes[:] = [*assignments.notes, *_untrained(held)]
         if torch.is_grad_enabled() != gradients:
             torch.set_grad_enabled(gradients)
             notes.append(

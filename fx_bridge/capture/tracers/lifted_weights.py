@@ -21,7 +21,7 @@ def is_weight(value: object) -> bool:
 
 def inputs_to_weights(
     module: fx.GraphModule, weights: Mapping[fx.Node, tuple[str, torch.Tensor]]
-) -> dict[str, str]:
+) -> None:
     """Replace placeholders of `module` by attributes, in place.
 
     The module takes its remaining inputs afterwards; of nested ones, the leaves in order.
@@ -30,16 +30,10 @@ def inputs_to_weights(
     ----------
     weights : mapping of torch.fx.Node to tuple of str and torch.Tensor
         For each placeholder the dotted path at which to register its tensor, and the tensor.
-
-    Returns
-    -------
-    dict of str to str
-        Path of each tensor, by the name of its placeholder: the wanted one, unless it was taken.
     """
     graph = module.graph
-    paths: dict[str, str] = {}
     for placeholder, (path, tensor) in weights.items():
-        paths[placeholder.name] = path = _register(module, path, placeholder.name, tensor)
+        path = _register(module, path, placeholder.name, tensor)
         with graph.inserting_before(placeholder):
             read = graph.create_node("get_attr", path, name=f"{placeholder.name}_weight")
         read.meta = placeholder.meta
@@ -52,7 +46,6 @@ def inputs_to_weights(
         inputs = pytree.tree_structure(tuple(left))
         graph.set_codegen(_PyTreeCodeGen(_PyTreeInfo(left, inputs, info.out_spec)))
     module.recompile()
-    return paths
 
 
 def _register(module: nn.Module, path: str, fallback: str, tensor: torch.Tensor) -> str:

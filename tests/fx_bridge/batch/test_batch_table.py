@@ -35,12 +35,16 @@ def x(*shape):
 
 # -- the table is true ---------------------------------------------------------------------
 
-QUICK = ("gpt2", "mixtral", "vit", "lstm", "encoder", "branches", "layers", "loss")
+QUICK = ("gpt2", "vit", "lstm", "encoder", "branches", "layers", "loss")
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=() if name in QUICK else pytest.mark.nightly) for name in NAMES],
+    [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.nightly)
+        for name in NAMES
+        if name not in ("mixtral", "deepseek")
+    ],
 )
 def test_the_table_is_what_halves_of_the_batch_say(name):
     *_, graph = captured_model(name)

@@ -27,7 +27,6 @@ def in_microbatches(captured, args, kwargs, count):
     "name",
     [
         "gpt2-mask",
-        "mixtral",
         "lstm",
         "branches",
         "layers",
@@ -35,7 +34,6 @@ def in_microbatches(captured, args, kwargs, count):
         "encoder",
         pytest.param("t5", marks=pytest.mark.nightly),
         pytest.param("resnet", marks=pytest.mark.nightly),
-        pytest.param("deepseek", marks=pytest.mark.nightly),
         pytest.param("whisper", marks=pytest.mark.nightly),
     ],
 )
@@ -79,6 +77,13 @@ def test_nonsense_is_refused(microbatches, words):
     captured = capture(nn.Linear(3, 3), (torch.ones(4, 3),))
     with pytest.raises(PartitionError, match=words):
         chunk_specs(captured, microbatches)
+
+
+def test_experts_sort_the_tokens_of_all_samples_and_a_pipeline_takes_each_microbatch_by_itself():
+    *_, captured = captured_model("mixtral")
+    with pytest.raises(PartitionError, match=r"operator 'sort'.* runs along the batch"):
+        chunk_specs(captured, 2)
+    assert "TensorChunkSpec(0)" in str(pipeline_specs(captured, 2).outputs)
 
 
 def test_a_model_that_mixes_samples_is_refused():

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fx_bridge import Costs, Training
 from fx_bridge.capture.graph import capture
-from fx_bridge.costs.backward import backward_costs, backward_flops, backward_moved_bytes
+from fx_bridge.costs.backward import backward_costs
 from fx_bridge.costs.device_specs import DeviceSpec
 from fx_bridge.costs.operators import node_flops
 from fx_bridge.costs.timing import measure_operators
@@ -24,7 +24,6 @@ from solver import (
     evaluate,
     problem_from_digraph,
 )
-from tests.support.modules import module_with
 from tests.support.training_models import MODELS, PROMPTED, SLICED
 from tests.support.training_peaks import Recording, peak_of_stage
 
@@ -44,13 +43,24 @@ def trained_graph(name):
     return to_digraph(captured, training=Training(optimizer="sgd", master_weights=False))
 
 
+def totals(captured, quantity):
+    """The sum of a quantity over the kernels of the backward pass of each operator."""
+    costs = backward_costs(captured)
+    return {
+        node.name: sum(getattr(k, quantity) for k in costs[node.name].kernels)
+        if node.name in costs
+        else 0
+        for node in captured.operators
+    }
+
+
 @pytest.mark.parametrize("name", ["decoder", "convolutional"])
 def test_flops_add_up_to_those_of_the_whole_backward_pass(name):
     model, args = MODELS[name]()
     captured = capture(model, args)
     with FlopCounterMode(display=False) as counter:
         model(*args).sum().backward()
-    backward = backward_flops(captured)
+    backward = totals(captured, "flops")
     assert sum(node_flops(captured).values()) + sum(backward.values()) == counter.get_total_flops()
     assert set(backward) == {node.name for node in captured.operators}
 
@@ -59,7 +69,7 @@ def test_only_what_needs_a_gradient_costs_anything():
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4), nn.Linear(4, 4))
     model[2].requires_grad_(False)
     captured = capture(model, (torch.ones(2, 8),))
-    forward, flops = node_flops(captured), backward_flops(captured)
+    forward, flops = node_flops(captured), totals(captured, "flops")
     # The first layer has no gradient of its input, the frozen one none of its weight.
     assert flops["linear"] == forward["linear"] and flops["linear_1"] == forward["linear_1"]
     assert flops["linear_2"] == 2 * forward["linear_2"]
@@ -73,19 +83,67 @@ def test_only_what_needs_a_gradient_costs_anything():
 
 
 def test_moved_bytes_count_accumulation():
-    def forward(self, x):
-        y = self.layer(x)
-        return torch.tanh(y) + torch.sigmoid(y)
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(8, 8, bias=False)
 
-    moved = backward_moved_bytes(
-        capture(module_with(forward, layer=nn.Linear(8, 8, bias=False)), (torch.ones(4, 8),))
-    )
+        def forward(self, x):
+            y = self.layer(x)
+            return torch.tanh(y) + torch.sigmoid(y)
+
+    moved = totals(capture(Twice(), (torch.ones(4, 8),)), "moved_bytes")
     value, weight = 4 * 8 * 4, 8 * 8 * 4
     # Autograd comes to sigmoid, the last reader, first; what tanh gives is added to that.
     assert moved["sigmoid"] == 3 * value
     assert moved["tanh"] == 3 * value + 3 * value
     assert moved["add"] == 0
     assert moved["linear"] == (2 * value + weight) + 3 * weight
+
+
+def test_adding_up_gradients_of_a_value_needs_room_for_another():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(8, 16)
+
+        def forward(self, x):
+            y = self.linear(x)
+            return y.relu(), y.tanh()
+
+    costs = backward_costs(capture(Twice(), (torch.ones(4, 8),)))
+    gradient_bytes = 4 * 16 * 4
+    # The last reader is the first on the way back; what the other adds is a tensor of its own.
+    assert costs["tanh"].workspace_bytes == 0
+    assert costs["relu"].workspace_bytes == gradient_bytes
+
+
+def test_what_is_written_through_a_view_passes_copies_of_its_gradient():
+    class Written(nn.Module):
+        def __init__(self, through):
+            super().__init__()
+            self.linear, self.through = nn.Linear(8, 16), through
+
+        def forward(self, x):
+            return functional.hardtanh_(self.through(self.linear(x)))
+
+    gradient_bytes = 4 * 16 * 4
+    # CopySlices needs room for two, besides what hardtanh makes of one.
+    for through, copies in ((nn.Identity(), 0), (nn.Flatten(0), 2)):
+        costs = backward_costs(capture(Written(through), (torch.ones(4, 8),)))
+        assert costs["hardtanh_"].workspace_bytes == copies * gradient_bytes, through
+
+
+def test_views_and_sums_pass_their_gradient_on():
+    *_, captured = captured_model("decoder")
+    costs = backward_costs(captured)
+    by_name = {node.name: node for node in captured.operators}
+    passing = {name: cost.passes_to for name, cost in costs.items() if cost.passes_to}
+    assert any(name.startswith("view") for name in passing)
+    # A sum passes it to the older of its terms: the stream that runs through all blocks.
+    assert passing["add_1"] == "add" and passing["add"] == "embedding"
+    for name, taker in passing.items():
+        assert by_name[taker] in by_name[name].all_input_nodes
 
 
 def test_times_in_the_graph_are_rooflines_of_the_kernels():
@@ -175,6 +233,7 @@ def test_a_slice_that_goes_back_to_another_stage_counts_there_and_here(cut):
 
 
 CUTS = {"decoder": "add_1", "convolutional": "relu", "encoder": "layer_norm_1"}
+
 TIGHT = {
     ("decoder", 1): 1.02,
     ("decoder", 2): 1.1,
@@ -205,48 +264,3 @@ def test_values_without_a_gradient_travel_one_way():
     assert evaluate(problem, plan).transfer_bytes == 32 + 2 * 128
     inference = problem.replace(memory_model="inference")
     assert evaluate(inference, plan).transfer_bytes == 32 + 128
-
-
-def test_adding_up_gradients_of_a_value_needs_room_for_another():
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(8, 16)
-
-        def forward(self, x):
-            y = self.linear(x)
-            return y.relu(), y.tanh()
-
-    costs = backward_costs(capture(Twice(), (torch.ones(4, 8),)))
-    gradient_bytes = 4 * 16 * 4
-    # The last reader is the first on the way back; what the other adds is a tensor of its own.
-    assert costs["tanh"].workspace_bytes == 0
-    assert costs["relu"].workspace_bytes == gradient_bytes
-
-
-def test_views_and_sums_pass_their_gradient_on():
-    *_, captured = captured_model("decoder")
-    costs = backward_costs(captured)
-    by_name = {node.name: node for node in captured.operators}
-    passing = {name: cost.passes_to for name, cost in costs.items() if cost.passes_to}
-    assert any(name.startswith("view") for name in passing)
-    # A sum passes it to the older of its terms: the stream that runs through all blocks.
-    assert passing["add_1"] == "add" and passing["add"] == "embedding"
-    for name, taker in passing.items():
-        assert by_name[taker] in by_name[name].all_input_nodes
-
-
-def test_what_is_written_through_a_view_passes_copies_of_its_gradient():
-    class Written(nn.Module):
-        def __init__(self, through):
-            super().__init__()
-            self.linear, self.through = nn.Linear(8, 16), through
-
-        def forward(self, x):
-            return functional.hardtanh_(self.through(self.linear(x)))
-
-    gradient_bytes = 4 * 16 * 4
-    # CopySlices needs room for two, besides what hardtanh makes of one.
-    for through, copies in ((nn.Identity(), 0), (nn.Flatten(0), 2)):
-        costs = backward_costs(capture(Written(through), (torch.ones(4, 8),)))
-        assert costs["hardtanh_"].workspace_bytes == copies * gradient_bytes, through

@@ -1,4 +1,4 @@
-"""Random modules, random plans, both backends: equal to the model in everything.
+"""Random modules and random plans: equal to the model in everything.
 
 Outputs, buffers, parameters, inputs and random numbers are compared to the bit: a split runs
 the same kernels in an order that differs only where nobody can tell. Gradients have the
@@ -73,8 +73,8 @@ def _program(*statements, results=("v3",)):
 
 
 def test_a_difference_prints_the_program(monkeypatch):
-    def wrong(captured, plan, *, backend):
-        split = program_checks_split(captured, plan, backend=backend)
+    def wrong(captured, plan):
+        split = program_checks_split(captured, plan)
         split.register_forward_hook(lambda _, args, output: output + 1)
         return split
 

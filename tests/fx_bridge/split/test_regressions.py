@@ -13,7 +13,7 @@ from fx_bridge.split.colocation import colocation_groups
 from solver import PartitionPlan
 from tests.support.random_plans import random_plan
 from tests.support.separated import separated
-from tests.support.split_checks import BACKENDS, check_random_plans
+from tests.support.split_checks import check_random_plans
 
 X = torch.arange(24.0).view(2, 3, 4) / 24
 
@@ -50,14 +50,13 @@ def returns_statistics(self, x):
     return self.norm(x).relu(), self.norm.running_mean, self.norm.num_batches_tracked
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("function", [writes_a_view_of_an_input, fills_a_cache, returns_statistics])
-def test_an_output_that_a_stage_writes_comes_from_that_stage(function, backend):
+def test_an_output_that_a_stage_writes_comes_from_that_stage(function):
     """The root returned the caller's tensor, which a stage on another device does not write."""
     model, args = Returns(function), (X.clone(),)
     captured = capture(model, args)
     for plan in some_plans(captured):
-        split = split_by_plan(captured, plan, backend=backend)
+        split = split_by_plan(captured, plan)
         assert check_equivalence(model, split, args, aliasing=True).equal
         report = check_equivalence(model, separated(split), args)
         assert [t for t in report.differences if not t.startswith("args")] == []
@@ -144,10 +143,9 @@ def test_the_body_of_a_region_has_a_place_in_the_name_map():
     """Bodies are read by get_attr under names of the scratch graph: KeyError."""
     model, args = Returns(in_other_precision), (X,)
     captured = capture(model, args)
-    for backend in BACKENDS:
-        for plan in some_plans(captured):
-            split = split_by_plan(captured, plan, backend=backend)
-            assert split.meta["name_map"]
+    for plan in some_plans(captured):
+        split = split_by_plan(captured, plan)
+        assert split.meta["name_map"]
     check_random_plans(model, args, captured=captured, plans=4)
 
 
@@ -178,13 +176,12 @@ class SharesStorage(nn.Module):
         return x * self.part, x.sin() + 1
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_tied_weight_is_written_under_any_of_its_names(backend):
+def test_a_tied_weight_is_written_under_any_of_its_names():
     """The report missed the name that the split does not hold, of a tensor that it does."""
     model = SharesStorage()
     captured = capture(model, (X,))
     for plan in some_plans(captured):
-        split = split_by_plan(captured, plan, backend=backend)
+        split = split_by_plan(captured, plan)
         for module in (split, separated(split)):
             report = check_equivalence(model, module, (X,))
             assert report.equal, report.differences

@@ -1,11 +1,9 @@
 """The stage graph agrees with the evaluator, with the plan, and with what stages really pass."""
 
 import copy
-import json
 import pickle
 import random
 
-import networkx as nx
 import pytest
 import torch
 from torch import fx, nn
@@ -20,28 +18,7 @@ from solver import Device, PartitionError, evaluate, problem_from_digraph
 from tests.support.modules import module_with
 from tests.support.random_plans import DEVICES, random_plan
 from tests.support.separated import separated
-from tests.support.split_checks import BACKENDS, cut_at, plan_of
-
-
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
-class Tied(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Embedding(10, 4)
-        self.body = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
-        self.head = nn.Linear(4, 10, bias=False)
-        self.head.weight = self.embed.weight
-        self.register_buffer("scale", torch.full((4,), 2.0, dtype=torch.float64))
-
-    def forward(self, tokens):
-        x = self.embed(tokens) * self.scale.float()
-        for layer in self.body:
-            x = x + layer(x).relu()
-        return self.head(x * self.scale.float())
+from tests.support.split_checks import cut_at, plan_of
 
 
 def skips(self, x, gate, unused):
@@ -67,6 +44,27 @@ def writes(self, x, y):
     z = self.norm(y).relu()
     self.cache.add_(z.detach())
     return x, z * 2, self.cache, z.sin()
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(10, 4)
+        self.body = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+        self.head = nn.Linear(4, 10, bias=False)
+        self.head.weight = self.embed.weight
+        self.register_buffer("scale", torch.full((4,), 2.0, dtype=torch.float64))
+
+    def forward(self, tokens):
+        x = self.embed(tokens) * self.scale.float()
+        for layer in self.body:
+            x = x + layer(x).relu()
+        return self.head(x * self.scale.float())
 
 
 MODELS = [
@@ -96,7 +94,7 @@ def random_splits(captured, count):
     for seed in range(count):
         chunks = 1 + seed % 3
         plan = random_plan(captured, groups, 2 + seed % 2, random.Random(seed), chunks=chunks)
-        yield plan, split_by_plan(captured, plan, backend=BACKENDS[seed // 2 % 2])
+        yield plan, split_by_plan(captured, plan)
 
 
 def check_against_evaluator(graph, problem, plan):
@@ -257,29 +255,6 @@ def test_a_copy_of_the_split_has_the_same_graph():
     for twin in (copy.deepcopy(split), separated(split)):
         assert stage_graph(twin, captured) == graph
     assert pickle.loads(pickle.dumps(graph)) == copy.deepcopy(graph) == graph
-
-
-def test_it_becomes_a_networkx_graph():
-    captured = capture(*MODELS[1])
-    problem = problem_of(captured)
-    for plan, split in random_splits(captured, 9):
-        graph = stage_graph(split, captured, problem)
-        digraph = graph.to_digraph()
-        assert nx.is_directed_acyclic_graph(digraph)
-        assert list(digraph) == list(split.meta["stages"])
-        for stage in graph.stages:
-            successors = {
-                digraph.nodes[name]["position"] for name in digraph.successors(stage.name)
-            }
-            assert successors == set(stage.children)
-            assert digraph.nodes[stage.name]["operators"] == list(stage.operators)
-        if not plan.chunks:
-            total = sum(size for _, _, size in digraph.edges(data="size_bytes"))
-            assert total == graph.transfer_bytes
-        again = nx.node_link_graph(
-            json.loads(json.dumps(nx.node_link_data(digraph, edges="edges"))), edges="edges"
-        )
-        assert nx.utils.graphs_equal(again, digraph)
 
 
 def test_what_is_no_split_is_refused():

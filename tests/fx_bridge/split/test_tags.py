@@ -1,4 +1,4 @@
-"""Each trap of torch's split_by_tags; tags made by hand; both backends give the same."""
+"""Each trap of torch's splitters, and tags made by hand."""
 
 import copy
 import pickle
@@ -14,9 +14,9 @@ from fx_bridge.equivalence.check import check_equivalence
 from fx_bridge.split.by_plan import split_by_plan
 from fx_bridge.split.colocation import colocation_groups
 from fx_bridge.split.tags import plan_from_tags, split_by_tags
-from solver import PartitionError, PartitionPlan
+from solver import PartitionError
 from tests.support.random_plans import random_plan
-from tests.support.split_checks import BACKENDS, check, cut_at
+from tests.support.split_checks import check, cut_at
 
 
 @pytest.fixture(autouse=True)
@@ -49,65 +49,28 @@ def tags_of(captured, tag_of):
     return {node.name: tag_of(node) for node in captured.operators}
 
 
-def stages_of(split):
-    return {name: split.get_submodule(name) for name in split.meta["stages"]}
-
-
-# -- the two backends ----------------------------------------------------------------------
-
-
 def _described(meta):
     """Return what splits say of themselves; their checks of calls are objects of their own."""
     assert "calls" in meta
     return {key: value for key, value in meta.items() if key != "calls"}
 
 
-@pytest.mark.parametrize("source", ["export", "symbolic_trace"])
-def test_both_backends_give_the_same_stages(source):
-    model = Tied()
-    captured = capture(model if source == "export" else fx.symbolic_trace(model), TOKENS)
-    groups = colocation_groups(captured)
-    for seed in range(6):
-        plan = random_plan(captured, groups, 3, random.Random(seed), chunks=1 + seed % 2)
-        first, second = (split_by_plan(captured, plan, backend=backend) for backend in BACKENDS)
-        assert _described(first.meta) == _described(second.meta)
-        assert list(first.state_dict()) == list(second.state_dict())
-        assert [str(node) for node in first.graph.nodes] == [
-            str(node) for node in second.graph.nodes
-        ]
-        for (name, a), b in zip(stages_of(first).items(), stages_of(second).values(), strict=True):
-            assert sorted(n.format_node() for n in a.graph.nodes if n.op != "output") == sorted(
-                n.format_node() for n in b.graph.nodes if n.op != "output"
-            )
-            assert _described(a.meta) == _described(b.meta)
-            assert dict(a.named_parameters()).keys() == dict(b.named_parameters()).keys(), name
-            for node in a.graph.nodes:
-                if node.op != "output":
-                    (twin,) = (n for n in b.graph.nodes if n.name == node.name)
-                    assert twin.meta == node.meta
-
-
-def test_an_unknown_backend_is_refused():
-    captured = capture(nn.Linear(4, 4), ROW)
-    with pytest.raises(
-        PartitionError, match="backend is 'magic'; write one of 'split_module', 'ta"
-    ):
-        split_by_plan(captured, PartitionPlan({"linear": "a"}, ("a",)), backend="magic")
+def stages_of(split):
+    return {name: split.get_submodule(name) for name in split.meta["stages"]}
 
 
 def test_placeholders_of_a_stage_come_before_its_operators():
     """torch writes each before its first reader, where attributes are read too early."""
     captured = capture(Tied(), TOKENS)
     names = [node.name for node in captured.operators]
-    split = split_by_plan(captured, cut_at(captured, 2, 4, len(names) - 1), backend="tags")
+    split = split_by_plan(captured, cut_at(captured, 2, 4, len(names) - 1))
     for stage in stages_of(split).values():
         operations = [node.op == "placeholder" for node in stage.graph.nodes]
         assert operations == sorted(operations, reverse=True)
         stage.graph.lint()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_defaults_and_variable_arguments_are_kept(backend):
+def test_defaults_and_variable_arguments_are_kept():
     graph = fx.Graph()
     first = graph.placeholder("first")
     rest = graph.placeholder("*rest")
@@ -117,35 +80,33 @@ def test_defaults_and_variable_arguments_are_kept(backend):
     graph.output(graph.call_function(torch.add, (product, second)))
     module = fx.GraphModule(nn.Module(), graph)
     captured = CapturedGraph(module, "graph_module")
-    split = split_by_plan(captured, cut_at(captured, 2), backend=backend)
+    split = split_by_plan(captured, cut_at(captured, 2))
     args = tuple(torch.randn(2, 2) for _ in range(3))
     for arguments, named in (((args[0], args[1]), {}), (args, {"scale": 3.0})):
         assert check_equivalence(module, split, arguments, named).equal
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_defaults_of_a_traced_function_are_kept(backend):
+def test_defaults_of_a_traced_function_are_kept():
     class Model(nn.Module):
         def forward(self, x, scale=3.0, *, shift=1.0):
             return (x * scale).relu() + shift
 
     traced = fx.symbolic_trace(Model())
     captured = CapturedGraph(traced, "graph_module")
-    split = split_by_plan(captured, cut_at(captured, 1, 2), backend=backend)
+    split = split_by_plan(captured, cut_at(captured, 1, 2))
     x = torch.randn(3)
     assert torch.equal(split(x), (x * 3.0).relu() + 1.0)
     assert torch.equal(split(x, 2.0, shift=0.5), (x * 2.0).relu() + 0.5)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_region_that_reads_a_body_keeps_the_name_of_its_node(backend):
+def test_a_region_that_reads_a_body_keeps_the_name_of_its_node():
     class Model(nn.Module):
         def forward(self, x):
             y = torch.cond(x.sum() > 0, lambda t: t.sin(), lambda t: t.cos(), (x,))
             return torch.cond(y.sum() > 0, lambda t: t.exp(), lambda t: t.abs(), (y,)) * 2
 
     captured = capture(Model(), ROW)
-    split = split_by_plan(captured, cut_at(captured, 4), backend=backend)
+    split = split_by_plan(captured, cut_at(captured, 4))
     bodies = {node.name for node in captured.graph.find_nodes(op="get_attr")}
     assert bodies
     found = [n.name for s in stages_of(split).values() for n in s.graph.find_nodes(op="get_attr")]
@@ -158,24 +119,22 @@ def test_a_region_that_reads_a_body_keeps_the_name_of_its_node(backend):
 def test_the_split_can_be_pickled_and_copied():
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     captured = capture(model, ROW)
-    for backend in BACKENDS:
-        split = split_by_plan(captured, cut_at(captured, 1), backend=backend)
-        for twin in (copy.deepcopy(split), pickle.loads(pickle.dumps(split))):
-            assert torch.equal(twin(*ROW), model(*ROW))
-        assert _described(copy.deepcopy(split).meta) == _described(split.meta)
-        assert _described(pickle.loads(pickle.dumps(split.meta))) == _described(split.meta)
+    split = split_by_plan(captured, cut_at(captured, 1))
+    for twin in (copy.deepcopy(split), pickle.loads(pickle.dumps(split))):
+        assert torch.equal(twin(*ROW), model(*ROW))
+    assert _described(copy.deepcopy(split).meta) == _described(split.meta)
+    assert _described(pickle.loads(pickle.dumps(split.meta))) == _described(split.meta)
 
 
 # -- the map of names ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("source", ["export", "symbolic_trace"])
-def test_the_map_holds_every_name_with_all_of_its_places(backend, source):
+def test_the_map_holds_every_name_with_all_of_its_places(source):
     model = Tied()
     captured = capture(model if source == "export" else fx.symbolic_trace(model), TOKENS)
     last = len(captured.operators) - 1
-    split = check(model, captured, cut_at(captured, 3, last), TOKENS, backend=backend)
+    split = check(model, captured, cut_at(captured, 3, last), TOKENS)
     names = split.meta["name_map"]
 
     assert set(names.nodes) == {node.name for node in captured.graph.nodes}
@@ -218,8 +177,7 @@ def test_the_map_holds_every_name_with_all_of_its_places(backend, source):
             split.get_submodule(place)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_returned_parameter_is_mapped_to_the_root_too(backend):
+def test_a_returned_parameter_is_mapped_to_the_root_too():
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
@@ -229,7 +187,7 @@ def test_a_returned_parameter_is_mapped_to_the_root_too(backend):
             return self.inner(x).relu(), self.inner.weight
 
     captured = capture(Model(), ROW)
-    split = split_by_plan(captured, cut_at(captured, 1), backend=backend)
+    split = split_by_plan(captured, cut_at(captured, 1))
     names = split.meta["name_map"]
     assert names.tensors["inner.weight"] == ("inner.weight", "submod_0.inner.weight")
     (read,) = (n for n in captured.graph.find_nodes(op="get_attr") if "weight" in n.name)
@@ -250,7 +208,7 @@ def test_one_module_under_two_paths_is_mapped_by_both():
     captured = capture(traced, ROW)
     # A GraphModule keeps only what its graph reads; the other path is put back.
     captured.module.second = captured.module.first
-    split = split_by_plan(captured, cut_at(captured, 1), backend="tags")
+    split = split_by_plan(captured, cut_at(captured, 1))
     assert split.meta["name_map"].modules["second"] == ("submod_0.first",)
 
 

@@ -57,11 +57,11 @@ def model_of(code, name):
     return Model()
 
 
-def split_of(captured, backend="split_module", cut=None):
+def split_of(captured, cut=None):
     names = [node.name for node in captured.operators]
     cut = len(names) // 2 if cut is None else cut
     plan = {name: "cpu:0" if at < cut else "cpu:1" for at, name in enumerate(names)}
-    return split_by_plan(captured, PartitionPlan(plan, ("cpu:0", "cpu:1")), backend=backend)
+    return split_by_plan(captured, PartitionPlan(plan, ("cpu:0", "cpu:1")))
 
 
 KINDS = {"tensor": TENSOR, "dict": IN_A_DICT, "keyword": KEYWORD}
@@ -94,13 +94,6 @@ def test_an_argument_may_have_any_name(name, code, tmp_path):
     save_stages(split, captured, tmp_path / "tensors")
     loaded = place(split, weights=tmp_path / "tensors")
     torch.testing.assert_close(loaded(*given, **named), expected)
-
-
-@pytest.mark.parametrize("name", ["device", "submod_0", "torch"])
-def test_the_other_splitter_takes_them_too(name):
-    model = model_of(TENSOR, name)
-    split = split_of(capture(model, (X, Y)), "tags")
-    torch.testing.assert_close(split(X, Y), model(X, Y))
 
 
 def test_stages_have_names_that_nothing_else_has():

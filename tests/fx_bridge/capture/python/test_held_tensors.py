@@ -101,7 +101,7 @@ def conditional(self, x):
 
 
 def conditional_without_gradients(self, x):
-    with torch.inference_mode():
+    with torch.no_grad():
         y = torch.cond(x.sum() > 0, torch.cos, torch.sin, (x,))
     return x @ self.weight + y
 

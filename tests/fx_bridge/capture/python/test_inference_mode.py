@@ -5,102 +5,8 @@ import torch
 from torch import nn
 
 from fx_bridge import capture
-from fx_bridge.capture.python.inference_mode import NOTE
+from solver import PartitionError
 from tests.support.two_calls import captured_like_eager
-
-
-class Distilled(nn.Module):
-    """A teacher, a student, and a forward that is given."""
-
-    def __init__(self, run):
-        super().__init__()
-        self.teacher, self.student = nn.Linear(4, 4), nn.Linear(4, 4)
-        self.register_buffer("mean", torch.zeros(4))
-        self.run = run
-
-    def forward(self, x):
-        return self.student(x) + self.run(self, x)
-
-
-def region(self, x):
-    with torch.inference_mode():
-        return self.teacher(x)
-
-
-@torch.inference_mode()
-def decorated(self, x):
-    return self.teacher(x)
-
-
-def with_gradients_inside(self, x):
-    with torch.inference_mode():
-        y = self.teacher(x)
-        with torch.enable_grad():
-            return y + self.teacher(x)
-
-
-def switched_off_inside(self, x):
-    with torch.inference_mode(), torch.inference_mode(False):
-        return self.teacher(x)
-
-
-def asked(self, x):
-    with torch.inference_mode():
-        inside = torch.is_inference_mode_enabled() and not torch.is_grad_enabled()
-        y = self.teacher(x) if inside else x
-    return y if not torch.is_inference_mode_enabled() else x
-
-
-def buffer_written(self, x):
-    with torch.inference_mode():
-        self.mean.add_(x.mean(0))
-    return self.teacher(x) * self.mean
-
-
-def autocast(self, x):
-    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
-        return self.teacher(x).float()
-
-
-INFERENCE = [
-    region,
-    decorated,
-    with_gradients_inside,
-    switched_off_inside,
-    asked,
-    buffer_written,
-    autocast,
-]
-
-
-@pytest.mark.parametrize("run", INFERENCE, ids=lambda run: run.__name__)
-def test_regions_of_inference_mode_stop_gradients(run):
-    captured = captured_like_eager(lambda: Distilled(run), torch.randn(3, 4))
-    assert captured.note == NOTE
-
-
-@torch.no_grad()
-def no_grad(self, x):
-    return self.teacher(x)
-
-
-def set_by_calls(self, x):
-    torch.set_grad_enabled(False)
-    y = self.teacher(x)
-    torch._C._set_grad_enabled(True)
-    return y
-
-
-def gradients_within(self, x):
-    with torch.no_grad():
-        y = self.teacher(x)
-        with torch.enable_grad():
-            return y * self.teacher(x)
-
-
-def inference_mode_off(self, x):
-    with torch.no_grad(), torch.inference_mode(False):
-        return self.teacher(x)
 
 
 def all_of_it(self, x):
@@ -147,7 +53,69 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize("run", OTHERS, ids=lambda run: run.__name__)
+class Distilled(nn.Module):
+    """A teacher, a student, and a forward that is given."""
+
+    def __init__(self, run):
+        super().__init__()
+        self.teacher, self.student = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.register_buffer("mean", torch.zeros(4))
+        self.run = run
+
+    def forward(self, x):
+        return self.student(x) + self.run(self, x)
+
+
+def region(self, x):
+    with torch.inference_mode():
+        return self.teacher(x)
+
+
+@torch.inference_mode()
+def decorated(self, x):
+    return self.teacher(x)
+
+
+def left(self, x):
+    with torch.no_grad(), torch.inference_mode(False):
+        return self.teacher(x)
+
+
+@pytest.mark.parametrize(
+    ("run", "remedy"), [(region, "no_grad"), (decorated, "no_grad"), (left, "enable_grad")]
+)
+def test_regions_of_inference_mode_are_refused(run, remedy):
+    with pytest.raises(
+        PartitionError, match=rf"uses torch.inference_mode.* at .*write torch.{remedy}"
+    ):
+        capture(Distilled(run), (torch.randn(3, 4),))
+
+
+def test_a_region_without_gradients_around_it_is_none():
+    with torch.no_grad():
+        captured_like_eager(lambda: Distilled(region), torch.randn(3, 4))
+
+
+@torch.no_grad()
+def no_grad(self, x):
+    return self.teacher(x)
+
+
+def set_by_calls(self, x):
+    torch.set_grad_enabled(False)
+    y = self.teacher(x)
+    torch._C._set_grad_enabled(True)
+    return y
+
+
+def gradients_within(self, x):
+    with torch.no_grad():
+        y = self.teacher(x)
+        with torch.enable_grad():
+            return y * self.teacher(x)
+
+
+@pytest.mark.parametrize("run", [no_grad, set_by_calls, gradients_within], ids=lambda r: r.__name__)
 def test_other_grad_modes_are_kept_without_a_note(run):
     assert not captured_like_eager(lambda: Distilled(run), torch.randn(3, 4)).note
 
