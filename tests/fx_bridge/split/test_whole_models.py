@@ -8,21 +8,12 @@ import torch
 from torch import fx, nn
 
 from fx_bridge.capture.graph import CapturedGraph, capture
+from fx_bridge.equivalence.check import check_equivalence
 from fx_bridge.split.by_plan import split_by_plan
 from fx_bridge.split.colocation import colocation_groups
-from tests.support.modules import module_with
 from tests.support.random_plans import random_plan
+from tests.support.separated import separated
 from tests.support.split_checks import check, check_random_plans, cut_at, plan_of
-
-
-def mixture(self, x):
-    """Two experts, each for the tokens that chose it: sizes that depend on data."""
-    flat = x.reshape(-1, x.shape[-1])
-    weight = self.gate(flat).softmax(-1)
-    result = torch.zeros_like(flat)
-    for index, expert in enumerate(self.experts):
-        result = result + weight[:, index : index + 1] * expert(flat)
-    return result.view(x.shape[0], x.shape[1], -1)
 
 
 @pytest.fixture(autouse=True)
@@ -47,6 +38,33 @@ def dynamo_graph(model, args, *, dynamic=False):
     return captured[0]
 
 
+# -- signatures and outputs ----------------------------------------------------------------
+
+
+class Outputs(nn.Module):
+    """Nested outputs with None, a number, an input and the same value twice; an unused input."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Linear(4, 4)
+
+    def forward(self, x, unused, *, scale, table):
+        y = self.mix(x) * scale
+        z = (y + table["a"]).relu()
+        return {"y": y, "all": [z, (None, 3, x)], "again": y, "z": z - table["b"][0]}
+
+
+def test_trees_of_inputs_and_outputs_and_keyword_arguments():
+    x = torch.randn(2, 4)
+    kwargs = {"scale": torch.randn(4), "table": {"a": torch.randn(4), "b": [torch.randn(4)]}}
+    model = Outputs()
+    captured, _ = check_random_plans(model, (x, x), kwargs)
+    split = split_by_plan(captured, cut_at(captured, 2))
+    found = split(x, unused=x, table=kwargs["table"], scale=kwargs["scale"])
+    assert torch.equal(found["y"], model(x, x, **kwargs)["y"])
+    assert found["all"][1][:2] == (None, 3)
+
+
 class Star(nn.Module):
     def forward(self, first, *rest, **named):
         total = first.exp()
@@ -58,16 +76,33 @@ class Star(nn.Module):
 def test_variable_arguments():
     args = tuple(torch.randn(2, 2) for _ in range(3))
     check_random_plans(Star(), args, {"shift": torch.randn(2)}, gradients=False)
+    # In a traced graph they are placeholders with a star and a default.
+    graph = fx.Graph()
+    first = graph.placeholder("first")
+    rest = graph.placeholder("*rest")
+    scale = graph.placeholder("scale", default_value=2.0)
+    second = graph.call_function(torch.exp, (graph.call_function(lambda t: t[0], (rest,)),))
+    product = graph.call_function(torch.mul, (graph.call_method("sin", (first,)), scale))
+    graph.output(graph.call_function(torch.add, (product, second)))
+    module = fx.GraphModule(nn.Module(), graph)
+    captured = CapturedGraph(module, "graph_module")
+    split = split_by_plan(captured, cut_at(captured, 2))
+    for arguments, named in (((args[0], args[1]), {}), (args, {"scale": 3.0})):
+        assert check_equivalence(module, split, arguments, named).equal
 
 
 def test_a_stage_without_outputs():
-    def forward(self, x):
-        y = x.exp()
-        self.calls.add_(1)
-        return y.relu()
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
 
-    model = module_with(forward, calls=nn.Buffer(torch.zeros(())))
-    args = (torch.randn(2),)
+        def forward(self, x):
+            y = x.exp()
+            self.calls.add_(1)
+            return y.relu()
+
+    model, args = Model(), (torch.randn(2),)
     captured = capture(model, args)
     split = check(
         model, captured, plan_of(captured, lambda n: int(n.name == "add_")), args, gradients=False
@@ -75,6 +110,9 @@ def test_a_stage_without_outputs():
     split(*args)
     assert split.submod_1.calls == 1
     check_random_plans(model, args, gradients=False)
+
+
+# -- control flow, state, random numbers ---------------------------------------------------
 
 
 class Branches(nn.Module):
@@ -141,6 +179,43 @@ def test_regions_of_dynamo():
                 assert not torch.is_autocast_enabled("cpu")
 
 
+@pytest.mark.parametrize("source", ["export", "symbolic_trace"])
+@pytest.mark.parametrize("training", [False, True])
+def test_batch_norm_and_dropout(training, source):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(2, 4, 3, padding=1)
+            self.norm = nn.BatchNorm2d(4)
+            self.skip = nn.Sequential(nn.Conv2d(2, 4, 1), nn.BatchNorm2d(4), nn.Dropout(0.3))
+            self.drop = nn.Dropout(0.5)
+
+        def forward(self, x):
+            return self.drop(self.norm(self.conv(x)).relu()) + self.skip(x)
+
+    model, args = Model().train(training), (torch.randn(3, 2, 4, 4),)
+    captured = capture(model if source == "export" else fx.symbolic_trace(model), args)
+    _, interleaved = check_random_plans(model, args, captured=captured, training=training)
+    assert training or interleaved
+
+
+def test_a_norm_called_twice_updates_its_statistics_in_order():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(4)
+
+        def forward(self, x, y):
+            return self.norm(x).relu(), self.norm(y * 2).tanh()
+
+    model, args = Model(), (torch.randn(3, 4), torch.randn(3, 4))
+    for source in (model, fx.symbolic_trace(model)):
+        check_random_plans(model, args, captured=capture(source, args))
+
+
+# -- values that are no tensors ------------------------------------------------------------
+
+
 class Shapes(nn.Module):
     def forward(self, x):
         low, high = x.chunk(2, dim=-1)
@@ -176,6 +251,26 @@ def test_only_tensors_travel_between_stages():
                         assert isinstance(value.meta["val"], torch.Tensor)
 
 
+# -- dynamo's graphs -----------------------------------------------------------------------
+
+
+class Mixture(nn.Module):
+    """Two experts, each for the tokens that chose it: sizes that depend on data."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Linear(4, 2)
+        self.experts = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+
+    def forward(self, x):
+        flat = x.reshape(-1, x.shape[-1])
+        weight = self.gate(flat).softmax(-1)
+        result = torch.zeros_like(flat)
+        for index, expert in enumerate(self.experts):
+            result = result + weight[:, index : index + 1] * expert(flat)
+        return result.view(x.shape[0], x.shape[1], -1)
+
+
 def test_contiguous_splits_of_graphs_with_symbolic_sizes():
     model, args = Mixture(), (torch.randn(3, 5, 4),)
     module, inputs = dynamo_graph(model, args, dynamic=True)
@@ -191,6 +286,9 @@ def test_contiguous_splits_of_graphs_with_symbolic_sizes():
             plan = cut_at(graph, *positions)
             check(graph.module, graph, plan, values, gradients=False)
     assert any("example_value" in node.meta for node in module.graph.nodes)
+
+
+# -- transformers --------------------------------------------------------------------------
 
 
 def test_gpt2():
@@ -214,3 +312,24 @@ def test_gpt2():
     # Tied weights at both ends put all that is trained between them into one group.
     groups = colocation_groups(captured, training=True)
     assert max(len(group.operators) for group in groups) > len(captured.operators) / 2
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_t5(training):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.T5Config(
+        num_layers=1, d_model=16, d_kv=8, d_ff=16, num_heads=2, vocab_size=40
+    )
+    model = transformers.T5ForConditionalGeneration(config).train(training)
+    kwargs = {
+        "input_ids": torch.randint(0, 40, (2, 6)),
+        "decoder_input_ids": torch.randint(0, 40, (2, 5)),
+        "use_cache": False,
+    }
+    captured = capture(model, (), kwargs)
+    groups = colocation_groups(captured)
+    for seed in range(2):
+        plan = random_plan(captured, groups, 3, random.Random(seed))
+        split = check(model, captured, plan, (), kwargs)
+        report = check_equivalence(model, separated(split), (), kwargs, gradients=True)
+        assert report.equal, report.differences

@@ -9,50 +9,6 @@ from solver import PartitionError
 from tests.support.two_calls import captured_like_eager
 
 
-def all_of_it(self, x):
-    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
-        y = self.teacher(x)
-    return self.student(x) * y
-
-
-def a_part(self, x):
-    with torch.autocast("cpu", torch.bfloat16):
-        y = self.student(x)
-        with torch.no_grad():
-            y = y * self.teacher(x)
-        return y + self.student(x)
-
-
-def around(self, x):
-    with torch.no_grad():
-        y = self.student(x)
-        with torch.autocast("cpu", torch.bfloat16):
-            y = self.teacher(x) + y
-    return self.student(x) * y
-
-
-def switched_off(self, x):
-    with torch.autocast("cpu", torch.bfloat16):
-        y = self.student(x)
-        with torch.autocast("cpu", enabled=False), torch.no_grad():
-            y = y * self.teacher(x)
-    return y
-
-
-def gradients_inside(self, x):
-    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
-        y = self.teacher(x)
-        with torch.enable_grad():
-            y = y * self.student(x)
-    return y
-
-
-OTHERS = [
-    *(no_grad, set_by_calls, gradients_within, inference_mode_off),
-    *(all_of_it, a_part, around, switched_off, gradients_inside),
-]
-
-
 class Distilled(nn.Module):
     """A teacher, a student, and a forward that is given."""
 
