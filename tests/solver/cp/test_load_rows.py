@@ -73,12 +73,3 @@ def test_bounds_pass_from_one_class_of_devices_to_another():
             8, devices, latency_ns={"a": 5, "b": 10}, largest_load_ns=most_ns, order=(0, 0, 1)
         )
         assert is_refuted_behind_the_first_slot(formulation) == (most_ns == 19)
-
-
-def test_rows_are_as_many_as_slots():
-    for slots in (4, 8, 16):
-        formulation = formulation_of(16, equal(slots))
-        (bottleneck,) = formulation.objective("bottleneck").terms
-        rows = formulation.stages.model.proto.constraints
-        # A load is no more than the bottleneck, nor is what lies between two borders.
-        assert sum(bottleneck in row.linear.vars for row in rows) == 2 * slots

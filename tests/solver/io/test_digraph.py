@@ -133,7 +133,6 @@ def test_an_input_may_stand_anywhere_and_have_an_order_or_none():
             graph_of({"a": {"latency_ns": 3}, "b": {"latency_ns": 0}, "c": {"value_bytes": 4}}),
             ("node 'c' has no latency_ns, which 2 others have",),
         ),
-        (nx.DiGraph(), ("no operators",)),
         (
             graph_of({"a": {}}, [("a", "b"), ("b", "c"), ("c", "a")]),
             ("cycle", "a -> b -> c -> a", "remove an edge"),
@@ -157,10 +156,6 @@ def test_an_input_may_stand_anywhere_and_have_an_order_or_none():
         (
             graph_of({"a": {"order": 1}, "b": {"order": 1}}),
             ("'a' and 'b'", "same order 1"),
-        ),
-        (
-            graph_of({"a": {"order": 1}, "b": {"order": 0}}, [("a", "b")]),
-            ("'b'", "reads 'a'", "later", "topological order"),
         ),
         (
             graph_of({"a": {}, "x": {"kind": "input"}}, [("a", "x")]),
@@ -200,10 +195,6 @@ def test_an_input_may_stand_anywhere_and_have_an_order_or_none():
             graph_of({"a": {}}, weights={"w": {"size_bytes": 1, "size": 2}}),
             ("weight 'w'", "'size' is unknown", "size_bytes, training_bytes"),
         ),
-        (
-            graph_of({"a": {}}, weights={"w": {"size_bytes": -1}}),
-            ("weight 'w'", "size_bytes is -1", "not negative"),
-        ),
         (graph_of({"a": {}}, colocation={"a": 1}), ("colocation is {'a': 1}", '[{"operators"')),
         (graph_of({"a": {}}, colocation=["a"]), ("colocation[0]", '{"operators"')),
         (
@@ -230,10 +221,6 @@ def test_an_input_may_stand_anywhere_and_have_an_order_or_none():
         (
             graph_of({"a": {}}, colocation=[{"operators": ["a"], "reason": 4}]),
             ("colocation[0]", "reason is 4", "write a string"),
-        ),
-        (
-            graph_of({"a": {}}, colocation=[{"operators": ["b"]}]),
-            ("colocation", "'b' is not an operator"),
         ),
     ],
 )
