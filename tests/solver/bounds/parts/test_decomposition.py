@@ -8,7 +8,7 @@ from solver import Device, Operator, PartitionProblem
 from solver.bounds.averages import least_average_ns
 from solver.bounds.parts.choice import PartSize, choose_parts
 from solver.bounds.parts.decomposition import Decomposition, applies
-from solver.model.clock import UNLIMITED
+from solver.model.clock import UNLIMITED, Clock
 from solver.presolve.dominance import simplify
 from solver.presolve.instance import condense
 from solver.stages.ideals import list_ideals
@@ -55,6 +55,20 @@ def test_no_plan_is_below_the_bound(count, size):
     assert compared > count // 8
     assert tight > count // 30
     assert better > count // 10
+
+
+def test_no_time_leaves_nothing_but_work():
+    """Tests that a bound without any part is the average of what all devices have to do."""
+    names = [f"layer{i}" for i in range(40)]
+    problem = PartitionProblem(
+        tuple(Operator(n, 10, (names[i - 1],) if i else ()) for i, n in enumerate(names)),
+        devices=tuple(Device(f"d{i}") for i in range(4)),
+    )
+    units = simplify(condense(problem)).units
+    parts = Decomposition(units, 400, [LARGE], Clock(0.0))
+    assert not parts.refutes(100)
+    assert parts.refutes(99)
+    assert parts.least_bottleneck_ns(0, UNLIMITED) == 100
 
 
 def test_parts_have_few_ideals_and_no_unit_twice():
