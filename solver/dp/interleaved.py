@@ -22,17 +22,12 @@ M_0) | (I_2 - M_1) | ...`` with ``M_{c-1} <= I_c <= M_c``. Merging units without
 (:func:`solver.stages.blocks.collapse_units`) moves them to the stage of a neighbour, which is a
 place in a chunk as well as a device; its proof holds for stages of any number of chunks.
 
-**Few unions.** Let T be a ceiling on the load, and let s of at most m devices run the union U.
-Merged into one, devices have no more transfers in all than apart: it receives and sends a value at
-most as often, and pays nothing for values between them. So the loads of the s devices add up to at
-least that of one that runs U, and those of the others to at least that of one that runs the rest:
-``load(U) <= s T`` and ``load(rest) <= (m - s) T``. If devices differ, measure work by each unit's
-fastest class and let v <= 1 be the largest speed with which a device does any work. It does at most
-v times (T - its transfers), so in all, work plus v_min times transfers is at most T times the sum
-of the speeds, which takes the place of s; a transfer counts with the least time that any device
-pays for it. If transfers overlap compute, only work is counted. The ceiling starts near the mean
-load, where very few unions are left, and rises until a plan is found; from then on it is one less
-than the bottleneck of the best plan.
+**Few unions.** Let T be a ceiling on the load, and let s of at most m devices run the union U. The
+loads of the s devices add up to at least the work of U, and those of the others to at least the
+work of the rest: ``work(U) <= s T`` and ``work(rest) <= (m - s) T``. If devices differ, measure
+work by each unit's fastest class; the sum of the speeds with which devices do any work takes the
+place of s. The ceiling starts near the mean load, where very few unions are left, and rises until a
+plan is found; from then on it is one less than the bottleneck of the best plan.
 """
 
 from __future__ import annotations
@@ -49,7 +44,7 @@ from solver.model.clock import Clock
 from solver.model.plan import PartitionPlan
 from solver.presolve.device_kinds import DeviceKind, DeviceSets, sums_by_set
 from solver.presolve.instance import Instance
-from solver.stages.blocks import Blocks, consuming_blocks
+from solver.stages.blocks import Blocks
 from solver.stages.costs import StageCosts
 from solver.stages.ideals import membership
 
@@ -104,8 +99,8 @@ class InterleavedSearch:
         self.clock, self.most_pairs = clock, most_pairs
         self.refuted = -1
         self.pairs = 0
-        self.member = membership(self.ideals, blocks.count)
-        self.work_ns: Floats = blocks.sums(units.fastest_ns) @ self.member
+        member = membership(self.ideals, blocks.count)
+        self.work_ns: Floats = blocks.sums(units.fastest_ns) @ member
         self._nested = np.array(
             [[a & b == a for b in self.ideals] for a in self.ideals], dtype=np.bool_
         )
@@ -114,41 +109,6 @@ class InterleavedSearch:
         inside, outside = sums_by_set(sets.counts, full, self._speeds, sets.most)
         # Speeds of the devices of a set, and of the fastest others, in sum.
         self._windows = sorted(set(zip(inside.tolist(), outside.tolist(), strict=True)))
-        self._nets()
-
-    def _nets(self) -> None:
-        """Collect the nets that cost in every case, with their least costs."""
-        self._ends: list[tuple[int, tuple[int, ...]]] = []
-        costs: list[tuple[float, float]] = []
-        if not self.units.problem.interconnect.overlap:
-            factor = min(self._speeds)
-            payers = self.units.transfers.payers
-            rows = [
-                np.min([kind.send_ns.least for kind in payers], axis=0),
-                np.min([kind.receive_ns.least for kind in payers], axis=0),
-            ]
-            merged: dict[tuple[int, tuple[int, ...]], tuple[float, float]] = {}
-            for index, net in enumerate(self.units.nets):
-                ends = consuming_blocks(net, self.blocks)
-                if ends is None or not (rows[0][index] or rows[1][index]):
-                    continue
-                send, receive = merged.get(ends, (0.0, 0.0))
-                merged[ends] = (
-                    send + factor * float(rows[0][index]),
-                    receive + factor * float(rows[1][index]),
-                )
-            self._ends, costs = list(merged), list(merged.values())
-        self._costs = np.array(costs, dtype=np.float64).reshape(-1, 2)
-        shape = (len(self._ends), len(self.ideals))
-        self._made = np.zeros(shape, dtype=np.bool_)
-        self._read = np.zeros(shape, dtype=np.int64)
-        for index, (producer, consumers) in enumerate(self._ends):
-            self._made[index] = self.member[producer]
-            self._read[index] = self.member[list(consumers)].sum(axis=0)
-        self._readers = np.array([len(consumers) for _, consumers in self._ends], dtype=np.int64)
-        # Nets that an ideal sends, and nets that it receives.
-        self._out = self._made & (self._read < self._readers[:, None])
-        self._back = ~self._made & (self._read > 0)
 
     def minimise(self) -> Interleaved | None:
         """Return the best solution, or None if there is none; raise `GaveUp` above the limits."""
@@ -260,16 +220,11 @@ class InterleavedSearch:
         work: Floats = works[0]
         for more in works[1:]:
             work = (work[:, None] + more[None, :]).reshape(-1)
-        kept = np.flatnonzero(self._fits(work, 0.0, total - work, 0.0, ceiling))
         picks: list[Indices] = []
-        rest = kept
+        rest = np.flatnonzero(self._fits(work, total - work, ceiling))
         for entry in reversed(rounds):
             picks.insert(0, entry[rest % len(entry)])
             rest = rest // len(entry)
-        if len(self._ends) and ceiling < np.inf:
-            own, other = self._transfers(picks, starts)
-            here = self._fits(work[kept], own, total - work[kept], other, ceiling)
-            picks = [pick[here] for pick in picks]
         if len(picks[0]) > _MOST_UNIONS:
             raise GaveUp(f"more than {_MOST_UNIONS:,} unions of ideals are left for some chunks")
         masks = np.array(self.ideals, dtype=object)
@@ -282,14 +237,7 @@ class InterleavedSearch:
             return None
         return unions
 
-    def _fits(
-        self,
-        inside: Floats,
-        own: Floats | float,
-        outside: Floats,
-        other: Floats | float,
-        ceiling: float,
-    ) -> Bools:
+    def _fits(self, inside: Floats, outside: Floats, ceiling: float) -> Bools:
         """Return True where a union fits on some set of devices, and the rest on the others."""
         if ceiling == np.inf:
             return np.ones(len(inside), dtype=np.bool_)
@@ -299,33 +247,5 @@ class InterleavedSearch:
         for speed, others in self._windows:
             if speed == np.inf or others == np.inf:
                 return np.ones(len(inside), dtype=np.bool_)
-            result |= (inside + own <= most * speed + 1) & (outside + other <= most * others + 1)
+            result |= (inside <= most * speed + 1) & (outside <= most * others + 1)
         return result
-
-    def _transfers(self, picks: list[Indices], starts: tuple[int, ...]) -> tuple[Floats, Floats]:
-        """Return the least transfer times of one device with a union, and one with the rest."""
-        own, other = np.zeros(len(picks[0])), np.zeros(len(picks[0]))
-        send, receive = self._costs[:, 0], self._costs[:, 1]
-        ends = (*starts[1:], len(self.ideals) - 1)
-        everything = 1 + self._readers
-        whole = self._made.astype(np.int64) + self._read
-        crossing = np.ones(len(self._ends), dtype=np.bool_)
-        for pick, start, end in zip(picks, starts, ends, strict=True):
-            # Only the ideal of its round cuts a net inside it.
-            inside = whole[:, end] - whole[:, start] == everything
-            crossing &= ~inside
-            chosen = np.flatnonzero(inside)
-            out, back = self._out[chosen], self._back[chosen]
-            by_ideal = send[chosen] @ out + receive[chosen] @ back
-            own += by_ideal[pick]
-            other += (receive[chosen] @ out + send[chosen] @ back)[pick]
-        for net in np.flatnonzero(crossing):
-            made = np.zeros(len(own), dtype=np.bool_)
-            read = np.zeros(len(own), dtype=np.int64)
-            for pick, start in zip(picks, starts, strict=True):
-                made |= self._made[net, pick] & ~self._made[net, start]
-                read += self._read[net, pick] - self._read[net, start]
-            out, back = made & (read < self._readers[net]), ~made & (read > 0)
-            own += send[net] * out + receive[net] * back
-            other += receive[net] * out + send[net] * back
-        return own, other
