@@ -76,7 +76,7 @@ def main():
         chain = chain_of(model, devices, host, work)
         start = time.perf_counter()
         limits = SolveLimits(options.time_limit, workers=1, seed=options.seed)
-        result = plan_offload(chain.problem, limits)
+        result = plan_offload(chain.instance, limits)
         seconds = time.perf_counter() - start
         modes = Counter(result.plan.modes.values())
         times = times_of_rules(chain, result.objective, model != UNET)

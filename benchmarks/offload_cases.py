@@ -11,8 +11,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from experiments.planners.offload_rules import OffloadChain
 from fx_bridge.costs.device_specs import DEVICE_SPECS, DeviceSpec
-from solver import Device, Link
-from solver.offload.model import OffloadDevice, OffloadHost, OffloadProblem, Unit
+from solver import Device, Interconnect, Link, Operator, PartitionProblem, Weight
+from solver.model.devices import STAGING_HOST
+from solver.model.job import Host, Job
+from solver.offload.instance import Instance
 
 ITEM = 2
 USABLE = 0.9
@@ -181,28 +183,39 @@ def chain_of(
         parts, usable, batch = list(decoder_parts(shape, work)), USABLE, work.batch
         tokens, activations = batch * work.tokens, batch * work.tokens * shape.hidden * ITEM
     classes = {name for name, _ in devices}
-    units = []
+    operators, weights, caches = [], {}, {}
     for part in parts:
         read = part.weight_bytes if part.read_bytes is None else part.read_bytes
         times = {
             kind: SPECS[kind].latency_ns(int(part.flops), int(read), "bfloat16")
             for kind in (*classes, host)
         }
-        runs = {kind: times[kind] for kind in classes}
-        units.append(Unit(part.name, part.weight_bytes, part.cache_bytes, runs, times[host]))
-    hop = Link(min(LINKS.get(name, 25 * GB) for name, _ in devices), 10_000)
-    problem = OffloadProblem(
-        units,
-        [
-            OffloadDevice(
-                Device(f"cuda:{index}", int(size * GB * usable), kind),
-                Link(LINKS.get(kind, 25 * GB), 10_000),
-            )
-            for index, (kind, size) in enumerate(devices)
-        ],
-        OffloadHost(None),
-        stage_hop_ns=hop.transfer_ns(activations),
-        host_hop_ns=hop.transfer_ns(activations),
-    )
+        keys = [part.name]
+        weights[part.name] = Weight(part.weight_bytes)
+        if part.cache_bytes:
+            keys.append(f"cache of {part.name}")
+            weights[keys[-1]] = Weight(part.cache_bytes)
+            caches[keys[-1]] = part.cache_bytes // WORKS[work_name].context
+        reads = (operators[-1].name,) if operators else ()
+        operators.append(
+            Operator(part.name, times, reads, value_bytes=activations, weights=tuple(keys))
+        )
+    places = [
+        Device(f"cuda:{index}", int(size * GB * usable), kind)
+        for index, (kind, size) in enumerate(devices)
+    ]
+    slowest = Link(min(LINKS.get(name, 25 * GB) for name, _ in devices), 10_000)
+    links = {
+        (STAGING_HOST, place.name): Link(LINKS.get(place.device_class, 25 * GB), 10_000)
+        for place in places
+    }
+    problem = PartitionProblem(
+        operators, places, weights=weights, interconnect=Interconnect(slowest, links),
+        memory_model="weights",
+    )  # fmt: skip
+    job = Job(
+        {"forward": problem}, "forward", objective="token", cache_bytes_per_token=caches,
+        host=Host(None, host), units={op.name: (op.name,) for op in operators},
+    )  # fmt: skip
     experts = frozenset(part.name for part in parts if part.is_experts)
-    return OffloadChain(problem, [part.block for part in parts], tokens, experts)
+    return OffloadChain(Instance.of(job), [part.block for part in parts], tokens, experts)

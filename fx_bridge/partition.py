@@ -209,8 +209,8 @@ class PartitionResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """Arguments of :func:`partition_module`, with the checks that need no model.
+class ModulePlanner:
+    """Planner with the arguments of :func:`partition_module`, checked before there is a model.
 
     Raises
     ------
@@ -358,8 +358,8 @@ def partition_module(
     {'linear': 'cuda:0', 'linear_1': 'cuda:1'}
     """
     # Invalid arguments are reported before the capture, which is slow.
-    request = Request(devices, objective, training, pipeline, placement, costs, search)
-    return request.plan(capture(model, args, kwargs))
+    planner = ModulePlanner(devices, objective, training, pipeline, placement, costs, search)
+    return planner.plan(capture(model, args, kwargs))
 
 
 def _checked_devices(devices: Sequence[Device] | str, costs: Costs) -> tuple[Device, ...]:

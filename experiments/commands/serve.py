@@ -25,18 +25,14 @@ from experiments.commands.options import (
     WithoutOption,
 )
 from experiments.commands.serve_answers import Searched, tell_plan, tell_plans, write_plan
-from experiments.commands.serve_rules import RulesTable
-from experiments.commands.serve_streamed import (
-    HostRequest,
-    answer_with_host,
-    check_host_options,
-    check_words_options,
-)
+from experiments.commands.serve_given import ScoredWords
+from experiments.commands.serve_host import check_host_options, check_words_options, read_host
+from experiments.commands.serve_rules import rules_table
 from experiments.console.output import check_writable
 from fx_bridge.presentation.plan_files import Form, form_of
 from solver import Interconnect, PartitionError, check_solver
 from solver.model.devices import PCIE, Device
-from solver.model.job import ServingObjective
+from solver.model.job import Host, ServingObjective
 from solver.model.quantities import parse_duration
 
 if TYPE_CHECKING:
@@ -212,11 +208,10 @@ def serve(
     request = _request(options)
     check_host_options(options.host, options.host_link, _left_out(options, form, search, searched))
     check_words_options(options.host, options.for_, options.words, devices.devices)
-    host = None
-    if options.host is not None:
-        host = HostRequest.read(options.host, options.host_link, devices)
     objectives = _objectives(options, out, steps=steps)
-    placement, costs = _placement(options), _costs(options, devices)
+    placement, costs, host = _placement(options), _costs(options, devices), None
+    if options.host is not None:
+        host, costs = read_host(options.host, options.host_link, devices, costs)
 
     from experiments.zoo.building import build_model, capture_model
 
@@ -224,32 +219,17 @@ def serve(
     module = loaded.module
     # Commands that read the plan capture the model whole; report a failure before the search.
     whole = None if out is None else capture_model(loaded)
-    if host is not None:
-        answer_with_host(
-            module,
-            request,
-            _usable(devices, options.usable),
-            host,
-            "request" if options.objective == "request" else "token",
-            costs,
-            searched.limits,
-            options.for_,
-            options.words,
-            lambda found: write_plan(found, whole, out, model, options.for_),
-            with_rules=options.rules,
-            as_json=as_json,
-        )
-        return
     plans = _plans(
-        module, request, options, devices, placement, costs, objectives, first_ns, searched
+        module, request, options, devices, placement, costs, host, objectives, first_ns, searched
     )
     if options.objective == "all":
         tell_plans(plans, options.for_, as_json=as_json)
         return
     (found,) = plans
     write_plan(found, whole, out, model, options.for_)
-    table = RulesTable.of(found, module) if options.rules else None
-    tell_plan(found, table, options.for_, searched, as_json=as_json)
+    table = rules_table(found, module) if options.rules else None
+    given = None if options.words is None else ScoredWords.of(found, options.for_, options.words)
+    tell_plan(found, table, given, options.for_, searched, as_json=as_json)
 
 
 def _devices(text: str) -> DeviceSet:
@@ -268,13 +248,14 @@ def _plans(
     devices: DeviceSet,
     placement: Placement,
     costs: Costs,
+    host: Host | None,
     objectives: Sequence[ServingObjective],
     first_ns: int | None,
     searched: Searched,
 ) -> list[ServingPlan]:
     """Return the best plan for each objective, from one capture."""
     from fx_bridge.options import Search
-    from fx_bridge.serving.plan import ServingPlanner
+    from fx_bridge.serving.planner import ServingPlanner
 
     planner = ServingPlanner(
         model,
@@ -284,6 +265,7 @@ def _plans(
         engine=options.for_,
         placement=placement,
         costs=costs,
+        host=host,
     )
     found: list[ServingPlan] = []
     for number, objective in enumerate(objectives):

@@ -7,11 +7,13 @@ import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from experiments.commands.answers import diagnosis_json
+from experiments.commands.serve_host import hosted_json, hosted_lines, why_no_plan
 from experiments.console.command_line import command_text
 from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
 from experiments.console.output import print_json, print_lines, say_written
@@ -23,11 +25,11 @@ from solver.io.files import write_text_atomically
 from solver.model.quantities import format_bytes, format_ns
 
 if TYPE_CHECKING:
-    from experiments.commands.serve_rules import RulesTable
+    from experiments.commands.serve_given import ScoredWords
+    from experiments.commands.serve_rules import HostedRulesTable, RulesTable
     from fx_bridge.capture.graph import CapturedGraph
     from fx_bridge.choices import ExpertsRead
     from fx_bridge.interop.words import Words
-    from fx_bridge.serving.offload import StreamedServingPlan
     from fx_bridge.serving.plan import ServingPlan
     from solver.model.job import ServingObjective
 
@@ -48,7 +50,8 @@ class Searched:
 
 def tell_plan(
     found: ServingPlan,
-    table: RulesTable | None,
+    table: RulesTable | HostedRulesTable | None,
+    given: ScoredWords | None,
     engine: str | None,
     searched: Searched,
     *,
@@ -62,12 +65,14 @@ def tell_plan(
         answer = _json(found, engine)
         if why is not None:
             answer["diagnosis"] = diagnosis_json(why)
+        answer |= {} if given is None else {"given": given.json()}
         print_json({**answer, **({} if table is None else {"rules": table.json()})})
     else:
         lines = _lines(found, engine)
         if searched.with_steps:
             lines += ["", *steps_text(found.solved.log).split("\n")]
         lines += [] if why is None else wrapped([why.text])
+        lines += () if given is None else given.lines()
         print_lines([*lines, *(() if table is None else table.lines())])
     _exit([found])
 
@@ -82,7 +87,7 @@ def _baseline_lines(found: ServingPlan) -> list[str]:
 
 
 def write_plan(
-    found: ServingPlan | StreamedServingPlan,
+    found: ServingPlan,
     whole: CapturedGraph | None,
     path: str | None,
     model: str,
@@ -96,12 +101,11 @@ def write_plan(
         return
     from fx_bridge.interop.hand_overs import hand_overs
     from fx_bridge.presentation.plan_files import form_of, plan_text
-    from fx_bridge.serving.plan import ServingPlan
 
     plan, form = found.plan_of_model(whole), form_of(path)
     if form == "plan":
         save_plan(plan, path)
-    elif isinstance(found, ServingPlan):
+    else:
         call = found.fullest_call
         text = plan_text(
             call,
@@ -133,6 +137,8 @@ def _exit(plans: Sequence[ServingPlan]) -> None:
 
 def _json(found: ServingPlan, engine: str | None) -> dict[str, Any]:
     """Return the answer as plain data."""
+    from fx_bridge.serving.hosted import HostedPlan
+
     solved = found.solved
     answer: dict[str, Any] = {
         "objective": found.objective,
@@ -145,16 +151,23 @@ def _json(found: ServingPlan, engine: str | None) -> dict[str, Any]:
         "log": [asdict(step) for step in solved.log],
     }
     if solved.plan is None or solved.evaluation is None:
-        return {**answer, "reason": solved.reason}
-    metrics = solved.evaluation.metrics
-    order = solved.plan.device_order
-    return {
-        **answer,
-        "baseline": _number(found.baseline.objective),
-        "tokens": _number(solved.evaluation.most_tokens),
+        return {**answer, "reason": _why_no_plan(found)}
+    words = {} if engine is None else {"words": found.words(engine)}
+    common = {
         "batch": found.request.batch,
         "context": found.context,
         "experts_read": found.experts_read,
+        **words,
+    }
+    if isinstance(found, HostedPlan):
+        return {**answer, **common, **hosted_json(found)}
+    metrics = found.metrics
+    order = solved.plan.device_order
+    return {
+        **answer,
+        **common,
+        "baseline": _number(found.baseline.objective),
+        "tokens": _number(found.most_tokens),
         "request_ns": metrics.request_ns,
         "first_token_ns": metrics.first_token_ns,
         "token_ns": metrics.token_ns,
@@ -164,22 +177,46 @@ def _json(found: ServingPlan, engine: str | None) -> dict[str, Any]:
         "layers": found.layers,
         "memory_bytes": found.memory_bytes,
         "assignment": dict(solved.plan.assignment),
-        **({} if engine is None else {"words": found.words(engine)}),
     }
 
 
-def _number(value: float | None) -> float | str | None:
+def _number(value: float | Fraction | None) -> float | str | None:
     """Return a number, or a string for infinity."""
+    if isinstance(value, Fraction):
+        return value.numerator if value.denominator == 1 else float(value)
     return "any" if value == math.inf else value
+
+
+def _why_no_plan(found: ServingPlan) -> str:
+    from fx_bridge.serving.hosted import HostedPlan
+
+    return why_no_plan(found) if isinstance(found, HostedPlan) else found.solved.reason
 
 
 def _lines(found: ServingPlan, engine: str | None) -> list[str]:
     """Return the answer as lines of text."""
+    from fx_bridge.serving.hosted import HostedPlan
+
     solved = found.solved
     if solved.evaluation is None:
-        return [f"{found.objective}: {solved.status.value}; {solved.reason or 'no plan found'}"]
-    metrics = solved.evaluation.metrics
-    held, problem = found.memory_bytes, _problem(found)
+        why = _why_no_plan(found) or "no plan found"
+        return [f"{found.objective}: {solved.status.value}; {why}"]
+    if isinstance(found, HostedPlan):
+        lines, beside = hosted_lines(found), []
+    else:
+        lines, beside = _device_lines(found), _baseline_lines(found)
+    return [
+        *lines,
+        *experts_lines(found.experts_read),
+        f"{found.objective}: {_proof(found)} in {solved.wall_time_s:.2f} s",
+        *beside,
+        *([] if engine is None else words_lines(found.words(engine))),
+    ]
+
+
+def _device_lines(found: ServingPlan) -> list[str]:
+    """Return devices and times of a plan as lines of text."""
+    metrics, held, problem = found.metrics, found.memory_bytes, _problem(found)
     modules = ModuleTree.of(problem).stages(found.plan, names_width())
     rows = [
         (
@@ -196,16 +233,12 @@ def _lines(found: ServingPlan, engine: str | None) -> list[str]:
             rows,
             below=[[words] for words in modules],
         ),
-        f"tokens that fit: {_number(solved.evaluation.most_tokens) or 'not known'}",
-        f"first token: {format_ns(metrics.first_token_ns)}",
-        f"each token after it: {format_ns(metrics.token_ns)}",
-        f"request: {format_ns(metrics.request_ns)}",
+        f"tokens that fit: {_number(found.most_tokens) or 'not known'}",
+        f"first token: {format_ns(round(metrics.first_token_ns))}",
+        f"each token after it: {format_ns(round(metrics.token_ns))}",
+        f"request: {format_ns(round(metrics.request_ns))}",
         f"tokens in a second, {metrics.groups} x {found.request.batch} sequences in turns: "
         f"{metrics.tokens_per_s:.1f}",
-        *experts_lines(found.experts_read),
-        f"{found.objective}: {_proof(found)} in {solved.wall_time_s:.2f} s",
-        *_baseline_lines(found),
-        *([] if engine is None else words_lines(found.words(engine))),
     ]
 
 
@@ -242,16 +275,15 @@ def experts_lines(read: ExpertsRead | None) -> list[str]:
 
 def _row(found: ServingPlan) -> tuple[str, ...]:
     """Return the table row of a plan."""
-    evaluation = found.solved.evaluation
-    if evaluation is None:
+    if found.solved.evaluation is None:
         return (found.objective, *("-",) * 5, found.solved.status.value)
-    metrics = evaluation.metrics
+    metrics = found.metrics
     return (
         found.objective,
-        str(_number(evaluation.most_tokens) or "-"),
-        format_ns(metrics.first_token_ns),
-        format_ns(metrics.token_ns),
-        format_ns(metrics.request_ns),
+        str(_number(found.most_tokens) or "-"),
+        format_ns(round(metrics.first_token_ns)),
+        format_ns(round(metrics.token_ns)),
+        format_ns(round(metrics.request_ns)),
         f"{metrics.tokens_per_s:.1f}",
         _proof(found),
     )
@@ -281,8 +313,8 @@ def _proof(found: ServingPlan) -> str:
     return f"bound {bound}, gap {100 * solved.gap:.2f} %"
 
 
-def _value_text(objective: ServingObjective, value: float) -> str:
+def _value_text(objective: ServingObjective, value: float | Fraction) -> str:
     """Return the text of an objective's value, with its unit if it is a time."""
     if objective == "context":
         return "any" if value == math.inf else str(int(value))
-    return f"{value:.1f}" if objective == "throughput" else format_ns(int(value))
+    return f"{value:.1f}" if objective == "throughput" else format_ns(round(value))

@@ -10,16 +10,25 @@ from solver.model.quantities import format_ns
 
 if TYPE_CHECKING:
     from fx_bridge.serving.host_words import HostWords
-    from fx_bridge.serving.offload import StreamedServingPlan
+    from fx_bridge.serving.hosted import HostedPlan
+    from fx_bridge.serving.plan import ServingPlan
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredWords:
     """Cost of given arguments, beside the best plan."""
 
-    found: StreamedServingPlan
+    found: HostedPlan
     text: str
     given: HostWords
+
+    @classmethod
+    def of(cls, found: ServingPlan, engine: str | None, text: str) -> ScoredWords:
+        """Return the arguments of an engine, scored for the model of a plan with a host."""
+        from fx_bridge.serving.hosted import HostedPlan
+
+        assert isinstance(found, HostedPlan) and engine is not None
+        return cls(found, text, found.host_words(engine).read(text))
 
     def json(self) -> dict[str, Any]:
         """Return the score as plain data; gaps are relative to the best possible value."""

@@ -14,15 +14,28 @@ if TYPE_CHECKING:
 
     from experiments.planners.offload_rules import OffloadAnswer
     from experiments.planners.serving_rules import ServedPlan
-    from fx_bridge.serving.offload import StreamedServingPlan
+    from fx_bridge.serving.hosted import HostedPlan
     from fx_bridge.serving.plan import ServingPlan
 
 _COLUMNS = (
     *("rule", "layers", "tokens that fit", "first token", "token", "tokens/s"),
     "plan is better",
 )
-_STREAMED_COLUMNS = ("rule", "resident", "streamed", "on the host", "time", "plan is better")
+_HOSTED_COLUMNS = ("rule", "resident", "streamed", "on the host", "time", "plan is better")
 _NONE = "-"
+
+
+def rules_table(found: ServingPlan, model: nn.Module) -> RulesTable | HostedRulesTable:
+    """Return the table of a plan for `model`, with or without a host."""
+    from fx_bridge.serving.hosted import HostedPlan
+
+    if not isinstance(found, HostedPlan):
+        from experiments.planners.serving_rules import served_by_rules
+
+        return RulesTable(found, *served_by_rules(found, model))
+    from experiments.planners.offload_rules import served_by_offload_rules
+
+    return HostedRulesTable(found, served_by_offload_rules(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +45,6 @@ class RulesTable:
     found: ServingPlan
     ours: ServedPlan | None
     rules: Sequence[ServedPlan]
-
-    @classmethod
-    def of(cls, found: ServingPlan, model: nn.Module) -> RulesTable:
-        """Return the table of a plan for `model`."""
-        from experiments.planners.serving_rules import served_by_rules
-
-        return cls(found, *served_by_rules(found, model))
 
     def json(self) -> list[dict[str, Any]]:
         """Return the plans of the rules as plain data."""
@@ -81,26 +87,19 @@ def _cells(served: ServedPlan, times_better: float | None) -> tuple[str, ...]:
         served.name,
         ",".join(map(str, served.layers.values())) or _NONE,
         tokens if served.tokens is None else str(served.tokens),
-        _NONE if metrics is None else format_ns(metrics.first_token_ns),
-        _NONE if metrics is None else format_ns(metrics.token_ns),
+        _NONE if metrics is None else format_ns(round(metrics.first_token_ns)),
+        _NONE if metrics is None else format_ns(round(metrics.token_ns)),
         _NONE if metrics is None else f"{metrics.tokens_per_s:.1f}",
         _NONE if times_better is None else f"{times_better:.2f} times",
     )
 
 
 @dataclass(frozen=True, slots=True)
-class StreamedRulesTable:
+class HostedRulesTable:
     """Table of a plan with a host, if any, and the plans of other programs' rules."""
 
-    found: StreamedServingPlan
+    found: HostedPlan
     rules: Sequence[OffloadAnswer]
-
-    @classmethod
-    def of(cls, found: StreamedServingPlan) -> StreamedRulesTable:
-        """Return the table of a plan."""
-        from experiments.planners.offload_rules import served_by_offload_rules
-
-        return cls(found, served_by_offload_rules(found))
 
     def json(self) -> list[dict[str, Any]]:
         """Return the plans of the rules as plain data."""
@@ -129,7 +128,7 @@ class StreamedRulesTable:
         return [
             f"rules of others, {request.batch} x {request.context} tokens, by "
             f"{self.found.objective}:",
-            *table_lines(_STREAMED_COLUMNS, rows),
+            *table_lines(_HOSTED_COLUMNS, rows),
             *(f"{rule.name}: {rule.reason}" for rule in self.rules if rule.reason),
         ]
 

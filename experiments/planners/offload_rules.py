@@ -1,7 +1,7 @@
 """Offload rules of other programs, as offload plans for the common evaluator.
 
 A rule decides which units are resident, streamed or on the host, and the start of loads. Units
-that it moves together become one unit of a restated problem. Costs outside the timeline are not
+that it moves together become one unit of a restated instance. Costs outside the timeline are not
 counted: without streams, diffusers also copies groups back to the host.
 """
 
@@ -18,11 +18,12 @@ from typing import Final
 
 from fx_bridge.interop.llama_cpp_experts import OP_OFFLOAD_TOKENS
 from fx_bridge.serving.halves import half_layers
-from fx_bridge.serving.offload import StreamedServingPlan
+from fx_bridge.serving.hosted import HostedPlan
 from solver import PartitionError
 from solver.model.plan import MODES, Mode, PartitionPlan
 from solver.offload.evaluate import evaluate_offload
-from solver.offload.model import OffloadProblem, Prefetch, Unit
+from solver.offload.instance import Instance, Unit
+from solver.offload.rounds import Prefetch
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +32,8 @@ class OffloadChain:
 
     Attributes
     ----------
-    problem : OffloadProblem
-        Problem of one kind of forward.
+    instance : Instance
+        Of one phase.
     block_of : sequence of str or None
         Block of each unit, such as a layer; None outside all lists of blocks.
     tokens : int
@@ -41,7 +42,7 @@ class OffloadChain:
         Units that hold the experts of a mixture.
     """
 
-    problem: OffloadProblem
+    instance: Instance
     block_of: Sequence[str | None]
     tokens: int = 1
     experts: frozenset[str] = frozenset()
@@ -49,9 +50,9 @@ class OffloadChain:
 
 @dataclass(frozen=True, slots=True)
 class RulePlan:
-    """Plan of a rule, its restated problem, and the start of its loads."""
+    """Plan of a rule, its restated instance, and the start of its loads."""
 
-    problem: OffloadProblem
+    instance: Instance
     plan: PartitionPlan
     prefetch: Prefetch = "buffer"
 
@@ -86,7 +87,7 @@ class OffloadAnswer:
     value_ns : Fraction or None
         Time of the forwards; None if the plan does not fit.
     modes : mapping of str to int
-        Number of units of the restated problem in each mode.
+        Number of units of the restated instance in each mode.
     reason : str
         Reason for a missing value, or empty.
     """
@@ -97,16 +98,46 @@ class OffloadAnswer:
     reason: str = ""
 
 
-def served_by_offload_rules(found: StreamedServingPlan) -> list[OffloadAnswer]:
-    """Return the value of each rule on the problems of a plan."""
+def served_by_offload_rules(found: HostedPlan) -> list[OffloadAnswer]:
+    """Return the value of each rule on the phases of a plan."""
     phases = []
-    for tokens, count in found.runs.items():
-        halves = half_layers(found.graphs[tokens])
+    for at, count in found.instance.rounds:
+        tokens, captured = list(found.graphs.items())[at]
+        halves = half_layers(captured)
         experts = frozenset(unit for unit, half in halves.items() if half.has_experts)
         blocks = [half.layer for half in halves.values()]
         rows = found.request.batch * tokens
-        phases.append((OffloadChain(found.problems[tokens], blocks, rows, experts), count))
+        phases.append((OffloadChain(_of_phase(found.instance, at), blocks, rows, experts), count))
     return answers_of_rules(phases)
+
+
+def _of_phase(instance: Instance, at: int) -> Instance:
+    """Return the instance of one forward of a phase, by its position."""
+    units = tuple(
+        replace(unit, run_ns=unit.run_ns[at : at + 1], host_ns=unit.host_ns[at : at + 1])
+        for unit in instance.units
+    )
+    return replace(
+        instance,
+        units=units,
+        phases=instance.phases[at : at + 1],
+        counts=(1,),
+        stage_hop_ns=instance.stage_hop_ns[at : at + 1],
+        host_hop_ns=instance.host_hop_ns[at : at + 1],
+    )
+
+
+def _on(instance: Instance, order: Sequence[int]) -> Instance:
+    """Return the instance on some devices in another order."""
+    return replace(
+        instance,
+        units=tuple(
+            replace(unit, run_ns=tuple(tuple(own[at] for at in order) for own in unit.run_ns))
+            for unit in instance.units
+        ),
+        devices=tuple(instance.devices[at] for at in order),
+        links=tuple(instance.links[at] for at in order),
+    )
 
 
 def answers_of_rules(phases: Sequence[tuple[OffloadChain, int]]) -> list[OffloadAnswer]:
@@ -129,7 +160,7 @@ def _answer(rule: OffloadRule, phases: Sequence[tuple[OffloadChain, int]]) -> Of
             made = rule.plan(chain)
         except PartitionError as error:
             return OffloadAnswer(rule.name, reason=str(error))
-        found = evaluate_offload(made.problem, made.plan, prefetch=made.prefetch)
+        found = evaluate_offload(made.instance, made.plan, prefetch=made.prefetch)
         if found.value_ns is None:
             return OffloadAnswer(rule.name, reason=found.violations[0])
         value += count * found.value_ns
@@ -142,7 +173,7 @@ def _answer(rule: OffloadRule, phases: Sequence[tuple[OffloadChain, int]]) -> Of
 
 
 def _filled(
-    problem: OffloadProblem,
+    instance: Instance,
     other: Mode,
     *,
     from_end: bool = False,
@@ -153,8 +184,8 @@ def _filled(
     The other units have mode `other` on the last device tried, which reserves memory for the
     caches of streamed units and for the largest load. Units in `passed` always have mode `other`.
     """
-    units, count = problem.units, len(problem.units)
-    order, names = list(range(count)), list(range(len(problem.devices)))
+    units, count = instance.units, len(instance.units)
+    order, names = list(range(count)), list(range(len(instance.devices)))
     if from_end:
         order.reverse()
         names.reverse()
@@ -171,7 +202,7 @@ def _filled(
         waiting -= unit.cache_bytes if streams else 0
         while turn < len(names):
             reserved = largest + waiting if turn == len(names) - 1 else 0
-            memory = problem.devices[names[turn]].device.memory_bytes
+            memory = instance.devices[names[turn]].memory_bytes
             if held + unit.held_bytes + reserved <= (math.inf if memory is None else memory):
                 held += unit.held_bytes
                 devices[index], modes[index] = names[turn], "resident"
@@ -179,13 +210,13 @@ def _filled(
             turn, held = turn + 1, 0
         if turn == len(names):
             break
-    return problem.plan(tuple(devices), tuple(modes))
+    return instance.plan(tuple(devices), tuple(modes))
 
 
 def _accelerate_auto(chain: OffloadChain) -> RulePlan:
     # Accelerate runs streamed modules on its main device, the first; here that comes last, to
     # keep stages in order.
-    turned = replace(chain.problem, devices=chain.problem.devices[::-1])
+    turned = _on(chain.instance, range(len(chain.instance.devices))[::-1])
     return RulePlan(turned, _filled(turned, "streamed"), "none")
 
 
@@ -195,13 +226,13 @@ def _by_llama_cpp(
     """Keep the first layers on the host; for many tokens they are streamed when due."""
     is_copied = op_offload and chain.tokens >= OP_OFFLOAD_TOKENS
     other: Mode = "streamed" if is_copied else "host"
-    plan = _filled(chain.problem, other, from_end=True, passed=passed)
-    return RulePlan(chain.problem, plan, "none")
+    plan = _filled(chain.instance, other, from_end=True, passed=passed)
+    return RulePlan(chain.instance, plan, "none")
 
 
 def _experts_on_host(chain: OffloadChain, *, every: bool) -> RulePlan:
     """Keep all experts on the host, or those of as few first layers as necessary."""
-    experts = [unit.name for unit in chain.problem.units if unit.name in chain.experts]
+    experts = [unit.name for unit in chain.instance.units if unit.name in chain.experts]
     if not experts:
         raise PartitionError("the model has no experts")
     for count in range(len(experts) if every else 0, len(experts) + 1):
@@ -214,9 +245,9 @@ def _experts_on_host(chain: OffloadChain, *, every: bool) -> RulePlan:
 # -- all units streamed, or none ---------------------------------------------------------------
 
 
-def _on_first(problem: OffloadProblem, prefetch: Prefetch, *, streamed: bool = True) -> RulePlan:
+def _on_first(instance: Instance, prefetch: Prefetch, *, streamed: bool = True) -> RulePlan:
     """Return the plan on the first device alone, with all possible units streamed, or none."""
-    alone = replace(problem, devices=problem.devices[:1])
+    alone = _on(instance, range(1))
     modes = tuple[Mode, ...](
         "streamed" if streamed and "streamed" in unit.modes else "resident" for unit in alone.units
     )
@@ -224,11 +255,11 @@ def _on_first(problem: OffloadProblem, prefetch: Prefetch, *, streamed: bool = T
 
 
 def _whole_model(chain: OffloadChain) -> RulePlan:
-    return _on_first(chain.problem, "none", streamed=False)
+    return _on_first(chain.instance, "none", streamed=False)
 
 
 def _every_unit(chain: OffloadChain, *, prefetch: Prefetch) -> RulePlan:
-    return _on_first(chain.problem, prefetch)
+    return _on_first(chain.instance, prefetch)
 
 
 def _every_block(chain: OffloadChain, *, prefetch: Prefetch) -> RulePlan:
@@ -237,33 +268,36 @@ def _every_block(chain: OffloadChain, *, prefetch: Prefetch) -> RulePlan:
     Units outside blocks form one group: it loads at the start of a forward, before any computation,
     and stays until the end. Its load is modelled as a resident unit without weights.
     """
-    problem = chain.problem
-    place = problem.devices[0]
+    instance = chain.instance
     merged, rest_bytes = [], 0
     for block, members in itertools.groupby(
-        zip(chain.block_of, problem.units, strict=True), key=lambda pair: pair[0]
+        zip(chain.block_of, instance.units, strict=True), key=lambda pair: pair[0]
     ):
         units = [unit for _, unit in members]
         if block is not None:
-            merged.append(_merged(block, units, [place.compute_ns(unit) for unit in units]))
+            merged.append(_merged(block, units))
             continue
         rest_bytes += sum(unit.weight_bytes for unit in units)
         # Written units cannot be streamed: they are held throughout.
-        merged += [replace(unit, written=True) for unit in units]
+        merged += [replace(unit, modes=("resident",)) for unit in units]
     if rest_bytes:
-        load_ns = place.link.transfer_ns(rest_bytes)
-        merged.insert(0, Unit("load of what is in no block", compute_ns=load_ns))
-    return _on_first(replace(problem, units=tuple(merged)), prefetch)
+        load_ns = instance.links[0].transfer_ns(rest_bytes)
+        times = ((load_ns,) * len(instance.devices),)
+        merged.insert(0, Unit("load of what is in no block", 0, 0, 0, ("resident",), times, (0,)))
+    return _on_first(replace(instance, units=tuple(merged)), prefetch)
 
 
-def _merged(name: str, units: Sequence[Unit], times_ns: Sequence[int]) -> Unit:
+def _merged(name: str, units: Sequence[Unit]) -> Unit:
+    is_streamable = all("streamed" in unit.modes or not unit.weight_bytes for unit in units)
+    weight_bytes = sum(unit.weight_bytes for unit in units)
     return Unit(
         name,
-        sum(unit.weight_bytes for unit in units),
+        weight_bytes,
         sum(unit.cache_bytes for unit in units),
-        sum(times_ns),
-        written=any(unit.written for unit in units),
-        padding_bytes=sum(unit.padding_bytes for unit in units),
+        sum(unit.padding_bytes for unit in units),
+        ("resident", "streamed") if weight_bytes and is_streamable else ("resident",),
+        (tuple(map(sum, zip(*(unit.run_ns[0] for unit in units), strict=True))),),
+        (0,),
     )
 
 

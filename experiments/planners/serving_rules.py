@@ -84,7 +84,7 @@ class ServedPlan:
             return None
         if objective == "throughput":
             return self.metrics.tokens_per_s
-        return self.metrics.token_ns if objective == "token" else self.metrics.request_ns
+        return int(self.metrics.token_ns if objective == "token" else self.metrics.request_ns)
 
     def times_better(self, other: ServedPlan, objective: ServingObjective) -> float | None:
         """Return the factor by which this plan is better than another; None without a value."""

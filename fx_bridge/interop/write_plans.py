@@ -162,7 +162,7 @@ def check_resident(plan: PartitionPlan) -> None:
         raise PartitionError(
             f"operator {name!r} of the plan is {mode}, and its readers keep all weights of a stage "
             "on its device; leave mode_of out of the plan, or place it from Python by "
-            "StreamedServingPlan.place"
+            "HostedPlan.place"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import torch
 
@@ -11,7 +12,14 @@ from fx_bridge.placement.weights import cover_of, span_of, with_pieces, within
 from fx_bridge.storages.mutations import memory_of
 from fx_bridge.storages.tensor_subclasses import parts_of
 from fx_bridge.storages.weights import WeightStorage
-from solver.offload.model import aligned_bytes
+
+ALIGNMENT_BYTES: Final = 256
+"""Alignment in bytes of a loaded tensor, as kernels expect it."""
+
+
+def aligned_bytes(size_bytes: int) -> int:
+    """Return the bytes that a tensor occupies where it is loaded."""
+    return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 class HostWeights:

@@ -7,26 +7,24 @@ from solver.model.lazy_package import LazyPackage
 
 if TYPE_CHECKING:
     from fx_bridge.serving.halves import half_layers as half_layers
-    from fx_bridge.serving.offload import StreamedServingPlan as StreamedServingPlan
-    from fx_bridge.serving.offload import plan_streamed_serving as plan_streamed_serving
+    from fx_bridge.serving.hosted import HostedPlan as HostedPlan
     from fx_bridge.serving.phases import capture_phases as capture_phases
     from fx_bridge.serving.placed import PlacedStep as PlacedStep
     from fx_bridge.serving.plan import ServingPlan as ServingPlan
-    from fx_bridge.serving.plan import ServingPlanner as ServingPlanner
-    from fx_bridge.serving.plan import plan_serving as plan_serving
+    from fx_bridge.serving.planner import ServingPlanner as ServingPlanner
+    from fx_bridge.serving.planner import plan_serving as plan_serving
     from fx_bridge.serving.request import Request as Request
     from fx_bridge.serving.step import ServeStep as ServeStep
     from fx_bridge.serving.step import serve_step as serve_step
 
 MODULE_OF = {
     "half_layers": "fx_bridge.serving.halves",
-    "StreamedServingPlan": "fx_bridge.serving.offload",
-    "plan_streamed_serving": "fx_bridge.serving.offload",
+    "HostedPlan": "fx_bridge.serving.hosted",
     "capture_phases": "fx_bridge.serving.phases",
     "PlacedStep": "fx_bridge.serving.placed",
     "ServingPlan": "fx_bridge.serving.plan",
-    "ServingPlanner": "fx_bridge.serving.plan",
-    "plan_serving": "fx_bridge.serving.plan",
+    "ServingPlanner": "fx_bridge.serving.planner",
+    "plan_serving": "fx_bridge.serving.planner",
     "Request": "fx_bridge.serving.request",
     "ServeStep": "fx_bridge.serving.step",
     "serve_step": "fx_bridge.serving.step",

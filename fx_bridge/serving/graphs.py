@@ -13,13 +13,21 @@ from fx_bridge.capture.layers import layer_calls, repeated_modules
 from fx_bridge.digraph import to_digraph
 from fx_bridge.interop.engines import placement_for
 from fx_bridge.options import Costs, Placement
+from fx_bridge.placement.slots import padding_bytes
+from fx_bridge.serving.halves import half_layers
 from fx_bridge.serving.phases import capture_phases, check_prompt
 from fx_bridge.serving.request import Request
 from fx_bridge.serving.step import CACHES, ServeStep, serve_step
 from fx_bridge.split.pins import with_hand_made
-from solver import ColocationGroup, Device, PartitionProblem, problem_from_digraph
+from solver import (
+    ColocationGroup,
+    Device,
+    PartitionError,
+    PartitionProblem,
+    problem_from_digraph,
+)
 from solver.model.device_text import as_devices
-from solver.model.job import Job
+from solver.model.job import Host, Job
 
 
 class ServingGraphs:
@@ -27,8 +35,8 @@ class ServingGraphs:
 
     Parameters
     ----------
-    model, request, devices, whole_layers, engine, placement, costs
-        See :class:`fx_bridge.serving.plan.ServingPlanner`.
+    model, request, devices, whole_layers, engine, placement, costs, host
+        See :class:`fx_bridge.serving.planner.ServingPlanner`.
 
     Attributes
     ----------
@@ -48,14 +56,24 @@ class ServingGraphs:
         engine: str | None,
         placement: Placement,
         costs: Costs,
+        host: Host | None = None,
     ) -> None:
         self._model, self._request, self._devices = model, request, as_devices(devices)
+        self._host = host
         classes = {device.device_class for device in self._devices}
+        if host is not None:
+            costs = replace(costs, memory_model="weights")
+            classes |= set() if host.device_class is None else {host.device_class}
+            if unknown := classes - {*costs.specs}:
+                known = ", ".join(costs.specs)
+                raise PartitionError(
+                    f"no speed is known for class {min(unknown)!r}; write one of {known}"
+                )
         specs = {name: spec for name, spec in costs.specs.items() if name in classes}
         self._costs = replace(costs, specs=specs)
         self.step, self.graphs = self._captured(request.context)
         first = next(iter(self.graphs.values()))
-        if engine is not None:
+        if engine is not None and host is None:
             placement, whole_layers = placement_for(engine, first, placement), True
         elif whole_layers:
             layers = (*placement.keep_whole, *repeated_modules(first))
@@ -78,7 +96,16 @@ class ServingGraphs:
         grows : bool
             Include the growth of values with the context, if they count as memory.
         """
-        request, own = self._request, self.phases(self._request.context)
+        request, own, host = self._request, self.phases(self._request.context), self._host
+        units: dict[str, tuple[str, ...]] = {}
+        padding: dict[str, int] = {}
+        for captured in self.graphs.values() if host else ():
+            known = {name for names in units.values() for name in names}
+            for unit, half in half_layers(captured).items():
+                added = tuple(name for name in half.operators if name not in known)
+                units[unit] = units.get(unit, ()) + added
+            for key, weight in captured.storage_table.weights.items():
+                padding[key] = padding_bytes(weight)
         grows = grows and self._costs.memory_model != "weights"
         keys = {key for problem in own.values() for key in problem.weights}
         return Job(
@@ -91,6 +118,9 @@ class ServingGraphs:
             cache_bytes_per_token=cache_growth(self.step, keys),
             cache_limits=self._limits,
             others={context: self.phases(context) for context in self._longer if grows},
+            host=host,
+            units=units,
+            padding_bytes=padding,
         )
 
     @property

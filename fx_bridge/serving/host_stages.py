@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from fx_bridge.capture.graph import CapturedGraph
 from solver.model.devices import STAGING_HOST
 from solver.model.plan import Mode, PartitionPlan
-from solver.offload.model import OffloadProblem
+from solver.offload.instance import Instance
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,15 +21,15 @@ class HostStage:
     units: tuple[str, ...]
 
 
-def stages_of(problem: OffloadProblem, plan: PartitionPlan) -> list[HostStage]:
+def stages_of(instance: Instance, plan: PartitionPlan) -> list[HostStage]:
     """Return the stages of a plan in execution order.
 
     A stage begins where the device or the mode changes, and at every streamed unit. The stages of
     a chunk follow the order of the devices, with the host last.
     """
-    rank = {place.name: at for at, place in enumerate(problem.devices)}
+    rank = instance.device_index
     found: list[HostStage] = []
-    for unit in problem.units:
+    for unit in instance.units:
         mode = plan.modes[unit.name]
         device = STAGING_HOST if mode == "host" else plan.assignment[unit.name]
         last = found[-1] if found else None
@@ -42,10 +43,11 @@ def stages_of(problem: OffloadProblem, plan: PartitionPlan) -> list[HostStage]:
 
 
 def plan_of_stages(
-    units: Mapping[str, Sequence[str]], stages: Sequence[HostStage]
+    captured: CapturedGraph, units: Mapping[str, Sequence[str]], stages: Sequence[HostStage]
 ) -> PartitionPlan:
-    """Return the plan of a graph from its stages and the operators of their units."""
-    of = {name: stage for stage in stages for unit in stage.units for name in units[unit]}
+    """Return the plan of a graph from the stages of units and the operators of each."""
+    stage_of = {name: stage for stage in stages for unit in stage.units for name in units[unit]}
+    of = {node.name: stage_of[node.name] for node in captured.operators}
     used = dict.fromkeys(stage.device for stage in stages)
     order = sorted(used, key=lambda name: name == STAGING_HOST)
     return PartitionPlan(

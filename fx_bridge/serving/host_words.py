@@ -7,7 +7,7 @@ first layers entirely. Of any other layer it may hold the experts or the feed-fo
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -27,9 +27,9 @@ from solver import PartitionError, SolveLimits
 from solver.model.checks import did_you_mean, only_given
 from solver.model.plan import Mode, PartitionPlan
 from solver.model.quantities import format_ns
-from solver.offload.evaluate import OffloadEvaluation
+from solver.offload.evaluate import OffloadEvaluation, evaluate_offload
 from solver.offload.host_first import UnitGroup, plan_host_first
-from solver.offload.phases import OffloadPhases
+from solver.offload.instance import Instance
 from solver.offload.plan import OffloadResult
 
 if TYPE_CHECKING:
@@ -76,12 +76,12 @@ class HostWordsModel:
 
     Parameters
     ----------
-    captured : CapturedGraph
-        Graph of any phase.
-    phases : OffloadPhases
-        Problems whose units are its :func:`fx_bridge.serving.halves.half_layers`.
-    rows : int
-        Most tokens of all sequences together in one call.
+    graphs : mapping of int to CapturedGraph
+        Graphs by the number of tokens per call.
+    instance : Instance
+        Its units are the :func:`fx_bridge.serving.halves.half_layers` of the graphs.
+    batch : int
+        Sequences of a call.
     engine : str
         One of ``HOST_ENGINES``.
 
@@ -92,27 +92,28 @@ class HostWordsModel:
     """
 
     def __init__(
-        self, captured: CapturedGraph, phases: OffloadPhases, rows: int, engine: str
+        self, graphs: Mapping[int, CapturedGraph], instance: Instance, batch: int, engine: str
     ) -> None:
         if engine not in HOST_ENGINES:
             hint = did_you_mean(engine, HOST_ENGINES, f"write {HOST_ENGINES[0]}")
             raise PartitionError(f"{engine!r} has no words for what a host computes; {hint}")
+        captured = graphs[1]
         self._names: LayerNames = LayeredModel(captured, engine).names
-        self._phases, self._problem = phases, phases.problems[0]
-        for place in self._problem.devices:
-            if is_host(place.name):
+        self._instance = instance
+        for device in instance.devices:
+            if is_host(device.name):
                 raise PartitionError(
-                    f"{place.name!r} is among the devices, and {engine}'s host is that of --host; "
+                    f"{device.name!r} is among the devices, and {engine}'s host is that of --host; "
                     "leave it out"
                 )
-        self._rows = rows
+        self._rows = batch * max(graphs)
         members: dict[str, list[int]] = {}
         experts = []
         for at, (name, half) in enumerate(half_layers(captured).items()):
             # The operators before the layers and those after them are groups of their own.
             members.setdefault(half.layer or name, []).append(at)
             experts.append(half.has_experts)
-        units = self._problem.units
+        units = instance.units
         self._groups = tuple(
             UnitGroup(tuple(own), len(own) > 1 and not units[own[-1]].cache_bytes)
             for own in members.values()
@@ -125,7 +126,7 @@ class HostWordsModel:
 
     def solve(self, limits: SolveLimits) -> OffloadResult:
         """Return the best plan that the engine can run."""
-        return plan_host_first(self._phases, self._groups, least_first=1, limits=limits)
+        return plan_host_first(self._instance, self._groups, least_first=1, limits=limits)
 
     def words(self, plan: PartitionPlan) -> Words:
         """Return a plan as arguments.
@@ -136,7 +137,7 @@ class HostWordsModel:
             If the engine cannot run the plan. One line names a misplaced unit and the nearest plan.
         """
         nearest = self._nearest(plan)
-        for unit in self._problem.units:
+        for unit in self._instance.units:
             given, other = (self._where(p, unit.name) for p in (plan, nearest))
             if given != other:
                 words = self._arguments(nearest)
@@ -156,7 +157,7 @@ class HostWordsModel:
         PartitionError
             If the arguments are no plan of this model on these devices; one line says why.
         """
-        names = [place.name for place in self._problem.devices]
+        names = [device.name for device in self._instance.devices]
         stages, on_host, is_kept = read_experts(text, self._names, [*names, _HOST], self._feeds)
         places: list[str | None] = [None]
         for stage in stages:
@@ -170,7 +171,7 @@ class HostWordsModel:
                 f"calls of {OP_OFFLOAD_TOKENS} tokens or more are timed as with {NO_OP_OFFLOAD}; "
                 "without it llama.cpp copies matrices of the host to a GPU for these"
             )
-        return HostWords(plan, self._phases.evaluate(plan), tuple(notes))
+        return HostWords(plan, evaluate_offload(self._instance, plan), tuple(notes))
 
     # -- plans ---------------------------------------------------------------------------------
 
@@ -180,15 +181,15 @@ class HostWordsModel:
         The last unit of a group in `apart` is on the host. In the plan, groups of the host are
         assigned to the first used device.
         """
-        first = next(filter(None, places), self._problem.devices[0].name)
+        first = next(filter(None, places), self._instance.devices[0].name)
         devices: list[int] = []
         modes: list[Mode] = []
         for at, (group, device) in enumerate(zip(self._groups, places, strict=True)):
             for unit in group.units:
                 is_on_host = device is None or (at in apart and unit == group.units[-1])
-                devices.append(self._problem.device_index[device or first])
+                devices.append(self._instance.device_index[device or first])
                 modes.append("host" if is_on_host else "resident")
-        return self._problem.plan(devices, modes)
+        return self._instance.plan(devices, modes)
 
     def _nearest(self, plan: PartitionPlan) -> PartitionPlan:
         """Return the plan nearest to a given one that the engine can run.
@@ -199,7 +200,7 @@ class HostWordsModel:
         places: list[str | None] = []
         apart = set()
         for at, group in enumerate(self._groups):
-            names = [self._problem.units[unit].name for unit in group.units]
+            names = [self._instance.units[unit].name for unit in group.units]
             is_whole = all(plan.modes[name] == "host" for name in names)
             if at == 0 or (is_whole and places[-1] is None):
                 places.append(None)
@@ -215,11 +216,11 @@ class HostWordsModel:
 
     def _arguments(self, plan: PartitionPlan) -> Words:
         """Return the arguments of a plan that the engine can run."""
-        units = self._problem.units
+        units = self._instance.units
         last = [units[group.units[-1]].name for group in self._groups]
         places = [self._place(plan, units[group.units[0]].name) for group in self._groups]
         inside = places[1:-1]
-        order = [place.name for place in self._problem.devices]
+        order = [device.name for device in self._instance.devices]
         stages = [StageLayers(_HOST, inside.count(None), True, places[-1] is None)]
         stages += [
             StageLayers(device, inside.count(device), has_head=places[-1] == device)
@@ -243,8 +244,8 @@ class HostWordsModel:
     # -- costs ---------------------------------------------------------------------------------
 
     def _cost(self, plan: PartitionPlan, beside: PartitionPlan) -> str:
-        cost = self._phases.evaluate(plan)
+        cost = evaluate_offload(self._instance, plan)
         if cost.value_ns is None:
             return f"which does not fit: {cost.violations[0]}"
-        value, given = cost.value_ns, self._phases.evaluate(beside).value_ns
+        value, given = cost.value_ns, evaluate_offload(self._instance, beside).value_ns
         return f"which takes {with_change(format_ns(round(value)), value, given)}"

@@ -32,7 +32,7 @@ class MergedPhases:
         self._problems = problems
 
     def problem(self, counts: Mapping[str, int], memory_of: str) -> PartitionProblem:
-        """Return the problem of the given runs of each phase, with the values of one of them."""
+        """Return the problem of some runs of each phase, with the values of one of them."""
         holds = self._problems[memory_of]
         return holds.replace(
             operators=tuple(self._operator(name, counts, memory_of) for name in self._order),

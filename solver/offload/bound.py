@@ -35,8 +35,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from solver.model.clock import Clock
 from solver.model.plan import MODES, Mode
-from solver.offload.model import OffloadProblem, Unit
-from solver.offload.phases import OffloadPhases
+from solver.offload.instance import Instance, Unit
 from solver.offload.windows import best_window
 
 if TYPE_CHECKING:
@@ -60,18 +59,14 @@ class UnitClass:
     members: tuple[int, ...]
 
 
-def classes_of(phases: OffloadPhases) -> tuple[UnitClass, ...]:
+def classes_of(instance: Instance) -> tuple[UnitClass, ...]:
     """Return the classes of alike units, in the order of their first members."""
-    first = phases.problems[0]
     found: dict[Any, list[int]] = {}
-    for index, unit in enumerate(first.units):
-        own = [problem.units[index] for problem in phases.problems]
-        times = tuple(place.compute_ns(each) for place in first.devices for each in own)
-        hosts = tuple(each.host_ns for each in own)
-        sizes = unit.weight_bytes, unit.padding_bytes, unit.cache_bytes
-        key = (*sizes, times, hosts, unit.written)
+    for index, unit in enumerate(instance.units):
+        times = tuple((unit.run_ns[phase], unit.host_ns[phase]) for phase, _ in instance.rounds)
+        key = (unit.weight_bytes, unit.padding_bytes, unit.cache_bytes, unit.modes, times)
         found.setdefault(key, []).append(index)
-    return tuple(UnitClass(first.units[m[0]], tuple(m)) for m in found.values())
+    return tuple(UnitClass(instance.units[m[0]], tuple(m)) for m in found.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +93,18 @@ class CountModel:
 
     Parameters
     ----------
-    phases : OffloadPhases
-        Each with its own rows of work and links.
+    instance : Instance
+        Each of its phases has rows of work and links.
     buffers : int
         Every streamed unit fits into the buffer as many times; 1 is necessary, more is a choice.
     """
 
-    def __init__(self, phases: OffloadPhases, *, buffers: int = 1) -> None:
+    def __init__(self, instance: Instance, *, buffers: int = 1) -> None:
         from ortools.sat.python import cp_model
 
-        self._problem = phases.problems[0]
-        self._classes = classes_of(phases)
-        self._every = range(len(self._problem.devices))
+        self._instance = instance
+        self._classes = classes_of(instance)
+        self._every = range(len(instance.devices))
         self._buffers = buffers
         self._model: cp_model.CpModel = cp_model.CpModel()
         self._count: dict[tuple[int, int, Mode], Any] = {}
@@ -117,9 +112,8 @@ class CountModel:
         self._stages = self._add_stages()
         self._rooms = [self._add_memory(device) for device in self._every]
         self._add_host_memory()
-        rounds = [self._add_times(problem) for problem in phases.problems]
         self._model.minimize(
-            sum(count * value for count, value in zip(phases.counts, rounds, strict=True))
+            sum(count * self._add_times(phase) for phase, count in instance.rounds)
         )
 
     def solve(self, clock: Clock, seed: int) -> CountAnswer:
@@ -167,8 +161,8 @@ class CountModel:
     def _add_stages(self) -> list[list[Any]]:
         """Return, for each unit, whether it is on device d or before it, for all d but the last."""
         model = self._model
-        borders = range(len(self._problem.devices) - 1)
-        stages = [[model.new_bool_var("") for _ in borders] for _ in self._problem.units]
+        borders = range(len(self._instance.devices) - 1)
+        stages = [[model.new_bool_var("") for _ in borders] for _ in self._instance.units]
         for border in borders:
             for one, after in pairwise(stages):
                 model.add_implication(after[border], one[border])
@@ -191,7 +185,7 @@ class CountModel:
 
     def _add_memory(self, device: int) -> Any:
         """Return the room of the buffer of a device; None if it is unlimited."""
-        if self._problem.devices[device].device.memory_bytes is None:
+        if self._instance.devices[device].memory_bytes is None:
             return None
         capacity = self._capacity(device)
         held = [kind.unit.held_bytes for kind in self._classes]
@@ -211,7 +205,7 @@ class CountModel:
         return room
 
     def _add_host_memory(self) -> None:
-        capacity = self._problem.host.memory_bytes
+        capacity = self._instance.host_bytes
         if capacity is None:
             return
         weights = [kind.unit.weight_bytes for kind in self._classes]
@@ -220,36 +214,30 @@ class CountModel:
         total = sum(self._sum(device, rows) for device in self._every)
         self._model.add(total <= capacity)
 
-    def _add_times(self, problem: OffloadProblem) -> Any:
+    def _add_times(self, phase: int) -> Any:
         """Return the time of a round of a phase."""
-        value = self._model.new_int_var(0, problem.most_ns, "")
-        units = self._units(problem)
+        value = self._model.new_int_var(0, self._instance.most_ns(phase), "")
+        units = [kind.unit for kind in self._classes]
+        hosts = [unit.host_ns[phase] for unit in units]
         works = []
-        for device, place in enumerate(problem.devices):
-            runs = [place.compute_ns(unit) for unit in units]
-            hosts = [unit.host_ns or 0 for unit in units]
+        for device in self._every:
+            runs = [unit.run_ns[phase][device] for unit in units]
             works.append(self._sum(device, {"resident": runs, "streamed": runs, "host": hosts}))
-        is_latency = problem.objective == "latency"
-        for work in [sum(works) + self._hops(problem)] if is_latency else works:
-            self._model.add(value >= work)
+        self._model.add(value >= sum(works) + self._hops(phase))
         for device in self._every:
             others = [work for other, work in enumerate(works) if other != device]
-            self._add_link(problem, value, device, sum(others) if is_latency else 0)
+            self._add_link(phase, value, device, sum(others))
         return value
 
-    def _units(self, problem: OffloadProblem) -> list[Unit]:
-        """Return a unit of each class with its times in a phase."""
-        return [problem.units[kind.members[0]] for kind in self._classes]
-
-    def _hops(self, problem: OffloadProblem) -> Any:
+    def _hops(self, phase: int) -> Any:
         """Return the least time of the hops of a forward.
 
         From each device that runs anything to the next one goes a hop, or two by way of the host.
         If the host runs anything besides, it comes first or last, or between two devices.
         """
-        hop_ns = problem.host_hop_ns
-        border_ns = min(problem.stage_hop_ns, 2 * hop_ns)
-        extra_ns = hop_ns if len(problem.devices) == 1 else min(hop_ns, 2 * hop_ns - border_ns)
+        hop_ns = self._instance.host_hop_ns[phase]
+        border_ns = min(self._instance.stage_hop_ns[phase], 2 * hop_ns)
+        extra_ns = hop_ns if len(self._every) == 1 else min(hop_ns, 2 * hop_ns - border_ns)
         if not border_ns and not extra_ns:
             return 0
         used = [self._is_any(device, "resident", "streamed") for device in self._every]
@@ -265,12 +253,12 @@ class CountModel:
         """Return a Boolean that is true if any unit has one of these modes on a device."""
         count = sum(self._counts(number, device, *modes) for number in range(len(self._classes)))
         is_any = self._model.new_bool_var("")
-        self._model.add(count <= len(self._problem.units) * is_any)
+        self._model.add(count <= len(self._instance.units) * is_any)
         return is_any
 
-    def _add_link(self, problem: OffloadProblem, value: Any, device: int, elsewhere: Any) -> None:
+    def _add_link(self, phase: int, value: Any, device: int, elsewhere: Any) -> None:
         """Add the rows of a link; `elsewhere` is the work of a round that is no use to it."""
-        link = self._problem.devices[device].link
+        link = self._instance.links[device]
         loads = [link.transfer_ns(kind.unit.weight_bytes) for kind in self._classes]
         load = self._sum(device, {"streamed": loads})
         self._model.add(value >= load)
@@ -290,27 +278,24 @@ class CountModel:
         if not slowest or slowest * self._capacity(device) > _MOST_PRODUCT:
             return
         loads_ns = [load]
-        if problem.objective == "latency":
-            pieces = self._model.new_int_var(0, -(-self._capacity(device) // _PIECE_BYTES), "")
-            self._model.add(_PIECE_BYTES * pieces <= room + _PIECE_BYTES - 1)
-            filled = math.ceil(slowest * _PIECE_BYTES) * pieces
-            self._add_window(problem, value + filled, device, loads)
-            if not isinstance(elsewhere, int):
-                loads_ns.append(load + elsewhere - filled)
-                self._model.add(value >= loads_ns[-1])
-        brackets = self._brackets(problem, device, max(sizes.values()), slowest)
+        pieces = self._model.new_int_var(0, -(-self._capacity(device) // _PIECE_BYTES), "")
+        self._model.add(_PIECE_BYTES * pieces <= room + _PIECE_BYTES - 1)
+        filled = math.ceil(slowest * _PIECE_BYTES) * pieces
+        self._add_window(phase, value + filled, device, loads)
+        if not isinstance(elsewhere, int):
+            loads_ns.append(load + elsewhere - filled)
+            self._model.add(value >= loads_ns[-1])
+        brackets = self._brackets(phase, device, max(sizes.values()), slowest)
         chosen = [self._model.new_bool_var("") for _ in brackets]
         self._model.add_exactly_one(chosen)
         for (least, most), is_chosen in zip(brackets, chosen, strict=True):
             inside = self._model.add_linear_constraint(room, least, most)
             inside.only_enforce_if(is_chosen)
-            rests = self._rests(problem, device, most, slowest)
+            rests = self._rests(phase, device, most, slowest)
             for busy in loads_ns:
                 self._model.add(value >= busy + rests).only_enforce_if(is_chosen)
 
-    def _add_window(
-        self, problem: OffloadProblem, most_ns: Any, device: int, loads: Sequence[int]
-    ) -> None:
+    def _add_window(self, phase: int, most_ns: Any, device: int, loads: Sequence[int]) -> None:
         """Add the row of a window: its work, and all loads but its own, take `most_ns`."""
         load_of = {
             member: loads[number]
@@ -318,7 +303,7 @@ class CountModel:
             for member in kind.members
             if (number, device, "streamed") in self._count
         }
-        works = [_least_work_ns(problem, unit) for unit in problem.units]
+        works = [unit.least_ns(phase) for unit in self._instance.units]
         window = set(best_window([w - load_of.get(at, 0) for at, w in enumerate(works)]))
         if not window:
             return
@@ -331,28 +316,26 @@ class CountModel:
                 outside.append(loads[number] * count)
         self._model.add(most_ns >= sum(works[at] for at in window) + sum(outside))
 
-    def _rests(self, problem: OffloadProblem, device: int, room: int, slowest: Fraction) -> Any:
+    def _rests(self, phase: int, device: int, room: int, slowest: Fraction) -> Any:
         """Return how long the link of a device rests at least while units of its stage run."""
-        place = problem.devices[device]
         rests: dict[Mode, list[int]] = {mode: [] for mode in MODES}
-        for unit in self._units(problem):
-            run_ns = place.compute_ns(unit)
+        for unit in (kind.unit for kind in self._classes):
+            run_ns = unit.run_ns[phase][device]
             left = max(room - unit.loaded_bytes, 0)
             rests["resident"].append(max(run_ns - int(room * slowest), 0))
             rests["streamed"].append(max(run_ns - int(left * slowest), 0))
-            rests["host"].append(max((unit.host_ns or 0) - int(room * slowest), 0))
+            rests["host"].append(max(unit.host_ns[phase] - int(room * slowest), 0))
         return self._sum(device, rests)
 
     def _brackets(
-        self, problem: OffloadProblem, device: int, largest: int, slowest: Fraction
+        self, phase: int, device: int, largest: int, slowest: Fraction
     ) -> Sequence[tuple[int, int]]:
         """Return ranges of the room that cover all; beyond the last but one no link need rest."""
         capacity = self._capacity(device)
-        place = problem.devices[device]
         needed = 0
-        for unit in self._units(problem):
-            run_ns = place.compute_ns(unit)
-            longest = max(run_ns, unit.host_ns or 0)
+        for unit in (kind.unit for kind in self._classes):
+            run_ns = unit.run_ns[phase][device]
+            longest = max(run_ns, unit.host_ns[phase])
             streamed = unit.loaded_bytes + math.ceil(run_ns / slowest)
             needed = max(needed, streamed, math.ceil(longest / slowest))
         step = max(largest // _BRACKETS_OF_LARGEST, 1)
@@ -371,16 +354,8 @@ class CountModel:
         With room for all units and a load, none of the best plans gains by more: streamed units
         can be resident.
         """
-        capacity = self._problem.devices[device].device.memory_bytes
+        capacity = self._instance.devices[device].memory_bytes
         assert capacity is not None
-        units = self._problem.units
+        units = self._instance.units
         every = sum(unit.held_bytes for unit in units)
         return min(capacity, every + self._buffers * max(unit.loaded_bytes for unit in units))
-
-
-def _least_work_ns(problem: OffloadProblem, unit: Unit) -> int:
-    """Return the least time that a unit runs, wherever it does."""
-    times = [place.compute_ns(unit) for place in problem.devices]
-    if "host" in unit.modes and unit.host_ns is not None:
-        times.append(unit.host_ns)
-    return min(times)

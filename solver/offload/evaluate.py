@@ -12,10 +12,11 @@ from itertools import pairwise
 
 from solver.model.checks import check_choice, did_you_mean, only_given
 from solver.model.errors import PartitionError
+from solver.model.job import ServingObjective
 from solver.model.plan import Mode, PartitionPlan
 from solver.model.quantities import exact_bytes
-from solver.offload.model import PREFETCHES, OffloadObjective, OffloadProblem, Prefetch
-from solver.offload.rounds import StreamedStep, round_ns
+from solver.offload.instance import Instance
+from solver.offload.rounds import PREFETCHES, Prefetch, StreamedStep, round_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class OffloadEvaluation:
         The objective alone.
     objective : tuple of Fraction
         Its value in nanoseconds, exact; empty if the plan does not fit.
+    times_ns : mapping of str to Fraction
+        Time of a forward of each phase in its steady state; empty if the plan does not fit.
     violations : tuple of str
         One sentence for each broken constraint; empty for a feasible plan.
     held_bytes : mapping of str to int
@@ -38,8 +41,9 @@ class OffloadEvaluation:
         Bytes on the host.
     """
 
-    objective_names: tuple[OffloadObjective]
+    objective_names: tuple[ServingObjective]
     objective: tuple[Fraction, ...]
+    times_ns: Mapping[str, Fraction]
     violations: tuple[str, ...]
     held_bytes: Mapping[str, int]
     buffer_bytes: Mapping[str, int | None]
@@ -58,9 +62,12 @@ class OffloadEvaluation:
 
 
 def evaluate_offload(
-    problem: OffloadProblem, plan: PartitionPlan, *, prefetch: Prefetch = "buffer"
+    instance: Instance, plan: PartitionPlan, *, prefetch: Prefetch = "buffer"
 ) -> OffloadEvaluation:
-    """Cost `plan` and check it.
+    """Cost a plan of units and check it.
+
+    The objective is the sum over phases of their counts times their forwards, each as if forwards
+    of its kind alone came one after the other.
 
     Parameters
     ----------
@@ -72,24 +79,29 @@ def evaluate_offload(
     Raises
     ------
     PartitionError
-        If the plan names other units or devices than the problem, or `prefetch` is unknown.
+        If the plan names other units or devices than the instance, or `prefetch` is unknown.
     """
     check_choice(prefetch, PREFETCHES, "prefetch")
-    devices, modes = _indices(problem, plan)
-    held, largest, host_bytes = memory_of(problem, devices, modes, prefetch)
+    devices, modes = _indices(instance, plan)
+    held, largest, host_bytes = memory_of(instance, devices, modes, prefetch)
     violations = [
-        *_order_violations(problem, devices),
-        *_mode_violations(problem, modes),
-        *_memory_violations(problem, held, largest, host_bytes),
+        *_order_violations(instance, devices),
+        *_mode_violations(instance, modes),
+        *_memory_violations(instance, held, largest, host_bytes),
     ]
-    rooms = rooms_of(problem, held)
-    names = [place.name for place in problem.devices]
+    rooms = rooms_of(instance, held)
+    names = [device.name for device in instance.devices]
+    times: dict[str, Fraction] = {}
     value: tuple[Fraction, ...] = ()
     if not violations:
-        value = (timeline_ns(problem, devices, modes, rooms, prefetch=prefetch),)
+        for at, phase in enumerate(instance.phases):
+            times[phase] = timeline_ns(instance, at, devices, modes, rooms, prefetch=prefetch)
+        counted = zip(instance.counts, times.values(), strict=True)
+        value = (sum((count * time_ns for count, time_ns in counted), Fraction()),)
     return OffloadEvaluation(
-        (problem.objective,),
+        (instance.objective,),
         value,
+        times,
         tuple(violations),
         dict(zip(names, held, strict=True)),
         dict(zip(names, rooms, strict=True)),
@@ -97,25 +109,23 @@ def evaluate_offload(
     )
 
 
-def _indices(
-    problem: OffloadProblem, plan: PartitionPlan
-) -> tuple[tuple[int, ...], tuple[Mode, ...]]:
-    names = [unit.name for unit in problem.units]
+def _indices(instance: Instance, plan: PartitionPlan) -> tuple[tuple[int, ...], tuple[Mode, ...]]:
+    names = [unit.name for unit in instance.units]
     for name in (name for name in names if name not in plan.assignment):
         raise PartitionError(f"the plan has no device for unit {name!r}; write one")
     for name in (name for name in plan.assignment if name not in names):
         hint = did_you_mean(name, names, "name units of the problem alone")
         raise PartitionError(f"the plan names {name!r}, which is no unit; {hint}")
     for name, device in plan.assignment.items():
-        if device not in problem.device_index:
-            hint = did_you_mean(device, problem.device_index, "name devices of the problem")
+        if device not in instance.device_index:
+            hint = did_you_mean(device, instance.device_index, "name devices of the problem")
             raise PartitionError(f"unit {name!r} is on {device!r}, which is no device; {hint}")
-    devices = tuple(problem.device_index[plan.assignment[unit.name]] for unit in problem.units)
-    return devices, tuple(plan.modes[unit.name] for unit in problem.units)
+    devices = tuple(instance.device_index[plan.assignment[unit.name]] for unit in instance.units)
+    return devices, tuple(plan.modes[unit.name] for unit in instance.units)
 
 
 def memory_of(
-    problem: OffloadProblem,
+    instance: Instance,
     devices: Sequence[int],
     modes: Sequence[Mode],
     prefetch: Prefetch = "buffer",
@@ -125,11 +135,11 @@ def memory_of(
     That room is its largest streamed unit; where the next one always loads while one runs, the
     largest two in a row.
     """
-    held = [0] * len(problem.devices)
-    largest = [0] * len(problem.devices)
-    running = [0] * len(problem.devices)
+    held = [0] * len(instance.devices)
+    largest = [0] * len(instance.devices)
+    running = [0] * len(instance.devices)
     host_bytes = 0
-    for unit, device, mode in zip(problem.units, devices, modes, strict=True):
+    for unit, device, mode in zip(instance.units, devices, modes, strict=True):
         if mode == "resident":
             held[device] += unit.held_bytes
         elif mode == "streamed":
@@ -142,53 +152,54 @@ def memory_of(
     return held, largest, host_bytes
 
 
-def rooms_of(problem: OffloadProblem, held: Sequence[int]) -> list[int | None]:
+def rooms_of(instance: Instance, held: Sequence[int]) -> list[int | None]:
     """Return the bytes of the buffer of each device; None is unlimited."""
-    capacities = [place.device.memory_bytes for place in problem.devices]
+    capacities = [device.memory_bytes for device in instance.devices]
     return [
         None if capacity is None else capacity - taken
         for capacity, taken in zip(capacities, held, strict=True)
     ]
 
 
-def _order_violations(problem: OffloadProblem, devices: Sequence[int]) -> list[str]:
+def _order_violations(instance: Instance, devices: Sequence[int]) -> list[str]:
     return [
-        f"unit {problem.units[index].name!r} is on {problem.devices[after].name!r}, which comes "
-        f"before {problem.devices[before].name!r}, on which the unit before it is"
+        f"unit {instance.units[index].name!r} is on {instance.devices[after].name!r}, which comes "
+        f"before {instance.devices[before].name!r}, on which the unit before it is"
         for index, (before, after) in enumerate(pairwise(devices), 1)
         if after < before
     ]
 
 
-def _mode_violations(problem: OffloadProblem, modes: Sequence[Mode]) -> list[str]:
-    reasons = {"streamed": "it has no weights, or writes them", "host": "it has no host_ns"}
+def _mode_violations(instance: Instance, modes: Sequence[Mode]) -> list[str]:
+    reasons = {"streamed": "it has no weights, or writes them", "host": "it has no time there"}
     return [
         f"unit {unit.name!r} cannot be {mode}: {reasons[mode]}"
-        for unit, mode in zip(problem.units, modes, strict=True)
+        for unit, mode in zip(instance.units, modes, strict=True)
         if mode not in unit.modes
     ]
 
 
 def _memory_violations(
-    problem: OffloadProblem, held: Sequence[int], largest: Sequence[int], host_bytes: int
+    instance: Instance, held: Sequence[int], largest: Sequence[int], host_bytes: int
 ) -> list[str]:
     found = []
-    for place, taken, load in zip(problem.devices, held, largest, strict=True):
-        capacity = place.device.memory_bytes
+    for device, taken, load in zip(instance.devices, held, largest, strict=True):
+        capacity = device.memory_bytes
         if capacity is not None and taken + load > capacity:
             streamed = f", and {exact_bytes(load)} for loads" if load else ""
             found.append(
-                f"device {place.name!r} needs {exact_bytes(taken)} for good{streamed}; it has "
+                f"device {device.name!r} needs {exact_bytes(taken)} for good{streamed}; it has "
                 f"{exact_bytes(capacity)}"
             )
-    capacity = problem.host.memory_bytes
+    capacity = instance.host_bytes
     if capacity is not None and host_bytes > capacity:
         found.append(f"the host needs {exact_bytes(host_bytes)}; it has {exact_bytes(capacity)}")
     return found
 
 
 def timeline_ns(
-    problem: OffloadProblem,
+    instance: Instance,
+    phase: int,
     devices: Sequence[int],
     modes: Sequence[Mode],
     rooms: Sequence[int | None],
@@ -196,56 +207,58 @@ def timeline_ns(
     prefetch: Prefetch = "buffer",
     enough_ns: Fraction | None = None,
 ) -> Fraction:
-    """Return the objective of a plan that fits.
+    """Return the time of a forward of a phase under a plan that fits.
 
     Parameters
     ----------
     enough_ns : Fraction, optional
-        From this value on, the objective need not be exact; see
-        :func:`solver.offload.rounds.round_ns`.
+        From this value on, the time need not be exact; see :func:`solver.offload.rounds.round_ns`.
     """
-    every = range(len(problem.units))
-    rounds: list[Sequence[int]] = [every]
-    if problem.objective == "bottleneck":
-        rounds = [[i for i in every if devices[i] == d] for d in sorted(set(devices))]
+    steps, work_ns = _steps(instance, phase, devices, modes)
+    if not steps:
+        return Fraction(work_ns)
+    return round_ns(steps, rooms, prefetch=prefetch, enough_ns=enough_ns)
+
+
+def value_ns(
+    instance: Instance,
+    devices: Sequence[int],
+    modes: Sequence[Mode],
+    rooms: Sequence[int | None],
+    *,
+    enough_ns: Fraction | None = None,
+) -> Fraction:
+    """Return the objective of a plan that fits; from `enough_ns` on it need not be exact."""
     value = Fraction(0)
-    for members in rounds:
-        steps, work_ns = _steps(problem, devices, modes, members)
-        time = Fraction(work_ns)
-        if steps:
-            time = round_ns(steps, rooms, prefetch=prefetch, enough_ns=enough_ns)
-        value = max(value, time)
+    for phase, count in instance.rounds:
+        if enough_ns is not None and value >= enough_ns:
+            break
+        enough = None if enough_ns is None else (enough_ns - value) / count
+        value += count * timeline_ns(instance, phase, devices, modes, rooms, enough_ns=enough)
     return value
 
 
 def _steps(
-    problem: OffloadProblem,
-    devices: Sequence[int],
-    modes: Sequence[Mode],
-    members: Sequence[int],
+    instance: Instance, phase: int, devices: Sequence[int], modes: Sequence[Mode]
 ) -> tuple[list[StreamedStep], int]:
     """Return the streamed units of a round, and the time of all that runs in it, hops included."""
     steps: list[StreamedStep] = []
     waited_ns = work_ns = 0
     place: int | None = None
-    for index in members:
-        unit, device, mode = problem.units[index], devices[index], modes[index]
+    stage_hop_ns, host_hop_ns = instance.stage_hop_ns[phase], instance.host_hop_ns[phase]
+    for unit, device, mode in zip(instance.units, devices, modes, strict=True):
         here = -1 if mode == "host" else device
         if place is not None and here != place:
-            hop_ns = problem.host_hop_ns if -1 in (here, place) else problem.stage_hop_ns
+            hop_ns = host_hop_ns if -1 in (here, place) else stage_hop_ns
             waited_ns += hop_ns
             work_ns += hop_ns
         place = here
-        if mode == "host":
-            assert unit.host_ns is not None
-            run_ns = unit.host_ns
-        else:
-            run_ns = problem.devices[device].compute_ns(unit)
+        run_ns = unit.host_ns[phase] if mode == "host" else unit.run_ns[phase][device]
         work_ns += run_ns
         if mode != "streamed":
             waited_ns += run_ns
             continue
-        load_ns = problem.devices[device].link.transfer_ns(unit.weight_bytes)
+        load_ns = instance.links[device].transfer_ns(unit.weight_bytes)
         steps.append(StreamedStep(device, waited_ns, run_ns, load_ns, unit.loaded_bytes))
         waited_ns = 0
     if steps:

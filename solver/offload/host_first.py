@@ -25,14 +25,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from solver.model.checks import check_choice
 from solver.model.clock import Clock
 from solver.model.errors import PartitionError
 from solver.model.limits import SolveLimits
 from solver.model.plan import Mode
 from solver.offload.bound import classes_of
-from solver.offload.model import OffloadProblem
-from solver.offload.phases import OffloadPhases
+from solver.offload.instance import Instance
 from solver.offload.plan import OffloadResult, offload_result
 
 if TYPE_CHECKING:
@@ -59,7 +57,7 @@ class UnitGroup:
 
 
 def plan_host_first(
-    phases: OffloadPhases,
+    instance: Instance,
     groups: Sequence[UnitGroup],
     *,
     least_first: int = 0,
@@ -69,8 +67,6 @@ def plan_host_first(
 
     Parameters
     ----------
-    phases : OffloadPhases
-        Their objective must be ``latency``.
     groups : sequence of UnitGroup
         All units in order.
     least_first : int
@@ -86,31 +82,26 @@ def plan_host_first(
     Raises
     ------
     PartitionError
-        If the groups are not all units in order, or the objective is another one.
+        If the groups are not all units in order, or one of a single unit has its last apart.
     """
-    problem = phases.problems[0]
-    check_choice(problem.objective, ("latency",), "objective")
     units = [unit for group in groups for unit in group.units]
-    if units != list(range(len(problem.units))) or not all(group.units for group in groups):
+    if units != list(range(len(instance.units))) or not all(group.units for group in groups):
         raise PartitionError("groups are not all units in order; put each unit into one group")
     if any(group.last_apart and len(group.units) < 2 for group in groups):
         raise PartitionError("a group of one unit has none to be apart; leave last_apart out")
     limits = limits or SolveLimits()
-    model = _HostFirstModel(phases, groups, least_first)
+    model = _HostFirstModel(instance, groups, least_first)
     return model.solve(Clock.of(limits), limits.seed)
 
 
 class _HostFirstModel:
     """The model in integers; names are those of the module's docstring."""
 
-    def __init__(
-        self, phases: OffloadPhases, groups: Sequence[UnitGroup], least_first: int
-    ) -> None:
+    def __init__(self, instance: Instance, groups: Sequence[UnitGroup], least_first: int) -> None:
         from ortools.sat.python import cp_model
 
-        self._phases, self._groups = phases, groups
-        self._problem = phases.problems[0]
-        self._devices = range(len(self._problem.devices))
+        self._instance, self._groups = instance, groups
+        self._devices = range(len(instance.devices))
         self._model: cp_model.CpModel = cp_model.CpModel()
         self._first = [self._can_be_on_host(group.units) for group in groups]
         self._on = [[self._bool() for _ in self._devices] for _ in groups]
@@ -131,12 +122,12 @@ class _HostFirstModel:
         status = solver.solve(self._model)
         charge_run(clock, solver)
         if status == cp_model.INFEASIBLE:
-            return offload_result(self._phases, clock, None, None)
+            return offload_result(self._instance, clock, None, None)
         assert status != cp_model.MODEL_INVALID, self._model.validate()
         bound_ns = max(round(solver.best_objective_bound), 0)
         if status == cp_model.UNKNOWN:
-            return offload_result(self._phases, clock, bound_ns, None)
-        found = offload_result(self._phases, clock, bound_ns, self._state(solver))
+            return offload_result(self._instance, clock, bound_ns, None)
+        found = offload_result(self._instance, clock, bound_ns, self._state(solver))
         said_ns = round(solver.objective_value)
         # Until it is optimal a crossing may be counted that is none.
         assert found.objective is not None
@@ -166,12 +157,12 @@ class _HostFirstModel:
 
     def _can_be_on_host(self, units: Sequence[int]) -> Any:
         """Return a Boolean, or 0 if one of the units cannot run there."""
-        has_time = all(self._problem.units[unit].host_ns is not None for unit in units)
+        has_time = all("host" in self._instance.units[unit].modes for unit in units)
         return self._bool() if has_time else 0
 
     def _own_row(self, group: UnitGroup, on: list[Any]) -> list[Any]:
         """Return whether the last unit is resident, by device."""
-        if not group.last_apart or self._problem.units[group.units[-1]].host_ns is None:
+        if not group.last_apart or "host" not in self._instance.units[group.units[-1]].modes:
             return on
         own = [self._bool() for _ in on]
         for here, whole in zip(own, on, strict=True):
@@ -193,7 +184,7 @@ class _HostFirstModel:
             self._model.add(rank == 0)
 
     def _add_memory(self) -> None:
-        units = self._problem.units
+        units = self._instance.units
         held: list[list[Any]] = [[] for _ in self._devices]
         host: list[Any] = []
         for at, group in enumerate(self._groups):
@@ -202,16 +193,16 @@ class _HostFirstModel:
             for device in self._devices:
                 held[device] += [before * self._on[at][device], last * self._own[at][device]]
             host += [(before + last) * self._first[at], last * self._apart(at)]
-        for place, taken in zip(self._problem.devices, held, strict=True):
-            if place.device.memory_bytes is not None:
-                self._model.add(sum(taken) <= place.device.memory_bytes)
-        if self._problem.host.memory_bytes is not None:
-            self._model.add(sum(host) <= self._problem.host.memory_bytes)
+        for place, taken in zip(self._instance.devices, held, strict=True):
+            if place.memory_bytes is not None:
+                self._model.add(sum(taken) <= place.memory_bytes)
+        if self._instance.host_bytes is not None:
+            self._model.add(sum(host) <= self._instance.host_bytes)
 
     def _add_order_of_alike(self) -> None:
         kind_of = {
             unit: number
-            for number, kind in enumerate(classes_of(self._phases))
+            for number, kind in enumerate(classes_of(self._instance))
             for unit in kind.members
         }
         kinds = [
@@ -228,13 +219,13 @@ class _HostFirstModel:
         """Return the parts of the objective."""
         crossings = [self._crossing(at) for at in range(len(self._groups) - 1)]
         found: list[Any] = []
-        for problem, count in zip(self._phases.problems, self._phases.counts, strict=True):
-            found += [count * part for part in self._runs(problem)]
-            hop_ns = count * problem.host_hop_ns
+        apart = [self._apart(at) for at in range(len(self._groups))]
+        for phase, count in self._instance.rounds:
+            found += [count * part for part in self._runs(phase)]
+            hop_ns = count * self._instance.host_hop_ns[phase]
             found.append(hop_ns * (self._first[0] - self._first[-1]))
-            apart = [self._apart(at) for at in range(len(self._groups))]
             found.append(hop_ns * (2 * sum(apart) - apart[-1]))
-            found.append(count * problem.stage_hop_ns * sum(crossings))
+            found.append(count * self._instance.stage_hop_ns[phase] * sum(crossings))
         return found
 
     def _crossing(self, at: int) -> Any:
@@ -244,14 +235,16 @@ class _HostFirstModel:
             self._model.add(crosses >= here - there - self._apart(at))
         return crosses
 
-    def _runs(self, problem: OffloadProblem) -> list[Any]:
+    def _runs(self, phase: int) -> list[Any]:
         """Return the times of the units of a forward, each where it runs."""
         found: list[Any] = []
         for at, group in enumerate(self._groups):
-            *before, last = (problem.units[unit] for unit in group.units)
-            for device, place in enumerate(problem.devices):
-                found.append(sum(map(place.compute_ns, before)) * self._on[at][device])
-                found.append(place.compute_ns(last) * self._own[at][device])
-            host_ns = sum(unit.host_ns or 0 for unit in before) + (last.host_ns or 0)
-            found += [host_ns * self._first[at], (last.host_ns or 0) * self._apart(at)]
+            *before, last = (self._instance.units[unit] for unit in group.units)
+            for device in self._devices:
+                before_ns = sum(unit.run_ns[phase][device] for unit in before)
+                found.append(before_ns * self._on[at][device])
+                found.append(last.run_ns[phase][device] * self._own[at][device])
+            last_ns = last.host_ns[phase]
+            host_ns = sum(unit.host_ns[phase] for unit in before) + last_ns
+            found += [host_ns * self._first[at], last_ns * self._apart(at)]
         return found

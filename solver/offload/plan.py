@@ -12,10 +12,15 @@ from solver.model.clock import Clock
 from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
 from solver.offload.bound import CountModel, classes_of
-from solver.offload.evaluate import OffloadEvaluation, memory_of, rooms_of
+from solver.offload.evaluate import (
+    OffloadEvaluation,
+    evaluate_offload,
+    memory_of,
+    rooms_of,
+    value_ns,
+)
+from solver.offload.instance import Instance
 from solver.offload.layout import State, layouts
-from solver.offload.model import OffloadProblem
-from solver.offload.phases import OffloadPhases
 
 _BUFFERS: Final = (2, 3)
 """How many times streamed units fit into the buffer in the plans that are tried."""
@@ -37,7 +42,7 @@ OffloadResult: TypeAlias = SolveResult[PartitionPlan, OffloadEvaluation, Fractio
 
 
 def offload_result(
-    phases: OffloadPhases, clock: Clock, bound_ns: int | None, state: State | None
+    instance: Instance, clock: Clock, bound_ns: int | None, state: State | None
 ) -> OffloadResult:
     """Return the answer of a search whose best plan is `state`, on the evaluator's word.
 
@@ -50,20 +55,15 @@ def offload_result(
     if bound_ns is None:
         status, reason = SolveStatus.INFEASIBLE, "proven: no plan fits"
     elif state is not None:
-        plan = phases.problems[0].plan(*state)
-        evaluation = phases.evaluate(plan)
+        plan = instance.plan(*state)
+        evaluation = evaluate_offload(instance, plan)
         is_optimal = evaluation.value_ns == bound_ns
         status = SolveStatus.OPTIMAL if is_optimal else SolveStatus.FEASIBLE
     bounds = None if bound_ns is None else (Fraction(bound_ns),)
     return SolveResult("auto", status, plan, evaluation, bounds, clock.elapsed_s, reason)
 
 
-def plan_offload(problem: OffloadProblem, limits: SolveLimits | None = None) -> OffloadResult:
-    """Search the device and mode of every unit; see :func:`plan_phases`."""
-    return plan_phases(OffloadPhases((problem,), (1,)), limits)
-
-
-def plan_phases(phases: OffloadPhases, limits: SolveLimits | None = None) -> OffloadResult:
+def plan_offload(instance: Instance, limits: SolveLimits | None = None) -> OffloadResult:
     """Search the device and mode of every unit, the same in all phases.
 
     The count model (:mod:`solver.offload.bound`) gives the bound, and counts to start from: with
@@ -79,33 +79,33 @@ def plan_phases(phases: OffloadPhases, limits: SolveLimits | None = None) -> Off
     limits = limits or SolveLimits()
     clock = Clock.of(limits)
     limit_s = math.inf if limits.time_limit_s is None else limits.time_limit_s
-    answer = CountModel(phases).solve(clock.slice(_SHARE_OF_BOUND * limit_s), limits.seed)
+    answer = CountModel(instance).solve(clock.slice(_SHARE_OF_BOUND * limit_s), limits.seed)
     if answer.bound_ns is None:
-        return offload_result(phases, clock, None, None)
-    search = _Search(phases, answer.bound_ns, clock, random.Random(limits.seed))
-    classes = classes_of(phases)
+        return offload_result(instance, clock, None, None)
+    search = _Search(instance, answer.bound_ns, clock, random.Random(limits.seed))
+    classes = classes_of(instance)
     starts = list(layouts(classes, answer))
     for buffers in _BUFFERS:
         if search.is_done(starts):
             break
-        model = CountModel(phases, buffers=buffers)
+        model = CountModel(instance, buffers=buffers)
         found = model.solve(clock.slice(_SHARE_OF_START * limit_s), limits.seed)
         starts += layouts(classes, found)
     search.run(starts)
-    return offload_result(phases, clock, answer.bound_ns, search.best)
+    return offload_result(instance, clock, answer.bound_ns, search.best)
 
 
 class _Search:
     """Iterated local search over modes and stage borders."""
 
     def __init__(
-        self, phases: OffloadPhases, bound_ns: int, clock: Clock, draw: random.Random
+        self, instance: Instance, bound_ns: int, clock: Clock, draw: random.Random
     ) -> None:
-        self._phases, self._problem = phases, phases.problems[0]
+        self._instance = instance
         self._bound_ns = bound_ns
         self._clock = clock
         self._draw = draw
-        self._alike = {m: kind.members for kind in classes_of(phases) for m in kind.members}
+        self._alike = {m: kind.members for kind in classes_of(instance) for m in kind.members}
         self.best: State | None = None
         self.value_ns: Fraction | None = None
 
@@ -122,7 +122,7 @@ class _Search:
         for state in valued:
             self._improve(state, self._clock.slice(share_s))
         idle = 0
-        while self.best is not None and idle < len(self._problem.units) and not self._is_over():
+        while self.best is not None and idle < len(self._instance.units) and not self._is_over():
             before = self.value_ns
             self._improve(self._disturbed(self.best), self._clock.slice(share_s))
             idle = idle + 1 if self.value_ns == before else 0
@@ -132,11 +132,11 @@ class _Search:
 
     def _rooms(self, state: State) -> list[int | None] | None:
         """Return the buffers of a plan; None if it does not fit."""
-        held, largest, host_bytes = memory_of(self._problem, *state)
-        most = self._problem.host.memory_bytes
+        held, largest, host_bytes = memory_of(self._instance, *state)
+        most = self._instance.host_bytes
         if most is not None and host_bytes > most:
             return None
-        rooms = rooms_of(self._problem, held)
+        rooms = rooms_of(self._instance, held)
         if any(room is not None and room < load for room, load in zip(rooms, largest, strict=True)):
             return None
         return rooms
@@ -149,14 +149,14 @@ class _Search:
         rooms = self._rooms(state)
         if rooms is None:
             return None
-        value = self._phases.value_ns(*state, rooms, enough_ns=enough_ns)
+        value = value_ns(self._instance, *state, rooms, enough_ns=enough_ns)
         if self.value_ns is None or value < self.value_ns:
             self.best, self.value_ns = state, value
         return value
 
     def _improve(self, state: State, clock: Clock) -> None:
         """Go from plan to plan that is no worse, until many neighbours gained nothing."""
-        count = len(self._problem.units)
+        count = len(self._instance.units)
         value = self._judge(state)
         assert value is not None
         idle = 0
@@ -184,7 +184,7 @@ class _Search:
         devices, modes = state
         index = draw.randrange(len(modes))
         kind = draw.random()
-        if kind < 0.1 and len(self._problem.devices) > 1:
+        if kind < 0.1 and len(self._instance.devices) > 1:
             return self._moved_border(state, index)
         changed = list(modes)
         if kind < 0.7:
@@ -193,14 +193,14 @@ class _Search:
                 other = draw.choice(others)
                 changed[index], changed[other] = modes[other], modes[index]
                 return devices, tuple(changed)
-        allowed = [m for m in self._problem.units[index].modes if m != modes[index]]
+        allowed = [m for m in self._instance.units[index].modes if m != modes[index]]
         if not allowed:
             return None
         changed[index] = draw.choice(allowed)
         if kind > 0.85:
             # One mode more and another less, of units that need not be alike.
             other = draw.randrange(len(modes))
-            if modes[index] in self._problem.units[other].modes:
+            if modes[index] in self._instance.units[other].modes:
                 changed[other] = modes[index]
         return devices, tuple(changed)
 
@@ -210,7 +210,7 @@ class _Search:
         borders = [i for i in range(1, len(devices)) if devices[i] != devices[i - 1]]
         moved = list(devices)
         if not borders:
-            device = self._draw.randrange(len(self._problem.devices))
+            device = self._draw.randrange(len(self._instance.devices))
             part = range(index) if device < devices[0] else range(index, len(devices))
             for i in part:
                 moved[i] = device

@@ -15,8 +15,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Final, Literal, get_args
 
-from solver.offload.model import Prefetch
+Prefetch = Literal["buffer", "next", "none"]
+PREFETCHES: Final[tuple[Prefetch, ...]] = get_args(Prefetch)
+"""When loads begin; see ``docs/offload.md``."""
 
 
 @dataclass(frozen=True, slots=True)

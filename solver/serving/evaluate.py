@@ -81,8 +81,8 @@ def evaluate_serving(job: Job, plan: PartitionPlan) -> ServingEvaluation:
         most = Contexts(job).most(plan, job.context)
         most_tokens = math.inf if most is None else job.batch * most
     value: float = {
-        "request": metrics.request_ns,
-        "token": metrics.token_ns,
+        "request": int(metrics.request_ns),
+        "token": int(metrics.token_ns),
         "throughput": metrics.tokens_per_s,
         "context": math.inf if most_tokens == math.inf else float(tokens),
     }[job.objective]

@@ -17,9 +17,9 @@ class ServingMetrics:
 
     Attributes
     ----------
-    first_token_ns, token_ns : int
+    first_token_ns, token_ns : int or Fraction
         Time of the prompt, and of each token after it.
-    request_ns : int
+    request_ns : int or Fraction
         Both together, for all tokens of a request.
     groups : int
         How many groups take turns on the devices: as many as keep the busiest device at work, or
@@ -28,9 +28,9 @@ class ServingMetrics:
         Of these groups together.
     """
 
-    first_token_ns: int
-    token_ns: int
-    request_ns: int
+    first_token_ns: int | Fraction
+    token_ns: int | Fraction
+    request_ns: int | Fraction
     groups: int
     tokens_per_s: float
 

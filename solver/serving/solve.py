@@ -11,9 +11,12 @@ from typing import Final
 from solver.dp.sweep import GaveUp
 from solver.evaluation.result import SolveResult, SolveStatus
 from solver.model.clock import Clock
+from solver.model.errors import PartitionError
 from solver.model.job import Job
 from solver.model.limits import SolveLimits
 from solver.model.problem import PartitionProblem
+from solver.offload.instance import Instance
+from solver.offload.plan import OffloadResult, plan_offload
 from solver.serving.contexts import Contexts
 from solver.serving.evaluate import ServingResult, evaluate_serving
 from solver.serving.metrics import ServingMetrics, metrics_of, tokens_per_s
@@ -33,7 +36,7 @@ def solve_job(
     *,
     solver: str = "auto",
     without: Collection[str] = (),
-) -> ServingResult:
+) -> ServingResult | OffloadResult:
     """Find the plan that serves best by the objective of a job.
 
     Parameters
@@ -45,8 +48,14 @@ def solve_job(
 
     Returns
     -------
-    ServingResult
-        Also where no plan exists.
+    SolveResult
+        Also where no plan exists. With a host the plan is one of units.
+
+    Raises
+    ------
+    PartitionError
+        If the job has a host, and a solver is named or a step left out, or
+        :meth:`solver.offload.instance.Instance.of` does not support the job.
 
     Notes
     -----
@@ -58,8 +67,16 @@ def solve_job(
     plan (Handler and Zang, "A dual algorithm for the constrained shortest path problem", Networks
     10, 1980). *throughput* is searched for each number of groups (:mod:`solver.serving.turns`).
     *context* asks for a plan with the least peak memory, finds how much fits it, and goes
-    on beyond, by bisection, until it is proven that no plan has more.
+    on beyond, by bisection, until it is proven that no plan has more. With a host
+    :func:`solver.offload.plan.plan_offload` searches.
     """
+    if job.host is not None:
+        if solver != "auto" or without:
+            raise PartitionError(
+                "search names a solver or steps to leave out, and plans with a host have one "
+                "solver; leave solver and without out"
+            )
+        return plan_offload(Instance.of(job), limits)
     search = ServingSearch(job, limits or SolveLimits(), solver, without)
     if job.objective == "context":
         return search.fastest_of_context(search.context())

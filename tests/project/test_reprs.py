@@ -21,9 +21,7 @@ from fx_bridge import (
 )
 from solver import Device, Operator, PartitionProblem, SolveLimits, Weight, diagnose
 from solver.model.checks import only_given
-from solver.model.job import Job
-from solver.offload.model import OffloadDevice, OffloadProblem, Unit
-from solver.offload.plan import plan_offload
+from solver.model.job import Host, Job
 from solver.serving.solve import solve_job
 
 PACKAGES = ("solver", "fx_bridge", "fx_bridge.serving", "fx_bridge.interop")
@@ -110,13 +108,13 @@ def test_what_solvers_of_other_problems_answer_is_shown_in_a_line():
     small = PartitionProblem(operators, devices[:2], weights=weights)
     large = small.replace(devices=devices)
     serving = Job({"token": large}, "token", objective="token")
-    units = tuple(Unit(f"{name}{i}", 10) for i in range(12))
-    offload = OffloadProblem(units, tuple(OffloadDevice(device) for device in devices))
+    units = {f"{name} {i}": (op.name,) for i, op in enumerate(operators)}
+    hosted = serving.replace(host=Host(), units=units)
     made = (
         diagnose(small, SolveLimits(5.0)),
         serving,
         solve_job(serving, SolveLimits(5.0)),
-        offload,
-        plan_offload(offload, SolveLimits(1.0)),
+        hosted,
+        solve_job(hosted, SolveLimits(1.0)),
     )
     assert_short(made, {})

@@ -1,12 +1,14 @@
-"""Random chains that do not fit, as plain data and as problems."""
+"""Random chains that do not fit, as plain data and as instances."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 from solver import Device, Link
-from solver.offload.model import OffloadDevice, OffloadHost, OffloadProblem, Unit
+from solver.model.plan import MODES
+from solver.offload.instance import Instance, Unit
 
 Case = dict[str, Any]
 
@@ -31,7 +33,6 @@ def random_case(draw: random.Random, most_units: int, device_count: int) -> Case
         "host_memory": draw.choice((None, None, max(1, total // 2))),
         "stage_hop": draw.choice((0, 1, 3)),
         "host_hop": draw.choice((0, 1, 2)),
-        "objective": draw.choice(("latency", "bottleneck")),
     }
 
 
@@ -46,30 +47,42 @@ def _unit(draw: random.Random, device_count: int) -> Case:
     }
 
 
-def problem_of(case: Case) -> OffloadProblem:
-    """Return the problem that the plain data says."""
-    return OffloadProblem(
-        [
-            Unit(
-                f"u{index}",
-                unit["weight"],
-                unit["cache"],
-                {f"c{place}": run for place, run in enumerate(unit["runs"])},
-                unit["host"],
-                unit["written"],
-                unit["padding"],
-            )
-            for index, unit in enumerate(case["units"])
-        ],
-        [
-            OffloadDevice(
-                Device(f"d{place}", device["memory"], f"c{place}"),
-                Link(device["rate"][0] * 10**9 // device["rate"][1], device["latency"]),
-            )
-            for place, device in enumerate(case["devices"])
-        ],
-        OffloadHost(case["host_memory"]),
-        case["stage_hop"],
-        case["host_hop"],
-        case["objective"],
+def instance_of(*cases: Case, counts: Sequence[int] | None = None) -> Instance:
+    """Return the instance of forwards that differ in times, each so often."""
+    first = cases[0]
+    devices = first["devices"]
+    links = [
+        Link(device["rate"][0] * 10**9 // device["rate"][1], device["latency"])
+        for device in devices
+    ]
+    return Instance(
+        tuple(
+            _unit_of(f"u{index}", [case["units"][index] for case in cases])
+            for index in range(len(first["units"]))
+        ),
+        tuple(Device(f"d{at}", device["memory"], f"c{at}") for at, device in enumerate(devices)),
+        tuple(links),
+        first["host_memory"],
+        tuple(f"phase {number}" for number in range(len(cases))),
+        tuple(counts or [1] * len(cases)),
+        tuple(case["stage_hop"] for case in cases),
+        tuple(case["host_hop"] for case in cases),
+    )
+
+
+def _unit_of(name: str, forms: Sequence[Case]) -> Unit:
+    first = forms[0]
+    allowed = {
+        "resident": True,
+        "streamed": first["weight"] > 0 and not first["written"],
+        "host": first["host"] is not None,
+    }
+    return Unit(
+        name,
+        first["weight"],
+        first["cache"],
+        first["padding"],
+        tuple(mode for mode in MODES if allowed[mode]),
+        tuple(tuple(form["runs"]) for form in forms),
+        tuple(form["host"] or 0 for form in forms),
     )

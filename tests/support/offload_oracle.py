@@ -5,7 +5,7 @@ An instance is plain data::
     {"units": [{"weight", "padding", "cache", "runs": [ns by device], "host": ns or None,
                 "written"}, ...],
      "devices": [{"memory", "rate": bytes a ns as (bytes, ns), "latency"}, ...],
-     "host_memory": bytes or None, "stage_hop", "host_hop", "objective"}
+     "host_memory": bytes or None, "stage_hop", "host_hop"}
 
 The timeline is played event by event until a round begins as an earlier one began.
 """
@@ -50,14 +50,13 @@ def fits(case, places, modes, prefetch="buffer"):
     )
 
 
-def jobs_of(case, places, modes, members):
+def jobs_of(case, places, modes):
     """What a round runs: (hop before it, run, link or None, load, size)."""
     jobs = []
-    for turn, index in enumerate(members):
-        unit, place, mode = case["units"][index], places[index], modes[index]
+    for index, (unit, place, mode) in enumerate(zip(case["units"], places, modes, strict=True)):
         hop = 0
-        if turn:
-            before = members[turn - 1]
+        if index:
+            before = index - 1
             hosts = [modes[before] == "host", mode == "host"]
             if hosts == [False, False]:
                 hop = case["stage_hop"] if places[before] != place else 0
@@ -149,28 +148,16 @@ def play(jobs, rooms, prefetch="buffer"):
         now = min(ends)
 
 
-def rounds_of(case, places, modes):
-    """The jobs of every cycle: of all units, or of each stage."""
-    every = range(len(case["units"]))
-    if case["objective"] == "latency":
-        return [jobs_of(case, places, modes, every)]
-    return [
-        jobs_of(case, places, modes, [i for i in every if places[i] == place])
-        for place in sorted(set(places))
-    ]
-
-
 def value_of(case, places, modes, most=None, prefetch="buffer"):
     """The objective of a plan that fits; None if it is certainly above `most`."""
-    rounds = rounds_of(case, places, modes)
+    jobs = jobs_of(case, places, modes)
     if most is not None:
-        for jobs in rounds:
-            loads = {}
-            for _, _, link, load, _ in jobs:
-                loads[link] = loads.get(link, 0) + load
-            loads.pop(None, None)
-            if max([sum(job[0] + job[1] for job in jobs), *loads.values()]) > most:
-                return None
+        loads = {}
+        for _, _, link, load, _ in jobs:
+            loads[link] = loads.get(link, 0) + load
+        loads.pop(None, None)
+        if max([sum(job[0] + job[1] for job in jobs), *loads.values()]) > most:
+            return None
     rooms = [device["memory"] for device in case["devices"]]
     for unit, place, mode in zip(case["units"], places, modes, strict=True):
         rooms[place] -= {
@@ -178,7 +165,7 @@ def value_of(case, places, modes, most=None, prefetch="buffer"):
             "streamed": unit["cache"],
             "host": 0,
         }[mode]
-    return max(play(jobs, rooms, prefetch) for jobs in rounds)
+    return play(jobs, rooms, prefetch)
 
 
 def plans(case):

@@ -8,13 +8,14 @@ from dataclasses import replace
 import pytest
 
 from experiments.cli import main
-from experiments.commands.serve_streamed import HostRequest
+from experiments.commands.serve_host import read_host
 from experiments.console.exit_codes import EXIT_BAD_INPUT, EXIT_NO_PLAN
 from experiments.planners.offload_rules import OFFLOAD_RULES
 from experiments.planners.serving_rules import SERVING_RULES
 from experiments.problems.devices import parse_devices
+from fx_bridge.options import Costs
 from solver import PCIE, Link, load_plan, save_plan
-from solver.model.job import SERVING_OBJECTIVES
+from solver.model.job import SERVING_OBJECTIVES, Host
 from solver.model.quantities import format_ns
 from tests.support.documents import told_keys
 
@@ -222,6 +223,7 @@ def test_a_host_serves_requests_and_rules_stand_beside(capsys):
     start = told.index("rules of others, 3 x 16 tokens, by request:")
     assert any(line.startswith("first token: ") for line in told[:start])
     assert told[start - 1].startswith(("request: bound ", "request: proven optimal"))
+    assert "greedy: " not in "".join(told)
     assert told[start + 1].split()[:2] == ["rule", "resident"]
     for row, rule in zip(told[start + 3 :], found["rules"], strict=False):
         assert row.startswith(rule["rule"])
@@ -453,11 +455,15 @@ def devices_file(folder, *links, **interconnect):
 
 def test_a_host_is_linked_as_the_file_says(tmp_path):
     file = parse_devices(devices_file(tmp_path, ("host", "cuda:1", "1GB/s")))
-    links = HostRequest.read("1GB", None, file).links
+    host, costs = read_host("1GB", None, file, Costs(interconnect=file.interconnect))
+    assert host == Host(10**9, "cpu") and "cpu" in costs.specs
+    links = {name: costs.interconnect.link("host", name) for name in ("cuda:0", "cuda:1", "cuda:2")}
     assert links == {"cuda:0": PCIE.default, "cuda:1": Link(10**9), "cuda:2": PCIE.default}
+    assert costs.interconnect.link("cuda:1", "host") == Link(10**9)
     alike = parse_devices(devices_file(tmp_path))
-    links = HostRequest.read("1GB", "2GB/s,3us", alike).links
-    assert set(links.values()) == {Link(2 * 10**9, 3000)} and len(links) == 3
+    _, costs = read_host("1GB", "2GB/s,3us", alike, Costs())
+    links = costs.interconnect.links
+    assert set(links.values()) == {Link(2 * 10**9, 3000)} and len(links) == 6
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from experiments.planners.offload_rules import (
 )
 from fx_bridge.interop.llama_cpp_experts import OP_OFFLOAD_TOKENS
 from solver import Device, Link, SolveLimits
-from solver.offload.model import OffloadDevice, OffloadProblem, Unit
+from solver.model.plan import MODES
+from solver.offload.instance import Instance, Unit
 from solver.offload.plan import plan_offload
 
 LAYERS = 6
@@ -21,13 +22,20 @@ BLOCKS = [None, *(f"layer {at // 2}" for at in range(2 * LAYERS)), None]
 
 def chain(*memory, tokens=1, experts=False):
     """Layers of attention (10 B, 2 B cache, 4 ns) and MLP (30 B, 8 ns) between 20 B, 3 ns."""
-    units = [Unit("in", 20, 0, 3, 30)]
+
+    def unit(name, weight_bytes, cache_bytes, run_ns, host_ns):
+        runs = ((run_ns,) * len(memory),)
+        return Unit(name, weight_bytes, cache_bytes, 0, MODES, runs, (host_ns,))
+
+    units = [unit("in", 20, 0, 3, 30)]
     for layer in range(LAYERS):
-        units += [Unit(f"a{layer}", 10, 2, 4, 40), Unit(f"m{layer}", 30, 0, 8, 50)]
-    units.append(Unit("out", 20, 0, 3, 30))
-    places = [OffloadDevice(Device(f"d{n}", m), Link(10**9, 1)) for n, m in enumerate(memory)]
+        units += [unit(f"a{layer}", 10, 2, 4, 40), unit(f"m{layer}", 30, 0, 8, 50)]
+    units.append(unit("out", 20, 0, 3, 30))
+    places = tuple(Device(f"d{n}", m) for n, m in enumerate(memory))
+    links = (Link(10**9, 1),) * len(memory)
+    instance = Instance(tuple(units), places, links, None, ("all",), (1,), (0,), (0,))
     names = frozenset(f"m{layer}" for layer in range(LAYERS)) if experts else frozenset()
-    return OffloadChain(OffloadProblem(units, places), BLOCKS, tokens, names)
+    return OffloadChain(instance, BLOCKS, tokens, names)
 
 
 def answers(*phases):
@@ -100,7 +108,7 @@ def test_experts_go_to_the_host_alone():
 @pytest.mark.parametrize("tokens", [1, 64])
 def test_no_rule_beats_the_bound(memory, tokens):
     asked = chain(*memory, tokens=tokens, experts=True)
-    bound = plan_offload(asked.problem, SolveLimits(0.2, deterministic=True)).objective_bound
+    bound = plan_offload(asked.instance, SolveLimits(0.2, deterministic=True)).objective_bound
     values = [answer.value_ns for answer in answers((asked, 1)).values()]
     assert any(value is not None for value in values)
     assert all(value is None or Fraction(bound) <= value for value in values)

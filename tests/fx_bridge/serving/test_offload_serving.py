@@ -5,46 +5,52 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fx_bridge.options import Search
+from fx_bridge.options import Costs, Search
 from fx_bridge.serving.halves import half_layers
-from fx_bridge.serving.offload import plan_streamed_serving
 from fx_bridge.serving.phases import capture_phases
+from fx_bridge.serving.planner import plan_serving
 from fx_bridge.serving.request import Request
 from fx_bridge.serving.step import serve_step
 from fx_bridge.storages.mutations import memory_of
-from solver import Device, Link, PartitionError, SolveLimits
+from solver import PCIE, Device, Interconnect, Link, PartitionError, SolveLimits
+from solver.model.devices import STAGING_HOST
+from solver.model.job import Host
 from solver.offload.evaluate import evaluate_offload
-from solver.offload.model import OffloadDevice, OffloadHost
+from solver.offload.instance import Instance
 from tests.support.problem_counts import samples
 from tests.support.serving_models import (
     BATCH,
     CHUNKS,
     CONTEXT,
+    PROMPT,
     model_of,
     prompt,
     without_cache,
 )
 
-REQUEST = Request(BATCH, CONTEXT, prompt=9, generate=20)
+REQUEST = Request(BATCH, CONTEXT, prompt=PROMPT, generate=20, chunk=CHUNKS[0])
 LINK = Link(10**9, 100)
+CPU = Host(None, "cpu")
 
 
-def planned(family, *memory_bytes, host_bytes=None, seconds=1.0, objective="token", **options):
-    places = [Device(f"gpu{i}", size, "rtx-4090") for i, size in enumerate(memory_bytes)]
-    return plan_streamed_serving(
+def planned(family, *memory_bytes, host=CPU, seconds=1.0, objective="token"):
+    devices = [Device(f"gpu{i}", size, "rtx-4090") for i, size in enumerate(memory_bytes)]
+    names = [device.name for device in devices]
+    links = {pair: LINK for name in names for pair in ((STAGING_HOST, name), (name, STAGING_HOST))}
+    return plan_serving(
         model_of(family),
         REQUEST,
-        devices=[OffloadDevice(place, LINK) for place in places],
-        host=OffloadHost(host_bytes),
+        devices=devices,
+        host=host,
         objective=objective,
+        costs=Costs(interconnect=Interconnect(PCIE.default, links)),
         search=Search(SolveLimits(seconds, deterministic=True)),
-        **options,
     )
 
 
 def test_halves_of_layers_have_every_operator_once():
-    found = planned("GPT2", 10**6, host_class=None)
-    assert list(half_layers(found.captured)) == [
+    found = planned("GPT2", 10**6, host=Host())
+    assert list(half_layers(found.graphs[1])) == [
         "before the layers",
         "transformer.h.0.attn",
         "transformer.h.0.mlp",
@@ -52,19 +58,19 @@ def test_halves_of_layers_have_every_operator_once():
         "transformer.h.1.mlp",
         "after the layers",
     ]
-    names = [node.name for node in found.captured.operators]
+    names = [node.name for node in found.graphs[1].operators]
     assert [
-        name for half in half_layers(found.captured).values() for name in half.operators
+        name for half in half_layers(found.graphs[1]).values() for name in half.operators
     ] == names
     # Half a layer has its weights, and attention its cache: the bytes are those of the model.
-    units = {unit.name: unit for unit in found.problem.units}
+    units = {unit.name: unit for unit in found.instance.units}
     layer = found.step.transformer.h[0]
     own = [*layer.ln_1.parameters(), *layer.attn.parameters()]
     assert units["transformer.h.0.attn"].weight_bytes == sum(p.nbytes for p in own)
     caches = found.step.caches[0].buffers()
     assert units["transformer.h.0.attn"].cache_bytes == sum(b.nbytes for b in caches)
     # With room for all of it, no time is lost: it is that of the units.
-    work_ns = sum(unit.compute_on("rtx-4090") for unit in found.problem.units)
+    work_ns = sum(unit.run_ns[-1][0] for unit in found.instance.units)
     assert found.solved.objective == found.solved.objective_bound == work_ns
 
 
@@ -103,12 +109,12 @@ def test_attention_is_a_half_however_large_the_experts_are():
 )
 def test_a_plan_runs_as_it_was_made(family, memory_bytes, modes):
     found = planned(family, *memory_bytes, seconds=0.1)
-    names = [unit.name for unit in found.problem.units]
-    plan = found.problem.plan([0] * len(names), modes)
-    cost = evaluate_offload(found.problem, plan)
+    names = [unit.name for unit in found.instance.units]
+    plan = found.instance.plan([0] * len(names), modes)
+    cost = evaluate_offload(found.instance, plan)
     assert not cost.violations
     object.__setattr__(found.solved, "plan", plan)
-    placed = found.place({"gpu0": "cpu:0"}, tokens=CHUNKS)
+    placed = found.place({"gpu0": "cpu:0"})
     tokens, _ = without_cache(model_of(family), prompt(), 20)
     assert torch.equal(placed.generate(prompt(), 20), tokens)
     assert torch.equal(placed.generate(prompt(), 20), tokens)
@@ -123,7 +129,7 @@ def test_a_plan_runs_as_it_was_made(family, memory_bytes, modes):
                 if str(device) == "cpu:0" and (name not in streamed or id(tensor) in caches):
                     held[memory_of(tensor)] = tensor.untyped_storage().nbytes()
     assert sum(held.values()) <= cost.held_bytes["gpu0"]
-    loaded = [u.loaded_bytes for u in found.problem.units if plan.modes[u.name] == "streamed"]
+    loaded = [u.loaded_bytes for u in found.instance.units if plan.modes[u.name] == "streamed"]
     assert found.slots * max(loaded) <= cost.buffer_bytes["gpu0"]
     for stream in streams_of(placed):
         assert {memory.nbytes for memory in stream.slots.memory} == {max(loaded)}
@@ -138,63 +144,65 @@ def streams_of(placed):
 @pytest.mark.parametrize("family", samples(["Llama", "Gemma3", "DeepseekV3"], {"Llama"}))
 def test_loads_fit_to_the_byte(family):
     # All but one unit is streamed: the least memory is caches, that unit and the largest load.
-    found = planned(family, 10**6, seconds=0.1, host_class=None)
-    names = [unit.name for unit in found.problem.units]
+    found = planned(family, 10**6, seconds=0.1, host=Host())
+    names = [unit.name for unit in found.instance.units]
     modes = dict.fromkeys(names, "streamed") | {names[1]: "resident"}
-    plan = found.problem.plan([0] * len(names), [*modes.values()])
-    cost = evaluate_offload(found.problem, plan)
-    streamed = [unit for unit in found.problem.units if modes[unit.name] == "streamed"]
+    plan = found.instance.plan([0] * len(names), [*modes.values()])
+    cost = evaluate_offload(found.instance, plan)
+    streamed = [unit for unit in found.instance.units if modes[unit.name] == "streamed"]
     least = cost.held_bytes["gpu0"] + max(unit.loaded_bytes for unit in streamed)
     assert max(unit.loaded_bytes for unit in streamed) > max(u.weight_bytes for u in streamed)
     for memory_bytes, fits in ((least, True), (least - 1, False)):
-        place = OffloadDevice(Device("gpu0", memory_bytes, "rtx-4090"), LINK)
-        problems = {1: replace(found.problem, devices=(place,))}
-        assert evaluate_offload(problems[1], plan).feasible == fits
+        devices = (Device("gpu0", memory_bytes, "rtx-4090"),)
+        phases = {n: p.replace(devices=devices) for n, p in found.asked.phases.items()}
+        asked = found.asked.replace(phases=phases)
+        assert evaluate_offload(Instance.of(asked), plan).feasible == fits
         if fits:
-            alone = replace(found, problems=problems, solved=replace(found.solved, plan=plan))
+            alone = replace(found, asked=asked, solved=replace(found.solved, plan=plan))
             (stream,) = streams_of(alone.place({"gpu0": "cpu:0"}))
             slots = sum(memory.nbytes for memory in stream.slots.memory)
             assert slots + cost.held_bytes["gpu0"] == memory_bytes
 
 
 def test_the_plan_that_was_found_runs():
-    found = planned("Llama", 90_000, host_bytes=100_000)
+    found = planned("Llama", 90_000, host=Host(100_000, "cpu"))
     assert 0 < found.solved.objective_bound <= found.solved.objective
     assert found.solved.gap < 0.5
     tokens, _ = without_cache(model_of("Llama"), prompt(), 20)
-    placed = found.place({"gpu0": "cpu:0"}, tokens=CHUNKS)
+    placed = found.place({"gpu0": "cpu:0"})
     assert torch.equal(placed.generate(prompt(), 20), tokens)
 
 
 @pytest.mark.parametrize("family", samples(["Llama", "Mixtral"], {"Llama"}))
 def test_a_request_is_prompt_and_tokens_under_one_plan(family):
     found = planned(family, 90_000, objective="request")
-    assert list(found.problems) == [9, 1] and found.runs == {9: 1, 1: 20}
-    assert found.solved.objective == found.first_token_ns + 20 * found.token_ns
-    assert found.first_token_ns == evaluate_offload(found.problems[9], found.plan).value_ns
+    assert found.asked.objective_runs == {"5 tokens": 1, "4 tokens": 1, "1 token": 20}
+    times = evaluate_offload(found.instance, found.plan).times_ns
+    assert found.metrics.first_token_ns == times["5 tokens"] + times["4 tokens"]
+    assert found.metrics.token_ns == times["1 token"]
+    assert found.metrics.request_ns == found.solved.objective
+    assert found.solved.objective == found.metrics.first_token_ns + 20 * found.metrics.token_ns
     assert 0 < found.solved.objective_bound <= found.solved.objective
     # The plan for tokens alone is no better in a request, and no worse in a token.
     alone = planned(family, 90_000)
-    values = [evaluate_offload(problem, alone.plan).value_ns for problem in found.problems.values()]
-    assert found.solved.objective <= values[0] + 20 * values[1]
-    assert alone.first_token_ns is None and alone.token_ns == values[1]
-    placed = found.place({"gpu0": "cpu:0"}, tokens=CHUNKS)
+    assert found.solved.objective <= alone.metrics.request_ns
+    assert alone.metrics.token_ns == alone.solved.objective
+    placed = found.place({"gpu0": "cpu:0"})
     tokens, _ = without_cache(model_of(family), prompt(), 20)
     assert torch.equal(placed.generate(prompt(), 20), tokens)
 
 
 def test_without_room_there_is_no_plan():
-    found = planned("Llama", 10_000, host_bytes=10_000)
+    found = planned("Llama", 10_000, host=Host(10_000, "cpu"))
     assert found.solved.status.value == "infeasible"
     with pytest.raises(PartitionError, match="there is no plan to use \\(infeasible\\)"):
         found.place()
 
 
-def test_a_host_of_unknown_speed_is_refused():
+def test_a_host_of_unknown_speed_and_what_it_excludes_are_refused():
     with pytest.raises(PartitionError, match="no speed is known for class 'abacus'"):
-        plan_streamed_serving(
-            model_of("Llama"),
-            REQUEST,
-            devices=[OffloadDevice(Device("gpu0", 10**6, "rtx-4090"), LINK)],
-            host_class="abacus",
-        )
+        planned("Llama", 10**6, host=Host(None, "abacus"))
+    with pytest.raises(PartitionError, match="with a host the time of a request or of a token"):
+        planned("Llama", 10**6, objective="throughput")
+    with pytest.raises(PartitionError, match="with a host, halves of layers are what stays"):
+        plan_serving(model_of("Llama"), devices="1GB", whole_layers=True, host=Host())

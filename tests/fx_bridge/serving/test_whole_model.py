@@ -10,14 +10,13 @@ from fx_bridge.equivalence.check import check_equivalence
 from fx_bridge.interop.stage_layers import LayeredModel
 from fx_bridge.options import Costs, Search
 from fx_bridge.serving.halves import half_layers
-from fx_bridge.serving.offload import plan_streamed_serving
 from fx_bridge.serving.phases import same_operators
-from fx_bridge.serving.plan import plan_serving
+from fx_bridge.serving.planner import plan_serving
 from fx_bridge.serving.request import Request
 from fx_bridge.split.by_plan import split_by_plan
 from solver import Device, SolveLimits
+from solver.model.job import Host
 from solver.offload.evaluate import evaluate_offload
-from solver.offload.model import OffloadDevice
 from tests.support.problem_counts import samples
 from tests.support.serving_models import model_of
 
@@ -57,22 +56,25 @@ def test_modules_are_where_they_serve(family, whole_layers):
 @pytest.mark.parametrize("family", samples(["Llama", "Mixtral"], {"Llama"}))
 def test_modules_are_streamed_and_on_the_host_where_they_serve(family):
     model = model_of(family)
-    devices = [OffloadDevice(Device("cuda:0", 200_000, "rtx-4090"))]
-    found = plan_streamed_serving(
-        model, Request(1, 40, 16, 8), devices=devices, search=Search(SolveLimits(0.1))
+    found = plan_serving(
+        model,
+        Request(1, 40, 16, 8),
+        devices=[Device("cuda:0", 200_000, "rtx-4090")],
+        host=Host(None, "cpu"),
+        search=Search(SolveLimits(0.1)),
     )
     modes = ["resident", "streamed", "host", "streamed", "streamed", "resident"]
-    given = found.problem.plan([0] * len(modes), modes)
+    given = found.instance.plan([0] * len(modes), modes)
     found = replace(found, solved=replace(found.solved, plan=given))
     captured = capture(model, INPUTS)
     plan = found.plan_of_model(captured)
     assert check_equivalence(model, split_by_plan(captured, plan), INPUTS).equal
     mode_of = {
         name: mode
-        for (half, mode) in zip(half_layers(found.captured).values(), modes, strict=True)
+        for (half, mode) in zip(half_layers(found.graphs[1]).values(), modes, strict=True)
         for name in half.operators
     }
-    for own, name in same_operators(found.captured, captured).items():
+    for own, name in same_operators(found.graphs[1], captured).items():
         assert (plan.assignment[own] == "host") == (mode_of[name] == "host")
         assert (plan.mode_of.get(own) == "streamed") == (mode_of[name] == "streamed")
-    assert evaluate_offload(found.problem, given).feasible
+    assert evaluate_offload(found.instance, given).feasible

@@ -10,9 +10,8 @@ from solver.cp import run
 from solver.cp.run import single_solver
 from solver.offload.evaluate import evaluate_offload
 from solver.offload.host_first import UnitGroup, plan_host_first
-from solver.offload.phases import OffloadPhases
 from tests.support import offload_oracle
-from tests.support.offload_cases import problem_of, random_case
+from tests.support.offload_cases import instance_of, random_case
 from tests.support.problem_counts import counts
 
 LIMITS = SolveLimits(5.0, workers=1, deterministic=True)
@@ -21,7 +20,6 @@ LIMITS = SolveLimits(5.0, workers=1, deterministic=True)
 def grouped_case(draw):
     """A chain in pairs and single units, whose kinds repeat, on one or two devices."""
     case = random_case(draw, 4, draw.choice((1, 1, 2)))
-    case["objective"] = "latency"
     pair, single = case["units"][0], case["units"][-1]
     groups, units = [], []
     for _ in range(draw.randint(1, 4)):
@@ -66,8 +64,8 @@ def test_the_optimum_is_that_of_brute_force(count):
         other = {**case, "units": [{**unit, "runs": unit["runs"][::-1]} for unit in case["units"]]}
         times = draw.choice((1, 4))
         least_first = draw.choice((0, 0, 1))
-        phases = OffloadPhases([problem_of(case), problem_of(other)], [1, times])
-        found = plan_host_first(phases, groups, least_first=least_first, limits=LIMITS)
+        instance = instance_of(case, other, counts=[1, times])
+        found = plan_host_first(instance, groups, least_first=least_first, limits=LIMITS)
         values = [
             offload_oracle.value_of(case, *plan) + times * offload_oracle.value_of(other, *plan)
             for plan in plans(case, groups, least_first)
@@ -77,8 +75,8 @@ def test_the_optimum_is_that_of_brute_force(count):
             continue
         assert found.status is SolveStatus.OPTIMAL
         assert found.objective == found.objective_bound == min(values)
-        costs = [evaluate_offload(problem, found.plan) for problem in phases.problems]
-        assert found.objective == costs[0].value_ns + times * costs[1].value_ns
+        first_ns, other_ns = evaluate_offload(instance, found.plan).times_ns.values()
+        assert found.objective == first_ns + times * other_ns
         modes = [found.plan.modes[f"u{group.units[-1]}"] for group in groups]
         firsts = [found.plan.modes[f"u{group.units[0]}"] for group in groups]
         seen.add((firsts[0] == "host", "resident" in modes, firsts != modes))
@@ -98,12 +96,12 @@ def test_a_search_that_ends_early_values_its_plan_by_the_evaluator(monkeypatch):
     found_open = 0
     for _ in range(400):
         case, groups = grouped_case(draw)
-        found = plan_host_first(OffloadPhases([problem_of(case)], [1]), groups, limits=LIMITS)
+        found = plan_host_first(instance_of(case), groups, limits=LIMITS)
         values = [offload_oracle.value_of(case, *plan) for plan in plans(case, groups, 0)]
         if found.plan is None:
             assert not values
             continue
-        assert found.objective == evaluate_offload(problem_of(case), found.plan).value_ns
+        assert found.objective == evaluate_offload(instance_of(case), found.plan).value_ns
         assert found.objective_bound <= min(values) <= found.objective
         assert (found.status is SolveStatus.OPTIMAL) == (found.objective == found.objective_bound)
         found_open += found.status is SolveStatus.FEASIBLE
@@ -119,6 +117,6 @@ def test_a_search_that_ends_early_values_its_plan_by_the_evaluator(monkeypatch):
 )
 def test_groups_that_are_none_are_refused(groups, message):
     case = random_case(random.Random(0), 2, 1)
-    case = {**case, "units": case["units"][:1] * 2, "objective": "latency"}
+    case = {**case, "units": case["units"][:1] * 2}
     with pytest.raises(PartitionError, match=message):
-        plan_host_first(OffloadPhases([problem_of(case)], [1]), groups)
+        plan_host_first(instance_of(case), groups)

@@ -1,0 +1,170 @@
+"""Plans of ``serve`` with a host: resident, streamed and host-computed units."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from fx_bridge.presentation.modules import ModuleTree
+from fx_bridge.presentation.tables import table_lines
+from solver import Device, PartitionError
+from solver.model.devices import DEFAULT_DEVICE_CLASS, PCIE, STAGING_HOST
+from solver.model.job import Host
+from solver.model.quantities import format_bytes, format_ns
+
+if TYPE_CHECKING:
+    from experiments.problems.devices import DeviceSet
+    from fx_bridge.options import Costs
+    from fx_bridge.serving.hosted import HostedPlan
+
+_MOST_NAMES: Final = 160
+"""Characters of a list of half layers: two lines of most terminals."""
+_MODE_WORDS: Final = {"resident": "resident", "streamed": "streamed", "host": "on the host"}
+_EXAMPLE: Final = "write one memory, such as 64GB@cpu"
+
+
+def read_host(text: str, link: str | None, devices: DeviceSet, costs: Costs) -> tuple[Host, Costs]:
+    """Read ``MEMORY[@CLASS]``, and add its speed and its links to the costs of the devices.
+
+    Parameters
+    ----------
+    link : str, optional
+        From the host to each device and back, where the devices' file has none.
+
+    Raises
+    ------
+    PartitionError
+        If the text names no memory or several, or both the link and the file say how it is linked.
+    """
+    from experiments.problems.devices import parse_devices, parse_link
+
+    if text.strip().lower() in ("", "auto"):
+        raise PartitionError(f"--host is {text.strip() or 'empty'}; {_EXAMPLE}")
+    found = parse_devices(text, "--host", _EXAMPLE)
+    if len(found.devices) > 1:
+        raise PartitionError(f"--host {text!r} names several; {_EXAMPLE}")
+    if found.devices[0].device_class == DEFAULT_DEVICE_CLASS:
+        found = parse_devices(f"{text}@cpu")
+    (device,) = found.devices
+    given = {} if devices.interconnect is None else devices.interconnect.links
+    if link is not None and any(STAGING_HOST in pair for pair in given):
+        raise PartitionError(
+            "--host-link and [[links]] of the devices' file both say how the host is linked; "
+            "leave one of them out"
+        )
+    links = dict(costs.interconnect.links)
+    default = PCIE.default if link is None else parse_link(link, "--host-link")
+    for name in (device.name for device in devices.devices):
+        links[STAGING_HOST, name] = given.get((STAGING_HOST, name), default)
+        links.setdefault((name, STAGING_HOST), links[STAGING_HOST, name])
+    interconnect = replace(costs.interconnect, links=links)
+    specs = {**costs.specs, **found.spec_of}
+    return (
+        Host(device.memory_bytes, device.device_class),
+        replace(costs, interconnect=interconnect, specs=specs),
+    )
+
+
+def check_host_options(host: str | None, link: str | None, other: str | None) -> None:
+    """Refuse options that do not apply with a host, or without one."""
+    if host is None and link is not None:
+        raise PartitionError("--host-link is the link from --host; add such as --host 64GB")
+    if host is not None and other == "--objective":
+        raise PartitionError(
+            "with --host the time of a request or of a token is planned; write --objective request "
+            "or token, or leave --host out"
+        )
+    if host is not None and other == "--out":
+        raise PartitionError(
+            "pages and graphs show no host; write the plan itself, as --out plan.json"
+        )
+    if host is not None and other is not None:
+        raise PartitionError(f"with --host {other} has no meaning; leave it out")
+
+
+def check_words_options(
+    host: str | None, engine: str | None, words: str | None, devices: Sequence[Device]
+) -> None:
+    """Refuse an engine without its host, arguments without an engine, and invalid arguments.
+
+    This makes the checks of `words` that need no model, before one is captured.
+    """
+    from fx_bridge.interop.stage_layers import is_host
+    from fx_bridge.serving.host_words import HOST_ENGINES, check_words
+
+    if host is not None and engine is not None and engine not in HOST_ENGINES:
+        raise PartitionError(
+            f"{engine} has no words for what a host computes; write --for "
+            f"{' or '.join(HOST_ENGINES)}, or leave --host out"
+        )
+    if words is not None and (host is None or engine is None):
+        raise PartitionError(
+            "--words are those of an engine with a host; add such as --host 64GB --for "
+            f"{HOST_ENGINES[0]}, or score words without a host by fxpartition score"
+        )
+    if engine in HOST_ENGINES and host is None and not any(is_host(d.name) for d in devices):
+        raise PartitionError(
+            f"{engine} has the embedding on the host, and there is none; add such as "
+            "--host 64GB@cpu, or 64GB@cpu to --devices"
+        )
+    if words is not None:
+        check_words(words, [device.name for device in devices])
+
+
+def hosted_json(found: HostedPlan) -> dict[str, Any]:
+    """Return times, modes and units of a plan as plain data."""
+    plan, metrics = found.plan, found.metrics
+    return {
+        "first_token_ns": float(metrics.first_token_ns),
+        "token_ns": float(metrics.token_ns),
+        "request_ns": float(metrics.request_ns),
+        "tokens_per_s": metrics.tokens_per_s,
+        "modes": found.counts,
+        "units": {
+            name: {"device": plan.assignment[name], "mode": mode}
+            for name, mode in plan.modes.items()
+        },
+    }
+
+
+def hosted_lines(found: HostedPlan) -> list[str]:
+    """Return units, memory and times of a plan as lines of text."""
+    cost, metrics = found.evaluation, found.metrics
+    header = ("device", "usable", "for good", "for loads", *_MODE_WORDS.values())
+    rows = [
+        (
+            device.name,
+            format_bytes(device.memory_bytes),
+            format_bytes(cost.held_bytes[device.name]),
+            format_bytes(cost.buffer_bytes[device.name]),
+            *map(str, found.counts[device.name].values()),
+        )
+        for device in found.instance.devices
+    ]
+    return [
+        *table_lines(header, rows, below=_modules(found)),
+        f"host: {format_bytes(cost.host_bytes)}",
+        f"first token: {format_ns(round(metrics.first_token_ns))}",
+        f"each token: {format_ns(round(metrics.token_ns))}, {metrics.tokens_per_s:.1f} in a second",
+        f"request: {format_ns(round(metrics.request_ns))}",
+    ]
+
+
+def _modules(found: HostedPlan) -> list[list[str]]:
+    """Return the units of each device, one line per mode."""
+    plan = found.plan
+    tree = ModuleTree({unit: unit for unit in plan.modes})
+    labelled: dict[str, list[str]] = {device.name: [] for device in found.instance.devices}
+    for device, lines in labelled.items():
+        for mode, label in _MODE_WORDS.items():
+            is_own = {unit for unit, of in plan.assignment.items() if of == device}
+            own = [unit for unit, given in plan.modes.items() if given == mode and unit in is_own]
+            lines += [f"{label}: {tree.words(own, _MOST_NAMES)}"] * bool(own)
+    return [*labelled.values()]
+
+
+def why_no_plan(found: HostedPlan) -> str:
+    """Return the reason of a plan that is missing."""
+    needed = format_bytes(sum(unit.held_bytes for unit in found.instance.units))
+    return f"weights and caches are {needed}; give the devices or the host more memory"

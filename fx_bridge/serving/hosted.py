@@ -1,0 +1,176 @@
+"""Plans of language models on too little memory: resident, streamed and host-computed units."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from fx_bridge.capture.graph import CapturedGraph
+from fx_bridge.interop.words import Words
+from fx_bridge.placement.checks import checked_stages
+from fx_bridge.placement.model import place_all
+from fx_bridge.serving.host_stages import plan_of_stages, stages_of
+from fx_bridge.serving.host_words import HostWordsModel
+from fx_bridge.serving.phases import forgotten_states
+from fx_bridge.serving.placed import PlacedStep
+from fx_bridge.serving.plan import ServingPlan
+from fx_bridge.serving.whole_model import plan_of_model
+from fx_bridge.split.by_plan import split_by_plan
+from solver import Diagnosis, PartitionPlan, SolveLimits
+from solver.model.checks import only_given
+from solver.model.devices import STAGING_HOST
+from solver.model.plan import MODES
+from solver.offload.evaluate import OffloadEvaluation, evaluate_offload
+from solver.offload.instance import Instance
+from solver.serving.metrics import ServingMetrics
+
+
+@dataclass(frozen=True)
+class HostedPlan(ServingPlan):
+    """Plan of a served model with a host: a device and a mode for every unit.
+
+    A unit is half a layer: the operators up to the end of its first part with weights, usually
+    attention with its cache, or the rest. The operators before the first layer are one unit, and
+    those after the last another. See ``docs/offload.md`` for the cost of a plan.
+    """
+
+    __repr__ = only_given
+
+    @cached_property
+    def instance(self) -> Instance:
+        """Times, weights and caches of the units."""
+        return Instance.of(self.asked)
+
+    @property
+    def evaluation(self) -> OffloadEvaluation:
+        """Cost of the plan.
+
+        Raises
+        ------
+        PartitionError
+            If there is no plan.
+        """
+        return evaluate_offload(self.instance, self.plan)
+
+    @property
+    def metrics(self) -> ServingMetrics:
+        """Times of the plan, each call in its steady state; one group is served."""
+        times, job = self.evaluation.times_ns, self.asked
+        token_ns = times[job.token_phase]
+        first_ns = sum(runs * times[phase] for phase, runs in job.prompt_runs.items())
+        request_ns = first_ns + job.generate * token_ns
+        return ServingMetrics(
+            first_ns, token_ns, request_ns, 1, float(job.batch * 10**9 / token_ns)
+        )
+
+    @property
+    def memory_bytes(self) -> dict[str, int]:
+        """Bytes of resident units and caches, by device of the problem."""
+        return dict(self.evaluation.held_bytes)
+
+    def diagnose(self, limits: SolveLimits) -> Diagnosis | None:
+        """Return None: nothing but memory is in the way of a plan with a host."""
+        return None
+
+    def host_words(self, engine: str) -> HostWordsModel:
+        """Return the translation of plans into arguments of an engine, such as ``"llama.cpp"``.
+
+        Raises
+        ------
+        PartitionError
+            If the engine cannot place units on a host, or does not support this model.
+        """
+        return HostWordsModel(self.graphs, self.instance, self.request.batch, engine)
+
+    def words(self, engine: str) -> Words:
+        """Return the plan as arguments of an engine, such as ``"llama.cpp"``.
+
+        Raises
+        ------
+        PartitionError
+            If there is no plan, or the engine cannot run it. One line then names a misplaced unit
+            and the nearest plan with its cost.
+        """
+        return self.host_words(engine).words(self.plan)
+
+    def plan_of_model(self, captured: CapturedGraph) -> PartitionPlan:
+        """Return the plan of the model itself, captured without caches.
+
+        The host is one of its devices, and each streamed unit is a stage of its own.
+
+        Raises
+        ------
+        PartitionError
+            If there is no plan.
+        """
+        return plan_of_model(captured, self.graphs[1], self._plan_of(self.graphs[1]))
+
+    def _plan_of(self, captured: CapturedGraph) -> PartitionPlan:
+        """Return the plan of the operators of a graph."""
+        return plan_of_stages(captured, self.asked.units, stages_of(self.instance, self.plan))
+
+    @property
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Number of units per mode, by device."""
+        plan = self.plan
+        found = {device.name: dict.fromkeys(MODES, 0) for device in self.instance.devices}
+        for name, mode in plan.modes.items():
+            found[plan.assignment[name]][mode] += 1
+        return {device: {str(mode): n for mode, n in of.items()} for device, of in found.items()}
+
+    @property
+    def slots(self) -> int:
+        """Number of streamed units that fit into the buffer of every device; at least 1."""
+        plan, buffers = self.plan, self.evaluation.buffer_bytes
+        sizes: dict[str, list[int]] = {}
+        for unit in self.instance.units:
+            if plan.modes[unit.name] == "streamed":
+                sizes.setdefault(plan.assignment[unit.name], []).append(unit.loaded_bytes)
+        fitting = [
+            len(own) if (buffer := buffers[device]) is None else buffer // max(own)
+            for device, own in sizes.items()
+        ]
+        return max(1, min(fitting, default=1))
+
+    def place(
+        self,
+        devices: str | torch.device | Mapping[str, str | torch.device] | None = None,
+        *,
+        host: str | torch.device = "cpu",
+    ) -> PlacedStep:
+        """Return the step placed by the plan, for one process.
+
+        Resident units are on their devices, and the units of the host on the host. Streamed units
+        share `slots` slots per device (:func:`fx_bridge.placement.model.place`).
+
+        Parameters
+        ----------
+        devices : optional
+            Torch devices for those of the plan; see :func:`fx_bridge.placement.model.place`.
+        host : str or torch.device
+            Torch device of the host's units.
+
+        Raises
+        ------
+        PartitionError
+            If there is no plan, or a device is not on this machine.
+        """
+        stages = stages_of(self.instance, self.plan)
+        splits, streamed = [], set()
+        for captured in self.graphs.values():
+            split = split_by_plan(captured, self._plan_of(captured))
+            splits.append(split)
+            names = list(checked_stages(split))
+            streamed |= {names[at] for at, stage in enumerate(stages) if stage.mode == "streamed"}
+        own = [device.name for device in self.instance.devices]
+        given = devices if isinstance(devices, Mapping) else dict.fromkeys(own, devices)
+        used = {stage.device for stage in stages}
+        where = {name: given.get(name) or name for name in own if name in used}
+        if STAGING_HOST in used:
+            where[STAGING_HOST] = host
+        placed = place_all(splits, where, tied_weights="copy", streamed=streamed, slots=self.slots)
+        models = dict(zip(self.graphs, placed, strict=True))
+        return PlacedStep(models, self.step.context, forgotten_states(self.graphs))

@@ -1,0 +1,255 @@
+"""The numbers of a job with a host, by unit; :mod:`solver.offload.evaluate` alone defines cost."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from solver.model.checks import did_you_mean
+from solver.model.devices import STAGING_HOST, Device, Link
+from solver.model.errors import PartitionError
+from solver.model.job import Host, Job, ServingObjective
+from solver.model.operators import Operator
+from solver.model.plan import MODES, Mode, PartitionPlan
+from solver.model.problem import PartitionProblem
+from solver.model.problem_checks import MAX_TOTAL
+from solver.presolve.transfers import Transfers
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Operators that share a device and a mode.
+
+    Attributes
+    ----------
+    weight_bytes : int
+        Bytes transferred if the unit is streamed.
+    cache_bytes : int
+        State that is written, such as keys and values. It stays where the unit runs.
+    padding_bytes : int
+        Bytes that the loaded weights take besides their own.
+    modes : tuple of str
+        The modes that it may have.
+    run_ns : tuple of tuple of int
+        Time of a forward, by phase and device.
+    host_ns : tuple of int
+        Time of a forward on the host, by phase; 0 if the unit cannot run there.
+    """
+
+    name: str
+    weight_bytes: int
+    cache_bytes: int
+    padding_bytes: int
+    modes: tuple[Mode, ...]
+    run_ns: tuple[tuple[int, ...], ...]
+    host_ns: tuple[int, ...]
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes held where it is resident, or runs on the host."""
+        return self.weight_bytes + self.cache_bytes
+
+    @property
+    def loaded_bytes(self) -> int:
+        """Bytes of the room for loads that a streamed unit takes."""
+        return self.weight_bytes + self.padding_bytes
+
+    def least_ns(self, phase: int) -> int:
+        """Return the least time of a forward, wherever the unit runs."""
+        on_host = (self.host_ns[phase],) if "host" in self.modes else ()
+        return min(*self.run_ns[phase], *on_host) if on_host else min(self.run_ns[phase])
+
+
+@dataclass(frozen=True)
+class Instance:
+    """Units in the order in which they run, and the devices in the order that data takes.
+
+    Attributes
+    ----------
+    links : tuple of Link
+        From the host to each device.
+    host_bytes : int or None
+        Memory of the host; None is unlimited.
+    phases : tuple of str
+        Their names.
+    counts : tuple of int
+        Forwards of each phase in the objective.
+    stage_hop_ns, host_hop_ns : tuple of int
+        By phase, time of activations from a device to another, and between a device and the host.
+    """
+
+    units: tuple[Unit, ...]
+    devices: tuple[Device, ...]
+    links: tuple[Link, ...]
+    host_bytes: int | None
+    phases: tuple[str, ...]
+    counts: tuple[int, ...]
+    stage_hop_ns: tuple[int, ...]
+    host_hop_ns: tuple[int, ...]
+    objective: ServingObjective = "token"
+
+    @classmethod
+    def of(cls, job: Job) -> Instance:
+        """Return the instance of a job.
+
+        A weight that several units read counts in each: every unit holds or loads its own reads.
+
+        Raises
+        ------
+        PartitionError
+            If units are not all operators, each once and in order, links are not those that plans
+            with a host support, or numbers are too large.
+        """
+        host = Host() if job.host is None else job.host
+        problems = [*job.phases.values()]
+        devices, interconnect = problems[0].devices, problems[0].interconnect
+        _check_units(job)
+        _check_links(problems[0])
+        links = tuple(interconnect.link(STAGING_HOST, device.name) for device in devices)
+        back = tuple(interconnect.link(device.name, STAGING_HOST) for device in devices)
+        between = interconnect.link(*(d.name for d in devices[:2])) if devices[1:] else None
+        sent = [_crossing_bytes(problem, job.units) for problem in problems]
+        runs = job.objective_runs
+        made = cls(
+            tuple(_unit(job, host, name) for name in job.units),
+            devices,
+            links,
+            host.memory_bytes,
+            tuple(job.phases),
+            tuple(runs.get(name, 0) for name in job.phases),
+            tuple((between or interconnect.default).transfer_ns(size) for size in sent),
+            tuple(max(link.transfer_ns(size) for link in (*links, *back)) for size in sent),
+            job.objective,
+        )
+        made._check_totals()
+        return made
+
+    def _check_totals(self) -> None:
+        sizes = sum(unit.held_bytes + unit.padding_bytes for unit in self.units)
+        if sizes > MAX_TOTAL:
+            raise PartitionError(
+                f"weights and caches are above {MAX_TOTAL} bytes (1 PB); write less"
+            )
+        most_ns = sum(max(n, 1) * self.most_ns(phase) for phase, n in enumerate(self.counts))
+        if most_ns > MAX_TOTAL:
+            raise PartitionError(
+                f"times add up to more than {MAX_TOTAL} ns; check operators, links and tokens"
+            )
+
+    @property
+    def rounds(self) -> list[tuple[int, int]]:
+        """Phases in the objective, by position, and their counts."""
+        return [(phase, count) for phase, count in enumerate(self.counts) if count]
+
+    @cached_property
+    def device_index(self) -> Mapping[str, int]:
+        """Position of every device, by name."""
+        return {device.name: index for index, device in enumerate(self.devices)}
+
+    def most_ns(self, phase: int) -> int:
+        """Return a time that no round exceeds: all in the slowest way, one after the other."""
+        total = len(self.units) * max(self.stage_hop_ns[phase], self.host_hop_ns[phase])
+        for unit in self.units:
+            loads = (link.transfer_ns(unit.weight_bytes) for link in self.links)
+            slowest = map(sum, zip(loads, unit.run_ns[phase], strict=True))
+            total += max(unit.host_ns[phase], *slowest)
+        return total
+
+    def plan(self, devices: Sequence[int], modes: Sequence[Mode]) -> PartitionPlan:
+        """Return the plan of units that has these devices, by position, and modes."""
+        names = [unit.name for unit in self.units]
+        return PartitionPlan(
+            {name: self.devices[device].name for name, device in zip(names, devices, strict=True)},
+            tuple(self.devices[device].name for device in sorted(set(devices))),
+            mode_of=dict(zip(names, modes, strict=True)),
+        )
+
+
+def _unit(job: Job, host: Host, name: str) -> Unit:
+    forms = [_members(problem, job.units[name]) for problem in job.phases.values()]
+    weights = {key: weight for p in job.phases.values() for key, weight in p.weights.items()}
+    keys = dict.fromkeys(key for members in forms for op in members for key in op.weights)
+    own = [key for key in keys if key not in job.cache_bytes_per_token]
+    weight_bytes = sum(weights[key].size_bytes for key in own)
+    kind = host.device_class
+    may_run = kind is not None and all(_has_time(op, kind) for members in forms for op in members)
+    allowed = {"resident": True, "streamed": weight_bytes > 0, "host": may_run}
+    devices = next(iter(job.phases.values())).devices
+    return Unit(
+        name,
+        weight_bytes,
+        sum(weights[key].size_bytes for key in keys) - weight_bytes,
+        sum(job.padding_bytes.get(key, 0) for key in own),
+        tuple(mode for mode in MODES if allowed[mode]),
+        tuple(tuple(_total_ns(m, device.device_class) for device in devices) for m in forms),
+        tuple(_total_ns(members, kind) if kind and may_run else 0 for members in forms),
+    )
+
+
+def _members(problem: PartitionProblem, names: Sequence[str]) -> list[Operator]:
+    """Return the operators of a unit that a phase has."""
+    return [problem.operators[problem.index_of[n]] for n in names if n in problem.index_of]
+
+
+def _has_time(op: Operator, device_class: str) -> bool:
+    return not isinstance(op.latency_ns, Mapping) or device_class in op.latency_ns
+
+
+def _total_ns(operators: Sequence[Operator], device_class: str) -> int:
+    return sum(op.latency_on(device_class) for op in operators)
+
+
+def _crossing_bytes(problem: PartitionProblem, units: Mapping[str, Sequence[str]]) -> int:
+    """Return the most bytes that one unit sends to other units."""
+    unit_of = {name: unit for unit, names in units.items() for name in names}
+    passed: dict[str, int] = {}
+    for op in problem.operators:
+        if any(unit_of[reader] != unit_of[op.name] for reader in problem.readers_of[op.name]):
+            unit = unit_of[op.name]
+            passed[unit] = passed.get(unit, 0) + op.value_bytes
+    return max(passed.values(), default=0)
+
+
+def _check_units(job: Job) -> None:
+    names = {op.name: None for problem in job.phases.values() for op in problem.operators}
+    number: dict[str, int] = {}
+    for index, (unit, members) in enumerate(job.units.items()):
+        for name in members:
+            if name not in names:
+                hint = did_you_mean(name, names, "write names of its operators")
+                raise PartitionError(f"unit {unit!r} names {name!r}, which is unknown; {hint}")
+            if name in number:
+                raise PartitionError(f"two units name operator {name!r}; put it in one")
+            number[name] = index
+    titles = list(job.units)
+    for op in (op for problem in job.phases.values() for op in problem.operators):
+        if op.name not in number:
+            raise PartitionError(f"operator {op.name!r} is in no unit; add it to one")
+        for source in op.reads:
+            if number.get(source, -1) > number[op.name]:
+                raise PartitionError(
+                    f"operator {op.name!r} of unit {titles[number[op.name]]!r} reads {source!r} "
+                    f"of {titles[number[source]]!r}, which runs later; put that unit first"
+                )
+
+
+def _check_links(problem: PartitionProblem) -> None:
+    interconnect = problem.interconnect
+    if Transfers(problem).through_host or interconnect.overlap:
+        given = "overlap" if interconnect.overlap else "charging"
+        raise PartitionError(
+            "with a host, values go from one device to the next while both wait; leave "
+            f"{given} of the interconnect out"
+        )
+    of_link: dict[Link, tuple[str, str]] = {}
+    for pair in itertools.combinations([device.name for device in problem.devices], 2):
+        of_link.setdefault(interconnect.link(*pair), pair)
+    if len(of_link) > 1:
+        (one, two), (other, last) = list(of_link.values())[:2]
+        raise PartitionError(
+            f"with a host, all devices have one link to those after them, and {one!r} to {two!r} "
+            f"is another one than {other!r} to {last!r}; leave out [[links]] between devices, or "
+            "the host"
+        )
