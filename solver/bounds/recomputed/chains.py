@@ -171,22 +171,26 @@ class RecomputedChains:
         return self._stages.restricted(found)
 
     def evaluated(self, most_ns: Callable[[], int | None]) -> Iterator[LeastChain]:
-        """Yield least chains until the loads of all stages of one are exact."""
+        """Yield least chains until the loads of all of their stages are exact.
+
+        Those of a step are several, the least ones within some limits.
+        """
         known: set[tuple[Stage, int]] = set()
+        planned: list[list[Stage]] = []
         is_known = False
         while not is_known and not self._clock.is_over:
             bound_ns, ways = self.least(most_ns())
             yield LeastChain(bound_ns)
-            if not ways:
-                return
+            is_known = True
             for way in ways:
                 # The last stage is that of a single device.
                 sized = [(stage, len(way) - at) for at, stage in enumerate(way)]
                 unknown = [own for own in sized if own not in known]
-                if not unknown:
-                    is_known = True
+                if not unknown and way not in planned:
+                    planned.append(way)
                     yield LeastChain(bound_ns, self._plan(way))
                 for stage, size in unknown:
+                    is_known = False
                     known.add((stage, size))
                     load_ns = self._exact_ns(stage, size)
                     self._chains.raise_load(stage, size, load_ns)
