@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -108,6 +109,8 @@ class Attempt:
     state: PythonState = field(init=False)
 
     def __post_init__(self) -> None:
+        # Its import, which a capture needs, changes the environment.
+        importlib.import_module("torch._dynamo.variables.misc")
         self.state = PythonState(self.model, (self.args, self.kwargs))
 
     @casting_weights_once()
