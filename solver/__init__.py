@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from solver.model.devices import Link as Link
     from solver.model.devices import MiB as MiB
     from solver.model.errors import PartitionError as PartitionError
+    from solver.model.job import Host as Host
+    from solver.model.job import Job as Job
     from solver.model.limits import Progress as Progress
     from solver.model.limits import SolveLimits as SolveLimits
     from solver.model.operators import Operator as Operator
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from solver.search.solve import check_without as check_without
     from solver.search.solve import solve as solve
     from solver.search.solve import step_names as step_names
+    from solver.serving.solve import solve_job as solve_job
 
 MODULE_OF = {
     "Diagnosis": "solver.diagnosis.answer",
@@ -87,6 +90,8 @@ MODULE_OF = {
     "STAGING_HOST": "solver.model.devices",
     "PartitionError": "solver.model.errors",
     "Progress": "solver.model.limits",
+    "Host": "solver.model.job",
+    "Job": "solver.model.job",
     "SolveLimits": "solver.model.limits",
     "Operator": "solver.model.operators",
     "Pipeline": "solver.model.pipeline",
@@ -109,6 +114,7 @@ MODULE_OF = {
     "check_solver": "solver.search.solve",
     "check_without": "solver.search.solve",
     "solve": "solver.search.solve",
+    "solve_job": "solver.serving.solve",
     "step_names": "solver.search.solve",
 }
 

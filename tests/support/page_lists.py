@@ -3,7 +3,7 @@
 from typing import Final
 
 NIGHTLY: Final = {
-    "python benchmarks/recomputed_models.py llama3-8b llama3-8b.json": "captures 1,900 nodes",
+    "python benchmarks/recomputed_models.py llama3-8b llama3-8b.json": "captures 1,900 nodes twice",
     "fxpartition solve llama3-8b.json --devices 8x27.5GB@a100-80gb --microbatches 32 "
     "--deterministic --time-limit 60": ("searches for half a minute"),
     "fxpartition serve configuration:llama3-8b --devices 24GB@a100-80gb,12GB@a100-80gb "
@@ -11,9 +11,9 @@ NIGHTLY: Final = {
     "fxpartition serve configuration:llama3-8b --devices 24GB@a100-80gb,12GB@rtx-3090 "
     "--objective all --whole-layers": "captures 1,900 nodes twice",
     "fxpartition serve configuration:llama3-8b --devices 8GB@rtx-4090 --host 64GB "
-    "--objective token --time-limit 20": "captures 1,900 nodes",
+    "--objective token --time-limit 20": "captures 1,900 nodes twice",
     "fxpartition serve configuration:mixtral-8x7b --devices 24GB@rtx-4090 --host 128GB "
-    '--objective token --for llama.cpp --words "-ngl 33 --n-cpu-moe 30"': "captures 3,700 nodes",
+    '--objective token --for llama.cpp --words "-ngl 33 --n-cpu-moe 30"': "captures 3,700 nodes twice",
     "fxpartition plan llama3-70b --devices 2x80GB,2x24GB --objective devices "
     "--memory-model weights": "captures 5,900 nodes",
     "fxpartition compare gpt2 branches --out report/": "plans and splits six times",
