@@ -13,7 +13,7 @@ NIGHTLY: Final = {
     "fxpartition serve configuration:llama3-8b --devices 8GB@rtx-4090 --host 64GB "
     "--objective token --time-limit 20": "captures 1,900 nodes twice",
     "fxpartition serve configuration:mixtral-8x7b --devices 24GB@rtx-4090 --host 128GB "
-    '--objective token --for llama.cpp --words "-ngl 33 --n-cpu-moe 30"': "captures 3,700 nodes twice",
+    '--objective token --for llama.cpp --words "-ngl 33 --n-cpu-moe 30"': "captures 3,700 nodes",
     "fxpartition plan llama3-70b --devices 2x80GB,2x24GB --objective devices "
     "--memory-model weights": "captures 5,900 nodes",
     "fxpartition compare gpt2 branches --out report/": "plans and splits six times",

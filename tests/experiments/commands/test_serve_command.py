@@ -169,7 +169,10 @@ def test_tokens_that_fit_beside_values_are_told_of_all_objectives(capsys):
 
 @pytest.mark.parametrize(
     "host",
-    [pytest.param((), marks=pytest.mark.deep), ("--host", "1MB", "--time-limit", "1")],
+    [
+        pytest.param((), marks=pytest.mark.deep),
+        ("--host", "1MB", "--time-limit", "1", "--deterministic"),
+    ],
 )
 def test_the_experts_that_a_token_reads_are_told(host, capsys):
     words = ["serve", EXPERTS, "--devices", "300KB", *REQUEST, "--objective", "token"]
