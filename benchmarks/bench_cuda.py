@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import recomputed_models
 
 from fx_bridge import Costs, Training, capture, split_by_plan, to_digraph
-from fx_bridge.costs.device_specs import DEVICE_SPECS
+from fx_bridge.costs.device_presets import DEVICE_SPECS
 from fx_bridge.costs.recompute import Recompute
 from fx_bridge.costs.timing import measure_operators
 from solver import Device, SolveLimits, evaluate, solve

@@ -10,7 +10,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from experiments.planners.offload_rules import OffloadChain
-from fx_bridge.costs.device_specs import DEVICE_SPECS, DeviceSpec
+from fx_bridge.costs.device_presets import DEVICE_SPECS
+from fx_bridge.costs.device_specs import DeviceSpec
 from solver import Device, Interconnect, Link, Operator, PartitionProblem, Weight
 from solver.model.devices import STAGING_HOST
 from solver.model.job import Host, Job

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fx_bridge.checkpoint.ranks import load_rank_weights as load_rank_weights
     from fx_bridge.checkpoint.stages import load_stage_weights as load_stage_weights
     from fx_bridge.checkpoint.stages import save_stages as save_stages
-    from fx_bridge.costs.device_specs import DEVICE_SPECS as DEVICE_SPECS
+    from fx_bridge.costs.device_presets import DEVICE_SPECS as DEVICE_SPECS
     from fx_bridge.costs.device_specs import DeviceSpec as DeviceSpec
     from fx_bridge.costs.latency import measured_latency_ns as measured_latency_ns
     from fx_bridge.costs.recompute import Recompute as Recompute
@@ -52,7 +52,7 @@ MODULE_OF = {
     "load_rank_weights": "fx_bridge.checkpoint.ranks",
     "load_stage_weights": "fx_bridge.checkpoint.stages",
     "save_stages": "fx_bridge.checkpoint.stages",
-    "DEVICE_SPECS": "fx_bridge.costs.device_specs",
+    "DEVICE_SPECS": "fx_bridge.costs.device_presets",
     "DeviceSpec": "fx_bridge.costs.device_specs",
     "measured_latency_ns": "fx_bridge.costs.latency",
     "Recompute": "fx_bridge.costs.recompute",

@@ -18,7 +18,8 @@ from fx_bridge.choices import (
     check_optimizer,
     checked_kernels,
 )
-from fx_bridge.costs.device_specs import DEVICE_SPECS, DeviceSpec, check_specs
+from fx_bridge.costs.device_presets import DEVICE_SPECS
+from fx_bridge.costs.device_specs import DeviceSpec, check_specs
 from fx_bridge.costs.recompute import Recompute
 from fx_bridge.split.keep_whole import check_keep_whole
 from fx_bridge.split.pins import Pin, check_hand_made

@@ -11,6 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
+from experiments.commands.calibrate import calibrate
 from experiments.commands.compare import compare
 from experiments.commands.hand_over import hand_over
 from experiments.commands.lists import list_devices, list_models, list_planners
@@ -76,6 +77,7 @@ _PANELS: Final[Mapping[str, Mapping[str, Callable[..., None]]]] = {
         "sweep": sweep,
         "report": report,
         "profile": profile,
+        "calibrate": calibrate,
         "export": export,
         "generate": generate,
     },

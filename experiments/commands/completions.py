@@ -91,7 +91,7 @@ def complete_steps(incomplete: str) -> list[Completion]:
 
 def complete_devices(incomplete: str) -> list[Completion]:
     """Complete a device class after an amount of memory."""
-    from fx_bridge.costs.device_specs import DEVICE_SPECS
+    from fx_bridge.costs.device_presets import DEVICE_SPECS
 
     head, comma, last = incomplete.rpartition(",")
     memory, _, _ = last.partition("@")

@@ -47,7 +47,7 @@ def list_models(as_json: JsonOption = False) -> None:
 
 def list_devices(as_json: JsonOption = False) -> None:
     """List the device classes whose speeds are known."""
-    from fx_bridge.costs.device_specs import DEVICE_SPECS
+    from fx_bridge.costs.device_presets import DEVICE_SPECS
 
     if as_json:
         print_json(
@@ -57,22 +57,35 @@ def list_devices(as_json: JsonOption = False) -> None:
                     "flops_per_s": {dtype: spec.flops_per_s_of(dtype) for dtype in _DTYPES},
                     "memory_bandwidth_bytes_per_s": spec.memory_bandwidth_bytes_per_s,
                     "launch_overhead_ns": spec.launch_overhead_ns,
+                    "kernel_launch_ns": spec.kernel_launch_ns,
+                    "compute_efficiency": spec.compute_efficiency,
+                    "bandwidth_efficiency": spec.bandwidth_efficiency,
+                    "source": spec.source,
                 }
                 for name, spec in DEVICE_SPECS.items()
             ]
         )
         return
-    header = ("class", *(f"TFLOP/s {dtype}" for dtype in _DTYPES), "memory GB/s", "launch overhead")
+    header = (
+        "class",
+        *(f"TFLOP/s {dtype}" for dtype in _DTYPES),
+        "attained",
+        "memory GB/s",
+        "attained",
+        "launch",
+    )
     rows = [
         (
             name,
             *(f"{spec.flops_per_s_of(dtype) / 1e12:g}" for dtype in _DTYPES),
+            f"{spec.compute_efficiency:.0%}",
             f"{spec.memory_bandwidth_bytes_per_s / 1e9:g}",
+            f"{spec.bandwidth_efficiency:.0%}",
             f"{spec.launch_overhead_ns} ns",
         )
         for name, spec in DEVICE_SPECS.items()
     ]
-    print_lines(table_lines(header, rows))
+    print_lines(table_lines(header, rows, below=[[spec.source] for spec in DEVICE_SPECS.values()]))
     print_lines(["Use one as 2x80GiB@CLASS; a device file may define others."])
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -21,7 +22,20 @@ from solver.model.text import shown
 if TYPE_CHECKING:
     from fx_bridge.costs.device_specs import DeviceSpec
 
-_SPEED_FIELDS: Final = ("flops_per_s", "memory_bandwidth_bytes_per_s", "launch_overhead_ns")
+_RATES: Final = ("flops_per_s", "memory_bandwidth_bytes_per_s")
+_SPEED_FIELDS: Final = (
+    *_RATES,
+    "launch_overhead_ns",
+    "backward_overhead_ns",
+    "kernel_launch_ns",
+    "attention_launch_ns",
+    "compute_efficiency",
+    "attention_efficiency",
+    "bandwidth_efficiency",
+    "device_type",
+    "attention",
+    "source",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +125,7 @@ def _bandwidth(text: str, where: str, example: str) -> int | None:
 
 
 def _presets() -> Mapping[str, DeviceSpec]:
-    from fx_bridge.costs.device_specs import DEVICE_SPECS
+    from fx_bridge.costs.device_presets import DEVICE_SPECS
 
     return DEVICE_SPECS
 
@@ -152,6 +166,11 @@ def _speeds(value: object, where: str) -> int | dict[str, int]:
     return _speed(value, where)
 
 
+def _whole(value: object, where: str) -> int:
+    """Return nanoseconds as a whole number; TOML may write 5e3."""
+    return int(read_as(float, value, where))
+
+
 def _memory(value: Any, where: str) -> Any:
     return parse_memory(value, where, EXAMPLE) if isinstance(value, str) else value
 
@@ -170,8 +189,17 @@ class _DeviceTable:
     is_host: bool = False
     flops_per_s: Annotated[Any, _speeds] = None
     memory_bandwidth_bytes_per_s: Annotated[int | None, _speed] = None
-    launch_overhead_ns: float | None = None
+    launch_overhead_ns: Annotated[int | None, _whole] = None
+    backward_overhead_ns: Annotated[int | None, _whole] = None
+    kernel_launch_ns: Annotated[int | None, _whole] = None
+    attention_launch_ns: Annotated[int | None, _whole] = None
+    compute_efficiency: float | None = None
+    attention_efficiency: float | None = None
+    bandwidth_efficiency: float | None = None
+    device_type: str | None = None
     attention: Any = None
+    source: str | None = None
+    like: Name | None = None
 
 
 @dataclass(frozen=True)
@@ -251,26 +279,32 @@ def _names(entry: _DeviceTable, offset: int) -> list[str]:
 
 def _file_class(entry: _DeviceTable, specs: dict[str, DeviceSpec]) -> str:
     """Return the class of a device, adding it to `specs` if its speeds are given."""
-    given = {name: getattr(entry, name) for name in _SPEED_FIELDS}
-    if all(speed is None for speed in given.values()):
-        if entry.attention is not None:
-            raise PartitionError("attention is given without speeds; give both of them")
+    given = {name: value for name in _SPEED_FIELDS if (value := getattr(entry, name)) is not None}
+    if not given and entry.like is None:
         return _known_class(entry.class_ or DEFAULT_DEVICE_CLASS, specs)
-    for name in _SPEED_FIELDS[:2]:
-        if given[name] is None:
-            raise PartitionError(f"{name} is missing; give both speeds, or a preset class")
     from fx_bridge.costs.device_specs import DeviceSpec
 
-    parts = [value for value in (*given.values(), entry.attention) if value is not None]
     # Devices of equal speed share a class, and are interchangeable to a solver.
-    device_class = entry.class_ or "-".join(map(str, parts))
-    spec = DeviceSpec(
-        device_class,
-        entry.flops_per_s,
-        given["memory_bandwidth_bytes_per_s"],
-        int(entry.launch_overhead_ns or 0),
-        attention=entry.attention,
+    device_class = entry.class_ or "-".join(
+        map(str, (*filter(None, [entry.like]), *given.values()))
     )
+    if entry.like is not None:
+        if device_class in _presets():
+            raise PartitionError(
+                f"class {device_class!r} is a preset; give what is like {entry.like!r} a name of "
+                "its own"
+            )
+        source = f"{entry.like}, with numbers of your own" if given else f"as {entry.like}"
+        like = _presets()[_known_class(entry.like, ())]
+        spec = replace(like, **{"name": device_class, "source": source, **given})
+    else:
+        for name in _RATES:
+            if name not in given:
+                raise PartitionError(
+                    f"{name} is missing; give both speeds, or a preset class, or like = a preset "
+                    "class whose other numbers hold"
+                )
+        spec = DeviceSpec(device_class, **given)
     if specs.setdefault(device_class, spec) != spec:
         raise PartitionError(
             f"class {device_class!r} has other speeds above; use another class name"
@@ -302,3 +336,17 @@ def _file_interconnect(table: _Tables, where: str, names: list[str]) -> Intercon
             )
         links[entry.source, entry.target] = entry.link
     return Interconnect(between.link, links, between.charging, between.overlap)
+
+
+def device_text(device: Device, spec: DeviceSpec) -> str:
+    """Return the entry of a device and its speeds in a TOML file, without numbers left out."""
+    entry = {"name": device.name, "memory": device.memory_bytes, "class": spec.name}
+    entry |= {name: getattr(spec, name) for name in _SPEED_FIELDS}
+    lines = (f"{key} = {_toml(value)}" for key, value in entry.items() if value is not None)
+    return "\n".join(["[[devices]]", *lines, ""])
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
+    return json.dumps(value)

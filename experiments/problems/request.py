@@ -284,7 +284,7 @@ def requested_graph(
     captured: CapturedGraph, device_sets: Sequence[DeviceSet], request: ProblemRequest
 ) -> nx.DiGraph:
     """Return the operator graph of a model, timed for all device classes and the default one."""
-    from fx_bridge.costs.device_specs import DEVICE_SPECS
+    from fx_bridge.costs.device_presets import DEVICE_SPECS
     from fx_bridge.digraph import to_digraph
     from fx_bridge.options import Costs, Training
 

@@ -18,7 +18,8 @@ from torch import fx
 from fx_bridge.capture.graph import COMPUTE_OPS, CapturedGraph
 from fx_bridge.capture.python.custom_backward import check_backward
 from fx_bridge.costs.backward_run import BackwardRun, Gradient, Pass
-from fx_bridge.costs.device_specs import DEVICE_SPECS, DeviceSpec
+from fx_bridge.costs.device_presets import DEVICE_SPECS
+from fx_bridge.costs.device_specs import DeviceSpec
 from fx_bridge.costs.kernels import Kernel
 from fx_bridge.costs.recomputation import (
     recomputable_operators,
@@ -69,7 +70,10 @@ class BackwardCost:
 
     def latency_ns(self, spec: DeviceSpec) -> int:
         """Return the sum of the kernels' roofline times."""
-        return sum(spec.latency_ns(k.flops, k.moved_bytes, k.dtype) for k in self.kernels)
+        return sum(
+            spec.latency_ns(k.flops, k.moved_bytes, k.dtype, k.is_attention, is_backward=True)
+            for k in self.kernels
+        )
 
 
 def needs_gradients(captured: CapturedGraph) -> bool:

@@ -32,6 +32,7 @@ class Kernel:
     flops: int
     moved_bytes: int
     dtype: str
+    is_attention: bool = False
 
 
 @dataclass(slots=True)
@@ -106,7 +107,7 @@ def _kernel(
     formula = _FORMULAS.get(func._overloadpacket)
     flops = int(formula(*args, **kwargs, out_val=result)) if formula else 0
     dtype = compute_dtype([*tensors_in((args, kwargs)), *made])
-    return Kernel(flops, int(moved_bytes), dtype)
+    return Kernel(flops, int(moved_bytes), dtype, "attention" in func._schema.name)
 
 
 def storage_nbytes(tensor: torch.Tensor) -> int:

@@ -9,10 +9,12 @@ from torch import fx
 
 from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.choices import ExpertsRead
-from fx_bridge.costs.device_specs import DEVICE_SPECS, DeviceSpec, check_specs
+from fx_bridge.costs.device_presets import DEVICE_SPECS
+from fx_bridge.costs.device_specs import DeviceSpec, check_specs
 from fx_bridge.costs.kernels import math_attention_kernels
 from fx_bridge.costs.operators import compute_dtype, node_flops, node_moved_bytes
 from fx_bridge.costs.timing import measure_operators
+from fx_bridge.storages.attention import ATTENTION
 from fx_bridge.storages.tensor_subclasses import tensors_in
 
 
@@ -41,9 +43,9 @@ def roofline_latency_ns(
     table = captured.storage_table
     moved = node_moved_bytes(captured, table, experts_read)
     latency: dict[str, dict[str, int]] = {}
-    known: dict[tuple[int, int, str], dict[str, int]] = {}
+    known: dict[tuple[int, int, str, bool], dict[str, int]] = {}
     for node in captured.operators:
-        work = (flops[node.name], moved[node.name], _compute_dtype(node))
+        work = (flops[node.name], moved[node.name], _compute_dtype(node), node.target in ATTENTION)
         if work not in known:
             known[work] = {name: spec.latency_ns(*work) for name, spec in specs.items()}
         latency[node.name] = dict(known[work])

@@ -10,7 +10,7 @@ from experiments.commands.completions import (
     complete_from,
 )
 from experiments.commands.problem_files import KINDS
-from fx_bridge.costs.device_specs import DEVICE_SPECS
+from fx_bridge.costs.device_presets import DEVICE_SPECS
 from solver import OBJECTIVES, SOLVERS
 
 

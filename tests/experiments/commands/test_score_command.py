@@ -9,7 +9,7 @@ from experiments.console.exit_codes import EXIT_BAD_INPUT, EXIT_NO_PLAN
 from experiments.problems.plan_files import FORMATS
 from fx_bridge import Costs
 from fx_bridge.capture.graph import capture
-from fx_bridge.costs.device_specs import DEVICE_SPECS
+from fx_bridge.costs.device_presets import DEVICE_SPECS
 from fx_bridge.digraph import to_digraph
 from fx_bridge.interop.read_plans import plan_from_device_map
 from solver import (

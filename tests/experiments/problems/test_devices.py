@@ -186,7 +186,7 @@ SPEEDS = "[[devices]]\nmemory = 5\nflops_per_s = 1e12\nmemory_bandwidth_bytes_pe
         ("[[devices]]\nmemory = 5\ncount = 0", "0 devices"),
         ('[[devices]]\nmemory = 5\nname = "host"', "choose another"),
         ("[[devices]]\nmemory = 5\nflops_per_s = 1", "memory_bandwidth_bytes_per_s is missing"),
-        ('[[devices]]\nmemory = 5\nattention = "math"', "attention is given without speeds"),
+        ('[[devices]]\nmemory = 5\nattention = "math"', "flops_per_s is missing"),
         (
             "[[devices]]\nmemory = 5\nflops_per_s = 1\nmemory_bandwidth_bytes_per_s = 1\n"
             "attention = 3",

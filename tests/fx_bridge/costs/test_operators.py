@@ -11,7 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fx_bridge.capture.graph import capture
 from fx_bridge.choices import ExpertsRead
-from fx_bridge.costs.device_specs import DEVICE_SPECS, DeviceSpec
+from fx_bridge.costs.device_presets import DEVICE_SPECS
+from fx_bridge.costs.device_specs import DeviceSpec
 from fx_bridge.costs.latency import measured_latency_ns, roofline_latency_ns
 from fx_bridge.costs.operators import (
     average_read_bytes,

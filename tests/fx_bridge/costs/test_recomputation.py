@@ -11,7 +11,7 @@ from fx_bridge import Costs, Training
 from fx_bridge.capture.graph import capture
 from fx_bridge.capture.layers import repeated_modules
 from fx_bridge.capture.modules import operators_of
-from fx_bridge.costs.device_specs import DEVICE_SPECS
+from fx_bridge.costs.device_presets import DEVICE_SPECS
 from fx_bridge.costs.recomputation import recomputation_regions
 from fx_bridge.digraph import to_digraph
 from fx_bridge.storages.tensor_subclasses import tensors_in

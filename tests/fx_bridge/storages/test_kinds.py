@@ -10,7 +10,7 @@ from experiments.zoo.building import build_model
 from experiments.zoo.models import resolve_built
 from fx_bridge import to_digraph
 from fx_bridge.capture.graph import capture
-from fx_bridge.costs.device_specs import DEVICE_SPECS
+from fx_bridge.costs.device_presets import DEVICE_SPECS
 from fx_bridge.options import Costs, Training
 from fx_bridge.storages.kinds import Kinds, KindsFound
 

@@ -1,0 +1,68 @@
+"""Presets beside kernels that were measured on five GPU systems, and steps on one of them."""
+
+import csv
+import statistics
+from pathlib import Path
+
+import pytest
+
+from fx_bridge.costs.device_presets import DEVICE_SPECS
+from fx_bridge.costs.device_specs import EAGER_NS
+
+DATA = Path(__file__).parents[2] / "data" / "kernels"
+CACHE_BYTES = {
+    "a100-80gb": 40 * 10**6,
+    "b200": 126 * 10**6,
+    "h100-sxm": 50 * 10**6,
+    "h200-sxm": 50 * 10**6,
+    "l40s": 96 * 10**6,
+}
+
+
+def work(row):
+    """Return the operations and the bytes of a measured kernel, and whether it is attention."""
+    if row["kind"] == "linear":
+        m, n, k = (int(row[name]) for name in ("m", "n", "k"))
+        return 2 * m * n * k, 2 * (m * n + n * k + m * k), False
+    names = ("batch", "tokens", "heads", "kv_heads", "head_dim")
+    batch, tokens, heads, kv_heads, head_dim = (int(row[name]) for name in names)
+    # Half of the scores are masked.
+    flops = 4 * batch * heads * tokens**2 * head_dim // 2
+    return flops, 2 * batch * tokens * head_dim * 2 * (heads + kv_heads), True
+
+
+def measured(name):
+    with (DATA / f"{name}.csv").open() as file:
+        return [(*work(row), int(row["ns"])) for row in csv.DictReader(file)]
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("h100-sxm", 0.12), ("h200-sxm", 0.12), ("a100-80gb", 0.12), ("b200", 0.12), ("l40s", 0.2)],
+)
+def test_fitted_constants_agree_with_measured_kernels(name, most):
+    rows = measured(name)
+    # The tables are of kernels in CUDA graphs.
+    spec = DEVICE_SPECS[name].launched("graph")
+    times = [(spec.latency_ns(*work[:2], "bfloat16", work[2]), ns) for *work, ns in rows]
+    assert len(rows) == 300
+    assert statistics.median(abs(predicted / ns - 1) for predicted, ns in times) <= most
+    bias = sum(predicted for predicted, _ in times) / sum(ns for _, ns in times)
+    assert abs(bias - 1) <= 0.08
+
+
+@pytest.mark.parametrize("name", CACHE_BYTES)
+def test_no_measured_kernel_is_faster_than_the_data_sheet(name):
+    spec = DEVICE_SPECS[name]
+    for flops, moved_bytes, _, ns in measured(name):
+        assert ns >= 0.95e9 * flops / spec.flops_per_s_of("bfloat16")
+        if moved_bytes > 3 * CACHE_BYTES[name]:
+            assert ns >= 0.95e9 * moved_bytes / spec.memory_bandwidth_bytes_per_s
+
+
+def test_eager_kernels_take_the_time_of_the_host_and_of_backward_passes_twice():
+    spec = DEVICE_SPECS["h100-sxm"]
+    assert spec.latency_ns(1, 1, "bfloat16") == EAGER_NS
+    assert spec.latency_ns(1, 1, "bfloat16", is_backward=True) == 2 * EAGER_NS
+    assert spec.launched("graph").latency_ns(1, 1, "bfloat16") == 3_001
+    assert spec.launched(77_000).latency_ns(1, 1, "bfloat16", is_backward=True) == 77_000
