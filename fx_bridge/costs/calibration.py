@@ -30,7 +30,7 @@ _LINEAR: Final = (
 _ATTENTION: Final = ((1, 8, 64, 64), (2, 6, 64, 64), (1, 12, 128, 64), (1, 8, 256, 64))
 """Batch, heads, tokens, and entries of a head."""
 _ELEMENTS: Final = (64, 2**14, 2**16, 2**18, 2**20, 2**22)
-_STEPS, _ROUNDS = 13, 10
+_STEPS, _ROUNDS = 21, 10
 
 
 class Shapes(nn.Module):
