@@ -7,13 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from experiments.pipelines.group import MeasuredPlan
 from solver import PartitionPlan, PartitionProblem, evaluate
-from solver.evaluation.relays import positions_of, relay_hops
-from solver.evaluation.step import PipelineStep
-from solver.evaluation.timeline import PipelineTimes
 from solver.model.quantities import counted
 
 _EQUAL: Final = 0.01
@@ -28,8 +23,7 @@ class PlanPrediction:
     step_ns : int
         One step of all microbatches.
     microbatch_ns : int
-        The time between two microbatches once the pipeline is full: the largest time of a rank to
-        receive and compute one.
+        The time between two microbatches once the pipeline is full: the largest load of a device.
     peak_bytes : tuple of int
         By rank.
     """
@@ -42,34 +36,13 @@ class PlanPrediction:
 def predict(problem: PartitionProblem, plan: PartitionPlan) -> PlanPrediction:
     """Return the predicted time and memory of a plan that runs as a pipeline.
 
-    The problem has the measured times, the measured link, and the schedule. Processes on one
-    machine receive a value when they need it, and gloo copies it only then, while the sender
-    continues: the receiver spends the time of a hop. At the end of a step of several microbatches
-    the last rank concatenates their outputs and briefly holds them twice; in training, tensors
-    saved for backward passes have been freed by then.
+    The problem has the measured times, the measured link, and the schedule; times are those of
+    :func:`solver.evaluate`. At the end of a step of several microbatches the last rank concatenates
+    their outputs and briefly holds them twice; in training, tensors saved for backward passes have
+    been freed by then.
     """
-    hops = relay_hops(problem, plan)
-    position = positions_of(problem, plan)
-    forward = np.zeros(hops.position_count, dtype=np.int64)
-    backward = np.zeros(hops.position_count, dtype=np.int64)
-    for index, op in enumerate(problem.operators):
-        device_class = problem.device_of[plan.assignment[op.name]].device_class
-        forward[position[index]] += op.latency_on(device_class)
-        if problem.is_training:
-            backward[position[index]] += op.backward.latency_on(device_class)
-    np.add.at(forward, hops.target, hops.forward_ns)
-    np.add.at(backward, hops.source, hops.gradient_ns)
-    # A position waits for its sender; no position spends the time of a link.
-    arcs = {(p - 1, p): (0, 0) for p in range(1, hops.position_count)}
-    step = PipelineStep(
-        PipelineTimes(tuple(forward.tolist()), tuple(backward.tolist()), arcs),
-        problem.schedule,
-        problem.microbatches,
-        hops.device_count,
-        problem.is_training,
-    )
-    load_ns = (forward + backward).reshape(-1, hops.device_count).sum(axis=0)
-    usage = {entry.device: entry for entry in evaluate(problem, plan).usage}
+    evaluation = evaluate(problem, plan)
+    usage = {entry.device: entry for entry in evaluation.usage}
     peak_bytes = [usage[device].memory_bytes for device in plan.device_order]
     if problem.microbatches > 1 and not problem.is_training:
         last = usage[plan.device_order[-1]]
@@ -78,8 +51,8 @@ def predict(problem: PartitionProblem, plan: PartitionPlan) -> PlanPrediction:
         held_bytes = last.weights_bytes + last.received_bytes + merging_bytes
         peak_bytes[-1] = max(peak_bytes[-1], held_bytes)
     return PlanPrediction(
-        step_ns=step.step_ns,
-        microbatch_ns=int(load_ns.max()),
+        step_ns=evaluation.step_ns,
+        microbatch_ns=evaluation.bottleneck_ns,
         peak_bytes=tuple(peak_bytes),
     )
 

@@ -55,11 +55,11 @@ def problem(training, microbatches, schedule="gpipe"):
 PLAN = PartitionPlan({"a": "p", "b": "q"}, ("p", "q"))
 
 
-def test_forward_steps_are_those_of_a_flow_shop_with_receivers_that_pay():
+def test_both_ends_of_a_hop_spend_its_time():
     hop_ns = LINK.transfer_ns(400)
     found = predict(problem(False, 4), PLAN)
     assert found.microbatch_ns == 3000 + hop_ns
-    assert found.step_ns == 1000 + 4 * (3000 + hop_ns)
+    assert found.step_ns == 1000 + hop_ns + 4 * (3000 + hop_ns)
 
 
 def test_memory_is_that_of_all_microbatches():
@@ -75,13 +75,13 @@ def test_memory_is_that_of_all_microbatches():
 
 def test_training_steps_are_those_of_the_schedule():
     hop_ns = LINK.transfer_ns(400)
-    forward, backward = (1000, 3000 + hop_ns), (2000 + hop_ns, 5000)
+    first, last = (1000 + hop_ns, 2000 + hop_ns), (3000 + hop_ns, 5000 + hop_ns)
     found = predict(problem(True, 3, "gpipe"), PLAN)
-    assert found.step_ns == sum(forward) + 2 * max(forward) + sum(backward) + 2 * max(backward)
+    assert found.step_ns == first[0] + 3 * last[0] + 3 * last[1] + first[1]
     found = predict(problem(True, 3, "1f1b"), PLAN)
     # The last rank is never idle between its first and its last pass.
-    assert found.step_ns == forward[0] + 3 * (forward[1] + backward[1]) + backward[0]
-    assert found.microbatch_ns == forward[1] + backward[1]
+    assert found.step_ns == first[0] + 3 * sum(last) + first[1]
+    assert found.microbatch_ns == sum(last)
 
 
 def row(name, predicted_ns, steps_ns, *, model="m", same_as=None, peaks=((100, 100),)):
