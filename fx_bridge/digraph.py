@@ -125,6 +125,10 @@ def to_digraph(
     graph.graph["colocation"] = [
         {"operators": list(group.operators), "reason": group.reason} for group in groups
     ]
+    graph.graph["times_from"] = {
+        name: spec.source if costs.latency_ns is None else "given numbers"
+        for name, spec in costs.specs.items()
+    }
     graph.graph["info"] = {
         "capture": captured.how,
         "note": captured.note,

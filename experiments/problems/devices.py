@@ -294,7 +294,7 @@ def _file_class(entry: _DeviceTable, specs: dict[str, DeviceSpec]) -> str:
                 f"class {device_class!r} is a preset; give what is like {entry.like!r} a name of "
                 "its own"
             )
-        source = f"{entry.like}, with numbers of your own" if given else f"as {entry.like}"
+        source = f"{entry.like}{' with given rates' if given else ''}"
         like = _presets()[_known_class(entry.like, ())]
         spec = replace(like, **{"name": device_class, "source": source, **given})
     else:

@@ -190,5 +190,5 @@ def calibrate(name: str, device: str = "cpu", dtype: torch.dtype = torch.float32
         As torch calls it, such as ``"cpu"`` or ``"cuda:0"``.
     """
     samples = measure_samples(device, dtype)
-    source = f"fitted to {len(samples)} operators measured on this machine"
+    source = f"{len(samples)} operators measured on this machine"
     return fitted(name, samples, torch.device(device).type, dtype_name(dtype), source)

@@ -76,15 +76,17 @@ def _host(name: str, bandwidth_gb_per_s: float) -> DeviceSpec:
         device_type="cpu",
         compute_efficiency=0.5,
         bandwidth_efficiency=0.8,
-        source="channels times rate, with efficiencies that are usual",
+        source="the rate of two channels, with efficiencies that are usual",
     )
 
 
-_KERNELS: Final = "efficiencies fitted to measured bf16 kernels"
-_TENSOR: Final = "data sheet; efficiencies borrowed from "
-_APPLE: Final = "data sheet; efficiencies fitted to llama.cpp with float16"
-_GUESSED: Final = "data sheet; efficiencies that are usual, not measured"
-_LLAMA: Final = "data sheet; bandwidth fitted to llama.cpp decoding float16, compute borrowed from "
+_KERNELS: Final = "the data sheet, with efficiencies fitted to measured bf16 kernels"
+_TENSOR: Final = "the data sheet, with efficiencies borrowed from "
+_APPLE: Final = "the data sheet, with efficiencies fitted to llama.cpp in float16"
+_GUESSED: Final = "the data sheet, with efficiencies that are usual, not measured"
+_LLAMA: Final = (
+    "the data sheet, with bandwidth fitted to llama.cpp in float16, and other efficiencies of "
+)
 
 DEVICE_SPECS: Final[Mapping[str, DeviceSpec]] = MappingProxyType(
     {
@@ -110,7 +112,7 @@ DEVICE_SPECS: Final[Mapping[str, DeviceSpec]] = MappingProxyType(
                 },
                 307_200 * _MEGA,
                 device_type="cpu",
-                source="data sheet of a server, Xeon 8480+",
+                source="the data sheet of a server, Xeon 8480+",
             ),
             # NVIDIA data sheets, dense rates: those marked "with sparsity" are halved. float32
             # without TF32, as torch multiplies by default.

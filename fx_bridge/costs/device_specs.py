@@ -80,7 +80,7 @@ class DeviceSpec:
     compute_efficiency: float = 1.0
     attention_efficiency: float | None = None
     bandwidth_efficiency: float = 1.0
-    source: str = "your numbers"
+    source: str = "given rates"
     __repr__ = only_given
 
     def __post_init__(self) -> None:

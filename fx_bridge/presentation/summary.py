@@ -10,6 +10,7 @@ from fx_bridge.presentation.modules import ModuleTree
 from fx_bridge.presentation.stage_picture import stage_picture
 from fx_bridge.presentation.tables import names_width, table_lines, wrapped
 from solver.evaluation.result import SolveResult, StepRecord
+from solver.model.problem import PartitionProblem
 from solver.model.quantities import (
     MISSING,
     counted,
@@ -35,7 +36,22 @@ def summary(results: Sequence[SolveResult]) -> str:
     lines = [_sentence(asked), *_again(asked)]
     for other in others:
         lines += [_sentence(other, asked), *_again(other)]
+    if asked.evaluation is not None and (origin := times_line(asked.evaluation.problem)):
+        lines.append(origin)
     return "\n".join([*_plan_lines(asked), *wrapped(map(printable, lines), "  ")])
+
+
+def times_line(problem: PartitionProblem) -> str:
+    """Return the origin of the times of `problem` in one line, or nothing if it has none."""
+    classes = dict.fromkeys(device.device_class for device in problem.devices)
+    named: dict[str, list[str]] = {}
+    for name in classes:
+        if name in problem.times_from:
+            named.setdefault(problem.times_from[name], []).append(name)
+    return "; ".join(
+        f"{'' if number else 'times: '}{' and '.join(names)} from {origin}"
+        for number, (origin, names) in enumerate(named.items())
+    )
 
 
 def result_text(result: SolveResult) -> str:

@@ -123,6 +123,7 @@ def problem_from_digraph(
         inputs=tuple(inputs),
         weights=_weights(graph.graph.get("weights", {})),
         colocation=_colocation(graph.graph.get("colocation", [])),
+        times_from=graph.graph.get("times_from", {}),
         **settings,
     )
     check_times(graph, problem)
@@ -156,6 +157,8 @@ def problem_to_digraph(problem: PartitionProblem) -> nx.DiGraph:
     graph.graph["colocation"] = [
         {"operators": list(group.operators), "reason": group.reason} for group in problem.colocation
     ]
+    if problem.times_from:
+        graph.graph["times_from"] = dict(problem.times_from)
     return graph
 
 

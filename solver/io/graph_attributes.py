@@ -35,7 +35,7 @@ OPERATOR_FIELDS: Final = (
 )
 _NODE_ATTRIBUTES: Final = ("kind", "order", "info", "by_device_class", *OPERATOR_FIELDS)
 # networkx has a name of its own for graphs.
-_GRAPH_ATTRIBUTES: Final = ("weights", "colocation", "info", "name")
+_GRAPH_ATTRIBUTES: Final = ("weights", "colocation", "times_from", "info", "name")
 
 _TIME: Final = "'latency_ns', its time in whole nanoseconds"
 _PARAMETERS: Final = (

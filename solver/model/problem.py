@@ -101,6 +101,8 @@ class PartitionProblem(ProblemFields):
     recompute : {"none", "auto", "layers"}
         Recomputation allowed in training: none, any operators that the plan names, or all or
         nothing of each region (:mod:`solver.model.recomputation`).
+    times_from : mapping of str to str
+        Origin of the times in a few words, by device class; for people.
 
     Raises
     ------
@@ -119,6 +121,8 @@ class PartitionProblem(ProblemFields):
         object.__setattr__(self, "devices", as_devices(self.devices))
         weights = as_mapping(self.weights, "weights", Weight)
         object.__setattr__(self, "weights", MappingProxyType(weights))
+        sources = as_mapping(self.times_from, "times_from", str)
+        object.__setattr__(self, "times_from", MappingProxyType(sources))
         objective: Any = self.objective
         if isinstance(objective, str) or not isinstance(objective, Iterable):
             objective = (objective,)

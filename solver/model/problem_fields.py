@@ -112,6 +112,7 @@ class ProblemFields:
     max_devices: int | None = None
     cuts: tuple[str, ...] = ()
     recompute: RecomputeRule = "none"
+    times_from: Mapping[str, str] = field(default_factory=dict)
     __repr__ = only_given
 
     @property
