@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fx_bridge import Costs, Training, capture, to_digraph
 from fx_bridge.costs.device_presets import DEVICE_SPECS
 from fx_bridge.costs.device_specs import EAGER_NS
 
@@ -66,3 +67,29 @@ def test_eager_kernels_take_the_time_of_the_host_and_of_backward_passes_twice():
     assert spec.latency_ns(1, 1, "bfloat16", is_backward=True) == 2 * EAGER_NS
     assert spec.launched("graph").latency_ns(1, 1, "bfloat16") == 3_001
     assert spec.launched(77_000).latency_ns(1, 1, "bfloat16", is_backward=True) == 77_000
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    ("name", "measured_ms", "most"), [("llama3-8b-4", 73.6, 0.12), ("gpt2-medium", 49.2, 0.2)]
+)
+def test_training_steps_of_an_h200_are_predicted(name, measured_ms, most):
+    """Steps that were measured with torch 2.11 (docs/prediction.md)."""
+    pytest.importorskip("transformers")
+    from benchmarks import recomputed_models
+
+    models = {
+        **recomputed_models.MODELS,
+        "llama3-8b-4": recomputed_models.llama(4096, 14336, 4, 32),
+    }
+    model, tokens = recomputed_models.trained(*models[name], "meta")
+    graph = to_digraph(
+        capture(model, (tokens,)),
+        training=Training(optimizer="sgd", master_weights=False),
+        costs=Costs(specs={"h200-sxm": DEVICE_SPECS["h200-sxm"]}),
+    )
+    total_ns = 0
+    for _, costs in graph.nodes(data=True):
+        passes = (costs, costs.get("backward", {}))
+        total_ns += sum(own["latency_ns"]["h200-sxm"] for own in passes if own.get("latency_ns"))
+    assert total_ns / 1e6 == pytest.approx(measured_ms, rel=most)
