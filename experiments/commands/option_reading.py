@@ -21,7 +21,7 @@ from solver import (
     check_solver,
 )
 from solver.model.problem_checks import MAX_TOTAL
-from solver.model.quantities import parse_memory
+from solver.model.quantities import parse_duration, parse_memory
 
 if TYPE_CHECKING:
     from experiments.problems.devices import DeviceSet
@@ -57,6 +57,7 @@ def read_request(options: ProblemOptions) -> ProblemRequest:
         placement=_read_placement(options),
         engine=options.for_,
         attention=options.attention,
+        launch=None if options.launch is None else _read_launch(options.launch),
         communication_scale=_read_scale(options.communication_scale),
         with_host=not options.no_host,
         with_replicas=not options.no_replicas,
@@ -69,6 +70,15 @@ def read_request(options: ProblemOptions) -> ProblemRequest:
     from experiments.problems.profile import Profile
 
     return replace(request, profile=Profile.load(options.profile))
+
+
+def _read_launch(text: str) -> str | int:
+    from fx_bridge.costs.device_specs import LAUNCHES
+
+    if text in LAUNCHES:
+        return text
+    example = f"write {' or '.join(LAUNCHES)}, or a time such as 34us"
+    return parse_duration(text, f"--launch {text!r}", example)
 
 
 def read_capture(options: CaptureOptions) -> CaptureRequest:

@@ -101,8 +101,8 @@ KeepWholeOption = Annotated[
     _option(
         _PLACEMENT,
         "MODULE",
-        "A module that stays on one device, or a pattern such as 'model.layers.*'; several "
-        "on one device as 'wte+lm_head'. May be repeated.",
+        "A module that stays on one device, or a pattern such as 'h.*'; several as 'wte+lm_head'. "
+        "May be repeated.",
     ),
 ]
 ForOption = Annotated[
@@ -110,8 +110,7 @@ ForOption = Annotated[
     _named(
         _PLACEMENT,
         "--for",
-        "Only plans that this engine can run: whole layers, and the ends where it has them; "
-        "hand-over writes its arguments.",
+        "Only plans that this engine can run, in whole layers; hand-over writes its arguments.",
     ),
 ]
 LinkOption = Annotated[
@@ -128,8 +127,7 @@ AttentionOption = Annotated[
     _option(
         _COSTS,
         "KERNELS",
-        "Attention kernels on all devices, such as math or flash,efficient; those of each device's "
-        "class if left out.",
+        "Attention kernels on all devices, such as math or flash,efficient; those of the class.",
     ),
 ]
 
@@ -264,6 +262,10 @@ class ProblemOptions(CaptureOptions):
         _option(_COSTS, None, "What counts as memory; inference if left out."),
     ] = None
     attention: AttentionOption = None
+    launch: Annotated[
+        str | None,
+        _option(_COSTS, "KIND", "eager, graph, or the host's time a kernel; the class's."),
+    ] = None
     profile: Annotated[
         str | None, _option(_COSTS, "FILE", "Measured times, as fxpartition profile wrote them.")
     ] = None

@@ -57,6 +57,9 @@ class ProblemRequest:
         Engine whose format must be able to express the plan.
     attention : str or None
         Attention kernel on all devices, in place of those of their classes.
+    launch : str or int or None
+        As :meth:`fx_bridge.costs.device_specs.DeviceSpec.launched` takes it, for all devices but
+        CPUs, in place of that of their classes.
     profile : Profile or None
         Measured times, in place of the roofline.
     communication_scale : float or None
@@ -81,6 +84,7 @@ class ProblemRequest:
     placement: Placement | None = None
     engine: str | None = None
     attention: str | None = None
+    launch: str | int | None = None
     profile: Profile | None = None
     communication_scale: float | None = None
     with_host: bool = True
@@ -201,6 +205,7 @@ def read_saved_problem(path: Path, request: ProblemRequest) -> PartitionProblem:
         ("--profile", request.profile, "has its times"),
         ("--optimizer or --tied-weights", request.training, "has its weights and their state"),
         ("--attention", request.attention, "has its costs"),
+        ("--launch", request.launch is not None, "has its times"),
     ):
         if value or value == "":
             raise PartitionError(
@@ -290,6 +295,11 @@ def requested_graph(
 
     specs = {name: spec for devices in device_sets for name, spec in devices.spec_of.items()}
     specs.setdefault(DEFAULT_DEVICE_CLASS, DEVICE_SPECS[DEFAULT_DEVICE_CLASS])
+    if request.launch is not None:
+        specs = {
+            name: spec if spec.device_type == "cpu" else spec.launched(request.launch)
+            for name, spec in specs.items()
+        }
     training = None
     if request.memory_model == "training":
         training = request.recompute.training(request.training or Training())
