@@ -9,8 +9,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from data_sheets import DATA_SHEETS
+
 from experiments.planners.offload_rules import OffloadChain
-from fx_bridge.costs.device_presets import DEVICE_SPECS
 from fx_bridge.costs.device_specs import DeviceSpec
 from solver import Device, Interconnect, Link, Operator, PartitionProblem, Weight
 from solver.model.devices import STAGING_HOST
@@ -47,7 +48,7 @@ UNET = "SDXL UNet"
 SPECS = {
     # NVIDIA's page of the card; tensor rate with float32 accumulation.
     "rtx-3060": DeviceSpec("rtx-3060", {"bfloat16": 25_300 * GB}, 360 * GB, 5_000),
-    **DEVICE_SPECS,
+    **DATA_SHEETS,
     "desktop": DeviceSpec("desktop", 1_500 * GB, 60 * GB),
     "server": DeviceSpec("server", 20_000 * GB, 250 * GB),
 }

@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from data_sheets import data_sheet
 from targets import ROOMY, TIGHT
 from torch import Tensor, nn
 
-from fx_bridge import DEVICE_SPECS, Costs, Training, capture, to_digraph
+from fx_bridge import Costs, Training, capture, to_digraph
 from solver import (
     PCIE,
     Device,
@@ -290,7 +291,7 @@ def problem(
     if path is not None and path.exists():
         return load_problem(path).replace(devices=devices(fleet))
     module, inputs = MODELS[name].built(is_inference=is_inference)
-    costs = Costs(specs={each: DEVICE_SPECS[each] for each in CLASSES}, interconnect=PCIE)
+    costs = Costs(specs={each: data_sheet(each) for each in CLASSES}, interconnect=PCIE)
     captured = costs.with_kernels(capture(module, inputs))
     some = devices("4x80+4x24")
     if is_inference:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from data_sheets import DATA_SHEETS
 from torch import Tensor, nn
 from transformers import (
     AttentionInterface,
@@ -25,7 +26,7 @@ from transformers import (
 )
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from fx_bridge import CapturedGraph, Training, capture, to_digraph
+from fx_bridge import CapturedGraph, Costs, Training, capture, to_digraph
 from fx_bridge.capture.modules import module_calls
 from solver import ColocationGroup, Device, save_problem
 from solver.io.digraph import problem_from_digraph
@@ -111,7 +112,9 @@ def main() -> None:
     options = parser.parse_args()
     model, tokens = trained(*MODELS[options.name], "meta")
     captured = capture(model, (tokens,))
-    graph = to_digraph(captured, training=Training(recompute="auto", tied_weights="sum"))
+    training = Training(recompute="auto", tied_weights="sum")
+    costs = Costs(specs=DATA_SHEETS)
+    graph = to_digraph(captured, training=training, costs=costs)
     device = Device("d", None, device_class=DEVICE_CLASS)
     problem = problem_from_digraph(graph, [device], memory_model="training")
     problem = problem.replace(recompute="auto", objective="bottleneck", schedule="1f1b")
