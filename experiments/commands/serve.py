@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 
 import typer
@@ -212,6 +212,7 @@ def serve(
     placement, costs, host = _placement(options), _costs(options, devices), None
     if options.host is not None:
         host, costs = read_host(options.host, options.host_link, devices, costs)
+    costs = _launched(costs, options.for_)
 
     from experiments.zoo.building import build_model, capture_model
 
@@ -357,6 +358,17 @@ def _placement(options: ServeOptions) -> Placement:
     from fx_bridge.options import Placement
 
     return Placement(read_pins(options.pin), (), options.keep_whole or ())
+
+
+def _launched(costs: Costs, engine: str | None) -> Costs:
+    """Return costs whose kernels are issued as `engine` issues its own."""
+    from fx_bridge.serving.host_words import HOST_ENGINES
+
+    if engine not in HOST_ENGINES:
+        return costs
+    return replace(
+        costs, specs={name: spec.launched("engine") for name, spec in costs.specs.items()}
+    )
 
 
 def _costs(options: ServeOptions, devices: DeviceSet) -> Costs:

@@ -18,7 +18,7 @@ from experiments.console.command_line import command_text
 from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
 from experiments.console.output import print_json, print_lines, say_written
 from fx_bridge.presentation.modules import ModuleTree
-from fx_bridge.presentation.summary import steps_text
+from fx_bridge.presentation.summary import steps_text, times_line
 from fx_bridge.presentation.tables import names_width, table_lines, terminal_width, wrapped
 from solver import PartitionProblem, SolveLimits, SolveStatus, save_plan
 from solver.io.files import write_text_atomically
@@ -68,13 +68,21 @@ def tell_plan(
         answer |= {} if given is None else {"given": given.json()}
         print_json({**answer, **({} if table is None else {"rules": table.json()})})
     else:
-        lines = _lines(found, engine)
+        lines = [*_lines(found, engine), *_times_lines(found)]
         if searched.with_steps:
             lines += ["", *steps_text(found.solved.log).split("\n")]
         lines += [] if why is None else wrapped([why.text])
         lines += () if given is None else given.lines()
         print_lines([*lines, *(() if table is None else table.lines())])
     _exit([found])
+
+
+def _times_lines(found: ServingPlan) -> list[str]:
+    """Return the origin of the times of the devices and the host."""
+    job = found.asked
+    host = () if job.host is None or job.host.device_class is None else (job.host.device_class,)
+    line = times_line(next(iter(job.phases.values())), *host)
+    return wrapped([line], "  ") if line else []
 
 
 def _baseline_lines(found: ServingPlan) -> list[str]:

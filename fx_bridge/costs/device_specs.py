@@ -18,8 +18,10 @@ _TIMES: Final = (
     "kernel_launch_ns",
     "attention_launch_ns",
 )
-LAUNCHES: Final = ("eager", "graph")
-"""Ways to issue kernels: one by one by Python, or together, as CUDA graphs and compiled code do."""
+LAUNCHES: Final = ("eager", "graph", "engine")
+"""Ways to issue kernels: one by one by Python, together, as CUDA graphs and compiled code do, or by
+an engine such as llama.cpp, which fuses the operators of torch."""
+_ENGINE_NS: Final = 1_000
 EAGER_NS: Final = 10_000
 """Time of a host to issue an operator by Python; a kernel of a backward pass takes twice that.
 
@@ -152,13 +154,22 @@ class DeviceSpec:
 
         Parameters
         ----------
-        launch : {"eager", "graph"} or int
+        launch : {"eager", "graph", "engine"} or int
             One of `LAUNCHES`, or the nanoseconds of the host for each kernel.
         """
         if launch == "eager":
             host_ns = (EAGER_NS, 2 * EAGER_NS)
         elif launch == "graph":
             host_ns = (0, 0)
+        elif launch == "engine":
+            return replace(
+                self,
+                launch_overhead_ns=0,
+                backward_overhead_ns=None,
+                kernel_launch_ns=_ENGINE_NS,
+                attention_launch_ns=None,
+                source=f"{self.source}, and launches of an engine",
+            )
         else:
             check_natural(launch, f"device spec {self.name!r}: launch")
             host_ns = (int(launch), int(launch))

@@ -41,9 +41,12 @@ def summary(results: Sequence[SolveResult]) -> str:
     return "\n".join([*_plan_lines(asked), *wrapped(map(printable, lines), "  ")])
 
 
-def times_line(problem: PartitionProblem) -> str:
-    """Return the origin of the times of `problem` in one line, or nothing if it has none."""
-    classes = dict.fromkeys(device.device_class for device in problem.devices)
+def times_line(problem: PartitionProblem, *others: str) -> str:
+    """Return the origin of the times of `problem` in one line, or nothing if it has none.
+
+    `others` are classes besides those of its devices, such as that of a host.
+    """
+    classes = dict.fromkeys([*(device.device_class for device in problem.devices), *others])
     named: dict[str, list[str]] = {}
     for name in classes:
         if name in problem.times_from:
