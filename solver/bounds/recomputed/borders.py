@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -61,35 +61,86 @@ class BorderBytes:
 
     @cached_property
     def sent(self) -> tuple[Floats, Floats]:
-        """Bytes that each pair's stage holds for its sends: buffers for gradients, storages."""
-        operators, batches = self._problem.operators, self._problem.microbatches
-        buffers_bytes = np.array([batches * op.backward.gradient_bytes for op in operators])
+        """Bytes that the stage of each pair holds for its sends: buffers for gradients, and all.
+
+        All are buffers and storages: for values that no operator of the stage reads again, those of
+        all microbatches.
+        """
+        operators = self._problem.operators
         storage_bytes = np.array([op.storage_bytes for op in operators])
+        gradient_bytes = np.array([op.backward.gradient_bytes for op in operators])
+        buffers_bytes = self._problem.microbatches * gradient_bytes
         return (
             self._crossing(buffers_bytes, self.ends),
-            self._crossing(buffers_bytes + storage_bytes, self.ends),
+            self._crossing(buffers_bytes + storage_bytes, self.ends, self._unread_bytes),
         )
 
     def sent_ns(self, by_unit: Floats) -> Floats:
         """Return the least sum of an amount by unit over the sends of each pair's stage."""
-        return self._least(by_unit, self.ends)
+        return self._least_ns(by_unit, self.ends)
 
     def received_ns(self, by_unit: Floats) -> Floats:
         """Return the least sum of an amount by unit over the receives of each pair's stage."""
-        return self._least(by_unit, self.starts)
+        return self._least_ns(by_unit, self.starts)
 
-    def _crossing(self, by_operator: Ints, cuts: list[CutOfPairs]) -> Floats:
-        """Return the least sum of bytes that crosses the borders of stages."""
-        least = [int(min(by_operator[list(own)])) for own in self._units.members]
-        return self._least(np.array(least, dtype=np.float64), cuts)
-
-    def _least(self, by_unit: Floats, cuts: list[CutOfPairs]) -> Floats:
+    def _least_ns(self, by_unit: Floats, cuts: list[CutOfPairs]) -> Floats:
         scale = _LARGEST / max(float(by_unit.sum()), 1.0)
         amounts = np.floor(by_unit * scale).astype(np.int64)
-        result = np.zeros(len(self._pairs))
+        nothing, result = np.zeros_like(amounts), np.zeros(len(self._pairs))
         for cut, first, pairs in cuts:
             if not self._clock.is_over:
-                result[pairs] = cut.least(amounts[first:]) / scale
+                result[pairs] = cut.least(amounts[first:], nothing[first:]) / scale
+        return result
+
+    def _crossing(
+        self, by_operator: Ints, cuts: list[CutOfPairs], unread: Ints | None = None
+    ) -> Floats:
+        """Return the least sum of sizes that crosses the borders of stages."""
+        sizes = np.array(self._least(by_operator))
+        result = np.zeros(len(self._pairs))
+        unread = np.zeros(len(sizes), dtype=np.int64) if unread is None else unread
+        for cut, first, pairs in cuts:
+            if not self._clock.is_over:
+                result[pairs] = cut.least(sizes[first:], unread[first:])
+        return result
+
+    @cached_property
+    def _unread_bytes(self) -> Ints:
+        """Further bytes of units whose value is sent, if its first reader is elsewhere.
+
+        Then no operator of the stage keeps it for recomputation. 0 for values without a reader that
+        precedes all others.
+        """
+        problem, graph = self._problem, self._problem.storage_graph
+        found = np.zeros(len(self._units), dtype=np.int64)
+        for unit, own in enumerate(self._units.members):
+            op = problem.operators[own[0]]
+            saver_regions = {problem.operators[v].backward.region for v in graph.savers[own[0]]}
+            is_alone = len(own) == 1 and saver_regions <= {op.backward.region}
+            if is_alone and op.alias_of is None and self._first_reader[unit] >= 0:
+                unkept_bytes = op.storage_bytes - op.backward.kept_bytes
+                found[unit] = (problem.microbatches - 1) * unkept_bytes
+        return found
+
+    @cached_property
+    def _first_reader(self) -> list[int]:
+        """The reader of every unit that precedes all other recomputable readers, or -1."""
+        units, operators = self._units, self._problem.operators
+        behind = [0] * len(units)
+        for unit in reversed(range(len(units))):
+            for other in units.successors[unit]:
+                behind[unit] |= behind[other] | 1 << other
+        may = [
+            any(operators[i].backward.recomputable or operators[i].alias_of for i in own)
+            for own in units.members
+        ]
+        result = [-1] * len(units)
+        for unit, every in enumerate(units.successors):
+            readers = {reader for reader in every if may[reader]}
+            mask = sum(1 << reader for reader in readers)
+            for reader in readers:
+                if mask & ~(behind[reader] | 1 << reader) == 0:
+                    result[unit] = reader
         return result
 
     @cached_property
@@ -155,18 +206,23 @@ class BorderBytes:
             *(tuple(unit - first for unit in side) for side in (sources, sinks)),
         )
         if key not in known:
-            known[key] = BorderCut(self._skeleton, before, behind)
+            known[key] = BorderCut(self._skeleton, self._first_reader, before, behind)
         return known[key], first
 
     @cached_property
     def _shapes(self) -> Ints:
         """Units numbered by the distances of their neighbours."""
         numbers: dict[tuple[object, ...], int] = {}
+        place, reader = self._skeleton.place, self._first_reader
         keys = (
-            (unit in self._skeleton.place, *(other - unit for other in every))
+            (unit in place, max(reader[unit] - unit, -1), *(other - unit for other in every))
             for unit, every in enumerate(self._units.successors)
         )
         return np.array([numbers.setdefault(key, len(numbers)) for key in keys])
+
+    def _least(self, sizes: Ints) -> list[int]:
+        """Return the least size among the operators of each unit."""
+        return [int(min(sizes[list(own)])) for own in self._units.members]
 
 
 def _grouped(values: Ints) -> Iterator[tuple[int, Ints]]:
@@ -205,11 +261,15 @@ class BorderCut:
 
     Parameters
     ----------
+    first_reader : sequence of int
+        By unit, the reader that precedes all others, or -1.
     before, behind : int
         Chosen units on both sides, as bits.
     """
 
-    def __init__(self, skeleton: Skeleton, before: int, behind: int) -> None:
+    def __init__(
+        self, skeleton: Skeleton, first_reader: Sequence[int], before: int, behind: int
+    ) -> None:
         units, chosen = skeleton.units, skeleton.chosen
         last = {chosen[place] for place in bits_of(behind)}
         sources = [chosen[place] for place in bits_of(before)]
@@ -240,14 +300,28 @@ class BorderCut:
                     free += [(node + 1, node_of(reader)), (node_of(reader), node)]
             if unit not in is_source and last.intersection(units.predecessors[unit]):
                 free.append((node, 1))
+        unread = {
+            unit: 1 if first_reader[unit] in last else number[first_reader[unit]]
+            for unit in owners
+            if first_reader[unit] in last or first_reader[unit] in number
+        }
+        arcs += [(0 if unit in is_source else number[unit], unread[unit]) for unit in unread]
         self._tails, self._heads = np.array(arcs + free, dtype=np.int32).T
         self._free = len(free)
-        self._owners = np.array(owners) - min(sources)
+        first = min(sources)
+        self.owners = np.array(owners) - first
+        self._unread = np.array([*unread], dtype=np.int64) - first
         self._known: dict[bytes, float] = {}
 
-    def least(self, sizes: Ints) -> float:
-        """Return the least sum of sizes, given by unit from the first one before the border on."""
-        capacity = sizes[self._owners]
+    def least(self, sizes: Ints, unread: Ints) -> float:
+        """Return the least sum of sizes, given by unit from the first one before the border on.
+
+        Parameters
+        ----------
+        unread : array of int
+            Further amounts of units whose first reader is behind the border.
+        """
+        capacity = np.concatenate([sizes[self.owners], unread[self._unread]])
         key = capacity.tobytes()
         if key not in self._known:
             least = 0

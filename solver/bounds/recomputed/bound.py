@@ -13,8 +13,9 @@ The other bytes of every such stage:
 
 * It receives the values that separate the first of its chosen units from those of I: a minimum cut,
   of which f microbatches may be those that pay for paths.
-* It sends the values that separate its last chosen units from those behind J: a minimum cut of
-  buffers for gradients and, of fewer microbatches in flight than there are, a storage of each.
+* It sends the values that separate its last chosen units from those behind J: buffers for
+  gradients and, of values that no operator of the stage may need again, and which it so does not
+  keep, all microbatches.
 * While its last chosen unit runs backward, all units of that unit's region on the stage are held.
 
 The same cuts, of transfer times in place of bytes, bound the times of receives and sends.
