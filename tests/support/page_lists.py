@@ -14,6 +14,8 @@ NIGHTLY: Final = {
     "--objective token --time-limit 20": "captures 1,900 nodes twice",
     "fxpartition serve configuration:mixtral-8x7b --devices 24GB@rtx-4090 --host 128GB "
     '--objective token --for llama.cpp --words "-ngl 33 --n-cpu-moe 30"': "captures 3,700 nodes",
+    "fxpartition serve configuration:qwen3-moe-30b --devices 8GB@rtx-4060 --host 64GB@ddr5-5600 "
+    "--objective token --for llama.cpp": "captures 6,000 nodes",
     "fxpartition plan llama3-70b --devices 2x80GB,2x24GB --objective devices "
     "--memory-model weights": "captures 5,900 nodes",
     "fxpartition compare gpt2 branches --out report/": "plans and splits six times",

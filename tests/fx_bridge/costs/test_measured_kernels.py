@@ -69,6 +69,15 @@ def test_eager_kernels_take_the_time_of_the_host_and_of_backward_passes_twice():
     assert spec.launched(77_000).latency_ns(1, 1, "bfloat16", is_backward=True) == 77_000
 
 
+def test_an_engine_issues_kernels_alike_on_a_card_and_a_host():
+    card, host = (DEVICE_SPECS[name].launched("engine") for name in ("rtx-3090", "ddr5-5600"))
+    for spec in (card, host):
+        assert spec.latency_ns(1, 1, "float32") == 1_001
+        assert spec.latency_ns(1, 1, "float32", True, is_backward=True) == 1_001
+    # A card is faster by its memory.
+    assert card.latency_ns(0, 10**9, "float32") < host.latency_ns(0, 10**9, "float32") / 8
+
+
 @pytest.mark.deep
 @pytest.mark.parametrize(
     ("name", "measured_ms", "most"), [("llama3-8b-4", 73.6, 0.12), ("gpt2-medium", 49.2, 0.2)]
