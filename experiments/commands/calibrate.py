@@ -10,10 +10,10 @@ from experiments.commands.options import JsonOption, ThreadsOption, out_option
 from experiments.console.output import check_writable, print_json, print_lines, say_written
 from solver import Device, PartitionError
 from solver.io.files import write_text_atomically
+from solver.model.text import shown
 
-_DeviceOption = Annotated[
-    str,
-    typer.Option("--device", metavar="NAME", help="The device, such as cpu or cuda:0."),
+_DeviceArgument = Annotated[
+    str, typer.Argument(metavar="[DEVICE]", help="The device as torch calls it, such as cuda:0.")
 ]
 _DtypeOption = Annotated[
     str, typer.Option("--dtype", metavar="NAME", help="Of the operators, such as bfloat16.")
@@ -22,7 +22,7 @@ _OutOption = Annotated[str | None, out_option("FILE", "Save the devices, for --d
 
 
 def calibrate(
-    device: _DeviceOption = "cpu",
+    device: _DeviceArgument = "cpu",
     dtype: _DtypeOption = "float32",
     threads: ThreadsOption = 1,
     out: _OutOption = None,
@@ -48,10 +48,9 @@ def calibrate(
         memory_bytes = available_memory_bytes()
         if (place := torch.device(device)).type != "cpu":
             memory_bytes, _ = torch.cuda.mem_get_info(place)
-    except (RuntimeError, AssertionError, ValueError) as error:
+    except (RuntimeError, AssertionError, ValueError):
         raise PartitionError(
-            f"--device {device}: {str(error).splitlines()[0]}; write cpu, or a device that torch "
-            "finds here"
+            f"device {shown(device)} is none that torch finds here; write cpu, or one such as cuda:0"
         ) from None
     torch.set_num_threads(threads)
     spec = calibrated(f"this-{place.type}", device, getattr(torch, dtype))

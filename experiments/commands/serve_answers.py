@@ -68,7 +68,7 @@ def tell_plan(
         answer |= {} if given is None else {"given": given.json()}
         print_json({**answer, **({} if table is None else {"rules": table.json()})})
     else:
-        lines = [*_lines(found, engine), *_times_lines(found)]
+        lines = _lines(found, engine)
         if searched.with_steps:
             lines += ["", *steps_text(found.solved.log).split("\n")]
         lines += [] if why is None else wrapped([why.text])
@@ -219,6 +219,7 @@ def _lines(found: ServingPlan, engine: str | None) -> list[str]:
         f"{found.objective}: {_proof(found)} in {solved.wall_time_s:.2f} s",
         *beside,
         *([] if engine is None else words_lines(found.words(engine))),
+        *_times_lines(found),
     ]
 
 

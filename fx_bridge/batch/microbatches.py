@@ -81,7 +81,7 @@ def chunk_specs(
         _check_numbers(table)
     args, kwargs = _inputs(captured, table)
 
-    def merged(state: BatchDim) -> Any:
+    def merged(state: BatchDim, _: Any) -> Any:
         return _merged(state, microbatches) or _reducer(_keep)
 
     return ChunkSpecs(args, kwargs, _outputs(captured, table, merged), microbatches)
@@ -100,9 +100,13 @@ def pipeline_specs(captured: CapturedGraph, microbatches: int) -> ChunkSpecs:
     if microbatches > 1:
         _check_numbers(table)
 
-    def merged(state: BatchDim) -> Any:
-        if state.kind == "unknown" and state.dim is not None and state.factor == 1:
-            return _chunks(state.dim)
+    def merged(state: BatchDim, value: Any) -> Any:
+        dim = state.dim
+        if state.kind == "unknown" and not table.checked and isinstance(value, torch.Tensor):
+            # The graph of a split comes without its model; torch's schedules join rows likewise.
+            dim = 0 if value.dim() and value.shape[0] == table.batch_size else None
+        if state.kind == "unknown" and dim is not None and state.factor == 1:
+            return _chunks(dim)
         if state.kind in ("unknown", "index"):
             return _reducer(_collect)
         return _merged(state, microbatches) or _reducer(_latest)
@@ -153,9 +157,11 @@ def _check_numbers(table: BatchTable) -> None:
         )
 
 
-def _outputs(captured: CapturedGraph, table: BatchTable, merged: Callable[[BatchDim], Any]) -> Any:
+def _outputs(
+    captured: CapturedGraph, table: BatchTable, merged: Callable[[BatchDim, Any], Any]
+) -> Any:
     def specs(read: Any) -> Any:
-        return pytree.tree_map(merged, table[read.name])
+        return pytree.tree_map(merged, table[read.name], read.meta.get("val"))
 
     found = pytree.tree_map_only(fx.Node, specs, captured.graph.output_node().args[0])
     found = pytree.tree_map(

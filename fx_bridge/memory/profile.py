@@ -82,6 +82,7 @@ def memory_profile(
     Examples
     --------
     >>> import torch
+    >>> from fx_bridge.capture.graph import capture
     >>> captured = capture(torch.nn.Linear(8, 4), (torch.ones(2, 8),))
     >>> profile = memory_profile(captured)
     >>> profile.peak_bytes, profile.bytes_at_peak
@@ -121,6 +122,7 @@ def peak_memory(captured: CapturedGraph, **settings: Any) -> int:
     Examples
     --------
     >>> import torch
+    >>> from fx_bridge.capture.graph import capture
     >>> captured = capture(torch.nn.Linear(8, 4), (torch.ones(2, 8),))
     >>> peak_memory(captured, training=True, optimizer="adamw")
     936
@@ -146,6 +148,7 @@ def forward_workspaces(captured: CapturedGraph, *, training: bool = False) -> di
     --------
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.LayerNorm(8), torch.nn.Linear(8, 4))
+    >>> from fx_bridge.capture.graph import capture
     >>> forward_workspaces(capture(model, (torch.ones(2, 8),)))
     {'layer_norm': 16}
     """

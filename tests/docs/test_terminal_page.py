@@ -97,7 +97,6 @@ NOT_OF_PROGRAMS = {"modules", "arguments", "settings"}
         ("### `score`", "score plan.json problem.json", set()),
         ("### `split`", "split mlp --plan plan.json", set()),
         ("### `hand-over`", "hand-over plan.json mlp --to accelerate -o map.json", NOT_OF_MAPS),
-        ("### `hand-over`", "hand-over plan.json mlp --to programs -o programs", NOT_OF_PROGRAMS),
         ("### `compare`, `report`", "compare problem.json --planner greedy", set()),
         ("### `export`, `generate`", "export problem.json --max-devices 1 -o new.json", set()),
         ("### `export`, `generate`", "generate layered --operators 9 -o new.json", set()),

@@ -117,7 +117,7 @@ WORDS = {
     "sweep": ["sweep.toml", "--out", "results.sqlite"],
     "report": ["results.json"],
     "profile": ["mlp"],
-    "calibrate": [],
+    "calibrate": ["cpu"],
     "export": ["problem.json", "--out", "new.json"],
     "generate": ["layered", "--out", "new.json"],
     "models": [],

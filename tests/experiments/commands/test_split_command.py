@@ -126,7 +126,6 @@ def test_commands_that_capture_say_what_the_graph_lacks(in_folder, capsys):
             ["plan", model, "--devices", "2x1MiB", "--out", "plan.json", "--json"],
             ["split", model, "--plan", "plan.json", "--json"],
             ["score", "plan.json", model, "--devices", "2x1MiB", "--json"],
-            ["hand-over", "plan.json", model, "--to", "programs", "--out", "programs", "--json"],
             ["export", model, "--devices", "2x1MiB", "--out", "problem.json", "--json"],
         ):
             assert main(words) == 0

@@ -93,7 +93,7 @@ def check_placed(program, plans=1):
     """Place a random program in one place and apart; return whether it was compared."""
     case = program_checks._Case(program)
     try:
-        captured = program_checks._captured(case, "export")
+        captured = program_checks._captured(case)
     except PartitionError as error:
         assert any(re.search(pattern, str(error)) for pattern in REFUSALS.values()), error
         return False

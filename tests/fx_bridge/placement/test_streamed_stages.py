@@ -185,7 +185,7 @@ def test_kernels_that_are_chosen_by_what_is_trained():
 def check_streamed(program, plans=3):
     """Place a random program with some stages streamed; return how often any was."""
     case = program_checks._Case(program)
-    captured = program_checks._captured(case, "export")
+    captured = program_checks._captured(case)
     rng, count, case.gradients = random.Random(program.seed), 0, False
     for _ in range(plans):
         split = split_by_plan(captured, program_checks._random_plan(captured, rng))
@@ -488,9 +488,8 @@ def test_weights_without_plain_memory_are_refused():
         def forward(self, x):
             return torch.sparse.mm(self.matrix, torch.relu(x))
 
-    split = split_at(Sparse(), (torch.ones(4, 4),), {}, 0.5)
-    with pytest.raises(PartitionError, match=r"'matrix' of stage 'submod_1' is sparse.* dense"):
-        place(split, "cpu:0", streamed={"submod_1"})
+    with pytest.raises(PartitionError, match="SparseTensorImpl"):
+        split_at(Sparse(), (torch.ones(4, 4),), {}, 0.5)
 
 
 def test_recurrent_modules_are_refused():

@@ -11,7 +11,6 @@ from fx_bridge.capture.graph import capture
 from fx_bridge.split.by_plan import split_by_plan
 from tests.support.modules import module_with
 from tests.support.recomputed_stages import (
-    counted_again,
     loss_of,
     plan_between,
     random_decisions,
@@ -156,19 +155,3 @@ def test_what_only_a_second_run_reads_may_not_be_written_either():
     losses[0].backward()
     with pytest.raises(RuntimeError, match=r"'shift', .*, which operators read that run again"):
         losses[1].backward()
-
-
-def test_a_tensor_without_versions_is_copied():
-    """Those made in inference mode can be written there alone, and nobody sees it."""
-    with torch.inference_mode():
-        model = Shifted()
-    module, _ = stages(model, inputs())
-    x, expected = inputs(), inputs()
-    loss_of(model(expected)).backward()
-    loss = loss_of(module(x))
-    with torch.inference_mode():
-        model.shift.mul_(2)
-    with counted_again() as names:
-        loss.backward()
-    assert torch.equal(x.grad, expected.grad)
-    assert "add" in names

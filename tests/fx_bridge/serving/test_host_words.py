@@ -14,6 +14,7 @@ from fx_bridge.serving.request import Request
 from solver import PCIE, Device, Interconnect, Link, PartitionError, SolveLimits
 from solver.model.devices import STAGING_HOST
 from solver.model.job import Host
+from solver.model.quantities import format_ns
 from solver.offload.evaluate import evaluate_offload
 from tests.support.problem_counts import counts, samples
 from tests.support.serving_models import BATCH, CONTEXT, model_of, narrow_llama
@@ -138,7 +139,7 @@ def test_other_plans_are_refused_with_the_nearest_and_its_cost(llama, at, device
     words = told.partition("the nearest is ")[2].rpartition(", which ")[0]
     nearest = llama.host_words("llama.cpp").read(words)
     assert evaluate_offload(llama.instance, nearest.plan).value_ns == nearest.evaluation.value_ns
-    assert f", which takes {float(nearest.evaluation.value_ns) / 1000:.4g} us" in told
+    assert f", which takes {format_ns(round(nearest.evaluation.value_ns))}" in told
     if at == 2:
         assert "more" not in told  # Devices in another order have no value to compare.
 

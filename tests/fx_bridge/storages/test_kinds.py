@@ -121,9 +121,3 @@ def test_a_list_that_is_read_makes_another_kind_than_a_list_of_what_is_read():
     graph.output((whole, listed))
     captured = capture(fx.GraphModule({}, graph), (torch.ones(4),))
     assert len({kinds(captured).first[node.name] for node in (whole, listed)}) == 2
-
-
-def test_where_an_input_changes_its_sizes_each_operator_is_its_own_kind():
-    found = kinds(MODELS["resized"]())
-    assert found.given is None
-    assert all(name == first for name, first in found.first.items())

@@ -14,7 +14,9 @@ from solver import (
     Device,
     Diagnosis,
     GraphInput,
+    Host,
     Interconnect,
+    Job,
     Link,
     Operator,
     Pipeline,
@@ -59,6 +61,8 @@ ITEMS = [
     SolveLimits(time_limit_s=3.0, workers=2),
     Diagnosis(RESULT.plan, (DeviceCountLimit(2),), is_minimal=True),
     Progress("cp-sat", "bottleneck", None, 2, 1.0),
+    Host("64GB", "cpu"),
+    Job({"token": PROBLEM.replace(microbatches=1, memory_model="weights")}, "token"),
 ]
 
 

@@ -43,10 +43,10 @@ def test_no_file_is_given_twice():
     ]
     cases = tuple(Case(case, small_problem()) for case in keys)
     files = name_files(study(*rows, row("none", case=keys[0]), cases=cases))
-    given = [*files.problems.values(), *files.plans.values(), *files.traces.values()]
+    given = [*files.problems.values(), *files.plans.values()]
     assert len(rows) not in files.plans
-    assert len(set(given)) == len(given) == len(keys) * (2 + len(planners))
-    assert all(re.fullmatch(r"(problems|plans|traces)/[a-z0-9-]+\.json\.gz", str(n)) for n in given)
+    assert len(set(given)) == len(given) == len(keys) * (1 + len(planners))
+    assert all(re.fullmatch(r"(problems|plans)/[a-z0-9-]+\.json\.gz", str(n)) for n in given)
     assert all(len(str(name)) < 160 for name in given)
 
 
