@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -10,8 +10,10 @@ from experiments.commands.options import JsonOption, ThreadsOption, out_option
 from experiments.console.output import check_writable, print_json, print_lines, say_written
 from solver import Device, PartitionError
 from solver.io.files import write_text_atomically
+from solver.model.checks import check_choice
 from solver.model.text import shown
 
+_DTYPES: Final = ("float32", "bfloat16", "float16", "float64")
 _DeviceArgument = Annotated[
     str, typer.Argument(metavar="[DEVICE]", help="The device as torch calls it, such as cuda:0.")
 ]
@@ -39,18 +41,17 @@ def calibrate(
 
     from experiments.problems.devices import device_text
     from experiments.processes.environment import available_memory_bytes
-    from fx_bridge.choices import check_dtypes
     from fx_bridge.costs.calibration import calibrate as calibrated
 
     check_writable(out)
-    check_dtypes({dtype: 1}, "--dtype")
+    check_choice(dtype, _DTYPES, "--dtype")
     try:
         memory_bytes = available_memory_bytes()
         if (place := torch.device(device)).type != "cpu":
             memory_bytes, _ = torch.cuda.mem_get_info(place)
     except (RuntimeError, AssertionError, ValueError):
         raise PartitionError(
-            f"device {shown(device)} is none that torch finds here; write cpu, or one such as cuda:0"
+            f"device {shown(device)} is none that torch finds here; write cpu, or such as cuda:0"
         ) from None
     torch.set_num_threads(threads)
     spec = calibrated(f"this-{place.type}", device, getattr(torch, dtype))

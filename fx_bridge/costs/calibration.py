@@ -79,7 +79,7 @@ def measure_samples(device: str, dtype: torch.dtype, repeats: int = 15) -> list[
         model, inputs = Shapes().to(dtype), Shapes.inputs()
     inputs = tuple([tensor.to(dtype) for tensor in tensors] for tensors in inputs)
     captured = capture(model.eval(), inputs)
-    if device == "cpu":
+    if torch.device(device).type == "cpu":
         times_ns: Mapping[str, int] = measure_operators(captured, repeats=repeats).forward_ns
     else:
         queued = _Queued(captured.module, repeats)

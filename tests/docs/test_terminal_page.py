@@ -85,7 +85,6 @@ def inside(folder, monkeypatch):
 
 
 NOT_OF_MAPS = {"programs", "arguments", "settings", "devices"}
-NOT_OF_PROGRAMS = {"modules", "arguments", "settings"}
 
 
 @pytest.mark.parametrize(
