@@ -33,7 +33,7 @@ from targets import GROUPS, Context, rows
 from solver import SolveLimits, SolveStatus, solve, step_names
 from solver.evaluation.result import MAXIMISED
 from solver.offload.plan import plan_offload
-from solver.serving.solve import solve_serving
+from solver.serving.solve import solve_job
 from tests.support import offload_cases, serving_cases
 from tests.support.random_problems import random_problem, recomputed_problem
 from tests.support.random_relays import relayed_problem
@@ -49,18 +49,18 @@ def _solved(problem) -> Answer:
     return lambda limits, without: solve(problem, limits, without=without)
 
 
-def _offloaded(problem) -> Answer:
-    return lambda limits, _: plan_offload(problem, limits)
+def _offloaded(instance) -> Answer:
+    return lambda limits, _: plan_offload(instance, limits)
 
 
 def _streamed(seed: int) -> Answer:
     case = offload_cases.random_case(random.Random(seed), 5, 1 + seed % 2)
-    return _offloaded(offload_cases.problem_of(case))
+    return _offloaded(offload_cases.instance_of(case))
 
 
 def _serving(seed: int) -> Answer:
-    problem, number = serving_cases.random_case(seed), seed % len(SERVED)
-    return lambda limits, without: solve_serving(problem, SERVED[number], limits, without=without)
+    job = serving_cases.random_case(seed).replace(objective=SERVED[seed % len(SERVED)])
+    return lambda limits, without: solve_job(job, limits, without=without)
 
 
 def _planned(name: str, devices: str) -> Answer:
@@ -93,7 +93,7 @@ def cases(
 
         for row in ROWS:
             name, build = f"offload: {', '.join(map(str, row))}", partial(chain_of, *row)
-            yield name, lambda build=build: _offloaded(build().problem)
+            yield name, lambda build=build: _offloaded(build().instance)
     if "serving" in options.groups:
         from bench_serving import ROWS as SERVING_ROWS
 
