@@ -16,7 +16,7 @@ from fx_bridge.costs.device_specs import DeviceSpec
 from solver import Device, Interconnect, Link, Operator, PartitionProblem, Weight
 from solver.model.devices import STAGING_HOST
 from solver.model.job import Host, Job
-from solver.offload.instance import Instance
+from solver.offload.instance import OffloadInstance
 
 ITEM = 2
 USABLE = 0.9
@@ -220,4 +220,4 @@ def chain_of(
         host=Host(None, host), units={op.name: (op.name,) for op in operators},
     )  # fmt: skip
     experts = frozenset(part.name for part in parts if part.is_experts)
-    return OffloadChain(Instance.of(job), [part.block for part in parts], tokens, experts)
+    return OffloadChain(OffloadInstance.of(job), [part.block for part in parts], tokens, experts)

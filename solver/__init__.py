@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from solver.model.plan import PartitionPlan as PartitionPlan
     from solver.model.plan import Stage as Stage
     from solver.model.plan import repair_colocation as repair_colocation
-    from solver.model.problem import MEMORY_MODELS as MEMORY_MODELS
-    from solver.model.problem import OBJECTIVES as OBJECTIVES
-    from solver.model.problem import ColocationGroup as ColocationGroup
-    from solver.model.problem import GraphInput as GraphInput
     from solver.model.problem import PartitionProblem as PartitionProblem
-    from solver.model.problem import Weight as Weight
+    from solver.model.problem_fields import MEMORY_MODELS as MEMORY_MODELS
+    from solver.model.problem_fields import OBJECTIVES as OBJECTIVES
+    from solver.model.problem_fields import ColocationGroup as ColocationGroup
+    from solver.model.problem_fields import GraphInput as GraphInput
+    from solver.model.problem_fields import Weight as Weight
     from solver.model.schedules import Action as Action
     from solver.model.schedules import ActionTables as ActionTables
     from solver.model.schedules import action_tables as action_tables
@@ -98,12 +98,12 @@ MODULE_OF = {
     "PartitionPlan": "solver.model.plan",
     "Stage": "solver.model.plan",
     "repair_colocation": "solver.model.plan",
-    "ColocationGroup": "solver.model.problem",
-    "GraphInput": "solver.model.problem",
-    "MEMORY_MODELS": "solver.model.problem",
-    "OBJECTIVES": "solver.model.problem",
+    "ColocationGroup": "solver.model.problem_fields",
+    "GraphInput": "solver.model.problem_fields",
+    "MEMORY_MODELS": "solver.model.problem_fields",
+    "OBJECTIVES": "solver.model.problem_fields",
     "PartitionProblem": "solver.model.problem",
-    "Weight": "solver.model.problem",
+    "Weight": "solver.model.problem_fields",
     "Action": "solver.model.schedules",
     "ActionTables": "solver.model.schedules",
     "action_tables": "solver.model.schedules",

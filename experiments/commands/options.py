@@ -23,8 +23,8 @@ from experiments.problems.plan_files import EngineName
 from fx_bridge.choices import Optimizer, TiedReaders
 from fx_bridge.costs.recompute import RULES
 from solver import OBJECTIVES, SOLVERS
-from solver.model.problem import MemoryModel
 from solver.model.problem_checks import MOST_CHUNKS
+from solver.model.problem_fields import MemoryModel
 from solver.model.training import Schedule
 
 OUTPUT_PANEL: Final = "Output"

@@ -20,7 +20,7 @@ from fx_bridge.presentation.summary import result_text
 from solver import PartitionError, PartitionProblem, SolveResult, SolveStatus, check_solver
 from solver.evaluation.result import judge
 from solver.model.plan import check_assignment
-from solver.model.problem import ObjectiveName
+from solver.model.problem_fields import ObjectiveName
 from solver.model.quantities import format_value
 from solver.model.recomputation import with_regions
 from solver.model.text import shortened

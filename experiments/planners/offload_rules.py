@@ -22,7 +22,7 @@ from fx_bridge.serving.hosted import HostedPlan
 from solver import PartitionError
 from solver.model.plan import MODES, Mode, PartitionPlan
 from solver.offload.evaluate import evaluate_offload
-from solver.offload.instance import Instance, Unit
+from solver.offload.instance import OffloadInstance, Unit
 from solver.offload.rounds import Prefetch
 
 
@@ -32,7 +32,7 @@ class OffloadChain:
 
     Attributes
     ----------
-    instance : Instance
+    instance : OffloadInstance
         Of one phase.
     block_of : sequence of str or None
         Block of each unit, such as a layer; None outside all lists of blocks.
@@ -42,7 +42,7 @@ class OffloadChain:
         Units that hold the experts of a mixture.
     """
 
-    instance: Instance
+    instance: OffloadInstance
     block_of: Sequence[str | None]
     tokens: int = 1
     experts: frozenset[str] = frozenset()
@@ -52,7 +52,7 @@ class OffloadChain:
 class RulePlan:
     """Plan of a rule, its restated instance, and the start of its loads."""
 
-    instance: Instance
+    instance: OffloadInstance
     plan: PartitionPlan
     prefetch: Prefetch = "buffer"
 
@@ -111,7 +111,7 @@ def served_by_offload_rules(found: HostedPlan) -> list[OffloadAnswer]:
     return answers_of_rules(phases)
 
 
-def _of_phase(instance: Instance, at: int) -> Instance:
+def _of_phase(instance: OffloadInstance, at: int) -> OffloadInstance:
     """Return the instance of one forward of a phase, by its position."""
     units = tuple(
         replace(unit, run_ns=unit.run_ns[at : at + 1], host_ns=unit.host_ns[at : at + 1])
@@ -127,7 +127,7 @@ def _of_phase(instance: Instance, at: int) -> Instance:
     )
 
 
-def _on(instance: Instance, order: Sequence[int]) -> Instance:
+def _on(instance: OffloadInstance, order: Sequence[int]) -> OffloadInstance:
     """Return the instance on some devices in another order."""
     return replace(
         instance,
@@ -173,7 +173,7 @@ def _answer(rule: OffloadRule, phases: Sequence[tuple[OffloadChain, int]]) -> Of
 
 
 def _filled(
-    instance: Instance,
+    instance: OffloadInstance,
     other: Mode,
     *,
     from_end: bool = False,
@@ -245,7 +245,7 @@ def _experts_on_host(chain: OffloadChain, *, every: bool) -> RulePlan:
 # -- all units streamed, or none ---------------------------------------------------------------
 
 
-def _on_first(instance: Instance, prefetch: Prefetch, *, streamed: bool = True) -> RulePlan:
+def _on_first(instance: OffloadInstance, prefetch: Prefetch, *, streamed: bool = True) -> RulePlan:
     """Return the plan on the first device alone, with all possible units streamed, or none."""
     alone = _on(instance, range(1))
     modes = tuple[Mode, ...](

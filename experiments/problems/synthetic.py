@@ -24,7 +24,7 @@ from solver import (
     PartitionProblem,
     Weight,
 )
-from solver.model.problem import MemoryModel
+from solver.model.problem_fields import MemoryModel
 
 T = TypeVar("T")
 

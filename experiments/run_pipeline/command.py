@@ -33,7 +33,7 @@ from solver.model.text import printable
 
 if TYPE_CHECKING:
     from experiments.run_pipeline.agreement import Agreement
-    from experiments.run_pipeline.job import Job
+    from experiments.run_pipeline.job import RankJob
     from experiments.run_pipeline.rank_steps import RankReport
 
 app = typer.Typer(
@@ -126,7 +126,7 @@ def _mixed_kinds(kinds: list[str]) -> str | None:
 
 
 def _run(
-    job: Job,
+    job: RankJob,
     options: JobOptions,
     agreement: Agreement,
     watch: RankWatch,

@@ -37,7 +37,7 @@ from solver import PartitionError, PartitionPlan, load_plan
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class RankJob:
     """The checked job of one process.
 
     Attributes
@@ -65,7 +65,7 @@ class Job:
     note: str
 
 
-def prepare(options: JobOptions, launch: Launch) -> Job:
+def prepare(options: JobOptions, launch: Launch) -> RankJob:
     """Make and check the job of a process.
 
     Raises PartitionError in one line: the plan, the model, the files, the device or another option
@@ -102,7 +102,7 @@ def prepare(options: JobOptions, launch: Launch) -> Job:
     ]
     specs = pipeline_specs(captured, microbatches) if microbatches > 1 else None
     inputs, batch = microbatch_inputs(captured, specs, microbatches)
-    return Job(
+    return RankJob(
         captured=captured,
         split=split,
         plan=plan,

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from experiments.run_pipeline.job import Job
+from experiments.run_pipeline.job import RankJob
 from experiments.run_pipeline.launch import JobOptions
 from experiments.run_pipeline.rank_watch import RankWatch
 from fx_bridge.checkpoint.ranks import load_model_weights
@@ -69,7 +69,7 @@ class RankReport:
         return cls(**{**data, **{name: tuple(data[name]) for name in lists}})
 
 
-def run_steps(job: Job, options: JobOptions, rank: int, watch: RankWatch) -> RankReport:
+def run_steps(job: RankJob, options: JobOptions, rank: int, watch: RankWatch) -> RankReport:
     """Build the stages of this rank, run all steps, and check the results if asked to.
 
     Every process of the group calls it.
@@ -168,7 +168,7 @@ def _optimize(optimizer: torch.optim.Optimizer | None) -> None:
 
 
 def _compare(
-    job: Job,
+    job: RankJob,
     options: JobOptions,
     reference: torch.fx.GraphModule,
     results: list[Any],
@@ -195,7 +195,7 @@ def _compare(
 
 
 def _single_step(
-    job: Job,
+    job: RankJob,
     reference: torch.fx.GraphModule,
     optimizer: torch.optim.Optimizer | None,
     train: bool,

@@ -24,7 +24,7 @@ from experiments.sweep.sources import ModelSource, read_model
 from fx_bridge.costs.recompute import RULES
 from solver import GiB, PartitionError, Pipeline, SolveLimits
 from solver.io.json_fields import Name, Positive, read_as
-from solver.model.problem import MemoryModel
+from solver.model.problem_fields import MemoryModel
 from solver.model.quantities import parse_memory
 from solver.model.text import shown
 from solver.model.training import Schedule

@@ -21,7 +21,7 @@ from solver.evaluation.evaluate import Evaluation
 from solver.evaluation.result import SolveResult, SolveStatus
 from solver.evaluation.usage import DeviceUsage
 from solver.model.plan import PartitionPlan
-from solver.model.problem import ObjectiveName
+from solver.model.problem_fields import ObjectiveName
 from solver.model.quantities import counted, format_bytes, format_gap, format_ns, format_value
 
 _FACTS: Final[tuple[ObjectiveName, ...]] = ("bottleneck", "latency", "transfer", "devices")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from solver.evaluation.step import PipelineStep
-from solver.evaluation.timeline import Job, PipelineTimes, timed_jobs
+from solver.evaluation.timeline import EventNode, PipelineTimes, timed_jobs
 from solver.model.schedules import Pass
 
 SpanKind = Literal["compute", "send", "receive"]
@@ -66,7 +66,7 @@ def spans(step: PipelineStep) -> tuple[Span, ...]:
     return tuple(sorted(found, key=lambda span: (span.start_ns, span.end_ns, span.rank)))
 
 
-def _parts(times: PipelineTimes, job: Job, start_ns: int, ranks: int) -> list[Span]:
+def _parts(times: PipelineTimes, job: EventNode, start_ns: int, ranks: int) -> list[Span]:
     """Return the spans of an action, one after the other."""
     (_, step, position, _), microbatch, _ = job
     backward = step == "backward"
@@ -96,7 +96,7 @@ def _parts(times: PipelineTimes, job: Job, start_ns: int, ranks: int) -> list[Sp
     return found
 
 
-def _transfer(job: Job, start_ns: int, end_ns: int, ranks: int) -> list[Span]:
+def _transfer(job: EventNode, start_ns: int, end_ns: int, ranks: int) -> list[Span]:
     """Return the spans of a transfer that is a job of its own: of both ends, or of the host's."""
     (kind, step, source, target), microbatch, _ = job
     ends: list[tuple[SpanKind, int, int]] = []

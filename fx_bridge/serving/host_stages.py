@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from fx_bridge.capture.graph import CapturedGraph
 from solver.model.devices import STAGING_HOST
 from solver.model.plan import Mode, PartitionPlan
-from solver.offload.instance import Instance
+from solver.offload.instance import OffloadInstance
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class HostStage:
     units: tuple[str, ...]
 
 
-def stages_of(instance: Instance, plan: PartitionPlan) -> list[HostStage]:
+def stages_of(instance: OffloadInstance, plan: PartitionPlan) -> list[HostStage]:
     """Return the stages of a plan in execution order.
 
     A stage begins where the device or the mode changes, and at every streamed unit. The stages of

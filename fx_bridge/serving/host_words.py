@@ -29,7 +29,7 @@ from solver.model.plan import Mode, PartitionPlan
 from solver.model.quantities import format_ns
 from solver.offload.evaluate import OffloadEvaluation, evaluate_offload
 from solver.offload.host_first import UnitGroup, plan_host_first
-from solver.offload.instance import Instance
+from solver.offload.instance import OffloadInstance
 from solver.offload.plan import OffloadResult
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class HostWordsModel:
     ----------
     graphs : mapping of int to CapturedGraph
         Graphs by the number of tokens per call.
-    instance : Instance
+    instance : OffloadInstance
         Its units are the :func:`fx_bridge.serving.halves.half_layers` of the graphs.
     batch : int
         Sequences of a call.
@@ -92,7 +92,11 @@ class HostWordsModel:
     """
 
     def __init__(
-        self, graphs: Mapping[int, CapturedGraph], instance: Instance, batch: int, engine: str
+        self,
+        graphs: Mapping[int, CapturedGraph],
+        instance: OffloadInstance,
+        batch: int,
+        engine: str,
     ) -> None:
         if engine not in HOST_ENGINES:
             hint = did_you_mean(engine, HOST_ENGINES, f"write {HOST_ENGINES[0]}")

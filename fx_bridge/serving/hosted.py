@@ -24,7 +24,7 @@ from solver.model.checks import only_given
 from solver.model.devices import STAGING_HOST
 from solver.model.plan import MODES
 from solver.offload.evaluate import OffloadEvaluation, evaluate_offload
-from solver.offload.instance import Instance
+from solver.offload.instance import OffloadInstance
 from solver.serving.metrics import ServingMetrics
 
 
@@ -40,9 +40,9 @@ class HostedPlan(ServingPlan):
     __repr__ = only_given
 
     @cached_property
-    def instance(self) -> Instance:
+    def instance(self) -> OffloadInstance:
         """Times, weights and caches of the units."""
-        return Instance.of(self.asked)
+        return OffloadInstance.of(self.asked)
 
     @property
     def evaluation(self) -> OffloadEvaluation:

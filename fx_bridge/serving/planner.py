@@ -26,7 +26,7 @@ from solver import (
 )
 from solver.model.checks import check_choice
 from solver.model.job import SERVING_OBJECTIVES, Host, Job, ServingObjective
-from solver.offload.instance import Instance
+from solver.offload.instance import OffloadInstance
 from solver.offload.plan import OffloadResult
 from solver.serving.captured import solve_captured_context
 from solver.serving.evaluate import ServingResult
@@ -166,7 +166,7 @@ class ServingPlanner:
         if self._engine is None:
             solved = solve_job(job, search.limits, solver=search.solver, without=search.without)
         else:
-            model = HostWordsModel(graphs.graphs, Instance.of(job), job.batch, self._engine)
+            model = HostWordsModel(graphs.graphs, OffloadInstance.of(job), job.batch, self._engine)
             solved = model.solve(search.limits)
         return HostedPlan(
             graphs.step, graphs.graphs, self._request, job, solved, self._experts_read

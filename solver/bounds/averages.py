@@ -10,7 +10,7 @@ from solver.bounds.regional.held_weights import stage_weights
 from solver.bounds.regional.positions import PositionBound
 from solver.bounds.regional.spine import longest_path, spine
 from solver.bounds.shared_time import least_shared_ns
-from solver.model.problem import ObjectiveName
+from solver.model.problem_fields import ObjectiveName
 from solver.presolve.device_kinds import usable_devices
 from solver.presolve.instance import Instance
 

@@ -73,7 +73,7 @@ from solver.cp.recompute_choice import RecomputeChoice
 from solver.cp.stage_model import StageModel
 from solver.cp.step_rows import StepRows
 from solver.model.clock import UNLIMITED, Clock
-from solver.model.problem import ObjectiveName
+from solver.model.problem_fields import ObjectiveName
 from solver.presolve.instance import Instance
 
 

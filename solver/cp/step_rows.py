@@ -17,7 +17,7 @@ import networkx as nx
 from solver.cp.latency_rows import LatencyRows
 from solver.cp.linear import LinearSum, Literal
 from solver.cp.position_times import PositionTimes
-from solver.evaluation.timeline import Arc, Job, Task, event_graph
+from solver.evaluation.timeline import Arc, EventNode, Task, event_graph
 from solver.model.schedules import PASSES, Pass, action_tables
 
 MOST_JOBS: Final = 600
@@ -91,7 +91,7 @@ class StepRows:
         parts = list(nx.connected_components(graph))
         return len(parts) == 1 or all(part & returning for part in parts)
 
-    def _jobs(self, microbatches: int) -> tuple[Job, ...]:
+    def _jobs(self, microbatches: int) -> tuple[EventNode, ...]:
         tables = action_tables(
             self.stages.problem.schedule,
             microbatches,
@@ -108,7 +108,7 @@ class StepRows:
         )
 
     @cached_property
-    def _one_microbatch(self) -> tuple[Job, ...]:
+    def _one_microbatch(self) -> tuple[EventNode, ...]:
         return self._jobs(1)
 
     def _duration(self, task: Task) -> LinearSum:
@@ -116,7 +116,7 @@ class StepRows:
             self._durations[task] = self.times.duration(task)
         return self._durations[task]
 
-    def _starts(self, jobs: Sequence[Job]) -> list[LinearSum]:
+    def _starts(self, jobs: Sequence[EventNode]) -> list[LinearSum]:
         starts: list[LinearSum] = []
         for job in jobs:
             before = [

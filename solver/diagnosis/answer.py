@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from solver.model.checks import only_given
 from solver.model.devices import Device
 from solver.model.plan import PartitionPlan
-from solver.model.problem import ColocationGroup, PartitionProblem
+from solver.model.problem import PartitionProblem
+from solver.model.problem_fields import ColocationGroup
 from solver.model.quantities import exact_bytes, format_bytes, listed, quoted
 from solver.presolve.shortfalls import Shortfall
 

@@ -70,7 +70,8 @@ from solver.evaluation.evaluate import Evaluation, evaluate
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.cuts import is_hand_made
 from solver.model.plan import PartitionPlan
-from solver.model.problem import ObjectiveName, PartitionProblem
+from solver.model.problem import PartitionProblem
+from solver.model.problem_fields import ObjectiveName
 from solver.presolve.device_kinds import DeviceKind, DeviceSets, interchangeable_kinds, most_devices
 from solver.presolve.dominance import simplify
 from solver.presolve.instance import Instance, condense

@@ -33,7 +33,8 @@ from solver.evaluation.violations import violations
 from solver.model.checks import only_given
 from solver.model.errors import PartitionError
 from solver.model.plan import PartitionPlan
-from solver.model.problem import ObjectiveName, PartitionProblem, check_problem
+from solver.model.problem import PartitionProblem, check_problem
+from solver.model.problem_fields import ObjectiveName
 from solver.model.recomputation import Recomputation, recomputation_of
 
 

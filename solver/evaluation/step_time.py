@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from solver.evaluation.timeline import Job, PipelineTimes
+from solver.evaluation.timeline import EventNode, PipelineTimes
 from solver.model.schedules import action_tables, group_size, warm_up_turns
 from solver.model.training import Schedule
 
@@ -98,7 +98,7 @@ class _Columns:
 
     def __init__(
         self,
-        jobs: Sequence[Job],
+        jobs: Sequence[EventNode],
         durations_ns: Sequence[int],
         columns: Sequence[int],
         turns: Sequence[int],

@@ -54,7 +54,7 @@ class Task(NamedTuple):
         return ends[self.kind]
 
 
-class Job(NamedTuple):
+class EventNode(NamedTuple):
     """One node of the event graph.
 
     Attributes
@@ -97,7 +97,7 @@ class PipelineTimes:
     overlap: bool = False
     __repr__ = only_given
 
-    def jobs(self, tables: ActionTables) -> tuple[Job, ...]:
+    def jobs(self, tables: ActionTables) -> tuple[EventNode, ...]:
         """Return the jobs of one step of `tables` in topological order."""
         return event_graph(
             tables,
@@ -180,7 +180,7 @@ def timeline(tables: ActionTables, times: PipelineTimes) -> PipelineTimeline:
     return PipelineTimeline(tuple(map(tuple, events)), step_ns)
 
 
-def timed_jobs(tables: ActionTables, times: PipelineTimes) -> list[tuple[Job, int, int]]:
+def timed_jobs(tables: ActionTables, times: PipelineTimes) -> list[tuple[EventNode, int, int]]:
     """Return all jobs of a step with their start and end in nanoseconds.
 
     Raises
@@ -191,7 +191,7 @@ def timed_jobs(tables: ActionTables, times: PipelineTimes) -> list[tuple[Job, in
     jobs = times.jobs(tables)
     durations = {task: times.duration_ns(task) for task in {job.task for job in jobs}}
     ends: list[int] = []
-    timed: list[tuple[Job, int, int]] = []
+    timed: list[tuple[EventNode, int, int]] = []
     for job in jobs:
         start_ns = max([ends[number] for number, _ in job.after], default=0)
         ends.append(start_ns + durations[job.task])
@@ -206,7 +206,7 @@ def event_graph(
     *,
     overlap: bool = False,
     staged: bool = False,
-) -> tuple[Job, ...]:
+) -> tuple[EventNode, ...]:
     """Return the jobs of one step in topological order.
 
     Parameters
@@ -244,7 +244,7 @@ class _Player:
         self._tables = tables
         self._overlap = overlap
         self._staged = staged
-        self._jobs: list[Job] = []
+        self._jobs: list[EventNode] = []
         self._latest: dict[tuple[int | str, ...], int] = {}
         self._handed_over: dict[tuple[Task, int], int] = {}
         # Incoming and outgoing arcs by pass and position.
@@ -261,7 +261,7 @@ class _Player:
             self._leaving["backward"][target].append(arc)
             self._arriving["backward"][source].append(arc)
 
-    def play(self) -> tuple[Job, ...]:
+    def play(self) -> tuple[EventNode, ...]:
         turns = [0] * len(self._tables)
         moved = True
         while moved:
@@ -323,7 +323,7 @@ class _Player:
         resource = task.resource(len(self._tables))
         if resource in self._latest:
             waits = {**waits, self._latest[resource]: None}
-        self._jobs.append(Job(task, microbatch, tuple(waits.items())))
+        self._jobs.append(EventNode(task, microbatch, tuple(waits.items())))
         self._latest[resource] = number
         self._handed_over[task, microbatch] = number
         return number

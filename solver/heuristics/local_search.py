@@ -22,8 +22,8 @@ from solver.model.clock import UNLIMITED, Clock
 from solver.model.cuts import positions_of_blocks
 from solver.model.devices import Device
 from solver.model.plan import PartitionPlan
-from solver.model.problem import ObjectiveName, PartitionProblem
-from solver.model.problem_fields import NO_BLOCK
+from solver.model.problem import PartitionProblem
+from solver.model.problem_fields import NO_BLOCK, ObjectiveName
 from solver.presolve.device_kinds import most_devices
 from solver.presolve.instance import Instance
 from solver.presolve.unit_cuts import unit_blocks

@@ -35,7 +35,8 @@ from solver.model.device_text import as_devices
 from solver.model.devices import Device
 from solver.model.errors import PartitionError
 from solver.model.operators import Operator
-from solver.model.problem import ColocationGroup, GraphInput, PartitionProblem, Weight
+from solver.model.problem import PartitionProblem
+from solver.model.problem_fields import ColocationGroup, GraphInput, Weight
 from solver.model.text import shown
 from solver.model.training import NO_BACKWARD, Backward
 

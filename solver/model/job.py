@@ -28,7 +28,8 @@ from solver.model.checks import (
 from solver.model.errors import PartitionError
 from solver.model.phases import MergedPhases
 from solver.model.plan import PartitionPlan
-from solver.model.problem import PartitionProblem, Weight
+from solver.model.problem import PartitionProblem
+from solver.model.problem_fields import Weight
 from solver.model.quantities import parse_memory
 from solver.model.text import shown
 

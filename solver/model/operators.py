@@ -49,7 +49,7 @@ class Operator:
     received_bytes : int, optional
         Bytes that a reading stage elsewhere holds, by default `value_bytes`. The two differ if an
         operator stands for several passes that hold their values one at a time
-        (:mod:`solver.serving.phases`). Not used in training.
+        (:mod:`solver.model.phases`). Not used in training.
     is_backward : bool
         True if it belongs to the backward pass: its edges cost transfers, but do not order stages.
     stage : int, optional

@@ -16,7 +16,8 @@ from functools import cached_property
 from solver.model.devices import Interconnect, Link
 from solver.model.errors import PartitionError
 from solver.model.operators import Operator
-from solver.model.problem import ColocationGroup, PartitionProblem, Weight
+from solver.model.problem import PartitionProblem
+from solver.model.problem_fields import ColocationGroup, Weight
 
 
 class MergedPhases:

@@ -44,25 +44,11 @@ from solver.model.problem_fields import (
     OBJECTIVES,
     ColocationGroup,
     GraphInput,
-    MemoryModel,
-    ObjectiveName,
     ProblemFields,
     Weight,
 )
 from solver.model.text import shown
 from solver.model.training import RECOMPUTE, SCHEDULES
-
-__all__ = [
-    "MEMORY_MODELS",
-    "OBJECTIVES",
-    "ColocationGroup",
-    "GraphInput",
-    "MemoryModel",
-    "ObjectiveName",
-    "PartitionProblem",
-    "Weight",
-    "check_problem",
-]
 
 
 @dataclass(frozen=True, repr=False)

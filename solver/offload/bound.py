@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from solver.model.clock import Clock
 from solver.model.plan import MODES, Mode
-from solver.offload.instance import Instance, Unit
+from solver.offload.instance import OffloadInstance, Unit
 from solver.offload.windows import best_window
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class UnitClass:
     members: tuple[int, ...]
 
 
-def classes_of(instance: Instance) -> tuple[UnitClass, ...]:
+def classes_of(instance: OffloadInstance) -> tuple[UnitClass, ...]:
     """Return the classes of alike units, in the order of their first members."""
     found: dict[Any, list[int]] = {}
     for index, unit in enumerate(instance.units):
@@ -93,13 +93,13 @@ class CountModel:
 
     Parameters
     ----------
-    instance : Instance
+    instance : OffloadInstance
         Each of its phases has rows of work and links.
     buffers : int
         Every streamed unit fits into the buffer as many times; 1 is necessary, more is a choice.
     """
 
-    def __init__(self, instance: Instance, *, buffers: int = 1) -> None:
+    def __init__(self, instance: OffloadInstance, *, buffers: int = 1) -> None:
         from ortools.sat.python import cp_model
 
         self._instance = instance

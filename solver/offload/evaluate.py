@@ -15,7 +15,7 @@ from solver.model.errors import PartitionError
 from solver.model.job import ServingObjective
 from solver.model.plan import Mode, PartitionPlan
 from solver.model.quantities import exact_bytes
-from solver.offload.instance import Instance
+from solver.offload.instance import OffloadInstance
 from solver.offload.rounds import PREFETCHES, Prefetch, StreamedStep, round_ns
 
 
@@ -62,7 +62,7 @@ class OffloadEvaluation:
 
 
 def evaluate_offload(
-    instance: Instance, plan: PartitionPlan, *, prefetch: Prefetch = "buffer"
+    instance: OffloadInstance, plan: PartitionPlan, *, prefetch: Prefetch = "buffer"
 ) -> OffloadEvaluation:
     """Cost a plan of units and check it.
 
@@ -109,7 +109,9 @@ def evaluate_offload(
     )
 
 
-def _indices(instance: Instance, plan: PartitionPlan) -> tuple[tuple[int, ...], tuple[Mode, ...]]:
+def _indices(
+    instance: OffloadInstance, plan: PartitionPlan
+) -> tuple[tuple[int, ...], tuple[Mode, ...]]:
     names = [unit.name for unit in instance.units]
     for name in (name for name in names if name not in plan.assignment):
         raise PartitionError(f"the plan has no device for unit {name!r}; write one")
@@ -125,7 +127,7 @@ def _indices(instance: Instance, plan: PartitionPlan) -> tuple[tuple[int, ...], 
 
 
 def memory_of(
-    instance: Instance,
+    instance: OffloadInstance,
     devices: Sequence[int],
     modes: Sequence[Mode],
     prefetch: Prefetch = "buffer",
@@ -152,7 +154,7 @@ def memory_of(
     return held, largest, host_bytes
 
 
-def rooms_of(instance: Instance, held: Sequence[int]) -> list[int | None]:
+def rooms_of(instance: OffloadInstance, held: Sequence[int]) -> list[int | None]:
     """Return the bytes of the buffer of each device; None is unlimited."""
     capacities = [device.memory_bytes for device in instance.devices]
     return [
@@ -161,7 +163,7 @@ def rooms_of(instance: Instance, held: Sequence[int]) -> list[int | None]:
     ]
 
 
-def _order_violations(instance: Instance, devices: Sequence[int]) -> list[str]:
+def _order_violations(instance: OffloadInstance, devices: Sequence[int]) -> list[str]:
     return [
         f"unit {instance.units[index].name!r} is on {instance.devices[after].name!r}, which comes "
         f"before {instance.devices[before].name!r}, on which the unit before it is"
@@ -170,7 +172,7 @@ def _order_violations(instance: Instance, devices: Sequence[int]) -> list[str]:
     ]
 
 
-def _mode_violations(instance: Instance, modes: Sequence[Mode]) -> list[str]:
+def _mode_violations(instance: OffloadInstance, modes: Sequence[Mode]) -> list[str]:
     reasons = {"streamed": "it has no weights, or writes them", "host": "it has no time there"}
     return [
         f"unit {unit.name!r} cannot be {mode}: {reasons[mode]}"
@@ -180,7 +182,7 @@ def _mode_violations(instance: Instance, modes: Sequence[Mode]) -> list[str]:
 
 
 def _memory_violations(
-    instance: Instance, held: Sequence[int], largest: Sequence[int], host_bytes: int
+    instance: OffloadInstance, held: Sequence[int], largest: Sequence[int], host_bytes: int
 ) -> list[str]:
     found = []
     for device, taken, load in zip(instance.devices, held, largest, strict=True):
@@ -198,7 +200,7 @@ def _memory_violations(
 
 
 def timeline_ns(
-    instance: Instance,
+    instance: OffloadInstance,
     phase: int,
     devices: Sequence[int],
     modes: Sequence[Mode],
@@ -221,7 +223,7 @@ def timeline_ns(
 
 
 def value_ns(
-    instance: Instance,
+    instance: OffloadInstance,
     devices: Sequence[int],
     modes: Sequence[Mode],
     rooms: Sequence[int | None],
@@ -239,7 +241,7 @@ def value_ns(
 
 
 def _steps(
-    instance: Instance, phase: int, devices: Sequence[int], modes: Sequence[Mode]
+    instance: OffloadInstance, phase: int, devices: Sequence[int], modes: Sequence[Mode]
 ) -> tuple[list[StreamedStep], int]:
     """Return the streamed units of a round, and the time of all that runs in it, hops included."""
     steps: list[StreamedStep] = []

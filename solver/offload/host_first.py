@@ -30,7 +30,7 @@ from solver.model.errors import PartitionError
 from solver.model.limits import SolveLimits
 from solver.model.plan import Mode
 from solver.offload.bound import classes_of
-from solver.offload.instance import Instance
+from solver.offload.instance import OffloadInstance
 from solver.offload.plan import OffloadResult, offload_result
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class UnitGroup:
 
 
 def plan_host_first(
-    instance: Instance,
+    instance: OffloadInstance,
     groups: Sequence[UnitGroup],
     *,
     least_first: int = 0,
@@ -97,7 +97,9 @@ def plan_host_first(
 class _HostFirstModel:
     """The model in integers; names are those of the module's docstring."""
 
-    def __init__(self, instance: Instance, groups: Sequence[UnitGroup], least_first: int) -> None:
+    def __init__(
+        self, instance: OffloadInstance, groups: Sequence[UnitGroup], least_first: int
+    ) -> None:
         from ortools.sat.python import cp_model
 
         self._instance, self._groups = instance, groups

@@ -63,7 +63,7 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Instance:
+class OffloadInstance:
     """Units in the order in which they run, and the devices in the order that data takes.
 
     Attributes
@@ -91,7 +91,7 @@ class Instance:
     objective: ServingObjective = "token"
 
     @classmethod
-    def of(cls, job: Job) -> Instance:
+    def of(cls, job: Job) -> OffloadInstance:
         """Return the instance of a job.
 
         A weight that several units read counts in each: every unit holds or loads its own reads.

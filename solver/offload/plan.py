@@ -19,7 +19,7 @@ from solver.offload.evaluate import (
     rooms_of,
     value_ns,
 )
-from solver.offload.instance import Instance
+from solver.offload.instance import OffloadInstance
 from solver.offload.layout import State, layouts
 
 _BUFFERS: Final = (2, 3)
@@ -42,7 +42,7 @@ OffloadResult: TypeAlias = SolveResult[PartitionPlan, OffloadEvaluation, Fractio
 
 
 def offload_result(
-    instance: Instance, clock: Clock, bound_ns: int | None, state: State | None
+    instance: OffloadInstance, clock: Clock, bound_ns: int | None, state: State | None
 ) -> OffloadResult:
     """Return the answer of a search whose best plan is `state`, on the evaluator's word.
 
@@ -63,7 +63,7 @@ def offload_result(
     return SolveResult("auto", status, plan, evaluation, bounds, clock.elapsed_s, reason)
 
 
-def plan_offload(instance: Instance, limits: SolveLimits | None = None) -> OffloadResult:
+def plan_offload(instance: OffloadInstance, limits: SolveLimits | None = None) -> OffloadResult:
     """Search the device and mode of every unit, the same in all phases.
 
     The count model (:mod:`solver.offload.bound`) gives the bound, and counts to start from: with
@@ -99,7 +99,7 @@ class _Search:
     """Iterated local search over modes and stage borders."""
 
     def __init__(
-        self, instance: Instance, bound_ns: int, clock: Clock, draw: random.Random
+        self, instance: OffloadInstance, bound_ns: int, clock: Clock, draw: random.Random
     ) -> None:
         self._instance = instance
         self._bound_ns = bound_ns

@@ -12,7 +12,7 @@ from solver.dp.ideal_program import solve_ideals
 from solver.dp.separable import OutOfTime, SeparableProgram, program_of
 from solver.heuristics.local_search import better_plan
 from solver.model.clock import Clock
-from solver.model.problem import ColocationGroup
+from solver.model.problem_fields import ColocationGroup
 from solver.presolve import closures
 from solver.presolve.closures import Closed
 from solver.presolve.least_held import Price

@@ -12,7 +12,8 @@ from solver.evaluation.result import SolveResult, SolveStatus, StepRecord
 from solver.model.clock import Clock
 from solver.model.limits import Progress, SolveLimits
 from solver.model.plan import PartitionPlan
-from solver.model.problem import ObjectiveName, PartitionProblem
+from solver.model.problem import PartitionProblem
+from solver.model.problem_fields import ObjectiveName
 from solver.model.recomputation import with_required
 from solver.presolve.dominance import Simplified
 from solver.presolve.instance import Instance, condense

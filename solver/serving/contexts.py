@@ -12,7 +12,8 @@ from solver.model.devices import Device
 from solver.model.job import Job
 from solver.model.operators import Operator
 from solver.model.plan import PartitionPlan
-from solver.model.problem import ObjectiveName, PartitionProblem
+from solver.model.problem import PartitionProblem
+from solver.model.problem_fields import ObjectiveName
 from solver.serving.metrics import evaluate_phases
 
 

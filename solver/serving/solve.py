@@ -15,7 +15,7 @@ from solver.model.errors import PartitionError
 from solver.model.job import Job
 from solver.model.limits import SolveLimits
 from solver.model.problem import PartitionProblem
-from solver.offload.instance import Instance
+from solver.offload.instance import OffloadInstance
 from solver.offload.plan import OffloadResult, plan_offload
 from solver.serving.contexts import Contexts
 from solver.serving.evaluate import ServingResult, evaluate_serving
@@ -55,7 +55,7 @@ def solve_job(
     ------
     PartitionError
         If the job has a host, and a solver is named or a step left out, or
-        :meth:`solver.offload.instance.Instance.of` does not support the job.
+        :meth:`solver.offload.instance.OffloadInstance.of` does not support the job.
 
     Notes
     -----
@@ -76,7 +76,7 @@ def solve_job(
                 "search names a solver or steps to leave out, and plans with a host have one "
                 "solver; leave solver and without out"
             )
-        return plan_offload(Instance.of(job), limits)
+        return plan_offload(OffloadInstance.of(job), limits)
     search = ServingSearch(job, limits or SolveLimits(), solver, without)
     if job.objective == "context":
         return search.fastest_of_context(search.context())

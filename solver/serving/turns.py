@@ -23,7 +23,8 @@ from fractions import Fraction
 from solver.dp.sweep import GaveUp
 from solver.model.job import Job
 from solver.model.plan import PartitionPlan
-from solver.model.problem import ObjectiveName, PartitionProblem
+from solver.model.problem import PartitionProblem
+from solver.model.problem_fields import ObjectiveName
 from solver.serving.metrics import evaluate_phases, token_in_turns_ns
 from solver.serving.search import Found, PhaseSearch
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from solver import Device, Link
 from solver.model.plan import MODES
-from solver.offload.instance import Instance, Unit
+from solver.offload.instance import OffloadInstance, Unit
 
 Case = dict[str, Any]
 
@@ -47,7 +47,7 @@ def _unit(draw: random.Random, device_count: int) -> Case:
     }
 
 
-def instance_of(*cases: Case, counts: Sequence[int] | None = None) -> Instance:
+def instance_of(*cases: Case, counts: Sequence[int] | None = None) -> OffloadInstance:
     """Return the instance of forwards that differ in times, each so often."""
     first = cases[0]
     devices = first["devices"]
@@ -55,7 +55,7 @@ def instance_of(*cases: Case, counts: Sequence[int] | None = None) -> Instance:
         Link(device["rate"][0] * 10**9 // device["rate"][1], device["latency"])
         for device in devices
     ]
-    return Instance(
+    return OffloadInstance(
         tuple(
             _unit_of(f"u{index}", [case["units"][index] for case in cases])
             for index in range(len(first["units"]))

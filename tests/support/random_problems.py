@@ -13,13 +13,12 @@ from solver.model.devices import STAGING_HOST, Device, Interconnect, Link
 from solver.model.errors import PartitionError
 from solver.model.operators import Operator
 from solver.model.plan import PartitionPlan
-from solver.model.problem import (
+from solver.model.problem import SCHEDULES, PartitionProblem
+from solver.model.problem_fields import (
     MEMORY_MODELS,
     OBJECTIVES,
-    SCHEDULES,
     ColocationGroup,
     GraphInput,
-    PartitionProblem,
     Weight,
 )
 from solver.model.recomputation import with_required

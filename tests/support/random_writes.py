@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from solver.model.devices import Device, Interconnect, Link
 from solver.model.operators import Operator
-from solver.model.problem import GraphInput, PartitionProblem, Weight
+from solver.model.problem import PartitionProblem
+from solver.model.problem_fields import GraphInput, Weight
 from solver.model.training import Backward
 
 _OBJECTIVES = (*4 * (("bottleneck",),), ("peak_memory", "bottleneck"), ("latency",), ("step",))

@@ -9,7 +9,8 @@ from typing import Any
 
 from solver.model.devices import Device, Interconnect, Link
 from solver.model.operators import Operator
-from solver.model.problem import PartitionProblem, Weight
+from solver.model.problem import PartitionProblem
+from solver.model.problem_fields import Weight
 from tests.support.random_problems import random_problem
 
 

@@ -19,7 +19,8 @@ from solver.model.devices import Device, Interconnect
 from solver.model.limits import SolveLimits
 from solver.model.operators import Operator
 from solver.model.plan import PartitionPlan
-from solver.model.problem import ColocationGroup, PartitionProblem
+from solver.model.problem import PartitionProblem
+from solver.model.problem_fields import ColocationGroup
 from solver.presolve import presolved
 from solver.search.findings import Finding
 from solver.search.schedule import SCHEDULES, Step

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from solver.model.cuts import is_hand_made
 from solver.model.operators import Operator
-from solver.model.problem import ColocationGroup, PartitionProblem
+from solver.model.problem import PartitionProblem
+from solver.model.problem_fields import ColocationGroup
 from solver.model.training import NO_BACKWARD
 from solver.presolve.transfers import Transfers
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from solver.heuristics.annealing.stage_state import StageState
 from solver.model.clock import UNLIMITED, Clock
-from solver.model.problem import ObjectiveName
+from solver.model.problem_fields import ObjectiveName
 from solver.presolve.graph import quotient_arcs
 
 PEAK_SCALE = 1_000_000

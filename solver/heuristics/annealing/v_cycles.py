@@ -9,7 +9,7 @@ from solver.heuristics.annealing.anneal import PEAK_SCALE, Cooling, anneal
 from solver.heuristics.annealing.stage_state import StageState
 from solver.model.clock import Clock
 from solver.model.devices import Device
-from solver.model.problem import ObjectiveName
+from solver.model.problem_fields import ObjectiveName
 from solver.presolve.clusters import cluster, contract
 from solver.presolve.instance import Instance
 

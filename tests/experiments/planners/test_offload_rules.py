@@ -13,7 +13,7 @@ from experiments.planners.offload_rules import (
 from fx_bridge.interop.llama_cpp_experts import OP_OFFLOAD_TOKENS
 from solver import Device, Link, SolveLimits
 from solver.model.plan import MODES
-from solver.offload.instance import Instance, Unit
+from solver.offload.instance import OffloadInstance, Unit
 from solver.offload.plan import plan_offload
 
 LAYERS = 6
@@ -33,7 +33,7 @@ def chain(*memory, tokens=1, experts=False):
     units.append(unit("out", 20, 0, 3, 30))
     places = tuple(Device(f"d{n}", m) for n, m in enumerate(memory))
     links = (Link(10**9, 1),) * len(memory)
-    instance = Instance(tuple(units), places, links, None, ("all",), (1,), (0,), (0,))
+    instance = OffloadInstance(tuple(units), places, links, None, ("all",), (1,), (0,), (0,))
     names = frozenset(f"m{layer}" for layer in range(LAYERS)) if experts else frozenset()
     return OffloadChain(instance, BLOCKS, tokens, names)
 

@@ -16,7 +16,7 @@ from solver import PCIE, Device, Interconnect, Link, PartitionError, SolveLimits
 from solver.model.devices import STAGING_HOST
 from solver.model.job import Host
 from solver.offload.evaluate import evaluate_offload
-from solver.offload.instance import Instance
+from solver.offload.instance import OffloadInstance
 from tests.support.problem_counts import samples
 from tests.support.serving_models import (
     BATCH,
@@ -156,7 +156,7 @@ def test_loads_fit_to_the_byte(family):
         devices = (Device("gpu0", memory_bytes, "rtx-4090"),)
         phases = {n: p.replace(devices=devices) for n, p in found.asked.phases.items()}
         asked = found.asked.replace(phases=phases)
-        assert evaluate_offload(Instance.of(asked), plan).feasible == fits
+        assert evaluate_offload(OffloadInstance.of(asked), plan).feasible == fits
         if fits:
             alone = replace(found, asked=asked, solved=replace(found.solved, plan=plan))
             (stream,) = streams_of(alone.place({"gpu0": "cpu:0"}))

@@ -6,7 +6,8 @@ from solver.bounds.direct import direct, direct_problem
 from solver.evaluation.evaluate import evaluate
 from solver.model.devices import Device, Interconnect, Link
 from solver.model.operators import Operator
-from solver.model.problem import OBJECTIVES, PartitionProblem
+from solver.model.problem import PartitionProblem
+from solver.model.problem_fields import OBJECTIVES
 from solver.presolve.instance import condense
 from tests.support.problem_counts import counts
 from tests.support.random_problems import random_plan, random_problem

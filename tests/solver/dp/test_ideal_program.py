@@ -13,7 +13,7 @@ from solver import Device, Interconnect, Link, Operator, PartitionProblem, Solve
 from solver.dp.ideal_program import can_win, why_declined
 from solver.evaluation.result import SolveStatus
 from solver.model.devices import STAGING_HOST
-from solver.model.problem import Weight
+from solver.model.problem_fields import Weight
 from solver.stages.ideals import list_ideals, membership
 from solver.stages.pair_sums import Crossing, PairSum
 from tests.support.oracle import brute_force

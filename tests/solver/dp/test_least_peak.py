@@ -6,7 +6,7 @@ from solver import Device, Operator, PartitionProblem, SolveLimits, solve
 from solver.dp.ideal_program import can_win
 from solver.dp.least_peak import memory_grows
 from solver.evaluation.result import SolveStatus
-from solver.model.problem import Weight
+from solver.model.problem_fields import Weight
 from tests.support.oracle import brute_force
 from tests.support.problem_counts import some
 from tests.support.random_problems import random_problem, to_instance

@@ -9,7 +9,8 @@ from solver.model.devices import Device, Interconnect, Link
 from solver.model.errors import PartitionError
 from solver.model.operators import Operator
 from solver.model.plan import PartitionPlan
-from solver.model.problem import ColocationGroup, PartitionProblem, Weight
+from solver.model.problem import PartitionProblem
+from solver.model.problem_fields import ColocationGroup, Weight
 from solver.model.training import Backward
 from tests.support import graphs
 from tests.support.random_problems import random_plan, random_problem

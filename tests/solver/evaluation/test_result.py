@@ -9,7 +9,8 @@ from solver.model.errors import PartitionError
 from solver.model.limits import SolveLimits
 from solver.model.operators import Operator
 from solver.model.plan import PartitionPlan
-from solver.model.problem import PartitionProblem, Weight
+from solver.model.problem import PartitionProblem
+from solver.model.problem_fields import Weight
 from solver.search import rounds
 from solver.search.schedule import SCHEDULES
 from solver.search.solve import SOLVERS, solve

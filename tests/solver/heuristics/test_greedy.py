@@ -12,7 +12,8 @@ from solver.evaluation.result import SolveStatus
 from solver.model.devices import Device
 from solver.model.limits import SolveLimits
 from solver.model.operators import Operator
-from solver.model.problem import ColocationGroup, PartitionProblem, Weight
+from solver.model.problem import PartitionProblem
+from solver.model.problem_fields import ColocationGroup, Weight
 from solver.model.training import Backward
 from solver.search.solve import solve
 from tests.support.graphs import weighted_chain

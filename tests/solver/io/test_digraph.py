@@ -8,7 +8,7 @@ from solver.io.digraph import problem_from_digraph, problem_to_digraph
 from solver.model.devices import Device
 from solver.model.errors import PartitionError
 from solver.model.operators import Operator
-from solver.model.problem import GraphInput, Weight
+from solver.model.problem_fields import GraphInput, Weight
 from solver.model.training import Backward
 from tests.support.problem_counts import some
 from tests.support.random_problems import random_problem

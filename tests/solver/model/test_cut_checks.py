@@ -8,7 +8,8 @@ from solver import SOLVERS, SolveLimits, SolveStatus, diagnose, solve
 from solver.model.devices import Device
 from solver.model.errors import PartitionError
 from solver.model.operators import Operator
-from solver.model.problem import ColocationGroup, PartitionProblem
+from solver.model.problem import PartitionProblem
+from solver.model.problem_fields import ColocationGroup
 from tests.support import graphs
 
 TWO = (Device("gpu0"), Device("gpu1"))

@@ -8,8 +8,8 @@ from solver.model.cuts import is_hand_made, positions_of_blocks, without_hand_ma
 from solver.model.devices import Device, Interconnect
 from solver.model.limits import SolveLimits
 from solver.model.operators import Operator
-from solver.model.problem import ColocationGroup, PartitionProblem, Weight
-from solver.model.problem_fields import NO_BLOCK
+from solver.model.problem import PartitionProblem
+from solver.model.problem_fields import NO_BLOCK, ColocationGroup, Weight
 from solver.presolve.instance import condense
 from solver.presolve.unit_cuts import block_starts, by_block, unit_blocks, unit_stages
 from tests.support import graphs

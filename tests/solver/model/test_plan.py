@@ -17,7 +17,7 @@ from solver.model.plan import (
     quotient_arcs,
     repair_colocation,
 )
-from solver.model.problem import ColocationGroup
+from solver.model.problem_fields import ColocationGroup
 from tests.support.random_problems import random_plan, random_problem
 
 

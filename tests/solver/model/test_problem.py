@@ -10,8 +10,8 @@ from solver import SOLVERS, PartitionPlan, SolveLimits, diagnose, evaluate, solv
 from solver.model.devices import Device, Interconnect, Link
 from solver.model.errors import PartitionError
 from solver.model.operators import Operator
-from solver.model.problem import ColocationGroup, GraphInput, PartitionProblem, Weight
-from solver.model.problem_fields import ProblemFields
+from solver.model.problem import PartitionProblem
+from solver.model.problem_fields import ColocationGroup, GraphInput, ProblemFields, Weight
 from solver.model.training import Backward
 from tests.support.random_problems import random_plan, random_problem
 

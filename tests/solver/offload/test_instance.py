@@ -15,7 +15,7 @@ from solver import (
 )
 from solver.model.devices import STAGING_HOST
 from solver.model.job import Host, Job
-from solver.offload.instance import Instance, Unit
+from solver.offload.instance import OffloadInstance, Unit
 from solver.serving.solve import solve_job
 
 SLOW, FAST = Link(10**8), Link(10**10)
@@ -56,19 +56,19 @@ def job(*, interconnect=None, devices=1, **settings):
 
 
 def test_times_and_bytes_are_those_of_the_operators():
-    made = Instance.of(job())
+    made = OffloadInstance.of(job())
     assert made.units == (
         Unit("first", 10, 5, 0, ALL, ((7,), (5,)), (23, 23)),
         Unit("second", 17, 0, 6, ALL, ((4,), (4,)), (40, 40)),
     )
     assert (made.phases, made.counts) == (("prompt", "token"), (1, 3))
-    assert Instance.of(job(objective="token")).counts == (0, 1)
-    assert Instance.of(job(objective="token")).rounds == [(1, 1)]
+    assert OffloadInstance.of(job(objective="token")).counts == (0, 1)
+    assert OffloadInstance.of(job(objective="token")).rounds == [(1, 1)]
 
 
 @pytest.mark.parametrize("device_class", [None, "tpu"])
 def test_a_host_without_times_runs_nothing(device_class):
-    made = Instance.of(job(host=Host(8, device_class)))
+    made = OffloadInstance.of(job(host=Host(8, device_class)))
     assert made.host_bytes == 8
     assert {unit.modes for unit in made.units} == {("resident", "streamed")}
 
@@ -77,14 +77,16 @@ def test_hops_take_the_links_that_are_given():
     to_host = {(STAGING_HOST, f"d{at}"): FAST for at in range(2)}
     back = {(f"d{at}", STAGING_HOST): FAST for at in range(2)}
     between = {("d0", "d1"): FAST, ("d1", "d0"): SLOW}
-    made = Instance.of(job(interconnect=Interconnect(SLOW, to_host | back | between), devices=2))
+    made = OffloadInstance.of(
+        job(interconnect=Interconnect(SLOW, to_host | back | between), devices=2)
+    )
     assert made.links == (FAST, FAST)
     # What "b" sends is the most that crosses.
     assert made.stage_hop_ns == made.host_hop_ns == (100, 100)
     slow_back = to_host | back | between | {("d1", STAGING_HOST): SLOW}
-    made = Instance.of(job(interconnect=Interconnect(SLOW, slow_back), devices=2))
+    made = OffloadInstance.of(job(interconnect=Interconnect(SLOW, slow_back), devices=2))
     assert made.host_hop_ns == (10_000, 10_000)
-    assert Instance.of(job(interconnect=Interconnect(SLOW))).stage_hop_ns == (10_000, 10_000)
+    assert OffloadInstance.of(job(interconnect=Interconnect(SLOW))).stage_hop_ns == (10_000, 10_000)
 
 
 def test_a_job_with_a_host_is_solved_like_any_other():
@@ -120,7 +122,7 @@ def test_a_job_with_a_host_is_solved_like_any_other():
 )
 def test_jobs_that_make_no_instance_are_refused_in_one_line(settings, says):
     with pytest.raises(PartitionError, match=says) as error:
-        Instance.of(job(**settings))
+        OffloadInstance.of(job(**settings))
     assert "\n" not in str(error.value)
 
 

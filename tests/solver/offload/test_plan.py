@@ -9,7 +9,7 @@ from solver import Device, Link, PartitionError, SolveLimits, SolveStatus
 from solver.model.plan import MODES, PartitionPlan
 from solver.offload import bound
 from solver.offload.evaluate import evaluate_offload
-from solver.offload.instance import Instance, Unit
+from solver.offload.instance import OffloadInstance, Unit
 from solver.offload.plan import plan_offload
 from tests.support import offload_oracle
 from tests.support.offload_cases import instance_of, random_case
@@ -99,7 +99,9 @@ def test_timelines_are_those_that_are_played(count, prefetch):
 def instance_with(units, *devices, host_bytes=None, host_hop_ns=0):
     """Units on devices, each given with the link from the host."""
     places, links = zip(*devices, strict=True)
-    return Instance(tuple(units), places, links, host_bytes, ("all",), (1,), (0,), (host_hop_ns,))
+    return OffloadInstance(
+        tuple(units), places, links, host_bytes, ("all",), (1,), (0,), (host_hop_ns,)
+    )
 
 
 def chain(memory, *, bandwidth=10**9, latency=0, host_ns=30, count=6, **settings):

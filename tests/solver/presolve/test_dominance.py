@@ -13,7 +13,8 @@ from solver.model.devices import STAGING_HOST, Device, Interconnect, Link
 from solver.model.errors import PartitionError
 from solver.model.operators import Operator
 from solver.model.plan import PartitionPlan
-from solver.model.problem import ColocationGroup, GraphInput, PartitionProblem
+from solver.model.problem import PartitionProblem
+from solver.model.problem_fields import ColocationGroup, GraphInput
 from solver.model.training import Backward
 from solver.presolve.dominance import simplify
 from solver.presolve.instance import condense
