@@ -68,10 +68,12 @@ class Skeleton:
         always = {kept[place] for place in own}
         ranked = np.argsort(-work_ns, kind="stable")
         count, working = len(work_ns), int(np.count_nonzero(work_ns))
+        # Articulation units are a chain, and a single unit has two ideals: those always fit.
+        least = 0 if always else 1
         # Counts that keep units of equal work together.
         whole = np.flatnonzero(np.diff(work_ns[ranked])) + 1
         while True:
-            chosen = sorted({*always, *ranked[: max(count, 1)].tolist()})
+            chosen = sorted({*always, *ranked[:count].tolist()})
             self.chosen = chosen
             self.before = self._nearest(range(len(self.units)), self.units.predecessors)
             self.after = self._nearest(reversed(range(len(self.units))), self.units.successors)
@@ -80,14 +82,14 @@ class Skeleton:
                 for place, unit in enumerate(chosen)
                 for other in bits_of(self.after[unit])
             ]
-            masks = list_ideals(len(chosen), arcs, most)
-            if masks is not None or count <= 1:
+            fits = max(most, len(chosen) + 1) if count <= least else most
+            masks = list_ideals(len(chosen), arcs, fits)
+            if masks is not None:
                 break
-            count = working if count > working else int(count * _SHRINK)
+            count = working if count > working else max(int(count * _SHRINK), least)
             fitting = whole[whole <= count]
             if len(fitting) and fitting[-1] > count * _SHRINK:
                 count = int(fitting[-1])
-        assert masks is not None
         self.place = {unit: place for place, unit in enumerate(self.chosen)}
         self.ideals = Ideals.of(masks, work_ns[self.chosen].astype(np.float64))
         bits = np.packbits(self.member, axis=0, bitorder="little").T

@@ -253,7 +253,8 @@ def test_a_plan_with_a_host_in_words_beside_those_of_a_person(capsys):
     assert main([*words, "--words", given]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[-1].startswith(told) and printed[-2] == f"given: {given}"
-    assert printed[-3] == shlex.join(found["words"])
+    assert printed[-3].startswith("times: rtx-4090 from ")
+    assert printed[-4] == shlex.join(found["words"])
     best = answer([*words, "--words", shlex.join(found["words"])], capsys)
     assert best["given"]["gap"] == {"least": 0.0, "most": 0.0}
     words[3] = "50KB@rtx-4090"
