@@ -73,8 +73,6 @@ class WorkerProcess:
 
     def send(self, job: Mapping[str, Any]) -> None:
         """Send a job; if the worker has ended, `answer` returns None."""
-        # `last_words` must not return output of an earlier job.
-        self._heard_bytes = os.fstat(self._errors.fileno()).st_size
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(job) + "\n")
@@ -89,7 +87,12 @@ class WorkerProcess:
             If there is none yet.
         """
         line = self._answers.get(timeout=timeout_s)
-        return None if line is None else json.loads(line)
+        if line is None:
+            return None
+        # `last_words` must not return output of an earlier job.
+        self._heard_bytes = os.fstat(self._errors.fileno()).st_size
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     def exit_code(self) -> int:
         """Wait for the end of the process; return its code, negative for a signal."""
