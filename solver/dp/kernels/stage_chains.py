@@ -219,7 +219,8 @@ class StageChains:
         for size, steps in enumerate(sets.steps):
             for kind, targets, rests in steps:
                 own = self._of(kind, size)
-                starts, first = np.unique(own.starts, return_index=True)
+                first = np.flatnonzero(np.diff(own.starts, prepend=-1))
+                starts = own.starts[first]
                 for target, rest in zip(targets.tolist(), rests.tolist(), strict=True):
                     if self._beside_ns is not None:
                         least[target] = np.minimum(least[target], least[rest] - self._beside_ns)
