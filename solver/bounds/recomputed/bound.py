@@ -37,6 +37,8 @@ from solver.model.arrays import Bools, Floats, Ints
 from solver.model.clock import Clock
 from solver.presolve.device_kinds import DeviceKind
 
+_MOST_CUTS = 5
+"""Prices at which the costs of sent values are minimum cuts."""
 _ROUNDING = 1e-9
 """Tolerance for float errors: no stage fits that exceeds its memory by more than this part."""
 
@@ -62,12 +64,14 @@ class _Peak(NamedTuple):
 class _Costs(NamedTuple):
     """Costs of stages on a device class, by price and pair: of all units, and at each peak.
 
-    At a peak only the units of its region and later ones count.
+    At a peak only the units of its region and later ones count. Costs of sent values are known by
+    price, as far as they were asked.
     """
 
     prices: MemoryPrices
     totals: Floats
     at_peaks: list[Floats]
+    sent: dict[int, Floats]
 
 
 class LeastLoads:
@@ -120,7 +124,7 @@ class LeastLoads:
                 later = np.where(self._regions >= region, prices.costs, 0.0)
                 costs[:, own] = pairs.sums(later, own)
             at_peaks.append(costs)
-        return _Costs(prices, pairs.sums(prices.costs), at_peaks)
+        return _Costs(prices, pairs.sums(prices.costs), at_peaks, {})
 
     def _least(
         self, costs: _Costs, flying: int, missing_bytes: Floats
@@ -137,7 +141,19 @@ class LeastLoads:
                 more = sum((share * own[at] for at, share in others), -own[number])
                 more += once * peak.held_bytes
                 gained = np.maximum(gained, np.where(peak.counts, more, 0.0))
-            yield price, costs.totals[number] + once * missing_bytes + gained
+            sent = self._sent(costs, number, flying)
+            yield price, costs.totals[number] + once * missing_bytes + gained + sent
+
+    def _sent(self, costs: _Costs, number: int, flying: int) -> Floats:
+        """Return a lower bound of the additional costs of sent values at a price."""
+        at, share = costs.prices.mixture(number, (flying - 1) / flying)[0]
+        finite = len(costs.prices.sent) - 1
+        if at < finite:
+            # Costs never fall with the price, so that a few prices suffice.
+            at, share = at - at % -(-finite // _MOST_CUTS), 1.0
+        if at not in costs.sent:
+            costs.sent[at] = self._borders.sent_ns(costs.prices.sent[at])
+        return share * costs.sent[at]
 
     def transfers_ns(self, kind: int) -> Floats:
         """Return a lower bound of the transfer time of the stage of each pair; 0 with overlap."""

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -55,10 +56,14 @@ class MemoryPrices:
         nanoseconds, but bytes of each microbatch at the infinite price.
     costs : Floats, shape (prices, units)
         Work, and the flows that start at operators.
+    sent : Floats, shape (prices, units)
+        Additional cost of a unit whose value is sent, at this price and all higher finite ones: if
+        it is kept it costs all its saved bytes, and else the storages of all microbatches are held.
     """
 
     prices: Floats
     costs: Floats
+    sent: Floats
 
     @classmethod
     def of(cls, units: Instance, device_class: str) -> MemoryPrices:
@@ -73,10 +78,15 @@ class MemoryPrices:
         prices = np.array([0.0, *_breakpoints(flows), math.inf])
         unit_of = np.array(units.unit_of_operator)
 
-        rows = [np.bincount(unit_of, flows.starting(at), len(units)) for at in prices.tolist()]
-        costs: Floats = np.array(rows, dtype=np.float64)
+        def by_unit(amounts: Callable[[float], Floats]) -> Floats:
+            rows = [np.bincount(unit_of, amounts(at), len(units)) for at in prices.tolist()]
+            return np.array(rows, dtype=np.float64)
+
+        costs = by_unit(flows.starting)
         costs[:-1] += units.work_ns[device_class]
-        return cls(prices, costs)
+        sent = by_unit(flows.slack) * (np.bincount(unit_of) == 1)
+        sent[:-1] = np.minimum.accumulate(sent[-2::-1])[::-1]
+        return cls(prices, costs, sent)
 
     def byte_cost(self, number: int) -> float:
         """Return the cost of a byte of each microbatch at a price."""
@@ -215,6 +225,19 @@ class GraphFlows:
     def starting(self, price: float) -> Floats:
         """Return the flow that starts at every operator, a lower bound of its cost."""
         return self._solved(price)[0]
+
+    def slack(self, price: float) -> Floats:
+        """Return the additional costs of operators whose values are sent, by operator.
+
+        A cut costs more than a flow by the residual capacity of its arcs.
+        """
+        operators, batches = self._problem.operators, self._problem.microbatches
+        kept_bytes = np.array([op.backward.kept_bytes for op in operators], dtype=np.float64)
+        found = np.zeros(len(operators))
+        own, (byte, _) = self.sources, _worth(price)
+        left = self._saved_bytes * byte - self.starting(price)[own]
+        found[own] = np.minimum(left, kept_bytes[own] * byte * (batches - 1) / batches)
+        return np.maximum(found, 0.0)
 
     def choice(self, price: float) -> tuple[float, float]:
         """Return time and bytes of a minimum cut."""
