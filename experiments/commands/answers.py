@@ -119,6 +119,7 @@ def result_json(problem: PartitionProblem, result: SolveResult) -> dict[str, Any
         "objectives": dict(zip(problem.objective, result.objective_values or (), strict=False)),
         "wall_time_s": result.wall_time_s,
         "reason": result.reason,
+        "times_from": dict(problem.times_from),
         "log": [asdict(step) for step in result.log],
         "device_order": [] if plan is None else list(plan.device_order),
         "chunks": None if plan is None else dict(plan.chunks),

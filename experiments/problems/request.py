@@ -173,6 +173,10 @@ def check_model_request(model: str, request: ProblemRequest) -> None:
             f"{model} is a model; --device-memory and --no-replicas are for workloads of Piper, so "
             "leave them out, and name devices by --devices"
         )
+    if request.launch is not None and request.profile is not None:
+        raise PartitionError(
+            "--profile has measured times, which --launch does not change; leave --launch out"
+        )
     counted = request.memory_model or "inference"
     if request.training is not None and counted != "training":
         raise PartitionError(
@@ -308,12 +312,15 @@ def requested_graph(
     if request.profile is not None:
         request.profile.check(captured)
         costs = request.profile.costs(training is not None)
-    return to_digraph(
+    graph = to_digraph(
         captured,
         costs=replace(costs, specs=specs, attention=request.attention),
         training=training,
         keep_whole=() if placement is None else placement.keep_whole,
     )
+    if request.profile is not None:
+        graph.graph["times_from"] = dict.fromkeys(specs, "operators measured one by one")
+    return graph
 
 
 def requested_device_sets(

@@ -140,8 +140,8 @@ class DeviceSpec:
             share = self.attention_efficiency or share
             if self.attention_launch_ns is not None:
                 launch_ns = self.attention_launch_ns
-        flops_per_s = int(self.flops_per_s_of(dtype) * share)
-        bytes_per_s = int(self.memory_bandwidth_bytes_per_s * self.bandwidth_efficiency)
+        flops_per_s = max(int(self.flops_per_s_of(dtype) * share), 1)
+        bytes_per_s = max(int(self.memory_bandwidth_bytes_per_s * self.bandwidth_efficiency), 1)
         compute_ns = -(-flops * 1_000_000_000 // flops_per_s)
         move_ns = -(-moved_bytes * 1_000_000_000 // bytes_per_s)
         host_ns = self.launch_overhead_ns

@@ -16,7 +16,7 @@ from fx_bridge.presentation.markup import device_colours, escaped, escaped_lines
 from fx_bridge.presentation.module_totals import ModuleTotals
 from fx_bridge.presentation.page_charts import memory_charts, pipeline_chart
 from fx_bridge.presentation.page_modules import ModuleView
-from fx_bridge.presentation.summary import STEP_HEADER, step_cells
+from fx_bridge.presentation.summary import STEP_HEADER, step_cells, times_line
 from solver.evaluation.evaluate import Evaluation
 from solver.evaluation.result import SolveResult, SolveStatus
 from solver.evaluation.usage import DeviceUsage
@@ -123,6 +123,8 @@ class _Page:
             rows = [(escaped(text),) for text in evaluation.violations]
             header = ("This plan breaks limits",)
             shown = f'<div class="bad">{table(header, rows, text=header)}</div>'
+        if not lines and (origin := times_line(evaluation.problem)):
+            shown += f"<p>{escaped(origin)}</p>"
         return f'{shown}<div class="facts">{cells}</div>'
 
     def _proven(self) -> str:

@@ -84,12 +84,19 @@ def test_every_option_is_read():
         ({"recompute": ["=always"]}, "--recompute '=always' names nothing; write one of none, aut"),
         ({"regions": [""]}, "--regions is empty; write a module, such as h.0"),
         ({"recompute": ["h=maybe"]}, "--recompute is 'h=maybe'; write MODULE=always or MODULE=nev"),
+        ({"launch": ""}, "--launch '': '' is not a time; write eager or graph or"),
+        ({"launch": "34"}, "--launch '34': '34' is not a time; write eager or graph or"),
     ],
 )
 def test_options_that_say_nothing_are_refused(options, says):
     with pytest.raises(PartitionError) as refused:
         read_request(ProblemOptions(**options))
     assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(("text", "launch"), [("graph", "graph"), ("34us", 34_000), (None, None)])
+def test_launches_are_kinds_or_times(text, launch):
+    assert read_request(ProblemOptions(launch=text)).launch == launch
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.problems.devices import parse_devices, parse_link
+from experiments.problems.devices import device_text, parse_devices, parse_link
+from fx_bridge.costs.device_presets import DEVICE_SPECS
 from solver import Device, GiB, Link, PartitionError
 
 
@@ -173,6 +174,20 @@ def test_speed_may_be_given_by_dtype(tmp_path):
     assert next(iter(parsed.spec_of.values())).attention == ("efficient",)
 
 
+def test_a_class_like_a_preset_has_its_other_numbers(tmp_path):
+    text = '[[devices]]\nmemory = 5\nclass = "mine"\nlike = "l4"\nbandwidth_efficiency = 0.5'
+    (spec,) = read(tmp_path, text).spec_of.values()
+    source = "l4 with given rates"
+    assert spec == replace(DEVICE_SPECS["l4"], name="mine", bandwidth_efficiency=0.5, source=source)
+
+
+@pytest.mark.parametrize("name", DEVICE_SPECS)
+def test_the_text_of_a_device_is_read_back(tmp_path, name):
+    device, spec = Device("one", 7 * GiB, "mine"), replace(DEVICE_SPECS[name], name="mine")
+    parsed = read(tmp_path, device_text(device, spec))
+    assert (parsed.devices, parsed.spec_of) == ((device,), {"mine": spec})
+
+
 SPEEDS = "[[devices]]\nmemory = 5\nflops_per_s = 1e12\nmemory_bandwidth_bytes_per_s = "
 
 
@@ -187,6 +202,12 @@ SPEEDS = "[[devices]]\nmemory = 5\nflops_per_s = 1e12\nmemory_bandwidth_bytes_pe
         ('[[devices]]\nmemory = 5\nname = "host"', "choose another"),
         ("[[devices]]\nmemory = 5\nflops_per_s = 1", "memory_bandwidth_bytes_per_s is missing"),
         ('[[devices]]\nmemory = 5\nattention = "math"', "flops_per_s is missing"),
+        ('[[devices]]\nmemory = 5\nlike = "l44"', "'l44' is unknown; did you mean l4"),
+        ('[[devices]]\nmemory = 5\nlike = "l4"\nclass = "l4"', "class 'l4' is a preset"),
+        (
+            '[[devices]]\nmemory = 5\nlike = "l4"\nclass = "a"\ncompute_efficiency = 1.5',
+            "compute_efficiency is 1.5; write a fraction",
+        ),
         (
             "[[devices]]\nmemory = 5\nflops_per_s = 1\nmemory_bandwidth_bytes_per_s = 1\n"
             "attention = 3",

@@ -138,6 +138,10 @@ def test_modules_of_a_model_run_again_as_they_are_asked_to():
         (ProblemRequest(devices=TWO, training=Training("sgd")), "write --memory-model training"),
         (ProblemRequest(devices=TWO, attention="maths"), "--attention is 'maths'; write one or"),
         (
+            ProblemRequest(devices=TWO, launch="graph", profile=object()),
+            "--profile has measured times",
+        ),
+        (
             ProblemRequest(devices=TWO, recompute=RecomputeRequest("layers")),
             "--recompute says what runs again in training, and the memory model is inference; ",
         ),
@@ -190,6 +194,7 @@ def test_readers_of_a_tied_weight_are_apart_where_its_gradients_are_summed(tied_
             "which is not captured; --check needs a model",
         ),
         (ProblemRequest(attention="math"), "which has its costs; --attention needs a model"),
+        (ProblemRequest(launch=0), "which has its times; --launch needs a model"),
         (
             ProblemRequest(memory_model="training", recompute=RecomputeRequest(("h.0",))),
             "--recompute names modules, and a saved problem knows none; write one of none, auto",
