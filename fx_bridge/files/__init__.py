@@ -1,0 +1,1 @@
+"""Models as people have them in files, read without their weights and without torch."""

@@ -1,0 +1,286 @@
+"""The header of a GGUF file: its metadata, and the type, shape and size of every tensor.
+
+Weights are never read, and nothing is allocated for a length that the file cannot hold. The format
+is that of ``docs/gguf.md`` in ggml, versions 2 and 3, little-endian.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from solver import PartitionError
+from solver.model.text import shortened, shown
+
+_MAGIC: Final = b"GGUF"
+_VERSIONS: Final = (2, 3)
+_STRING, _ARRAY = 8, 9
+_SCALARS: Final[Mapping[int, struct.Struct]] = {
+    number: struct.Struct("<" + code) for number, code in enumerate("BbHhIif?")
+} | {10: struct.Struct("<Q"), 11: struct.Struct("<q"), 12: struct.Struct("<d")}
+"""By the number of a type of values."""
+_LENGTH: Final = struct.Struct("<Q")
+_COUNT: Final = struct.Struct("<I")
+_MOST_NUMBERS: Final = 2**16
+"""Longest array of numbers that is kept: those by layer are short, those of tokens are not read."""
+_MOST_DIMENSIONS: Final = 4
+_SPLIT: Final = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
+
+STORED: Final[Mapping[int, tuple[str, int, int]]] = MappingProxyType({
+    0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20),
+    6: ("Q5_0", 32, 22), 7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 9: ("Q8_1", 32, 40),
+    10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110), 12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176),
+    14: ("Q6_K", 256, 210), 15: ("Q8_K", 256, 292), 16: ("IQ2_XXS", 256, 66),
+    17: ("IQ2_XS", 256, 74), 18: ("IQ3_XXS", 256, 98), 19: ("IQ1_S", 256, 50),
+    20: ("IQ4_NL", 32, 18), 21: ("IQ3_S", 256, 110), 22: ("IQ2_S", 256, 82),
+    23: ("IQ4_XS", 256, 136), 24: ("I8", 1, 1), 25: ("I16", 1, 2), 26: ("I32", 1, 4),
+    27: ("I64", 1, 8), 28: ("F64", 1, 8), 29: ("IQ1_M", 256, 56), 30: ("BF16", 1, 2),
+    34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66), 39: ("MXFP4", 32, 17), 40: ("NVFP4", 64, 36),
+    41: ("Q1_0", 128, 18),
+})  # fmt: skip
+"""Name, entries of a block, and bytes of a block of every type of tensors, by its number (ggml)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor of a file.
+
+    Attributes
+    ----------
+    name : str
+        As in the file.
+    type : str
+        Such as ``"Q4_K"``.
+    shape : tuple of int
+        The fastest dimension first, as ggml writes it.
+    size_bytes : int
+        Bytes as stored.
+    """
+
+    name: str
+    type: str
+    shape: tuple[int, ...]
+    size_bytes: int
+
+    @property
+    def elements(self) -> int:
+        """Number of entries."""
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+
+@dataclass(frozen=True, slots=True)
+class GgufHeader:
+    """Metadata and tensors of a model in one or several files.
+
+    Attributes
+    ----------
+    path : str
+        Of the first file.
+    metadata : mapping of str to object
+        Without texts in arrays, such as the tokens of a vocabulary: those are numbers of entries.
+    """
+
+    path: str
+    metadata: Mapping[str, Any]
+    tensors: tuple[StoredTensor, ...]
+
+
+def read_gguf(path: str | os.PathLike[str]) -> GgufHeader:
+    """Read the header of a model, and those of its other parts if it is split into files.
+
+    Raises
+    ------
+    PartitionError
+        If the file, or a part, is missing, no GGUF file, cut off, or inconsistent.
+    """
+    parts = list(_parts(Path(path)))
+    found = [_Reader.read(part) for part in parts]
+    metadata = found[0][0]
+    tensors = tuple(tensor for _, own in found for tensor in own)
+    names: set[str] = set()
+    for tensor in tensors:
+        if tensor.name in names:
+            raise PartitionError(
+                f"{shortened(parts[0])}: two tensors are called {shown(tensor.name)}; the file is "
+                "damaged, fetch it again"
+            )
+        names.add(tensor.name)
+    count = metadata.get("split.count", len(parts))
+    if count not in (0, len(parts)):
+        raise PartitionError(
+            f"{shortened(parts[0])}: it is a part of {count} files without a name such as "
+            f"NAME-00001-of-{count:05}.gguf; give the first part under its own name"
+        )
+    return GgufHeader(str(parts[0]), MappingProxyType(metadata), tensors)
+
+
+def _parts(path: Path) -> Iterator[Path]:
+    """Yield the files of a model, the first first."""
+    match = _SPLIT.search(path.name)
+    if match is None:
+        yield path
+        return
+    for number in range(1, int(match[2]) + 1):
+        part = path.with_name(f"{path.name[: match.start()]}-{number:05}-of-{match[2]}.gguf")
+        if not part.is_file():
+            raise PartitionError(
+                f"{shortened(path)}: part {number} of {int(match[2])} is missing; put "
+                f"{shown(part.name)} beside it"
+            )
+        yield part
+
+
+class _Reader:
+    """Reads one file from front to back."""
+
+    def __init__(self, data: mmap.mmap, where: str) -> None:
+        self._data = data
+        self._at = 0
+        self._where = where
+
+    @classmethod
+    def read(cls, path: Path) -> tuple[dict[str, Any], list[StoredTensor]]:
+        """Return metadata and tensors of one file."""
+        where = shortened(path)
+        try:
+            with path.open("rb") as file:
+                if not path.stat().st_size:
+                    raise PartitionError(f"{where}: the file is empty; give a .gguf file")
+                with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                    return cls(data, where)._header()
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise PartitionError(f"{where}: {reason}; give a .gguf file") from None
+
+    def _header(self) -> tuple[dict[str, Any], list[StoredTensor]]:
+        if self._bytes(4, "its magic") != _MAGIC:
+            raise PartitionError(f"{self._where}: it does not begin with GGUF; give a .gguf file")
+        version = self._number(_COUNT, "its version")
+        if version not in _VERSIONS:
+            swapped = int.from_bytes(version.to_bytes(4, "little"), "big") in _VERSIONS
+            what = "it is big-endian" if swapped else f"it has version {version} of GGUF"
+            raise PartitionError(
+                f"{self._where}: {what}; versions 2 and 3, little-endian, can be read; convert it "
+                "again with a current llama.cpp"
+            )
+        tensors = self._number(_LENGTH, "the number of tensors")
+        pairs = self._number(_LENGTH, "the number of keys")
+        # A key takes a length, a type and a value; a tensor a length, and five numbers.
+        self._check_room(13 * pairs, f"{pairs} keys")
+        self._check_room(32 * tensors, f"{tensors} tensors")
+        metadata: dict[str, Any] = {}
+        for _ in range(pairs):
+            key = self._text("a key")
+            metadata[key] = self._value(self._number(_COUNT, key), key)
+        found = [self._tensor() for _ in range(tensors)]
+        self._check_data(metadata, found)
+        return metadata, [tensor for tensor, _ in found]
+
+    def _check_data(
+        self, metadata: Mapping[str, Any], found: list[tuple[StoredTensor, int]]
+    ) -> None:
+        """Raise PartitionError if a tensor lies beyond the end of the file."""
+        alignment = metadata.get("general.alignment", 32)
+        if not isinstance(alignment, int) or not 0 < alignment < 2**20:
+            raise PartitionError(
+                f"{self._where}: general.alignment is {shown(alignment)}; the file is damaged, "
+                "fetch it again"
+            )
+        start = -(-self._at // alignment) * alignment
+        for tensor, offset in found:
+            end = start + offset + tensor.size_bytes
+            if end > len(self._data):
+                raise PartitionError(
+                    f"{self._where}: tensor {shown(tensor.name)} ends at byte {end}, and the file "
+                    f"at {len(self._data)}; it is cut off, fetch it again"
+                )
+
+    def _tensor(self) -> tuple[StoredTensor, int]:
+        """Return a tensor, and where its data begins."""
+        name = self._text("the name of a tensor")
+        dimensions = self._number(_COUNT, name)
+        if dimensions > _MOST_DIMENSIONS:
+            raise PartitionError(
+                f"{self._where}: tensor {shown(name)} has {dimensions} dimensions; the file is "
+                "damaged, fetch it again"
+            )
+        shape = tuple(self._number(_LENGTH, name) for _ in range(dimensions))
+        number = self._number(_COUNT, name)
+        offset = self._number(_LENGTH, name)
+        if number not in STORED:
+            raise PartitionError(
+                f"{self._where}: tensor {shown(name)} has type {number}, which is unknown; the "
+                f"types are {', '.join(kind for kind, *_ in STORED.values())}"
+            )
+        kind, entries, block_bytes = STORED[number]
+        tensor = StoredTensor(name, kind, shape, 0)
+        if not shape or shape[0] % entries or not tensor.elements:
+            raise PartitionError(
+                f"{self._where}: tensor {shown(name)} of type {kind} has shape "
+                f"{'x'.join(map(str, shape))}, whose first size is no multiple of {entries}; the "
+                "file is damaged, fetch it again"
+            )
+        size_bytes = tensor.elements // entries * block_bytes
+        return StoredTensor(name, kind, shape, size_bytes), offset
+
+    def _value(self, kind: int, key: str) -> Any:
+        if kind == _STRING:
+            return self._text(key)
+        if kind != _ARRAY:
+            return self._number(self._scalar(kind, key), key)
+        kind = self._number(_COUNT, key)
+        count = self._number(_LENGTH, key)
+        if kind == _STRING:
+            self._check_room(8 * count, f"{count} texts of key {shown(key)}")
+            for _ in range(count):
+                self._skip(self._number(_LENGTH, key), key)
+            return count
+        scalar = self._scalar(kind, key)
+        data = self._bytes(count * scalar.size, key)
+        if count > _MOST_NUMBERS:
+            return count
+        return tuple(value for (value,) in scalar.iter_unpack(data))
+
+    def _scalar(self, kind: int, key: str) -> struct.Struct:
+        if kind not in _SCALARS:
+            nested = "an array in an array" if kind == _ARRAY else f"a value of type {kind}"
+            raise PartitionError(
+                f"{self._where}: key {shown(key)} holds {nested}, which GGUF does not have; the "
+                "file is damaged, fetch it again"
+            )
+        return _SCALARS[kind]
+
+    def _text(self, what: str) -> str:
+        return self._bytes(self._number(_LENGTH, what), what).decode("utf-8", "replace")
+
+    def _number(self, form: struct.Struct, what: str) -> Any:
+        self._check_room(form.size, what)
+        (value,) = form.unpack_from(self._data, self._at)
+        self._at += form.size
+        return value
+
+    def _bytes(self, count: int, what: str) -> bytes:
+        start = self._at
+        self._skip(count, what)
+        return self._data[start : self._at]
+
+    def _skip(self, count: int, what: str) -> None:
+        self._check_room(count, what)
+        self._at += count
+
+    def _check_room(self, count: int, what: str) -> None:
+        if count > len(self._data) - self._at:
+            raise PartitionError(
+                f"{self._where}: it ends within {shown(what)}; it is cut off or damaged, fetch it "
+                "again"
+            )
