@@ -1,0 +1,313 @@
+"""Layers of a model in a GGUF file, as llama.cpp holds and runs them.
+
+Sizes are those of the tensors as stored; the bytes of caches follow the metadata, by the rules of
+``llama-kv-cache.cpp`` and ``llama-memory-recurrent.cpp`` (2026).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Any, Final
+
+from fx_bridge.files.gguf_header import STORED, GgufHeader, StoredTensor
+from solver import PartitionError
+from solver.model.checks import check_choice, check_positive
+from solver.model.text import shortened, shown
+
+CACHE_TYPES: Final = ("f16", "bf16", "f32", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
+"""Types of the entries of a cache."""
+_LAYER: Final = re.compile(r"blk\.(\d+)\.(.+)")
+_FEED: Final = ("ffn_up", "ffn_gate", "ffn_down")
+"""The matrices of the half of a layer that follows attention; also those of experts."""
+_EXPERTS: Final = "_exps."
+_WINDOW_PERIODS: Final = {"gemma2": 2, "gemma3": 6, "gemma3n": 5, "gpt-oss": 2, "cohere2": 4}
+"""Every so many layers the last has no window, where the metadata does not say."""
+_STATE_BYTES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class CacheRule:
+    """Bytes that the cache of a layer takes.
+
+    Attributes
+    ----------
+    position_bytes : Fraction
+        Of one position of one sequence.
+    most_positions : int or None
+        Length of the window, if there is one.
+    state_bytes : int
+        Of one sequence, at any position.
+    """
+
+    position_bytes: Fraction = Fraction()
+    most_positions: int | None = None
+    state_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HalfLayer:
+    """One half of a layer, the embedding, or the output.
+
+    Attributes
+    ----------
+    tensors : tuple of StoredTensor
+        As stored.
+    cache : CacheRule
+        Of attention, or of a state.
+    """
+
+    name: str
+    tensors: tuple[StoredTensor, ...]
+    cache: CacheRule = CacheRule()
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its tensors."""
+        return sum(tensor.size_bytes for tensor in self.tensors)
+
+    @property
+    def expert_bytes(self) -> int:
+        """Bytes of the tensors of experts, of which a token reads some."""
+        return sum(t.size_bytes for t in self.tensors if _EXPERTS in t.name)
+
+    @property
+    def matrix_elements(self) -> tuple[int, int]:
+        """Entries of matrices: those that every token is multiplied by, and those of experts."""
+        found = [0, 0]
+        for tensor in self.tensors:
+            if len(tensor.shape) > 1:
+                found[_EXPERTS in tensor.name] += tensor.elements
+        return found[0], found[1]
+
+
+@dataclass(frozen=True, slots=True)
+class GgufModel:
+    """A language model in a file.
+
+    Attributes
+    ----------
+    architecture : str
+        As llama.cpp calls it.
+    embedding, output : HalfLayer
+        The output is the last norm and the head, whose weights are again those of the embedding if
+        the file has none.
+    layers : tuple of (HalfLayer, HalfLayer)
+        Attention or a state, and the feed-forward half; the second has no tensors where a layer is
+        undivided. Blocks for the prediction of several tokens count as layers.
+    experts, experts_used : int
+        Of a layer with experts, and those that a token chooses; 0 without.
+    width, vocabulary, heads : int
+        Entries of the residual stream, tokens that are told apart, and heads of attention.
+    longest_context : int
+        Positions that the model was trained for.
+    """
+
+    path: str
+    architecture: str
+    name: str
+    embedding: HalfLayer
+    layers: tuple[tuple[HalfLayer, HalfLayer], ...]
+    output: HalfLayer
+    experts: int
+    experts_used: int
+    width: int
+    vocabulary: int
+    heads: int
+    longest_context: int
+    metadata: Mapping[str, Any]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all tensors where each is held once, but a head that is the embedding twice."""
+        halves = [half for layer in self.layers for half in layer]
+        return sum(half.size_bytes for half in (self.embedding, *halves, self.output))
+
+    @property
+    def expert_share(self) -> Fraction:
+        """Share of the experts that one token reads."""
+        return Fraction(self.experts_used, self.experts) if self.experts else Fraction(1)
+
+
+def gguf_model(
+    header: GgufHeader, *, cache_type_k: str = "f16", cache_type_v: str = "f16"
+) -> GgufModel:
+    """Return the layers of the model in a file.
+
+    Parameters
+    ----------
+    cache_type_k, cache_type_v : str
+        Types of the entries of keys and values, one of `CACHE_TYPES`.
+
+    Raises
+    ------
+    PartitionError
+        If the metadata lack a number, or tensors are no model of layers.
+    """
+    check_choice(cache_type_k, CACHE_TYPES, "--cache-type-k")
+    check_choice(cache_type_v, CACHE_TYPES, "--cache-type-v")
+    keys = _Keys(header)
+    count = keys.count("block_count")
+    layers: list[list[StoredTensor]] = [[] for _ in range(count)]
+    others: dict[str, list[StoredTensor]] = {}
+    for tensor in header.tensors:
+        match = _LAYER.match(tensor.name)
+        if match is None:
+            others.setdefault(tensor.name.partition(".")[0], []).append(tensor)
+        elif int(match[1]) >= count:
+            raise PartitionError(
+                f"{keys.where}: tensor {shown(tensor.name)} is of a layer beyond the {count} of "
+                f"{keys.architecture}.block_count; the file is damaged, fetch it again"
+            )
+        else:
+            layers[int(match[1])].append(tensor)
+    empty = next((number for number, own in enumerate(layers) if not own), None)
+    if empty is not None or "token_embd" not in others:
+        missing = "token_embd.weight" if empty is None else f"blk.{empty}"
+        raise PartitionError(
+            f"{keys.where}: it has no tensors {missing}; give the file of a language model, not of "
+            "a projector or an adapter"
+        )
+    embedding = tuple(others.pop("token_embd"))
+    head = tuple(tensor for own in others.values() for tensor in own)
+    if "output" not in others:
+        head = (*head, *(tensor for tensor in embedding if tensor.name == "token_embd.weight"))
+    caches = _Caches(keys, cache_type_k, cache_type_v)
+    return GgufModel(
+        path=header.path,
+        architecture=keys.architecture,
+        name=str(header.metadata.get("general.name", keys.architecture)),
+        embedding=HalfLayer("embedding", embedding),
+        layers=tuple(_halves(number, own, caches) for number, own in enumerate(layers)),
+        output=HalfLayer("output", head),
+        experts=keys.optional("expert_count"),
+        experts_used=keys.optional("expert_used_count"),
+        width=keys.count("embedding_length"),
+        vocabulary=embedding[0].shape[-1],
+        heads=max(keys.by_layer("attention.head_count", count)),
+        longest_context=keys.count("context_length"),
+        metadata=MappingProxyType(dict(header.metadata)),
+    )
+
+
+def _halves(
+    number: int, tensors: Sequence[StoredTensor], caches: _Caches
+) -> tuple[HalfLayer, HalfLayer]:
+    """Return attention with all norms, and the matrices after it."""
+    feed = tuple(t for t in tensors if _part(t).startswith(_FEED))
+    rest = tuple(t for t in tensors if not _part(t).startswith(_FEED))
+    names = [_part(tensor) for tensor in tensors]
+    cache = caches.of(number, names)
+    return HalfLayer(f"blk.{number}", rest, cache), HalfLayer(f"blk.{number}.ffn", feed)
+
+
+def _part(tensor: StoredTensor) -> str:
+    return tensor.name.split(".", 2)[2]
+
+
+class _Keys:
+    """Numbers of the metadata, by their names without the architecture."""
+
+    def __init__(self, header: GgufHeader) -> None:
+        self.where = shortened(header.path)
+        self._metadata = header.metadata
+        architecture = header.metadata.get("general.architecture")
+        if not isinstance(architecture, str):
+            raise PartitionError(
+                f"{self.where}: general.architecture is missing; give the file of a language model"
+            )
+        self.architecture = architecture
+
+    def get(self, name: str) -> Any:
+        return self._metadata.get(f"{self.architecture}.{name}")
+
+    def count(self, name: str) -> int:
+        """Return a positive number that has to be there."""
+        key = f"{self.architecture}.{name}"
+        if key not in self._metadata:
+            raise PartitionError(
+                f"{self.where}: {shown(key)} is missing; give the file of a language model"
+            )
+        check_positive(self._metadata[key], f"{self.where}: {shown(key)}")
+        return int(self._metadata[key])
+
+    def optional(self, name: str) -> int:
+        value = self.get(name)
+        return value if isinstance(value, int) and value > 0 else 0
+
+    def by_layer(self, name: str, layers: int) -> tuple[int, ...]:
+        """Return a number for each layer: one for all, or an array by layer."""
+        value = self.get(name)
+        if isinstance(value, tuple):
+            if len(value) < layers or not all(
+                isinstance(item, int) and item >= 0 for item in value
+            ):
+                raise PartitionError(
+                    f"{self.where}: {self.architecture}.{name} has {len(value)} numbers for "
+                    f"{layers} layers; the file is damaged, fetch it again"
+                )
+            return value[:layers]
+        return (value if isinstance(value, int) else 0,) * layers
+
+
+class _Caches:
+    """Rules of the caches of all layers."""
+
+    def __init__(self, keys: _Keys, cache_type_k: str, cache_type_v: str) -> None:
+        self._keys = keys
+        self._entry_bytes = _entry_bytes(cache_type_k), _entry_bytes(cache_type_v)
+        layers = keys.count("block_count")
+        heads = keys.by_layer("attention.head_count", layers)
+        given = keys.by_layer("attention.head_count_kv", layers)
+        self._heads = given if keys.get("attention.head_count_kv") is not None else heads
+        default = keys.count("embedding_length") // max(*heads, 1)
+        self._key = keys.optional("attention.key_length") or default
+        self._value = keys.optional("attention.value_length") or default
+        self._window = keys.optional("attention.sliding_window")
+        self._windowed = self._with_window(layers)
+
+    def _with_window(self, layers: int) -> list[bool]:
+        """Return whether each layer sees a window alone."""
+        pattern = self._keys.get("attention.sliding_window_pattern")
+        if isinstance(pattern, tuple) and len(pattern) >= layers:
+            return [bool(item) for item in pattern[:layers]]
+        period = pattern if isinstance(pattern, int) else None
+        period = period or _WINDOW_PERIODS.get(self._keys.architecture, 0)
+        if not self._window or not period:
+            # llama.cpp keeps whole caches where it knows no pattern.
+            return [False] * layers
+        return [(number + 1) % period != 0 for number in range(layers)]
+
+    def of(self, number: int, names: Sequence[str]) -> CacheRule:
+        """Return the rule of a layer with tensors of these names."""
+        if any(name.startswith("ssm_") for name in names):
+            return CacheRule(state_bytes=self._state_bytes())
+        if not any(name.startswith("attn_") for name in names):
+            return CacheRule()
+        key_bytes, value_bytes = self._entry_bytes
+        latent = self._keys.optional("attention.kv_lora_rank")
+        if latent and self._keys.get("attention.key_length_mla") is not None:
+            # Keys and values are both made from what is kept.
+            return CacheRule((latent + self._keys.optional("rope.dimension_count")) * key_bytes)
+        heads = self._heads[number]
+        position_bytes = heads * (self._key * key_bytes + self._value * value_bytes)
+        return CacheRule(position_bytes, self._window if self._windowed[number] else None)
+
+    def _state_bytes(self) -> int:
+        """Return the bytes of the last inputs of the convolution, and of the state."""
+        keys = self._keys
+        inner, state = keys.count("ssm.inner_size"), keys.count("ssm.state_size")
+        groups = keys.optional("ssm.group_count")
+        kept = (keys.count("ssm.conv_kernel") - 1) * (inner + 2 * groups * state)
+        return _STATE_BYTES * (kept + inner * state)
+
+
+def _entry_bytes(cache_type: str) -> Fraction:
+    """Return the bytes of an entry of a cache."""
+    for name, entries, block_bytes in STORED.values():
+        if name.lower() == cache_type:
+            return Fraction(block_bytes, entries)
+    raise AssertionError(cache_type)
