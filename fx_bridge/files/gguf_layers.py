@@ -25,7 +25,7 @@ _FEED: Final = ("ffn_up", "ffn_gate", "ffn_down")
 """The matrices of the half of a layer that follows attention; also those of experts."""
 _EXPERTS: Final = "_exps."
 _WINDOW_PERIODS: Final = {"gemma2": 2, "gemma3": 6, "gemma3n": 5, "gpt-oss": 2, "cohere2": 4}
-"""Every so many layers the last has no window, where the metadata does not say."""
+"""Period of the layers without a window, by architecture, where the metadata has no pattern."""
 _STATE_BYTES: Final = 4
 
 

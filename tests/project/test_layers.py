@@ -31,7 +31,7 @@ LAYERS = {
         < search < diagnosis, serving
     """,
     "fx_bridge": """
-        choices, presentation < storages < python_state < equivalence < capture
+        choices, presentation, files < storages < python_state < equivalence < capture
         < costs, checkpoint, memory, recomputation < batch, split < options
         < interop, placement, digraph < partition, serving < pipeline
     """,
