@@ -1,6 +1,8 @@
 """Presets beside kernels that were measured on five GPU systems, and steps on one of them."""
 
 import csv
+import itertools
+import math
 import statistics
 from pathlib import Path
 
@@ -9,6 +11,8 @@ import pytest
 from fx_bridge import Costs, Training, capture, to_digraph
 from fx_bridge.costs.device_presets import DEVICE_SPECS
 from fx_bridge.costs.device_specs import EAGER_NS
+from solver import Device, Interconnect, SolveStatus, evaluate, solve
+from tests.support.graphs import chain
 
 DATA = Path(__file__).parents[2] / "data" / "kernels"
 CACHE_BYTES = {
@@ -59,6 +63,81 @@ def test_no_measured_kernel_is_faster_than_the_data_sheet(name):
         assert ns >= 0.95e9 * flops / spec.flops_per_s_of("bfloat16")
         if moved_bytes > 3 * CACHE_BYTES[name]:
             assert ns >= 0.95e9 * moved_bytes / spec.memory_bandwidth_bytes_per_s
+
+
+FLEETS = {
+    "4 H100, 4 A100": ["h100-sxm"] * 4 + ["a100-80gb"] * 4,
+    "2 H200, 2 L40S": ["h200-sxm"] * 2 + ["l40s"] * 2,
+    "2 A100, 2 L40S": ["a100-80gb"] * 2 + ["l40s"] * 2,
+    "one of each": ["h100-sxm", "a100-80gb", "l40s", "b200"],
+}
+CASES = {"prefill": (1, 4096), "decode1": (1, 1), "decode32": (32, 1)}
+"""Sequences and tokens of a call of each; all have a context of 4,096 positions."""
+
+
+def layer_work(case):
+    """Return shapes and the work of the products of a layer of Llama-3-8B, of attention and others.
+
+    Attention and others are (operations, bytes).
+    """
+    batch, tokens = CASES[case]
+    rows = batch * tokens
+    linear = [(rows, 6144, 4096), (rows, 4096, 4096), (rows, 28672, 4096), (rows, 4096, 14336)]
+    moved = 2 * 128 * batch * (2 * tokens * 32 + 2 * 4096 * 8)
+    seen = 4096 / 2 if tokens > 1 else 4096
+    attention = round(4 * batch * tokens * 32 * 128 * seen), moved
+    others = [(0, 2 * rows * 4096 * 3)] * 4 + [
+        (0, 2 * rows * 14336 * 3),
+        *[(0, 4 * rows * 4096)] * 2,
+    ]
+    return linear, attention, others
+
+
+def layer_ns(name, case):
+    """Return the time of a layer by the preset, and by measured kernels of nearly its shapes."""
+    spec = DEVICE_SPECS[name].launched("graph")
+    linear, attention, others = layer_work(case)
+    works = [(2 * m * n * k, 2 * (m * n + n * k + m * k)) for m, n, k in linear]
+    linear_ns = sum(spec.latency_ns(*work, "bfloat16") for work in works)
+    others_ns = sum(spec.latency_ns(*work, "bfloat16") for work in others)
+    preset_ns = linear_ns + spec.latency_ns(*attention, "bfloat16", True) + others_ns
+    with (DATA / "layers.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if (row["system"], row["case"]) == (name, case)]
+    measured_ns = others_ns
+    for row, shape in zip(rows, [*linear, None], strict=True):
+        sizes = [int(row[size]) for size in "mnk"] if shape else []
+        measured_ns += int(row["ns"]) * math.prod(shape or ()) // math.prod(sizes)
+    return preset_ns, measured_ns
+
+
+def stages(names, times_ns):
+    """Return the problem of 32 whole layers on devices of these classes, for the slowest stage."""
+    return chain(
+        32,
+        latency_ns=[times_ns] * 32,
+        value_bytes=1,
+        devices=[Device(f"d{i}", device_class=name) for i, name in enumerate(names)],
+        interconnect=Interconnect(),
+        objective="bottleneck",
+    )
+
+
+def test_plans_by_presets_lose_little_on_fleets_of_measured_devices():
+    """Plans by presets, judged by measured kernels, beside the best ones."""
+    losses = []
+    for names, case in itertools.product(FLEETS.values(), CASES):
+        presets, truth = (
+            stages(names, {name: layer_ns(name, case)[source] for name in names})
+            for source in (0, 1)
+        )
+        planned, best = solve(presets), solve(truth)
+        assert planned.status == best.status == SolveStatus.OPTIMAL
+        losses.append(
+            evaluate(truth, planned.plan).bottleneck_ns / best.evaluation.bottleneck_ns - 1
+        )
+    assert min(losses) >= 0
+    assert statistics.median(losses) <= 0.01
+    assert max(losses) <= 0.08
 
 
 def test_eager_kernels_take_the_time_of_the_host_and_of_backward_passes_twice():
