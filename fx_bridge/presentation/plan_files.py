@@ -81,7 +81,10 @@ def plan_text(
 
     from solver.io.json_files import plan_to_json
 
-    return json.dumps(plan_to_json(plan), indent=1) + "\n"
+    problem = evaluation.problem
+    classes = {device.device_class for device in problem.devices}
+    times_from = {name: said for name, said in problem.times_from.items() if name in classes}
+    return json.dumps(plan_to_json(plan, times_from), indent=1) + "\n"
 
 
 def save_plan_as(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from solver.io.digraph import SETTINGS, problem_from_digraph, problem_to_digraph
 from solver.io.files import load_json, write_text_atomically
 from solver.io.json_fields import check_schema, read_as
-from solver.model.checks import as_name
+from solver.model.checks import as_mapping, as_name
 from solver.model.devices import Charging, Device, Interconnect, Link
 from solver.model.errors import PartitionError
 from solver.model.plan import PartitionPlan
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION: Final = 2
 _PROBLEM_SCHEMA: Final = "fxpartition.problem"
 _PLAN_SCHEMA: Final = "fxpartition.plan"
+_TIMES_FROM: Final = "times_from"
 
 
 @dataclass(frozen=True)
@@ -164,8 +165,14 @@ def problem_from_json(data: object) -> PartitionProblem:
     return problem_from_digraph(_digraph(read.graph), read.devices, **settings)
 
 
-def plan_to_json(plan: PartitionPlan) -> dict[str, Any]:
-    """Return `plan` as plain data; :func:`plan_from_json` inverts it."""
+def plan_to_json(
+    plan: PartitionPlan, times_from: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Return `plan` as plain data; :func:`plan_from_json` inverts it.
+
+    `times_from`, if given, is a note for readers: the sources of the times by device class, as in
+    :class:`~solver.model.problem.PartitionProblem`.
+    """
     return {
         "schema": _PLAN_SCHEMA,
         "version": SCHEMA_VERSION,
@@ -175,6 +182,7 @@ def plan_to_json(plan: PartitionPlan) -> dict[str, Any]:
         "recomputed": sorted(plan.recomputed),
         "region_starts": list(plan.region_starts),
         "mode_of": dict(plan.mode_of),
+        **({_TIMES_FROM: dict(times_from)} if times_from else {}),
     }
 
 
@@ -187,6 +195,7 @@ def plan_from_json(data: object, where: str = "") -> PartitionPlan:
         Naming the field that is missing, unknown or of the wrong kind.
     """
     fields = check_schema(data, where, _PLAN_SCHEMA, SCHEMA_VERSION)
+    as_mapping(fields.pop(_TIMES_FROM, {}), f"{where}{_TIMES_FROM}", str)
     plan: PartitionPlan = read_as(PartitionPlan, fields, where)
     return plan
 

@@ -64,7 +64,9 @@ def test_problems_and_plans_survive_json(seed):
     text = json.dumps(problem_to_json(problem))
     assert problem_from_json(json.loads(text)) == problem
     plan = random_plan(problem, seed, draw_chunks=seed % 2 == 0)
-    again = plan_from_json(json.loads(json.dumps(plan_to_json(plan))))
+    written = json.dumps(plan_to_json(plan, {"default": "a data sheet"}))
+    assert json.loads(written)["times_from"] == {"default": "a data sheet"}
+    again = plan_from_json(json.loads(written))
     assert again == plan
     assert list(again.assignment) == list(plan.assignment)
 
@@ -208,6 +210,7 @@ def test_a_wrong_problem_is_named_with_field_and_file(path, value, parts, tmp_pa
         (["chunks"], [], ("chunks is not an object",)),
         (["assignment"], ["a"], ("assignment is not an object",)),
         (["assignment", "a"], 0, ("assignment['a'] is 0", "write a text")),
+        (["times_from"], "me", ("times_from is 'me'", "write a mapping")),
     ],
 )
 def test_a_wrong_plan_is_named_with_field_and_file(path, value, parts, tmp_path):
