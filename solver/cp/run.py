@@ -166,6 +166,9 @@ def _settled_solver(workers: int, seed: int) -> cp_model.CpSolver:
     parameters.catch_sigint_signal = False
     # In 9.15 the inclusion passes of presolve make some feasible models infeasible.
     parameters.presolve_inclusion_work_limit = 0
+    # In 9.15 the least of several conditional lower bounds is wrong above about 2**32: rows of two
+    # variables in bytes or nanoseconds make some feasible models infeasible.
+    parameters.auto_detect_greater_than_at_least_one_of = False
     # Dual reductions peel chains one operator at a time, and a second round of presolve
     # finds little: without both, searches start sooner (docs/algorithms/cp/runs.md).
     parameters.keep_all_feasible_solutions_in_presolve = True

@@ -53,3 +53,22 @@ def test_a_portfolio_is_complete_on_any_number_of_threads(workers):
 def test_a_single_search_has_one_thread():
     complete, _, threads = started(single_solver(seed=0))
     assert (complete, threads) == ({"no_lp"}, 1)
+
+
+@pytest.mark.parametrize("size", [10**6, 2**33, 10**12])
+@pytest.mark.parametrize("presolve", [True, False])
+def test_the_least_of_conditional_bounds_is_exact_above_32_bits(size, presolve):
+    """Tests a fault of OR-Tools 9.15 (docs/algorithms/cp/runs.md)."""
+    model = cp_model.CpModel()
+    share = model.new_int_var(0, 1000, "")
+    held = model.new_int_var(size // 3, 2 * size, "")
+    capacities = [size, size - 7, size - 11]
+    chosen = [model.new_bool_var("") for _ in capacities]
+    model.add_exactly_one(chosen)
+    for capacity, literal in zip(capacities, chosen, strict=True):
+        model.add(1000 * held <= capacity * share).only_enforce_if(literal)
+    model.minimize(share)
+    solver = single_solver(seed=0)
+    solver.parameters.cp_model_presolve = presolve
+    assert solver.solve(model) == cp_model.OPTIMAL
+    assert round(solver.objective_value) == -(-1000 * (size // 3) // size)
