@@ -27,10 +27,10 @@ from solver import PartitionError, SolveLimits
 from solver.model.checks import did_you_mean, only_given
 from solver.model.plan import Mode, PartitionPlan
 from solver.model.quantities import format_ns
+from solver.offload.contexts import OffloadResult
 from solver.offload.evaluate import OffloadEvaluation, evaluate_offload
 from solver.offload.host_first import UnitGroup, plan_host_first
 from solver.offload.instance import OffloadInstance
-from solver.offload.plan import OffloadResult
 
 if TYPE_CHECKING:
     from fx_bridge.capture.graph import CapturedGraph

@@ -41,8 +41,20 @@ class HostedPlan(ServingPlan):
 
     @cached_property
     def instance(self) -> OffloadInstance:
-        """Times, weights and caches of the units."""
-        return OffloadInstance.of(self.asked)
+        """Times, weights and caches of the units, with the context of the plan."""
+        found = self.solved.evaluation
+        made = OffloadInstance.of(self.asked)
+        return made.at(found.instance.context) if isinstance(found, OffloadEvaluation) else made
+
+    @property
+    def context(self) -> int:
+        """Context of the request, or the largest that fits for the objective ``context``."""
+        return self.instance.context
+
+    @property
+    def most_tokens(self) -> float | None:
+        """Tokens of all sequences that fit the plan, infinite if any number does."""
+        return self.evaluation.most_tokens
 
     @property
     def evaluation(self) -> OffloadEvaluation:
@@ -156,8 +168,10 @@ class HostedPlan(ServingPlan):
         Raises
         ------
         PartitionError
-            If there is no plan, or a device is not on this machine.
+            If there is no plan, a device is not on this machine, or the contexts of plan and step
+            differ.
         """
+        self.check_context()
         stages = stages_of(self.instance, self.plan)
         splits, streamed = [], set()
         for captured in self.graphs.values():

@@ -29,7 +29,7 @@ from solver.evaluation.evaluate import Evaluation
 from solver.evaluation.result import SolveResult, judge
 from solver.model.checks import only_given
 from solver.model.job import Job, ServingObjective
-from solver.offload.plan import OffloadResult
+from solver.offload.contexts import OffloadResult
 from solver.serving.evaluate import ServingEvaluation, ServingResult
 from solver.serving.metrics import ServingMetrics
 from solver.serving.solve import solve_job
@@ -190,6 +190,14 @@ class ServingPlan:
         """
         return plan_of_model(captured, next(iter(self.graphs.values())), self.plan)
 
+    def check_context(self) -> None:
+        """Raise PartitionError unless the step has the context of the plan."""
+        if self.context != self.step.context:
+            raise PartitionError(
+                f"the plan is for a context of {self.context}, and the step has "
+                f"{self.step.context}; plan again with Request(context={self.context})"
+            )
+
     def place(
         self,
         devices: str | torch.device | Mapping[str, str | torch.device] | None = None,
@@ -205,9 +213,5 @@ class ServingPlan:
             If there is no plan, a device is not on this machine, or the contexts of plan and step
             differ.
         """
-        if self.context != self.step.context:
-            raise PartitionError(
-                f"the plan is for a context of {self.context}, and the step has "
-                f"{self.step.context}; plan again with Request(context={self.context})"
-            )
+        self.check_context()
         return place_step(self.graphs, self.plan, devices, context=self.step.context)

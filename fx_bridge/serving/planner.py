@@ -26,8 +26,8 @@ from solver import (
 )
 from solver.model.checks import check_choice
 from solver.model.job import SERVING_OBJECTIVES, Host, Job, ServingObjective
+from solver.offload.contexts import OffloadResult
 from solver.offload.instance import OffloadInstance
-from solver.offload.plan import OffloadResult
 from solver.serving.captured import solve_captured_context
 from solver.serving.evaluate import ServingResult
 from solver.serving.solve import solve_job

@@ -56,7 +56,7 @@ class Judged(Protocol):
 
 PlanT = TypeVar("PlanT", default=PartitionPlan)
 EvaluationT = TypeVar("EvaluationT", bound=Judged, default=Evaluation)
-ValueT = TypeVar("ValueT", int, float, Fraction, default=int)
+ValueT = TypeVar("ValueT", int, float, Fraction | float, default=int)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,9 @@ class SolveResult(Generic[PlanT, EvaluationT, ValueT]):
         value, bound = self.objective, self.objective_bound
         if value is None or bound is None:
             return None
-        return 0.0 if value == bound else float(abs(value - bound) / max(value, bound))
+        if value == bound:
+            return 0.0
+        return float((value - bound) / value if value > bound else (bound - value) / bound)
 
     @property
     def remedy(self) -> str:

@@ -37,8 +37,18 @@ ServingObjective = Literal["request", "token", "throughput", "context"]
 SERVING_OBJECTIVES: Final[tuple[ServingObjective, ...]] = get_args(ServingObjective)
 """Objectives of a job: the time of a prompt and all tokens after it, the time of a token, tokens
 per second, or the tokens that fit."""
-HOST_OBJECTIVES: Final[tuple[ServingObjective, ...]] = ("request", "token")
-"""Objectives of a job with a host."""
+
+
+def grown_bytes(position_bytes: int, limit: int | None, before: int, after: int) -> int:
+    """Return by how many bytes a cache is larger with a context of `after` than of `before`.
+
+    Parameters
+    ----------
+    limit : int or None
+        The most positions that it holds; None if it holds all of them.
+    """
+    most = max(before, after) if limit is None else limit
+    return (min(after, most) - min(before, most)) * position_bytes
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -97,7 +107,7 @@ class Job:
     objective : {"request", "token", "throughput", "context"}
         Least time of a request of one group; least time of a token; most tokens per second, by any
         number of groups whose caches all fit; most tokens that fit, and then the least time of a
-        token. With a host one of the first two.
+        token. With a host one group is served at a time.
     first_token_limit_ns : int, optional
         Most time of a prompt, for the objective ``token``.
     cache_bytes_per_token : mapping of str to int
@@ -211,6 +221,11 @@ class Job:
             if other is None or other.index_of.keys() != own.index_of.keys():
                 return name
         return None
+
+    def growth_bytes(self, key: str, context: int) -> int:
+        """Return by how many bytes a weight is larger than with the context of the job."""
+        limit = self.cache_limits.get(key)
+        return grown_bytes(self.cache_bytes_per_token.get(key, 0), limit, self.context, context)
 
     def with_groups(self, groups: int) -> Job:
         """Return the job whose devices hold the caches of several groups."""
@@ -337,8 +352,7 @@ class Job:
             return
         if not isinstance(self.host, Host):
             raise PartitionError(f"host is {shown(self.host)}; write Host(...)")
-        if self.objective not in HOST_OBJECTIVES or self.first_token_limit_ns is not None:
+        if self.first_token_limit_ns is not None:
             raise PartitionError(
-                "with a host the time of a request or of a token is planned, without a limit of "
-                "the prompt; write objective 'request' or 'token', or leave host out"
+                "first_token_limit_ns is for plans without a host; leave it out, or host"
             )

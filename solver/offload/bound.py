@@ -97,9 +97,13 @@ class CountModel:
         Each of its phases has rows of work and links.
     buffers : int
         Every streamed unit fits into the buffer as many times; 1 is necessary, more is a choice.
+    is_timed : bool
+        Whether times count, besides memory.
     """
 
-    def __init__(self, instance: OffloadInstance, *, buffers: int = 1) -> None:
+    def __init__(
+        self, instance: OffloadInstance, *, buffers: int = 1, is_timed: bool = True
+    ) -> None:
         from ortools.sat.python import cp_model
 
         self._instance = instance
@@ -112,9 +116,10 @@ class CountModel:
         self._stages = self._add_stages()
         self._rooms = [self._add_memory(device) for device in self._every]
         self._add_host_memory()
-        self._model.minimize(
-            sum(count * self._add_times(phase) for phase, count in instance.rounds)
-        )
+        if is_timed:
+            self._model.minimize(
+                sum(count * self._add_times(phase) for phase, count in instance.rounds)
+            )
 
     def solve(self, clock: Clock, seed: int) -> CountAnswer:
         """Minimise the time of all rounds until the clock is over."""

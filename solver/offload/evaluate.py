@@ -5,14 +5,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
 
 from solver.model.checks import check_choice, did_you_mean, only_given
 from solver.model.errors import PartitionError
-from solver.model.job import ServingObjective
+from solver.model.job import ServingObjective, grown_bytes
 from solver.model.plan import Mode, PartitionPlan
 from solver.model.quantities import exact_bytes
 from solver.offload.instance import OffloadInstance
@@ -28,7 +29,12 @@ class OffloadEvaluation:
     objective_names : tuple of str
         The objective alone.
     objective : tuple of Fraction
-        Its value in nanoseconds, exact; empty if the plan does not fit.
+        Its value, exact: nanoseconds of a request or a token, tokens per second, or tokens of all
+        sequences with the context of the instance (infinite if any context fits). Empty if the
+        plan does not fit.
+    most_tokens : float or None
+        Tokens of all sequences that fit the plan, infinite if any number does; None if the plan
+        does not fit.
     times_ns : mapping of str to Fraction
         Time of a forward of each phase in its steady state; empty if the plan does not fit.
     violations : tuple of str
@@ -39,15 +45,19 @@ class OffloadEvaluation:
         Bytes left for loads, by device; None is unlimited.
     host_bytes : int
         Bytes on the host.
+    instance : OffloadInstance
+        The one that the plan was judged for.
     """
 
     objective_names: tuple[ServingObjective]
-    objective: tuple[Fraction, ...]
+    objective: tuple[Fraction | float, ...]
+    most_tokens: float | None
     times_ns: Mapping[str, Fraction]
     violations: tuple[str, ...]
     held_bytes: Mapping[str, int]
     buffer_bytes: Mapping[str, int | None]
     host_bytes: int
+    instance: OffloadInstance = field(repr=False, compare=False)
     __repr__ = only_given
 
     @property
@@ -57,8 +67,8 @@ class OffloadEvaluation:
 
     @property
     def value_ns(self) -> Fraction | None:
-        """Value of the objective; None if the plan does not fit."""
-        return self.objective[0] if self.objective else None
+        """Time of all forwards that the objective counts; None if the plan does not fit."""
+        return _counted_ns(self.instance, self.times_ns) if self.feasible else None
 
 
 def evaluate_offload(
@@ -66,8 +76,8 @@ def evaluate_offload(
 ) -> OffloadEvaluation:
     """Cost a plan of units and check it.
 
-    The objective is the sum over phases of their counts times their forwards, each as if forwards
-    of its kind alone came one after the other.
+    The time that counts is the sum over phases of their counts times their forwards, each as if
+    forwards of its kind alone came one after the other.
 
     Parameters
     ----------
@@ -92,21 +102,33 @@ def evaluate_offload(
     rooms = rooms_of(instance, held)
     names = [device.name for device in instance.devices]
     times: dict[str, Fraction] = {}
-    value: tuple[Fraction, ...] = ()
+    value: tuple[Fraction | float, ...] = ()
+    most: float | None = None
     if not violations:
         for at, phase in enumerate(instance.phases):
             times[phase] = timeline_ns(instance, at, devices, modes, rooms, prefetch=prefetch)
-        counted = zip(instance.counts, times.values(), strict=True)
-        value = (sum((count * time_ns for count, time_ns in counted), Fraction()),)
+        longest = longest_context(instance, devices, modes, prefetch)
+        most = math.inf if longest is None else instance.batch * longest
+        value = (instance.value_of(_counted_ns(instance, times)),)
+        if instance.objective == "context":
+            tokens = instance.batch * instance.context
+            value = (math.inf if longest is None else Fraction(tokens),)
     return OffloadEvaluation(
         (instance.objective,),
         value,
+        most,
         times,
         tuple(violations),
         dict(zip(names, held, strict=True)),
         dict(zip(names, rooms, strict=True)),
         host_bytes,
+        instance,
     )
+
+
+def _counted_ns(instance: OffloadInstance, times_ns: Mapping[str, Fraction]) -> Fraction:
+    counted = zip(instance.counts, times_ns.values(), strict=True)
+    return sum((count * time_ns for count, time_ns in counted), Fraction())
 
 
 def _indices(
@@ -161,6 +183,49 @@ def rooms_of(instance: OffloadInstance, held: Sequence[int]) -> list[int | None]
         None if capacity is None else capacity - taken
         for capacity, taken in zip(capacities, held, strict=True)
     ]
+
+
+def fits(instance: OffloadInstance, devices: Sequence[int], modes: Sequence[Mode]) -> bool:
+    """Return whether a plan fits the memory of the devices and the host."""
+    return not _memory_violations(instance, *memory_of(instance, devices, modes))
+
+
+def longest_context(
+    instance: OffloadInstance,
+    devices: Sequence[int],
+    modes: Sequence[Mode],
+    prefetch: Prefetch = "buffer",
+) -> int | None:
+    """Return the longest context that a plan which fits has memory for; None if any context."""
+    held, largest, host_bytes = memory_of(instance, devices, modes, prefetch)
+    taken = [*map(sum, zip(held, largest, strict=True)), host_bytes]
+    memories = [*(device.memory_bytes for device in instance.devices), instance.host_bytes]
+    places = [-1 if mode == "host" else at for at, mode in zip(devices, modes, strict=True)]
+    growing = [
+        (place % len(memories), *growth)
+        for place, unit in zip(places, instance.units, strict=True)
+        for growth in unit.growths
+    ]
+    limited = [(place, size, most) for place, size, most in growing if memories[place] is not None]
+
+    def has_room(context: int) -> bool:
+        needed = list(taken)
+        for place, size, most in limited:
+            needed[place] += grown_bytes(size, most, instance.context, context)
+        return all(m is None or n <= m for n, m in zip(needed, memories, strict=True))
+
+    low = instance.context
+    high = max([low, *(most for _, _, most in limited if most is not None)])
+    if has_room(high):
+        if all(most is not None for _, _, most in limited):
+            return None
+        low, high = high, 2 * high
+        while has_room(high):
+            low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if has_room(middle) else (low, middle)
+    return low
 
 
 def _order_violations(instance: OffloadInstance, devices: Sequence[int]) -> list[str]:

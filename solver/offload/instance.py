@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 
 from solver.model.checks import did_you_mean
 from solver.model.devices import STAGING_HOST, Device, Link
 from solver.model.errors import PartitionError
-from solver.model.job import Host, Job, ServingObjective
+from solver.model.job import Host, Job, ServingObjective, grown_bytes
 from solver.model.operators import Operator
 from solver.model.plan import MODES, Mode, PartitionPlan
 from solver.model.problem import PartitionProblem
@@ -36,6 +37,8 @@ class Unit:
         Time of a forward, by phase and device.
     host_ns : tuple of int
         Time of a forward on the host, by phase; 0 if the unit cannot run there.
+    growths : tuple of (int, int or None)
+        Of each cache that grows with the context: bytes of a position, and the most positions.
     """
 
     name: str
@@ -45,6 +48,7 @@ class Unit:
     modes: tuple[Mode, ...]
     run_ns: tuple[tuple[int, ...], ...]
     host_ns: tuple[int, ...]
+    growths: tuple[tuple[int, int | None], ...] = ()
 
     @property
     def held_bytes(self) -> int:
@@ -78,6 +82,10 @@ class OffloadInstance:
         Forwards of each phase in the objective.
     stage_hop_ns, host_hop_ns : tuple of int
         By phase, time of activations from a device to another, and between a device and the host.
+    objective : {"request", "token", "throughput", "context"}
+        See :class:`solver.model.job.Job`.
+    batch, context : int
+        Sequences of a call, and positions of the caches.
     """
 
     units: tuple[Unit, ...]
@@ -89,6 +97,8 @@ class OffloadInstance:
     stage_hop_ns: tuple[int, ...]
     host_hop_ns: tuple[int, ...]
     objective: ServingObjective = "token"
+    batch: int = 1
+    context: int = 1
 
     @classmethod
     def of(cls, job: Job) -> OffloadInstance:
@@ -122,6 +132,8 @@ class OffloadInstance:
             tuple((between or interconnect.default).transfer_ns(size) for size in sent),
             tuple(max(link.transfer_ns(size) for link in (*links, *back)) for size in sent),
             job.objective,
+            job.batch,
+            job.context,
         )
         made._check_totals()
         return made
@@ -147,6 +159,37 @@ class OffloadInstance:
     def device_index(self) -> Mapping[str, int]:
         """Position of every device, by name."""
         return {device.name: index for index, device in enumerate(self.devices)}
+
+    def value_of(self, time_ns: Fraction) -> Fraction:
+        """Return the objective of forwards that take a time, unless it is ``context``."""
+        if self.objective != "throughput":
+            return time_ns
+        return Fraction(self.batch * 10**9) / max(time_ns, Fraction(1))
+
+    def at(self, context: int) -> OffloadInstance:
+        """Return the instance with caches of another context."""
+
+        def grown(unit: Unit) -> Unit:
+            more = sum(grown_bytes(*of, self.context, context) for of in unit.growths)
+            return replace(unit, cache_bytes=unit.cache_bytes + more) if more else unit
+
+        return replace(self, units=tuple(map(grown, self.units)), context=context)
+
+    def without_end(self) -> OffloadInstance:
+        """Return the instance whose plans are those that any context fits.
+
+        A cache that grows without a limit exceeds every limited memory. Others have their most.
+        """
+        limits = [most for unit in self.units for _, most in unit.growths if most is not None]
+        last = self.at(max([*limits, self.context]))
+        memories = [self.host_bytes, *(device.memory_bytes for device in self.devices)]
+        beyond = max((size for size in memories if size is not None), default=0) + 1
+
+        def endless(unit: Unit) -> Unit:
+            grows = any(size and most is None for size, most in unit.growths)
+            return replace(unit, cache_bytes=beyond) if grows else unit
+
+        return replace(last, units=tuple(map(endless, last.units)))
 
     def most_ns(self, phase: int) -> int:
         """Return a time that no round exceeds: all in the slowest way, one after the other."""
@@ -185,6 +228,11 @@ def _unit(job: Job, host: Host, name: str) -> Unit:
         tuple(mode for mode in MODES if allowed[mode]),
         tuple(tuple(_total_ns(m, device.device_class) for device in devices) for m in forms),
         tuple(_total_ns(members, kind) if kind and may_run else 0 for members in forms),
+        tuple(
+            (size, job.cache_limits.get(key))
+            for key in keys
+            if (size := job.cache_bytes_per_token.get(key, 0))
+        ),
     )
 
 

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import random
 from fractions import Fraction
-from typing import Final, TypeAlias
+from functools import partial
+from typing import Final
 
-from solver.evaluation.result import SolveResult, SolveStatus
 from solver.model.clock import Clock
 from solver.model.limits import SolveLimits
-from solver.model.plan import PartitionPlan
 from solver.offload.bound import CountModel, classes_of
-from solver.offload.evaluate import (
-    OffloadEvaluation,
-    evaluate_offload,
-    memory_of,
-    rooms_of,
-    value_ns,
-)
+from solver.offload.contexts import Found, OffloadResult, solve_offload
+from solver.offload.evaluate import fits, memory_of, rooms_of, value_ns
 from solver.offload.instance import OffloadInstance
 from solver.offload.layout import State, layouts
 
@@ -38,38 +31,14 @@ _MOVE_S: Final = 5e-6
 """What a neighbour counts as on a clock of work, for each unit."""
 
 
-OffloadResult: TypeAlias = SolveResult[PartitionPlan, OffloadEvaluation, Fraction]
-
-
-def offload_result(
-    instance: OffloadInstance, clock: Clock, bound_ns: int | None, state: State | None
-) -> OffloadResult:
-    """Return the answer of a search whose best plan is `state`, on the evaluator's word.
-
-    Parameters
-    ----------
-    bound_ns : int or None
-        No plan takes less; None if no plan exists.
-    """
-    status, plan, evaluation, reason = SolveStatus.UNKNOWN, None, None, ""
-    if bound_ns is None:
-        status, reason = SolveStatus.INFEASIBLE, "proven: no plan fits"
-    elif state is not None:
-        plan = instance.plan(*state)
-        evaluation = evaluate_offload(instance, plan)
-        is_optimal = evaluation.value_ns == bound_ns
-        status = SolveStatus.OPTIMAL if is_optimal else SolveStatus.FEASIBLE
-    bounds = None if bound_ns is None else (Fraction(bound_ns),)
-    return SolveResult("auto", status, plan, evaluation, bounds, clock.elapsed_s, reason)
-
-
 def plan_offload(instance: OffloadInstance, limits: SolveLimits | None = None) -> OffloadResult:
     """Search the device and mode of every unit, the same in all phases.
 
     The count model (:mod:`solver.offload.bound`) gives the bound, and counts to start from: with
     room for one load, and with two and three. They are laid out over the order of units; iterated
     local search (Lourenço, Martin, Stützle, Handbook of Metaheuristics, 2003) moves on from there.
-    The timelines of all phases judge every plan.
+    The timelines of all phases judge every plan. :mod:`solver.offload.contexts` says what is asked
+    of this search for each objective.
 
     Parameters
     ----------
@@ -77,22 +46,28 @@ def plan_offload(instance: OffloadInstance, limits: SolveLimits | None = None) -
         Time and seed; 60 s if not said. One thread searches.
     """
     limits = limits or SolveLimits()
-    clock = Clock.of(limits)
-    limit_s = math.inf if limits.time_limit_s is None else limits.time_limit_s
-    answer = CountModel(instance).solve(clock.slice(_SHARE_OF_BOUND * limit_s), limits.seed)
-    if answer.bound_ns is None:
-        return offload_result(instance, clock, None, None)
-    search = _Search(instance, answer.bound_ns, clock, random.Random(limits.seed))
+    return solve_offload(instance, Clock.of(limits), partial(_least_time, limits.seed))
+
+
+def _least_time(seed: int, instance: OffloadInstance, clock: Clock, *, is_timed: bool) -> Found:
+    limit_s = clock.left_s
     classes = classes_of(instance)
+    if not is_timed:
+        counted = CountModel(instance, is_timed=False).solve(clock, seed)
+        return Found(counted.bound_ns, next(layouts(classes, counted), None))
+    answer = CountModel(instance).solve(clock.slice(_SHARE_OF_BOUND * limit_s), seed)
+    if answer.bound_ns is None:
+        return Found(None)
+    search = _Search(instance, answer.bound_ns, clock, random.Random(seed))
     starts = list(layouts(classes, answer))
     for buffers in _BUFFERS:
         if search.is_done(starts):
             break
         model = CountModel(instance, buffers=buffers)
-        found = model.solve(clock.slice(_SHARE_OF_START * limit_s), limits.seed)
+        found = model.solve(clock.slice(_SHARE_OF_START * limit_s), seed)
         starts += layouts(classes, found)
     search.run(starts)
-    return offload_result(instance, clock, answer.bound_ns, search.best)
+    return Found(answer.bound_ns, search.best)
 
 
 class _Search:
@@ -132,14 +107,9 @@ class _Search:
 
     def _rooms(self, state: State) -> list[int | None] | None:
         """Return the buffers of a plan; None if it does not fit."""
-        held, largest, host_bytes = memory_of(self._instance, *state)
-        most = self._instance.host_bytes
-        if most is not None and host_bytes > most:
+        if not fits(self._instance, *state):
             return None
-        rooms = rooms_of(self._instance, held)
-        if any(room is not None and room < load for room, load in zip(rooms, largest, strict=True)):
-            return None
-        return rooms
+        return rooms_of(self._instance, memory_of(self._instance, *state)[0])
 
     def _judge(self, state: State, enough_ns: Fraction | None = None) -> Fraction | None:
         """Return the value of a plan, None if it does not fit, and remember the best.

@@ -159,16 +159,9 @@ class Contexts:
             grown = self._job.cache_bytes_per_token.keys() & op.weights
             caches["", plan.assignment[op.name]] |= grown
         return lambda context: {
-            place: size_bytes + sum(self._growth_bytes(key, context) for key in caches[place])
+            place: size_bytes + sum(self._job.growth_bytes(key, context) for key in caches[place])
             for place, size_bytes in now.items()
         }
-
-    def _growth_bytes(self, key: str, context: int) -> int:
-        """Return by how many bytes a weight is larger than with the context of the problem."""
-        now = self._job.context
-        limit = self._job.cache_limits.get(key, max(context, now))
-        positions = min(context, limit) - min(now, limit)
-        return positions * self._job.cache_bytes_per_token.get(key, 0)
 
     def _grown(
         self,
@@ -180,8 +173,8 @@ class Contexts:
     ) -> PartitionProblem:
         """Return a problem with the bytes that follow from those of the contexts around it."""
         weights = {
-            key: replace(weight, size_bytes=weight.size_bytes + self._growth_bytes(key, context))
-            for key, weight in own.weights.items()
+            key: replace(w, size_bytes=w.size_bytes + self._job.growth_bytes(key, context))
+            for key, w in own.weights.items()
         }
         if len(self.known) == 1:
             return own.replace(weights=weights, **settings)

@@ -15,8 +15,9 @@ from solver.model.errors import PartitionError
 from solver.model.job import Job
 from solver.model.limits import SolveLimits
 from solver.model.problem import PartitionProblem
+from solver.offload.contexts import OffloadResult
 from solver.offload.instance import OffloadInstance
-from solver.offload.plan import OffloadResult, plan_offload
+from solver.offload.plan import plan_offload
 from solver.serving.contexts import Contexts
 from solver.serving.evaluate import ServingResult, evaluate_serving
 from solver.serving.metrics import ServingMetrics, metrics_of, tokens_per_s
@@ -68,7 +69,7 @@ def solve_job(
     10, 1980). *throughput* is searched for each number of groups (:mod:`solver.serving.turns`).
     *context* asks for a plan with the least peak memory, finds how much fits it, and goes
     on beyond, by bisection, until it is proven that no plan has more. With a host
-    :func:`solver.offload.plan.plan_offload` searches.
+    :func:`solver.offload.plan.plan_offload` searches, for all objectives.
     """
     if job.host is not None:
         if solver != "auto" or without:

@@ -11,6 +11,8 @@ from solver.model.plan import MODES
 from solver.offload.instance import OffloadInstance, Unit
 
 Case = dict[str, Any]
+Growth = tuple[int, int | None]
+"""Bytes of a position, and the most positions."""
 
 
 def random_case(draw: random.Random, most_units: int, device_count: int) -> Case:
@@ -47,7 +49,22 @@ def _unit(draw: random.Random, device_count: int) -> Case:
     }
 
 
-def instance_of(*cases: Case, counts: Sequence[int] | None = None) -> OffloadInstance:
+def random_growths(draw: random.Random, case: Case) -> list[tuple[Growth, ...]]:
+    """Draw how the caches of each unit grow: not at all, for ever, or to a limit."""
+    kinds: Sequence[tuple[Growth, ...]] = [
+        *((), ((1, None),), ((2, None),), ((1, draw.randint(1, 6)),)),
+        ((1, None), (1, draw.randint(1, 6))),
+    ]
+    few = draw.sample(kinds, 2)
+    return [draw.choice(few) for _ in case["units"]]
+
+
+def instance_of(
+    *cases: Case,
+    counts: Sequence[int] | None = None,
+    growths: Sequence[tuple[Growth, ...]] | None = None,
+    **settings: Any,
+) -> OffloadInstance:
     """Return the instance of forwards that differ in times, each so often."""
     first = cases[0]
     devices = first["devices"]
@@ -57,7 +74,11 @@ def instance_of(*cases: Case, counts: Sequence[int] | None = None) -> OffloadIns
     ]
     return OffloadInstance(
         tuple(
-            _unit_of(f"u{index}", [case["units"][index] for case in cases])
+            _unit_of(
+                f"u{index}",
+                [case["units"][index] for case in cases],
+                growths[index] if growths else (),
+            )
             for index in range(len(first["units"]))
         ),
         tuple(Device(f"d{at}", device["memory"], f"c{at}") for at, device in enumerate(devices)),
@@ -67,10 +88,11 @@ def instance_of(*cases: Case, counts: Sequence[int] | None = None) -> OffloadIns
         tuple(counts or [1] * len(cases)),
         tuple(case["stage_hop"] for case in cases),
         tuple(case["host_hop"] for case in cases),
+        **settings,
     )
 
 
-def _unit_of(name: str, forms: Sequence[Case]) -> Unit:
+def _unit_of(name: str, forms: Sequence[Case], growths: tuple[Growth, ...]) -> Unit:
     first = forms[0]
     allowed = {
         "resident": True,
@@ -85,4 +107,5 @@ def _unit_of(name: str, forms: Sequence[Case]) -> Unit:
         tuple(mode for mode in MODES if allowed[mode]),
         tuple(tuple(form["runs"]) for form in forms),
         tuple(form["host"] or 0 for form in forms),
+        growths,
     )

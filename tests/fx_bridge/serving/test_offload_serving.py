@@ -1,5 +1,6 @@
 """Models that serve on too little memory: planned by halves of layers, and run so."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -33,13 +34,13 @@ LINK = Link(10**9, 100)
 CPU = Host(None, "cpu")
 
 
-def planned(family, *memory_bytes, host=CPU, seconds=1.0, objective="token"):
+def planned(family, *memory_bytes, host=CPU, seconds=1.0, objective="token", request=REQUEST):
     devices = [Device(f"gpu{i}", size, "rtx-4090") for i, size in enumerate(memory_bytes)]
     names = [device.name for device in devices]
     links = {pair: LINK for name in names for pair in ((STAGING_HOST, name), (name, STAGING_HOST))}
     return plan_serving(
         model_of(family),
-        REQUEST,
+        request,
         devices=devices,
         host=host,
         objective=objective,
@@ -199,10 +200,29 @@ def test_without_room_there_is_no_plan():
         found.place()
 
 
+def test_the_longest_context_fits_devices_and_host():
+    small = planned("Llama", 90_000, host=Host(150_000, "cpu"), objective="context")
+    assert small.solved.status.value == "optimal"
+    assert small.solved.objective == small.most_tokens == BATCH * small.context
+    assert small.context > CONTEXT
+    assert evaluate_offload(small.instance, small.plan).feasible
+    assert not evaluate_offload(small.instance.at(small.context + 1), small.plan).feasible
+    with pytest.raises(PartitionError, match=f"plan again with Request\\(context={small.context}"):
+        small.place({"gpu0": "cpu:0"})
+    # The bytes are those of a capture with that context.
+    again = planned(
+        "Llama", 90_000, host=Host(150_000, "cpu"), request=replace(REQUEST, context=small.context)
+    )
+    held = [[unit.held_bytes for unit in each.instance.units] for each in (again, small)]
+    assert held[0] == held[1]
+    assert planned("Llama", 90_000, objective="context").most_tokens == math.inf
+    fast, many = (planned("Llama", 90_000, objective=o) for o in ("token", "throughput"))
+    assert many.solved.objective == BATCH * 10**9 / fast.solved.objective
+    assert many.metrics.tokens_per_s == float(many.solved.objective)
+
+
 def test_a_host_of_unknown_speed_and_what_it_excludes_are_refused():
     with pytest.raises(PartitionError, match="no speed is known for class 'abacus'"):
         planned("Llama", 10**6, host=Host(None, "abacus"))
-    with pytest.raises(PartitionError, match="with a host the time of a request or of a token"):
-        planned("Llama", 10**6, objective="throughput")
     with pytest.raises(PartitionError, match="with a host, halves of layers are what stays"):
         plan_serving(model_of("Llama"), devices="1GB", whole_layers=True, host=Host())

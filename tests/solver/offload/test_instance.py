@@ -47,6 +47,7 @@ def job(*, interconnect=None, devices=1, **settings):
         **{
             "generate": 3,
             "cache_bytes_per_token": {"keys": 1},
+            "cache_limits": {"keys": 8},
             "host": Host(None, "cpu"),
             "units": UNITS,
             "padding_bytes": {"v": 6, "keys": 9},
@@ -58,7 +59,7 @@ def job(*, interconnect=None, devices=1, **settings):
 def test_times_and_bytes_are_those_of_the_operators():
     made = OffloadInstance.of(job())
     assert made.units == (
-        Unit("first", 10, 5, 0, ALL, ((7,), (5,)), (23, 23)),
+        Unit("first", 10, 5, 0, ALL, ((7,), (5,)), (23, 23), ((1, 8),)),
         Unit("second", 17, 0, 6, ALL, ((4,), (4,)), (40, 40)),
     )
     assert (made.phases, made.counts) == (("prompt", "token"), (1, 3))

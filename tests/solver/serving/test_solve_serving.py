@@ -338,5 +338,5 @@ def test_what_cannot_be_asked():
         serving.replace(objective="speed")
     with pytest.raises(PartitionError, match="is for the objective 'token', not 'request'"):
         serving.replace(objective="request", first_token_limit_ns=5)
-    with pytest.raises(PartitionError, match="with a host the time of a request or of a token"):
-        serving.replace(objective="context", host=Host())
+    with pytest.raises(PartitionError, match="first_token_limit_ns is for plans without a host"):
+        serving.replace(objective="token", first_token_limit_ns=5, host=Host())
