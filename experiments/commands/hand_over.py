@@ -186,8 +186,8 @@ def _output(
 ) -> _Output:
     from fx_bridge.interop.checkpoints import checkpointed_modules
     from fx_bridge.interop.engines import ENGINES, engine_words
+    from fx_bridge.interop.layered_model import LayeredModel
     from fx_bridge.interop.megatron import flagscale_settings, megatron_arguments
-    from fx_bridge.interop.stage_layers import LayeredModel
     from fx_bridge.interop.write_plans import device_map, split_spec, stage_devices
 
     words: Words | None = None

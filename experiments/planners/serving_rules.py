@@ -16,8 +16,9 @@ from typing import Final
 from torch import nn
 
 from experiments.planners.device_maps import MAPPERS, device_map_of, spilled
+from fx_bridge.interop.layered_model import LayeredModel
 from fx_bridge.interop.llama_cpp import stages_by_shares
-from fx_bridge.interop.stage_layers import LayeredModel, LayerNames, StageLayers, is_host
+from fx_bridge.interop.stage_layers import LayerNames, StageLayers, is_host
 from fx_bridge.interop.words import stages_of_counts
 from fx_bridge.presentation.modules import enclosing
 from fx_bridge.serving.plan import ServingPlan

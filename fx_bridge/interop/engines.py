@@ -15,11 +15,12 @@ from fx_bridge.interop.layer_counts import (
     write_offset,
     write_pp_partition,
 )
+from fx_bridge.interop.layered_model import LayeredModel
 from fx_bridge.interop.llama_cpp import read_split, write_split
 from fx_bridge.interop.megatron_layout import read_layout, write_layout
 from fx_bridge.interop.module_parts import parts_of_modules
 from fx_bridge.interop.nearest import suggesting_nearest
-from fx_bridge.interop.stage_layers import LayeredModel, is_host
+from fx_bridge.interop.stage_layers import is_host
 from fx_bridge.interop.words import Read, Words, Write, without_host
 from fx_bridge.interop.write_plans import check_devices_alone
 from fx_bridge.options import Placement

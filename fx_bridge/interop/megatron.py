@@ -17,15 +17,10 @@ from typing import Final
 from fx_bridge.capture.attention import attention_cores
 from fx_bridge.capture.graph import CapturedGraph, check_captured
 from fx_bridge.interop.checkpoints import WholeModules
+from fx_bridge.interop.layered_model import Layer, LayeredModel
 from fx_bridge.interop.megatron_layout import write_layout
 from fx_bridge.interop.nearest import suggesting_nearest
-from fx_bridge.interop.stage_layers import (
-    Layer,
-    LayeredModel,
-    LayerNames,
-    StageLayers,
-    check_stages,
-)
+from fx_bridge.interop.stage_layers import LayerNames, StageLayers, check_stages
 from fx_bridge.interop.words import order_setting
 from fx_bridge.recomputation.decisions import problem_with_regions
 from fx_bridge.split.checks import check_total

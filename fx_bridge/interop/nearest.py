@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from fx_bridge.interop.stage_layers import LayeredModel, StageLayers, is_host
+from fx_bridge.interop.layered_model import LayeredModel
+from fx_bridge.interop.stage_layers import StageLayers, is_host
 from solver import PartitionError, PartitionPlan, PartitionProblem, evaluate
 from solver.model.quantities import format_value
 

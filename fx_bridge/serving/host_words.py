@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from fx_bridge.interop.layered_model import LayeredModel
 from fx_bridge.interop.llama_cpp import NO_OP_OFFLOAD
 from fx_bridge.interop.llama_cpp_experts import (
     OP_OFFLOAD_TOKENS,
@@ -20,7 +21,7 @@ from fx_bridge.interop.llama_cpp_experts import (
     write_experts,
 )
 from fx_bridge.interop.nearest import with_change
-from fx_bridge.interop.stage_layers import LayeredModel, LayerNames, StageLayers, is_host
+from fx_bridge.interop.stage_layers import LayerNames, StageLayers, is_host
 from fx_bridge.interop.words import Words
 from fx_bridge.serving.halves import half_layers
 from solver import PartitionError, SolveLimits

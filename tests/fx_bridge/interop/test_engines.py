@@ -17,7 +17,8 @@ from fx_bridge import Search, partition_module
 from fx_bridge.capture.graph import capture
 from fx_bridge.capture.layers import layer_calls
 from fx_bridge.interop.engines import ENGINES, engine_words, placement_for, plan_from_words
-from fx_bridge.interop.stage_layers import LayeredModel, LayerNames, StageLayers
+from fx_bridge.interop.layered_model import LayeredModel
+from fx_bridge.interop.stage_layers import LayerNames, StageLayers
 from solver import Device, PartitionError, PartitionPlan, evaluate
 from solver.model.quantities import format_ns
 from tests.support.batch_models import small_gpt2, small_llama

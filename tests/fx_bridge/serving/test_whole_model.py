@@ -7,7 +7,7 @@ import torch
 
 from fx_bridge.capture.graph import capture
 from fx_bridge.equivalence.check import check_equivalence
-from fx_bridge.interop.stage_layers import LayeredModel
+from fx_bridge.interop.layered_model import LayeredModel
 from fx_bridge.options import Costs, Search
 from fx_bridge.serving.halves import half_layers
 from fx_bridge.serving.phases import same_operators
