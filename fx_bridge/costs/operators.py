@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
-from functools import cache
 from typing import Any, Final
 
 import torch
@@ -16,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fx_bridge.capture.graph import CapturedGraph, check_captured
 from fx_bridge.capture.model.attributes import attribute_at
 from fx_bridge.choices import ExpertsRead
+from fx_bridge.costs.expert_reads import read_bytes
 from fx_bridge.storages.device_kernels import DeviceKernels
 from fx_bridge.storages.kinds import Kinds
 from fx_bridge.storages.replay import Replay, hint, without_fast_path
@@ -185,13 +185,11 @@ def _grouped_flops(node: fx.Node) -> int:
 def _chosen_bytes(node: fx.Node, size_bytes: int, experts_read: ExpertsRead) -> int:
     """Return the bytes of the experts that a product reads, given those of all."""
     shapes = _grouped_shapes(node)
-    if shapes is None or experts_read == "all":
+    if shapes is None:
         return size_bytes
     rows, experts = shapes[0][0], shapes[1][0]
-    if experts_read == "most":
-        return size_bytes if rows >= experts else size_bytes * rows // experts
-    chosen = _chosen_by_token(node, rows)
-    return average_read_bytes(size_bytes, experts, chosen, rows // chosen)
+    chosen = _chosen_by_token(node, rows) if experts_read == "average" else 1
+    return read_bytes(size_bytes, experts, chosen, rows // chosen, experts_read)
 
 
 def _chosen_by_token(product: fx.Node, rows: int) -> int:
@@ -207,25 +205,6 @@ def _chosen_by_token(product: fx.Node, rows: int) -> int:
         ahead += [read for read in node.all_input_nodes if read not in seen]
         seen.update(ahead)
     return 1
-
-
-@cache
-def average_read_bytes(size_bytes: int, experts: int, chosen: int, tokens: int) -> int:
-    """Return the average bytes of the experts to which tokens are routed, rounded up.
-
-    Every token is independently routed to a random set of `chosen` different experts. It leaves an
-    expert out with probability 1 - chosen / experts, so that all tokens read experts (1 - (1 -
-    chosen / experts)^tokens) on average.
-
-    Examples
-    --------
-    >>> [average_read_bytes(800, 8, 2, tokens) for tokens in (1, 2, 32)]
-    [200, 350, 800]
-    """
-    # More tokens leave out less than a byte: exp(-64) of all.
-    tokens = min(tokens, 64 * experts)
-    left_out_bytes: int = size_bytes * (experts - chosen) ** tokens // experts**tokens
-    return size_bytes - left_out_bytes
 
 
 def _is_lookup(module: fx.GraphModule, node: fx.Node) -> bool:

@@ -13,12 +13,9 @@ from fx_bridge.capture.graph import capture
 from fx_bridge.choices import ExpertsRead
 from fx_bridge.costs.device_presets import DEVICE_SPECS
 from fx_bridge.costs.device_specs import DeviceSpec
+from fx_bridge.costs.expert_reads import average_read_bytes
 from fx_bridge.costs.latency import measured_latency_ns, roofline_latency_ns
-from fx_bridge.costs.operators import (
-    average_read_bytes,
-    node_flops,
-    node_moved_bytes,
-)
+from fx_bridge.costs.operators import node_flops, node_moved_bytes
 from fx_bridge.storages.table import storage_table
 from solver import PartitionError
 from tests.support.modules import module_with
