@@ -14,8 +14,8 @@ With booleans ``on[i, d]`` (group i is on device d), ``own[i, d]`` (and its last
 * a hop leads from the host to the first device, two lead to and from a last unit on the host, one
   of which the end of the forward saves, and one leads from device to device otherwise.
 
-Of alike groups that follow each other on a device, before a third one there, the earlier has its
-last unit on the host: exchanging the two changes neither time nor memory.
+Of alike groups on a device, neither the last one there, the earlier has its last unit on the host:
+exchanging the two changes neither time nor memory.
 """
 
 from __future__ import annotations
@@ -224,15 +224,16 @@ class _HostFirstModel:
             for number, kind in enumerate(classes_of(self._instance))
             for unit in kind.members
         }
-        kinds = [
-            ([kind_of[unit] for unit in group.units], group.last_apart) for group in self._groups
-        ]
-        for at in range(len(self._groups) - 2):
-            if self._own[at] is self._on[at] or kinds[at] != kinds[at + 1]:
+        before: dict[tuple[int, ...], int] = {}
+        for at, group in enumerate(self._groups[:-1]):
+            kind = (group.last_apart, *(kind_of[unit] for unit in group.units))
+            earlier = before.get(kind)
+            before[kind] = at
+            if earlier is None or self._own[at] is self._on[at]:
                 continue
             for device in self._devices:
-                leaves = 2 - self._on[at + 1][device] - self._on[at + 2][device]
-                self._model.add(self._own[at][device] <= self._own[at + 1][device] + leaves)
+                leaves = 2 - self._on[at][device] - self._on[at + 1][device]
+                self._model.add(self._own[earlier][device] <= self._own[at][device] + leaves)
 
     def _times(self) -> list[Any]:
         """Return the parts of the objective."""
