@@ -127,19 +127,6 @@ def _of_phase(instance: OffloadInstance, at: int) -> OffloadInstance:
     )
 
 
-def _on(instance: OffloadInstance, order: Sequence[int]) -> OffloadInstance:
-    """Return the instance on some devices in another order."""
-    return replace(
-        instance,
-        units=tuple(
-            replace(unit, run_ns=tuple(tuple(own[at] for at in order) for own in unit.run_ns))
-            for unit in instance.units
-        ),
-        devices=tuple(instance.devices[at] for at in order),
-        links=tuple(instance.links[at] for at in order),
-    )
-
-
 def answers_of_rules(phases: Sequence[tuple[OffloadChain, int]]) -> list[OffloadAnswer]:
     """Return the value of each rule over forwards of several kinds.
 
@@ -216,7 +203,7 @@ def _filled(
 def _accelerate_auto(chain: OffloadChain) -> RulePlan:
     # Accelerate runs streamed modules on its main device, the first; here that comes last, to
     # keep stages in order.
-    turned = _on(chain.instance, range(len(chain.instance.devices))[::-1])
+    turned = chain.instance.on(range(len(chain.instance.devices))[::-1])
     return RulePlan(turned, _filled(turned, "streamed"), "none")
 
 
@@ -247,7 +234,7 @@ def _experts_on_host(chain: OffloadChain, *, every: bool) -> RulePlan:
 
 def _on_first(instance: OffloadInstance, prefetch: Prefetch, *, streamed: bool = True) -> RulePlan:
     """Return the plan on the first device alone, with all possible units streamed, or none."""
-    alone = _on(instance, range(1))
+    alone = instance.on(range(1))
     modes = tuple[Mode, ...](
         "streamed" if streamed and "streamed" in unit.modes else "resident" for unit in alone.units
     )

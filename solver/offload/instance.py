@@ -200,6 +200,15 @@ class OffloadInstance:
             total += max(unit.host_ns[phase], *slowest)
         return total
 
+    def on(self, order: Sequence[int]) -> OffloadInstance:
+        """Return the instance on some of the devices, by position, in this order."""
+        units = tuple(
+            replace(unit, run_ns=tuple(tuple(own[at] for at in order) for own in unit.run_ns))
+            for unit in self.units
+        )
+        devices, links = (tuple(given[at] for at in order) for given in (self.devices, self.links))
+        return replace(self, units=units, devices=devices, links=links)
+
     def plan(self, devices: Sequence[int], modes: Sequence[Mode]) -> PartitionPlan:
         """Return the plan of units that has these devices, by position, and modes."""
         names = [unit.name for unit in self.units]
