@@ -7,11 +7,10 @@ first layers entirely. Of any other layer it may hold the experts or the feed-fo
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from fx_bridge.interop.layered_model import LayeredModel
 from fx_bridge.interop.llama_cpp import NO_OP_OFFLOAD
 from fx_bridge.interop.llama_cpp_experts import (
     OP_OFFLOAD_TOKENS,
@@ -23,7 +22,6 @@ from fx_bridge.interop.llama_cpp_experts import (
 from fx_bridge.interop.nearest import with_change
 from fx_bridge.interop.stage_layers import LayerNames, StageLayers, is_host
 from fx_bridge.interop.words import Words
-from fx_bridge.serving.halves import half_layers
 from solver import PartitionError, SolveLimits
 from solver.model.checks import did_you_mean, only_given
 from solver.model.plan import Mode, PartitionPlan
@@ -77,57 +75,87 @@ class HostWordsModel:
 
     Parameters
     ----------
-    graphs : mapping of int to CapturedGraph
-        Graphs by the number of tokens per call.
+    names : LayerNames
+        The layers.
+    groups : sequence of UnitGroup
+        Units before the layers, those of each layer, and those after them.
+    experts : collection of int
+        Positions of the units with experts.
     instance : OffloadInstance
-        Its units are the :func:`fx_bridge.serving.halves.half_layers` of the graphs.
-    batch : int
-        Sequences of a call.
-    engine : str
-        One of ``HOST_ENGINES``.
+        The units.
+    rows : int
+        Most tokens of a call.
 
     Raises
     ------
     PartitionError
-        If the engine has no such arguments, or the model is not one list of layers.
+        If a device is a host.
     """
 
     def __init__(
         self,
+        names: LayerNames,
+        groups: Sequence[UnitGroup],
+        experts: Collection[int],
+        instance: OffloadInstance,
+        rows: int,
+    ) -> None:
+        for device in instance.devices:
+            if is_host(device.name):
+                raise PartitionError(
+                    f"{device.name!r} is among the devices, and {HOST_ENGINES[0]}'s host is that "
+                    "of --host; leave it out"
+                )
+        self._names, self._groups = names, tuple(groups)
+        self._instance, self._rows = instance, rows
+        self._feeds: tuple[Feed, ...] = tuple(_feed(group, experts) for group in groups[1:-1])
+
+    @classmethod
+    def of(
+        cls,
         graphs: Mapping[int, CapturedGraph],
         instance: OffloadInstance,
         batch: int,
         engine: str,
-    ) -> None:
+    ) -> HostWordsModel:
+        """Return the translation for a captured model.
+
+        Parameters
+        ----------
+        graphs : mapping of int to CapturedGraph
+            Graphs by the number of tokens per call.
+        instance : OffloadInstance
+            Its units are the :func:`fx_bridge.serving.halves.half_layers` of the graphs.
+        batch : int
+            Sequences of a call.
+        engine : str
+            One of ``HOST_ENGINES``.
+
+        Raises
+        ------
+        PartitionError
+            If the engine has no such arguments, or the model is not one list of layers.
+        """
+        from fx_bridge.interop.layered_model import LayeredModel
+        from fx_bridge.serving.halves import half_layers
+
         if engine not in HOST_ENGINES:
             hint = did_you_mean(engine, HOST_ENGINES, f"write {HOST_ENGINES[0]}")
             raise PartitionError(f"{engine!r} has no words for what a host computes; {hint}")
         captured = graphs[1]
-        self._names: LayerNames = LayeredModel(captured, engine).names
-        self._instance = instance
-        for device in instance.devices:
-            if is_host(device.name):
-                raise PartitionError(
-                    f"{device.name!r} is among the devices, and {engine}'s host is that of --host; "
-                    "leave it out"
-                )
-        self._rows = batch * max(graphs)
+        names = LayeredModel(captured, engine).names
         members: dict[str, list[int]] = {}
-        experts = []
+        experts = set()
         for at, (name, half) in enumerate(half_layers(captured).items()):
             # The operators before the layers and those after them are groups of their own.
             members.setdefault(half.layer or name, []).append(at)
-            experts.append(half.has_experts)
+            experts |= {at} if half.has_experts else set()
         units = instance.units
-        self._groups = tuple(
+        groups = tuple(
             UnitGroup(tuple(own), len(own) > 1 and not units[own[-1]].cache_bytes)
             for own in members.values()
         )
-        kinds: tuple[Feed, Feed] = ("dense", "experts")
-        self._feeds: tuple[Feed, ...] = tuple(
-            kinds[experts[group.units[-1]]] if group.last_apart else "none"
-            for group in self._groups[1:-1]
-        )
+        return cls(names, groups, experts, instance, batch * max(graphs))
 
     def solve(self, limits: SolveLimits) -> OffloadResult:
         """Return the best plan that the engine can run."""
@@ -254,3 +282,10 @@ class HostWordsModel:
             return f"which does not fit: {cost.violations[0]}"
         value, given = cost.value_ns, evaluate_offload(self._instance, beside).value_ns
         return f"which takes {with_change(format_ns(round(value)), value, given)}"
+
+
+def _feed(group: UnitGroup, experts: Collection[int]) -> Feed:
+    """Return the second half of a layer."""
+    if not group.last_apart:
+        return "none"
+    return "experts" if group.units[-1] in experts else "dense"

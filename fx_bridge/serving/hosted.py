@@ -95,7 +95,7 @@ class HostedPlan(ServingPlan):
         PartitionError
             If the engine cannot place units on a host, or does not support this model.
         """
-        return HostWordsModel(self.graphs, self.instance, self.request.batch, engine)
+        return HostWordsModel.of(self.graphs, self.instance, self.request.batch, engine)
 
     def words(self, engine: str) -> Words:
         """Return the plan as arguments of an engine, such as ``"llama.cpp"``.

@@ -166,7 +166,9 @@ class ServingPlanner:
         if self._engine is None:
             solved = solve_job(job, search.limits, solver=search.solver, without=search.without)
         else:
-            model = HostWordsModel(graphs.graphs, OffloadInstance.of(job), job.batch, self._engine)
+            model = HostWordsModel.of(
+                graphs.graphs, OffloadInstance.of(job), job.batch, self._engine
+            )
             solved = model.solve(search.limits)
         return HostedPlan(
             graphs.step, graphs.graphs, self._request, job, solved, self._experts_read
