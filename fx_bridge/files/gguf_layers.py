@@ -24,6 +24,8 @@ _LAYER: Final = re.compile(r"blk\.(\d+)\.(.+)")
 _FEED: Final = ("ffn_up", "ffn_gate", "ffn_down")
 """The matrices of the half of a layer that follows attention; also those of experts."""
 _EXPERTS: Final = "_exps."
+_INPUTS: Final = ("token_embd", "position_embd", "token_types", "per_layer_token_embd")
+"""Tensors with a row for each token, which llama.cpp reads on the host."""
 _WINDOW_PERIODS: Final = {"gemma2": 2, "gemma3": 6, "gemma3n": 5, "gpt-oss": 2, "cohere2": 4}
 """Period of the layers without a window, by architecture, where the metadata has no pattern."""
 _STATE_BYTES: Final = 4
@@ -37,6 +39,8 @@ class CacheRule:
     ----------
     position_bytes : Fraction
         Of one position of one sequence.
+    entries : int
+        Of one position.
     most_positions : int or None
         Length of the window, if there is one.
     state_bytes : int
@@ -44,8 +48,14 @@ class CacheRule:
     """
 
     position_bytes: Fraction = Fraction()
+    entries: int = 0
     most_positions: int | None = None
     state_bytes: int = 0
+
+    @property
+    def is_quantised(self) -> bool:
+        """True if an entry has less than two bytes."""
+        return self.position_bytes < 2 * self.entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +107,8 @@ class GgufModel:
         the file has none.
     layers : tuple of (HalfLayer, HalfLayer)
         Attention or a state, and the feed-forward half; the second has no tensors where a layer is
-        undivided. Blocks for the prediction of several tokens count as layers.
+        undivided. Blocks for the prediction of several tokens count as layers, without tensors:
+        llama.cpp deals them out with the others, and loads none of them by default.
     experts, experts_used : int
         Of a layer with experts, and those that a token chooses; 0 without.
     width, vocabulary, heads : int
@@ -152,6 +163,7 @@ def gguf_model(
     keys = _Keys(header)
     count = keys.count("block_count")
     layers: list[list[StoredTensor]] = [[] for _ in range(count)]
+    loaded = count - min(keys.optional("nextn_predict_layers"), count - 1)
     others: dict[str, list[StoredTensor]] = {}
     for tensor in header.tensors:
         match = _LAYER.match(tensor.name)
@@ -162,16 +174,16 @@ def gguf_model(
                 f"{keys.where}: tensor {shown(tensor.name)} is of a layer beyond the {count} of "
                 f"{keys.architecture}.block_count; the file is damaged, fetch it again"
             )
-        else:
+        elif int(match[1]) < loaded:
             layers[int(match[1])].append(tensor)
-    empty = next((number for number, own in enumerate(layers) if not own), None)
+    empty = next((number for number, own in enumerate(layers[:loaded]) if not own), None)
     if empty is not None or "token_embd" not in others:
         missing = "token_embd.weight" if empty is None else f"blk.{empty}"
         raise PartitionError(
             f"{keys.where}: it has no tensors {missing}; give the file of a language model, not of "
             "a projector or an adapter"
         )
-    embedding = tuple(others.pop("token_embd"))
+    embedding = tuple(tensor for name in _INPUTS for tensor in others.pop(name, ()))
     head = tuple(tensor for own in others.values() for tensor in own)
     if "output" not in others:
         head = (*head, *(tensor for tensor in embedding if tensor.name == "token_embd.weight"))
@@ -291,10 +303,13 @@ class _Caches:
         latent = self._keys.optional("attention.kv_lora_rank")
         if latent and self._keys.get("attention.key_length_mla") is not None:
             # Keys and values are both made from what is kept.
-            return CacheRule((latent + self._keys.optional("rope.dimension_count")) * key_bytes)
+            entries = latent + self._keys.optional("rope.dimension_count")
+            return CacheRule(entries * key_bytes, entries)
         heads = self._heads[number]
         position_bytes = heads * (self._key * key_bytes + self._value * value_bytes)
-        return CacheRule(position_bytes, self._window if self._windowed[number] else None)
+        entries = heads * (self._key + self._value)
+        window = self._window if self._windowed[number] else None
+        return CacheRule(position_bytes, entries, window)
 
     def _state_bytes(self) -> int:
         """Return the bytes of the last inputs of the convolution, and of the state."""
