@@ -85,6 +85,8 @@ class HostWordsModel:
         The units.
     rows : int
         Most tokens of a call.
+    copies : bool
+        Whether times are those of calls of many tokens that copy matrices of the host to a device.
 
     Raises
     ------
@@ -99,6 +101,8 @@ class HostWordsModel:
         experts: Collection[int],
         instance: OffloadInstance,
         rows: int,
+        *,
+        copies: bool = False,
     ) -> None:
         for device in instance.devices:
             if is_host(device.name):
@@ -107,7 +111,7 @@ class HostWordsModel:
                     "of --host; leave it out"
                 )
         self._names, self._groups = names, tuple(groups)
-        self._instance, self._rows = instance, rows
+        self._instance, self._rows, self._copies = instance, rows, copies
         self._feeds: tuple[Feed, ...] = tuple(_feed(group, experts) for group in groups[1:-1])
 
     @classmethod
@@ -199,10 +203,13 @@ class HostWordsModel:
         plan = self._plan(places, {at + 1 for at in on_host})
         notes = []
         is_used = any(device is None for device in places[1:]) or on_host
-        if is_used and self._rows >= OP_OFFLOAD_TOKENS and not is_kept:
+        if is_used and self._rows >= OP_OFFLOAD_TOKENS and is_kept is self._copies:
+            timed, other = ("without", "with") if self._copies else ("with", "without")
+            copies = "does not copy" if self._copies else "copies"
             notes.append(
-                f"calls of {OP_OFFLOAD_TOKENS} tokens or more are timed as with {NO_OP_OFFLOAD}; "
-                "without it llama.cpp copies matrices of the host to a GPU for these"
+                f"calls of {OP_OFFLOAD_TOKENS} tokens or more are timed as {timed} "
+                f"{NO_OP_OFFLOAD}; {other} it llama.cpp {copies} matrices of the host to a GPU for "
+                "these"
             )
         return HostWords(plan, evaluate_offload(self._instance, plan), tuple(notes))
 
@@ -268,8 +275,8 @@ class HostWordsModel:
         words = write_experts(self._names, stages, on_host, self._feeds)
         assert isinstance(words, list)
         is_used = stages[0].count or on_host
-        copies = is_used and self._rows >= OP_OFFLOAD_TOKENS
-        return [*words, NO_OP_OFFLOAD] if copies else words
+        multiplies = is_used and self._rows >= OP_OFFLOAD_TOKENS and not self._copies
+        return [*words, NO_OP_OFFLOAD] if multiplies else words
 
     def _place(self, plan: PartitionPlan, unit: str) -> str | None:
         return None if plan.modes[unit] == "host" else plan.assignment[unit]

@@ -25,7 +25,7 @@ from solver.model.devices import STAGING_HOST
 from solver.model.plan import MODES
 from solver.offload.evaluate import OffloadEvaluation, evaluate_offload
 from solver.offload.instance import OffloadInstance
-from solver.serving.metrics import ServingMetrics
+from solver.serving.metrics import ServingMetrics, hosted_metrics
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,7 @@ class HostedPlan(ServingPlan):
     @property
     def metrics(self) -> ServingMetrics:
         """Times of the plan, each call in its steady state; one group is served."""
-        times, job = self.evaluation.times_ns, self.asked
-        token_ns = times[job.token_phase]
-        first_ns = sum(runs * times[phase] for phase, runs in job.prompt_runs.items())
-        request_ns = first_ns + job.generate * token_ns
-        return ServingMetrics(
-            first_ns, token_ns, request_ns, 1, float(job.batch * 10**9 / token_ns)
-        )
+        return hosted_metrics(self.asked, self.evaluation.times_ns)
 
     @property
     def memory_bytes(self) -> dict[str, int]:

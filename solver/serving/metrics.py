@@ -72,6 +72,20 @@ def metrics_of(job: Job, plan: PartitionPlan) -> ServingMetrics:
     )
 
 
+def hosted_metrics(job: Job, times_ns: Mapping[str, Fraction]) -> ServingMetrics:
+    """Return the metrics of a plan with a host, of which one group is served at a time.
+
+    Parameters
+    ----------
+    times_ns : mapping of str to Fraction
+        Time of a call of each phase.
+    """
+    token_ns = times_ns[job.token_phase]
+    first_ns = sum(runs * times_ns[phase] for phase, runs in job.prompt_runs.items())
+    request_ns = first_ns + job.generate * token_ns
+    return ServingMetrics(first_ns, token_ns, request_ns, 1, tokens_per_s(job, token_ns))
+
+
 def token_in_turns_ns(job: Job, plan: PartitionPlan) -> Fraction:
     """Return the time of a round of all groups that take turns on a plan, divided by them."""
     found = evaluate_phases(job, plan)

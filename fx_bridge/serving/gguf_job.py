@@ -1,0 +1,326 @@
+"""Models in GGUF files as jobs, with the times and bytes of llama.cpp.
+
+Units are the embedding, the two parts of each layer, and the output. With experts, the second part
+is these alone, as options of llama.cpp place them; else it is the feed-forward half. A token reads
+the weights of a unit, as stored, and its cache once; a prompt multiplies by them, in chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, cached_property
+from typing import Final
+
+from fx_bridge.costs.device_presets import DEVICE_SPECS
+from fx_bridge.costs.device_specs import DeviceSpec
+from fx_bridge.costs.expert_reads import read_bytes
+from fx_bridge.files.gguf_buffers import compute_buffer_bytes, padded_positions
+from fx_bridge.files.gguf_layers import CacheRule, GgufModel, HalfLayer
+from fx_bridge.interop.llama_cpp_experts import OP_OFFLOAD_TOKENS
+from fx_bridge.options import Costs
+from fx_bridge.serving.request import Request
+from solver import Device
+from solver.model.devices import STAGING_HOST
+from solver.model.job import Host, Job
+from solver.model.operators import Operator
+from solver.model.problem import PartitionProblem
+from solver.model.problem_fields import Weight
+from solver.offload.host_first import UnitGroup
+
+CONTEXT_STEP: Final = 256
+"""Contexts are multiples of this in llama.cpp, which rounds others up."""
+HOST_CLASS: Final = "cpu"
+"""Class of a host that has the embedding alone."""
+_KERNELS: Final = {"first": 6, "dense": 4, "experts": 9, "whole": 10, "output": 2, "embedding": 1}
+"""Kernels of a unit as the engine fuses them; a layer has about 10, or 15 with experts."""
+_FLOAT32_BYTES: Final = 4
+
+
+class GgufJobs:
+    """The jobs of a model for any context.
+
+    Parameters
+    ----------
+    request : Request
+        Its chunk is the engine's physical batch.
+    devices : sequence of Device
+        In the order of the layers, with their usable memory.
+    costs : Costs
+        Links, speeds by class, and the experts that tokens read.
+    host : Host, optional
+        Where layers, or parts of them, may run. Without one the host has the embedding alone.
+    has_flash_attention : bool
+        Whether attention keeps no scores.
+
+    Attributes
+    ----------
+    units : tuple of HalfLayer
+        In execution order.
+    groups : tuple of UnitGroup
+        What is placed together, but for a last unit that the host may have alone.
+    copies : bool
+        Whether calls of many tokens copy matrices of the host to the first device, as the engine
+        does unless told otherwise: where that is faster than to multiply on the host.
+    """
+
+    def __init__(
+        self,
+        model: GgufModel,
+        request: Request,
+        devices: Sequence[Device],
+        costs: Costs,
+        host: Host | None = None,
+        *,
+        has_flash_attention: bool = True,
+    ) -> None:
+        self.model, self.request, self.devices = model, request, tuple(devices)
+        self.host, self._costs = host, costs
+        self._flash = has_flash_attention
+        self._host_class = (host and host.device_class) or HOST_CLASS
+        specs = {HOST_CLASS: DEVICE_SPECS[HOST_CLASS], **costs.specs}
+        classes = {*(device.device_class for device in devices), self._host_class}
+        self._specs: Mapping[str, DeviceSpec] = {
+            name: spec.launched("engine") for name, spec in specs.items() if name in classes
+        }
+        self.units, self.groups, self._kinds = _units(model)
+        self.copies = host is not None and self._copies_faster()
+
+    def on(self, devices: Sequence[Device]) -> GgufJobs:
+        """Return the jobs on other devices."""
+        return GgufJobs(
+            self.model,
+            self.request,
+            devices,
+            self._costs,
+            self.host,
+            has_flash_attention=self._flash,
+        )
+
+    def at(self, context: int) -> Job:
+        """Return the job with a context."""
+        calls = self.request.calls
+        return Job(
+            {_phase(tokens): self._problem(tokens, context) for tokens in (*calls, 1)},
+            _phase(1),
+            {_phase(tokens): runs for tokens, runs in calls.items()},
+            self.request.generate,
+            self.request.batch,
+            context,
+            cache_bytes_per_token=self._growth(),
+            host=self._host_at(context),
+            units={unit.name: (unit.name,) for unit in self.units},
+        )
+
+    def buffer_bytes(self, context: int, *, has_output: bool = False) -> int:
+        """Return the bytes of the compute buffer of a device."""
+        return self._buffer_bytes(self.request.batch * padded_positions(context), has_output)
+
+    def cache_bytes(self, unit: HalfLayer, context: int) -> int:
+        """Return the bytes of the cache of a unit for all sequences."""
+        rule = unit.cache
+        cells = self._cells(rule, context, padded_positions(self._most_rows))
+        return self.request.batch * (-(-rule.position_bytes * cells // 1) + rule.state_bytes)
+
+    @property
+    def _most_rows(self) -> int:
+        """Most tokens of a call, of all sequences."""
+        return self.request.batch * max(self.request.calls)
+
+    def _copies_faster(self) -> bool:
+        """Return whether a copy of the matrices of the host makes prompts faster."""
+        tokens, context = max(self.request.calls), self.request.context
+        on_host, copied = (
+            sum(self._host_ns(at, tokens, context, copies=copies) for at in self._inner)
+            for copies in (False, True)
+        )
+        return copied < on_host
+
+    @property
+    def _inner(self) -> range:
+        """Units between the embedding and the output."""
+        return range(1, len(self.units) - 1)
+
+    @cached_property
+    def _buffer_bytes(self) -> Callable[[int, bool], int]:
+        """Bytes of a compute buffer by positions of the caches, with the output or without."""
+
+        @cache
+        def found(positions: int, has_output: bool) -> int:
+            return compute_buffer_bytes(
+                self.model,
+                context=positions,
+                ubatch=self._most_rows,
+                flash=self._flash,
+                has_output=has_output,
+                pipelined=len(self.devices) > 1,
+            )
+
+        return found
+
+    def _cells(self, rule: CacheRule, context: int, beyond: int = 0) -> int:
+        """Return the positions of a sequence that a cache has, or that a token sees of it."""
+        cells = padded_positions(context)
+        return cells if rule.most_positions is None else min(cells, rule.most_positions + beyond)
+
+    def _growth(self) -> dict[str, int]:
+        """Return the bytes of a position by the key of each cache."""
+        return {
+            _cache(unit): int(-(-self.request.batch * unit.cache.position_bytes // 1))
+            for unit in self.units
+            if unit.cache != CacheRule()
+        }
+
+    def _host_at(self, context: int) -> Host:
+        """Return the host without the compute buffer of what runs there."""
+        if self.host is None:
+            return Host(None, self._host_class)
+        memory_bytes = self.host.memory_bytes
+        if memory_bytes is not None:
+            memory_bytes = max(memory_bytes - self.buffer_bytes(context), 1)
+        return Host(memory_bytes, self._host_class)
+
+    # -- problems of phases ------------------------------------------------------------------
+
+    def _problem(self, tokens: int, context: int) -> PartitionProblem:
+        """Return the problem of a call with some tokens of each sequence."""
+        buffer_bytes = self.buffer_bytes(context)
+        weights = {unit.name: Weight(unit.size_bytes) for unit in self.units}
+        logits_bytes = self.buffer_bytes(context, has_output=True) - buffer_bytes
+        weights[self.units[-1].name] = Weight(self.units[-1].size_bytes + logits_bytes)
+        for unit in self.units:
+            if unit.cache != CacheRule():
+                weights[_cache(unit)] = Weight(self.cache_bytes(unit, context))
+        operators = []
+        for at, unit in enumerate(self.units):
+            keys = (unit.name, _cache(unit)) if unit.cache != CacheRule() else (unit.name,)
+            sent = self.request.batch * tokens * self.model.width * _FLOAT32_BYTES
+            operators.append(
+                Operator(
+                    unit.name,
+                    self._times(at, tokens, context),
+                    (self.units[at - 1].name,) if at else (),
+                    value_bytes=sent,
+                    weights=keys,
+                    is_output=at == len(self.units) - 1,
+                )
+            )
+        return PartitionProblem(
+            tuple(operators),
+            tuple(_without(device, buffer_bytes) for device in self.devices),
+            interconnect=self._costs.interconnect,
+            memory_model="weights",
+            weights=weights,
+            times_from={name: spec.source for name, spec in self._specs.items()},
+        )
+
+    def _times(self, at: int, tokens: int, context: int) -> dict[str, int]:
+        """Return the time of a unit by class; that of the host only where it may run."""
+        found = {
+            device.device_class: self._device_ns(at, tokens, context, device.device_class)
+            for device in self.devices
+        }
+        if self.host is not None or self._kinds[at] == "embedding":
+            is_copied = self.copies and at in self._inner
+            found[self._host_class] = self._host_ns(at, tokens, context, copies=is_copied)
+        return found
+
+    def _device_ns(self, at: int, tokens: int, context: int, kind: str) -> int:
+        """Return the time of a unit on a device of a class."""
+        matrices, attention = self._work(at, tokens, context)
+        return self._spec_ns(at, kind, matrices[0] + attention[0], matrices[1] + attention[1])
+
+    def _host_ns(self, at: int, tokens: int, context: int, *, copies: bool) -> int:
+        """Return the time of a unit on the host, which may copy matrices to the first device."""
+        if not copies or self.request.batch * tokens < OP_OFFLOAD_TOKENS:
+            return self._device_ns(at, tokens, context, self._host_class)
+        first = self.devices[0]
+        link = self._costs.interconnect.link(STAGING_HOST, first.name)
+        matrices, attention = self._work(at, tokens, context)
+        return (
+            link.transfer_ns(self.units[at].size_bytes)
+            + self._spec_ns(at, first.device_class, *matrices)
+            + self._spec_ns(at, self._host_class, *attention)
+        )
+
+    def _spec_ns(self, at: int, kind: str, flops: int, moved: int) -> int:
+        spec = self._specs[kind]
+        if not self.units[at].tensors or not flops + moved:
+            # A block for the prediction of several tokens is not run.
+            return 0
+        dtype = "float32" if spec.device_type == "cpu" else "float16"
+        launches_ns = (_KERNELS[self._kinds[at]] - 1) * spec.kernel_launch_ns
+        return spec.latency_ns(flops, moved, dtype) + launches_ns
+
+    def _work(self, at: int, tokens: int, context: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Return operations and moved bytes of a call: by weights, and by the cache."""
+        model, unit, kind = self.model, self.units[at], self._kinds[at]
+        rows = self.request.batch * tokens
+        sent = rows * model.width * _FLOAT32_BYTES
+        if kind == "embedding":
+            return (0, sent + rows * (unit.size_bytes // model.vocabulary)), (0, 0)
+        if kind == "output":
+            # Of a prompt the last token alone is told.
+            rows = self.request.batch
+        dense, experts = unit.matrix_elements
+        flops = 2 * rows * (dense + int(experts * model.expert_share))
+        moved = unit.size_bytes - unit.expert_bytes + 2 * sent
+        if unit.expert_bytes:
+            moved += read_bytes(
+                unit.expert_bytes,
+                model.experts,
+                model.experts_used,
+                rows,
+                self._costs.experts_read,
+            )
+        if unit.cache == CacheRule():
+            return (flops, moved), (0, 0)
+        # A token sees the whole context, and those of a prompt half of it on average.
+        seen = self._cells(unit.cache, context if tokens == 1 else -(-self.request.prompt // 2))
+        cache_bytes = unit.cache.position_bytes * seen + 2 * unit.cache.state_bytes
+        products = 2 * rows * seen * self._attention_width if unit.cache.position_bytes else 0
+        return (flops, moved), (products, int(self.request.batch * cache_bytes))
+
+    @property
+    def _attention_width(self) -> int:
+        """Entries of the keys and values that the heads of a token multiply by a position."""
+        model = self.model
+        widths = (
+            model.metadata.get(f"{model.architecture}.attention.{kind}_length", 0)
+            for kind in ("key", "value")
+        )
+        return model.heads * sum(width or model.width // model.heads for width in widths)
+
+
+def _units(
+    model: GgufModel,
+) -> tuple[tuple[HalfLayer, ...], tuple[UnitGroup, ...], tuple[str, ...]]:
+    """Return the units of a model, their groups, and the kind of each unit."""
+    units, kinds, groups = [model.embedding], ["embedding"], [UnitGroup((0,))]
+    for first, feed in model.layers:
+        experts = tuple(tensor for tensor in feed.tensors if "_exps." in tensor.name)
+        if experts:
+            beside = tuple(tensor for tensor in feed.tensors if tensor not in experts)
+            first = replace(first, tensors=(*first.tensors, *beside))
+            feed = replace(feed, tensors=experts)
+        parts = [first, feed] if feed.tensors else [first]
+        kinds += ["first", "experts" if experts else "dense"] if feed.tensors else ["whole"]
+        groups.append(UnitGroup(tuple(range(len(units), len(units) + len(parts))), len(parts) > 1))
+        units += parts
+    groups.append(UnitGroup((len(units),)))
+    return (*units, model.output), tuple(groups), (*kinds, "output")
+
+
+def _cache(unit: HalfLayer) -> str:
+    return f"{unit.name}.cache"
+
+
+def _phase(tokens: int) -> str:
+    return f"{tokens} tokens" if tokens > 1 else "1 token"
+
+
+def _without(device: Device, size_bytes: int) -> Device:
+    """Return a device with less memory."""
+    if device.memory_bytes is None:
+        return device
+    return Device(device.name, max(device.memory_bytes - size_bytes, 1), device.device_class)

@@ -1,0 +1,302 @@
+"""Plans of llama.cpp for a model in a GGUF file, each with a bound over all orders of devices."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from typing import Final
+
+from fx_bridge.files.gguf_layers import HalfLayer
+from fx_bridge.interop.stage_layers import LayerNames
+from fx_bridge.serving.gguf_job import CONTEXT_STEP, GgufJobs
+from fx_bridge.serving.host_words import HostWordsModel
+from solver import Device, PartitionPlan, SolveLimits, SolveStatus
+from solver.model.checks import only_given
+from solver.model.clock import Clock
+from solver.model.job import Job, ServingObjective
+from solver.offload.evaluate import OffloadEvaluation, evaluate_offload
+from solver.offload.host_first import plan_host_first
+from solver.offload.instance import OffloadInstance
+from solver.offload.plan import OffloadResult
+from solver.serving.metrics import ServingMetrics, hosted_metrics
+
+_MOST_ORDERED: Final = 3
+"""Devices of which all orders are tried; more are in the given order."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """Contents of the memory of a device.
+
+    Attributes
+    ----------
+    layers : tuple of int
+        Those of which it has the first part.
+    apart : tuple of int
+        Those of these whose second part is on the host.
+    weight_bytes, cache_bytes, buffer_bytes : int
+        Of tensors, of caches, and for values.
+    free_bytes : int or None
+        What is left; None if memory is unlimited.
+    """
+
+    device: str
+    layers: tuple[int, ...]
+    apart: tuple[int, ...]
+    has_output: bool
+    weight_bytes: int
+    cache_bytes: int
+    buffer_bytes: int
+    free_bytes: int | None
+
+
+@dataclass(frozen=True)
+class GgufPlan:
+    """The answer to a request.
+
+    Attributes
+    ----------
+    jobs : GgufJobs
+        On the devices in the order of the plan.
+    objective : {"request", "token", "throughput", "context"}
+        With one group of sequences, throughput is best where a token takes least.
+    context : int
+        Of a sequence.
+    status : SolveStatus
+        ``OPTIMAL`` if no plan of llama.cpp is better, in any order of the devices.
+    plan : PartitionPlan or None
+        Of the units of the jobs.
+    bound : Fraction or int or None
+        Of the objective: nanoseconds, or a context; None if nothing is proven.
+    has_all_orders : bool
+        Whether all orders of the devices count, or the given one alone.
+    """
+
+    jobs: GgufJobs
+    objective: ServingObjective
+    context: int
+    status: SolveStatus
+    plan: PartitionPlan | None
+    bound: Fraction | int | None
+    has_all_orders: bool
+    wall_time_s: float
+    __repr__ = only_given
+
+    @cached_property
+    def job(self) -> Job:
+        """The job with the context."""
+        return _asked(self.jobs, self.context, self.objective)
+
+    @cached_property
+    def instance(self) -> OffloadInstance:
+        """Times, weights and caches of the units."""
+        return OffloadInstance.of(self.job)
+
+    @property
+    def words_model(self) -> HostWordsModel:
+        """The translation between plans and arguments."""
+        layers = tuple(f"blk.{number}" for number in range(len(self.jobs.model.layers)))
+        experts = {at for at, unit in enumerate(self.jobs.units) if unit.expert_bytes}
+        rows = self.job.batch * max(self.jobs.request.calls)
+        return HostWordsModel(
+            LayerNames(layers),
+            self.jobs.groups,
+            experts,
+            self.instance,
+            rows,
+            copies=self.jobs.copies,
+        )
+
+    def judged(self, plan: PartitionPlan) -> OffloadEvaluation:
+        """Return the cost of a plan of the same units."""
+        return evaluate_offload(self.instance, plan)
+
+    def metrics(self, plan: PartitionPlan) -> ServingMetrics:
+        """Return the times of a plan that fits."""
+        return hosted_metrics(self.job, self.judged(plan).times_ns)
+
+    def uses(self, plan: PartitionPlan) -> list[DeviceUse]:
+        """Return the contents of each device."""
+        return [self._use(plan, device) for device in self.jobs.devices]
+
+    def _use(self, plan: PartitionPlan, device: Device) -> DeviceUse:
+        places = [self._is_on(plan, unit, device) for unit in self.jobs.units]
+        held = [unit for unit, here in zip(self.jobs.units, places, strict=True) if here]
+        layers = [
+            number for number, group in enumerate(self.jobs.groups[1:-1]) if places[group.units[0]]
+        ]
+        apart = [n for n in layers if not places[self.jobs.groups[n + 1].units[-1]]]
+        weight_bytes = sum(unit.size_bytes for unit in held)
+        cache_bytes = sum(self.jobs.cache_bytes(unit, self.context) for unit in held)
+        buffer_bytes = 0
+        if held:
+            buffer_bytes = self.jobs.buffer_bytes(self.context, has_output=places[-1])
+        free = device.memory_bytes
+        if free is not None:
+            free -= weight_bytes + cache_bytes + buffer_bytes
+        return DeviceUse(
+            device.name,
+            tuple(layers),
+            tuple(apart),
+            places[-1],
+            weight_bytes,
+            cache_bytes,
+            buffer_bytes,
+            free,
+        )
+
+    def _is_on(self, plan: PartitionPlan, unit: HalfLayer, device: Device) -> bool:
+        return plan.modes[unit.name] == "resident" and plan.assignment[unit.name] == device.name
+
+    def line(self, plan: PartitionPlan) -> list[str]:
+        """Return the command of a plan."""
+        request = self.jobs.request
+        words = self.words_model.words(plan)
+        assert isinstance(words, list)
+        several = ["-np", str(request.batch)] if request.batch > 1 else []
+        positions = str(request.batch * self.context)
+        return ["llama-server", "-m", self.jobs.model.path, "-c", positions, *several, *words]
+
+
+def plan_gguf(
+    jobs: GgufJobs, objective: ServingObjective, limits: SolveLimits | None = None
+) -> GgufPlan:
+    """Find the best plan that llama.cpp can run.
+
+    Parameters
+    ----------
+    objective : {"request", "token", "throughput", "context"}
+        Least time of the request, or of a token; most tokens per second of its sequences; longest
+        context up to that of the training, and then the least time of a token.
+    limits : SolveLimits, optional
+        Of all searches together.
+
+    Returns
+    -------
+    GgufPlan
+        Also where none exists.
+    """
+    return _Search(jobs, objective, limits or SolveLimits()).answer()
+
+
+class _Search:
+    """Searches over the orders of devices, and over contexts."""
+
+    def __init__(self, jobs: GgufJobs, objective: ServingObjective, limits: SolveLimits) -> None:
+        self._jobs, self._objective, self._limits = jobs, objective, limits
+        self._clock = Clock.of(limits)
+        self._orders = [*_orders(jobs.devices)]
+        self._context = jobs.request.context
+
+    def answer(self) -> GgufPlan:
+        """Return the best plan."""
+        if self._objective == "context":
+            return self._longest()
+        return self._fastest(self._orders, self._context)
+
+    # -- times -----------------------------------------------------------------------------------
+
+    def _fastest(self, orders: Sequence[tuple[Device, ...]], context: int) -> GgufPlan:
+        """Return the plan with the least time at a context."""
+        best: tuple[tuple[Device, ...], OffloadResult] | None = None
+        bounds: list[Fraction | None] = []
+        for number, order in enumerate(orders):
+            found = self._solve(order, context, searches=len(orders) - number)
+            if found.status is SolveStatus.INFEASIBLE:
+                continue
+            bounds.append(found.objective_bound)
+            if found.objective is not None and (
+                best is None or found.objective < best[1].objective
+            ):
+                best = order, found
+        bound = min((b for b in bounds if b is not None), default=None) if all(bounds) else None
+        if best is None:
+            status = SolveStatus.UNKNOWN if bounds else SolveStatus.INFEASIBLE
+            return self._plan(orders[0], context, status, None, None)
+        is_met = best[1].objective == bound
+        status = SolveStatus.OPTIMAL if is_met else SolveStatus.FEASIBLE
+        return self._plan(best[0], context, status, best[1].plan, bound)
+
+    def _solve(
+        self, order: Sequence[Device], context: int, *, searches: int = 1, is_timed: bool = True
+    ) -> OffloadResult:
+        """Return the best plan on devices in an order, or any that fits."""
+        jobs = self._jobs.on(order)
+        instance = OffloadInstance.of(_asked(jobs, context, self._objective))
+        if not is_timed:
+            instance = replace(instance, counts=(0,) * len(instance.counts))
+        limits = self._limits.after(self._clock.elapsed_s, searches)
+        return plan_host_first(instance, jobs.groups, least_first=1, limits=limits)
+
+    # -- contexts --------------------------------------------------------------------------------
+
+    def _longest(self) -> GgufPlan:
+        """Return the fastest plan of those with the longest context."""
+        most = max(self._jobs.model.longest_context // CONTEXT_STEP, 1)
+        longest, is_proven = 0, True
+        orders: list[tuple[Device, ...]] = []
+        for order in self._orders:
+            low, high = max(longest, 1) - 1, most + 1
+            # The whole context first, and then whether the order is as good as those before.
+            first = iter((most, low + 1))
+            while high - low > 1:
+                probe = next(first, (low + high) // 2)
+                status = self._fits(order, probe * CONTEXT_STEP)
+                if status is SolveStatus.OPTIMAL:
+                    low = probe
+                else:
+                    high, is_proven = probe, is_proven and status is SolveStatus.INFEASIBLE
+            if low > longest:
+                longest, orders = low, []
+            if low and low == longest:
+                orders.append(order)
+        if not longest:
+            status = SolveStatus.INFEASIBLE if is_proven else SolveStatus.UNKNOWN
+            return self._plan(self._orders[0], CONTEXT_STEP, status, None, None)
+        found = self._fastest(orders, longest * CONTEXT_STEP)
+        status = SolveStatus.OPTIMAL if is_proven else SolveStatus.FEASIBLE
+        bound = found.context if is_proven else most * CONTEXT_STEP
+        return replace(found, status=status, bound=bound)
+
+    def _fits(self, order: Sequence[Device], context: int) -> SolveStatus:
+        return self._solve(order, context, searches=2, is_timed=False).status
+
+    def _plan(
+        self,
+        order: Sequence[Device],
+        context: int,
+        status: SolveStatus,
+        plan: PartitionPlan | None,
+        bound: Fraction | None,
+    ) -> GgufPlan:
+        return GgufPlan(
+            self._jobs.on(order),
+            self._objective,
+            context,
+            status,
+            plan,
+            bound,
+            len(self._jobs.devices) <= _MOST_ORDERED,
+            self._clock.elapsed_s,
+        )
+
+
+def _asked(jobs: GgufJobs, context: int, objective: ServingObjective) -> Job:
+    """Return the job whose time is asked for."""
+    return jobs.at(context).replace(objective="request" if objective == "request" else "token")
+
+
+def _orders(devices: Sequence[Device]) -> Iterator[tuple[Device, ...]]:
+    """Yield the orders of devices that differ, the given one first."""
+    if len(devices) > _MOST_ORDERED:
+        yield tuple(devices)
+        return
+    seen = set()
+    for order in itertools.permutations(devices):
+        kinds = tuple((device.memory_bytes, device.device_class) for device in order)
+        if kinds not in seen:
+            seen.add(kinds)
+            yield order

@@ -1,0 +1,128 @@
+"""Plans for models in GGUF files, against enumeration of all that llama.cpp can run."""
+
+import random
+from fractions import Fraction
+
+import pytest
+
+from fx_bridge.serving.gguf_plan import plan_gguf
+from solver import SolveLimits, SolveStatus
+from tests.support import gguf_oracle
+from tests.support.gguf_models import small_jobs, write_small
+from tests.support.problem_counts import counts
+
+LIMITS = SolveLimits(60.0, workers=1, deterministic=True)
+OBJECTIVES = ("request", "token", "throughput", "context")
+
+
+def oracle_case(jobs, context, runs):
+    """The parts and the machine of a job for the oracle, with the times of some runs."""
+    job = jobs.at(context)
+    first = job.phases[job.token_phase]
+    classes = [device.device_class for device in jobs.devices]
+
+    def part(unit):
+        cache = first.weights.get(f"{unit.name}.cache")
+        times = [
+            (count, job.phases[phase].operators[first.index_of[unit.name]].latency_ns)
+            for phase, count in runs(job).items()
+        ]
+        on_host = None
+        if all("ddr5-5600" in by_class or "cpu" in by_class for _, by_class in times):
+            on_host = sum(n * (ns.get("ddr5-5600") or ns.get("cpu")) for n, ns in times)
+        size_bytes = first.weights[unit.name].size_bytes
+        by_class = {kind: sum(n * ns[kind] for n, ns in times) for kind in classes}
+        return gguf_oracle.Part(size_bytes, cache.size_bytes if cache else 0, by_class, on_host)
+
+    hop_ns = 0
+    for phase, count in runs(job).items():
+        tokens = int(phase.split()[0])
+        sent = 4 * jobs.model.width * tokens * jobs.request.batch
+        hop_ns += count * (10_000 + -(-sent // 25))
+    machine = gguf_oracle.Machine(
+        [device.memory_bytes for device in first.devices],
+        classes,
+        job.host.memory_bytes,
+        hop_ns,
+        hop_ns,
+    )
+    groups = [[part(jobs.units[at]) for at in group.units] for group in jobs.groups]
+    (embedding,), *layers, (output,) = groups
+    return embedding, layers, output, machine
+
+
+def of_request(job):
+    return job.request_runs
+
+
+def of_token(job):
+    return {job.token_phase: 1}
+
+
+@pytest.mark.parametrize("has_host", [False, True])
+@counts(60, 500)
+def test_plans_are_the_best_of_all(tmp_path, count, has_host):
+    seen = set()
+    for seed in range(count):
+        draw = random.Random(seed)
+        jobs = small_jobs(
+            write_small(tmp_path / "m.gguf", draw, 4 if has_host else 8), draw, has_host=has_host
+        )
+        objective = OBJECTIVES[seed % len(OBJECTIVES)]
+        found = plan_gguf(jobs, objective, LIMITS)
+        runs = of_request if objective == "request" else of_token
+        if objective == "context":
+            # No plan needs less memory with a longer context.
+            longer = found.context + 256 if found.plan else 256
+            if longer <= jobs.model.longest_context:
+                assert gguf_oracle.best(*oracle_case(jobs, longer, runs)) is None
+        best = gguf_oracle.best(*oracle_case(jobs, found.context, runs))
+        seen.add(best is None)
+        if best is None:
+            assert found.plan is None and found.status is SolveStatus.INFEASIBLE
+            continue
+        assert found.status is SolveStatus.OPTIMAL
+        cost = found.judged(found.plan)
+        assert cost.value_ns == best
+        assert found.bound == (found.context if objective == "context" else best)
+        metrics = found.metrics(found.plan)
+        assert metrics.tokens_per_s == pytest.approx(
+            float(Fraction(jobs.request.batch * 10**9) / metrics.token_ns)
+        )
+    assert seen == {True, False}
+
+
+@pytest.mark.parametrize("has_host", [False, True])
+def test_words_are_read_as_the_plan_that_was_written(tmp_path, has_host):
+    planned = 0
+    for seed in range(20):
+        draw = random.Random(seed)
+        jobs = small_jobs(write_small(tmp_path / "m.gguf", draw, 8), draw, has_host=has_host)
+        found = plan_gguf(jobs, "token", LIMITS)
+        if found.plan is None:
+            continue
+        planned += 1
+        words = found.line(found.plan)
+        assert words[:3] == ["llama-server", "-m", str(tmp_path / "m.gguf")]
+        text = " ".join(f"'{word}'" for word in words[words.index("-dev") :])
+        assert found.words_model.read(text).plan.assignment == found.plan.assignment
+        assert found.words_model.read(text).plan.modes == found.plan.modes
+    assert planned > 5
+
+
+def test_what_devices_hold_is_what_the_evaluator_counts(tmp_path):
+    for seed in range(20):
+        draw = random.Random(seed)
+        jobs = small_jobs(write_small(tmp_path / "m.gguf", draw, 8), draw, has_host=seed % 2 == 1)
+        found = plan_gguf(jobs, "token", LIMITS)
+        if found.plan is None:
+            continue
+        held = found.judged(found.plan).held_bytes
+        buffer_bytes = jobs.buffer_bytes(found.context)
+        for use, device in zip(found.uses(found.plan), found.jobs.devices, strict=True):
+            taken = use.weight_bytes + use.cache_bytes + use.buffer_bytes
+            assert taken == held[device.name] + buffer_bytes * bool(taken)
+            assert use.free_bytes == device.memory_bytes - taken >= 0
+            assert use.has_output == (use.device == found.plan.assignment["output"]) or (
+                found.plan.modes["output"] == "host"
+            )
