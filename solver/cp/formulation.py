@@ -126,9 +126,10 @@ class CpSatFormulation:
         add_cuts(self.stages)
         add_pinned_stages(self.stages)
         self._crossings = Crossings(self.stages)
-        choice = RecomputeChoice.of(self.stages)
-        self._memory = MemoryRows(self._crossings, choice)
-        self._loads = LoadRows(self._crossings, largest_load_ns, choice)
+        recomputed = RecomputeChoice(self.stages) if units.problem.may_recompute else None
+        self.stages.choices += [] if recomputed is None else [recomputed]
+        self._memory = MemoryRows(self._crossings, recomputed)
+        self._loads = LoadRows(self._crossings, largest_load_ns)
         self._times = PositionTimes(self._crossings, self._loads)
         self._latency = LatencyRows(self._crossings, self._loads, self._times)
         self.step = StepRows(self._latency, self._times)

@@ -13,6 +13,7 @@ from ortools.sat.python import cp_model
 
 from solver.cp.linear import LinearSum, Literal
 from solver.model.clock import UNLIMITED, Clock
+from solver.model.plan import PartitionPlan
 
 Place = tuple[int, ...]
 """Positions that count as one: a single stage, or all stages of one device."""
@@ -26,11 +27,11 @@ class OutOfTime(Exception):  # noqa: N818
 
 @dataclass(frozen=True, slots=True)
 class StageChoice:
-    """A plan in the terms of the model: unit to position, slot to kind, recomputed operators."""
+    """A plan, and its terms in the model: unit to position, slot to kind."""
 
+    plan: PartitionPlan
     position_of: tuple[int, ...]
     kind_at: tuple[int | None, ...]
-    again: frozenset[int] = frozenset()
 
     def on(self, unit: int, place: Place) -> bool:
         """Return True if `unit` is on one of the positions of `place`."""

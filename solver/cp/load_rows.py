@@ -10,7 +10,6 @@ from ortools.sat.python import cp_model
 from solver.cp.crossings import Crossings
 from solver.cp.hinted_model import ConditionalRow, Place
 from solver.cp.linear import LinearSum, Literal
-from solver.cp.recompute_choice import RecomputeChoice
 from solver.model.devices import Device
 from solver.presolve.transfers import LinkPair, Net, Part
 
@@ -21,14 +20,8 @@ class LoadRows:
     The bottleneck of the plans of interest is at most `largest_load_ns`.
     """
 
-    def __init__(
-        self,
-        crossings: Crossings,
-        largest_load_ns: int | None,
-        choice: RecomputeChoice | None = None,
-    ) -> None:
+    def __init__(self, crossings: Crossings, largest_load_ns: int | None) -> None:
         self.crossings = crossings
-        self._choice = choice
         self.stages = crossings.stages
         self._largest_load_ns = largest_load_ns
         self._latency_cache: dict[tuple[str, Part], list[int]] = {}
@@ -139,6 +132,10 @@ class LoadRows:
             key = (
                 tuple(self.latency_ns(device.device_class, "forward")),
                 tuple(self.latency_ns(device.device_class, "backward")),
+                *(
+                    tuple(each.added_ns(device.device_class, "both"))
+                    for each in self.stages.choices
+                ),
                 # Costs that depend on pairs of devices have rows of their own.
                 not transfers.depends_on_pair and transfers.links(device, sends=True),
             )
@@ -184,9 +181,11 @@ class LoadRows:
         for unit, latency_ns in enumerate(self.latency_ns(device.device_class, part)):
             if latency_ns:
                 self.stages.add_on(total, unit, place, latency_ns)
-        if self._choice is not None and part != "forward":
-            forward, _ = self.stages.problem.arrays.pass_latency_ns(device.device_class)
-            self._choice.add_time(total, place, forward.tolist())
+        for choice in self.stages.choices:
+            added_ns = choice.added_ns(device.device_class, part)
+            for position in place:
+                for row, time_ns in zip(choice.literals, added_ns, strict=True):
+                    total.add(row[position], time_ns)
         return total
 
     def _any_kind(self, slot: int, kinds: tuple[int, ...]) -> cp_model.IntVar:

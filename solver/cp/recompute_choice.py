@@ -7,13 +7,16 @@ applies them to one plan, these rows to all.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from ortools.sat.python import cp_model
 
 from solver.cp.hinted_model import StageChoice
 from solver.cp.linear import LinearSum, Literal
-from solver.cp.stage_model import StageModel
+from solver.cp.stage_model import StageModel, Value
+from solver.model.plan import PartitionPlan
+from solver.presolve.transfers import Part
 
 
 class RecomputeChoice:
@@ -26,11 +29,6 @@ class RecomputeChoice:
     again : list of list of Literal
         again[u][p]: operator u is recomputed on position p.
     """
-
-    @classmethod
-    def of(cls, stages: StageModel) -> RecomputeChoice | None:
-        """Return the choice added to a model; None if no operator may be recomputed."""
-        return cls(stages) if stages.problem.may_recompute else None
 
     def __init__(self, stages: StageModel) -> None:
         self.stages = stages
@@ -51,7 +49,6 @@ class RecomputeChoice:
         self.again: list[list[Literal]] = [[False for _ in stages.positions] for _ in operators]
         for index in self.chosen:
             self.again[index] = [self._new_again(index, p) for p in stages.positions]
-            stages.again[index] = self.again[index]
             for member in self.structure.families[index]:
                 if operators[member].in_place:
                     self.again[member] = self.again[index]
@@ -131,12 +128,12 @@ class RecomputeChoice:
         return result
 
     def _new_again(self, index: int, position: int) -> Literal:
-        unit = self._unit_of[index]
+        unit, name = self._unit_of[index], self.problem.operators[index].name
         if not self.stages.may_be_on(unit, (position,)):
             return False
 
         def is_again(choice: StageChoice) -> int:
-            return index in choice.again and choice.position_of[unit] == position
+            return name in choice.plan.recomputed and choice.position_of[unit] == position
 
         again = self.stages.new_bool(is_again)
         self.stages.imply(again, self.on(index, position))
@@ -240,10 +237,10 @@ class RecomputeChoice:
             regions.setdefault(self.problem.operators[index].backward.region, []).append(index)
         found: dict[int, cp_model.IntVar] = {}
         for region, own in regions.items():
-            members = frozenset(own)
+            members = frozenset(self.problem.operators[index].name for index in own)
 
-            def is_again(choice: StageChoice, members: frozenset[int] = members) -> int:
-                return not members.isdisjoint(choice.again)
+            def is_again(choice: StageChoice, members: frozenset[str] = members) -> int:
+                return not members.isdisjoint(choice.plan.recomputed)
 
             found[region] = self.stages.new_bool(is_again)
             for index in own:
@@ -270,10 +267,24 @@ class RecomputeChoice:
             premises += [self.on(member, position) for member in {index, *writers}]
             self.stages.imply(self.all_of([LinearSum().add(one) for one in premises]), again)
 
-    def add_time(
-        self, total: LinearSum, positions: Iterable[int], latency_ns: Sequence[int]
-    ) -> None:
-        """Add the time of recomputation on some positions, given that of every operator."""
-        for position in positions:
-            for index, row in enumerate(self.again):
-                total.add(row[position], latency_ns[index])
+    @property
+    def literals(self) -> list[list[Literal]]:
+        """Literals by operator and position."""
+        return self.again
+
+    def added_ns(self, device_class: str, part: Part) -> list[int]:
+        """Return the time of a second forward pass; it counts towards the backward pass."""
+        forward_ns, _ = self.problem.arrays.pass_latency_ns(device_class)
+        times: list[int] = ((part != "forward") * forward_ns).tolist()
+        return times
+
+    def recorded(self, plan: PartitionPlan, value: Value) -> PartitionPlan:
+        """Return a plan with the recomputed operators of a solution."""
+        recomputed = frozenset(
+            self.problem.operators[index].name
+            for index in self.chosen
+            if any(
+                again if isinstance(again, bool) else value(again) for again in self.again[index]
+            )
+        )
+        return replace(plan, recomputed=recomputed)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from ortools.sat.python import cp_model
 
@@ -18,6 +19,24 @@ from solver.model.clock import UNLIMITED, Clock
 from solver.model.plan import PartitionPlan
 from solver.presolve.device_kinds import interchangeable_kinds
 from solver.presolve.instance import Instance
+from solver.presolve.transfers import Part
+
+Value = Callable[[cp_model.IntVar], int]
+"""The value of each variable in a solution."""
+
+
+class OperatorChoice(Protocol):
+    """A choice for each operator that adds time."""
+
+    @property
+    def literals(self) -> list[list[Literal]]:
+        """Literals by operator and position."""
+
+    def added_ns(self, device_class: str, part: Part) -> list[int]:
+        """Return the time that the choice adds to each operator on a class of devices."""
+
+    def recorded(self, plan: PartitionPlan, value: Value) -> PartitionPlan:
+        """Return a plan with the choice of a solution."""
 
 
 class StageModel(HintedModel):
@@ -48,8 +67,8 @@ class StageModel(HintedModel):
         used[s], by slot.
     kind : list of list of Literal
         q[s,k], by slot and kind.
-    again : dict of int to list of Literal
-        By operator that may be recomputed, a literal for each position.
+    choices : list of OperatorChoice
+        Choices within stages.
     """
 
     def __init__(
@@ -76,7 +95,7 @@ class StageModel(HintedModel):
         self.use_all = use_all
         self.all_rounds = all_rounds
         self.kinds = interchangeable_kinds(units)
-        self.again: dict[int, list[Literal]] = {}
+        self.choices: list[OperatorChoice] = []
         self._add_stage_variables()
         self._add_devices()
         if all_rounds and chunks > 1:
@@ -246,10 +265,9 @@ class StageModel(HintedModel):
             position_of[unit] = position
         if not all(self.may_be_on(unit, (p,)) for unit, p in enumerate(position_of)):
             return None
-        again = frozenset(self.problem.index_of[name] for name in plan.recomputed)
-        return StageChoice(tuple(position_of), tuple(kind_at), again)
+        return StageChoice(plan, tuple(position_of), tuple(kind_at))
 
-    def plan_of(self, value: Callable[[cp_model.IntVar], int]) -> PartitionPlan:
+    def plan_of(self, value: Value) -> PartitionPlan:
         """Return the plan of a solution of the model."""
         position_of = [
             first + sum(value(level) for level in levels)
@@ -272,9 +290,7 @@ class StageModel(HintedModel):
         used = {position % slots for position in position_of}
         device_order = tuple(device_at[slot] for slot in self.slots if slot in used)
         chunks = self.units.lift([position // slots for position in position_of])
-        recomputed = frozenset(
-            self.problem.operators[index].name
-            for index, literals in self.again.items()
-            if any(literal if isinstance(literal, bool) else value(literal) for literal in literals)
-        )
-        return PartitionPlan(assignment, device_order, chunks, recomputed)
+        plan = PartitionPlan(assignment, device_order, chunks)
+        for choice in self.choices:
+            plan = choice.recorded(plan, value)
+        return plan

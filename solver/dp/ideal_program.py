@@ -193,7 +193,7 @@ def why_declined(
     objective = problem.objective if objective is None else objective
     if is_hand_made(problem):
         return "cuts and pinned stages constrain stages by more than their operators"
-    if problem.may_recompute:
+    if problem.has_choices:
         return "recomputation is chosen within stages"
     if "step" in objective:
         return "step is not a sum or maximum over stages"

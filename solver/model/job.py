@@ -307,7 +307,8 @@ class Job:
         assignment = {name: plan.assignment[name] for name in names}
         used = set(assignment.values())
         order = tuple(device for device in plan.device_order if device in used)
-        return PartitionPlan(assignment, order, chunks)
+        modes = {name: plan.mode_of[name] for name in names if name in plan.mode_of}
+        return PartitionPlan(assignment, order, chunks, mode_of=modes)
 
     # -- validation -----------------------------------------------------------------------------
 

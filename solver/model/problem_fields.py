@@ -169,6 +169,11 @@ class ProblemFields:
         is_allowed = self.is_training and self.recompute != "none"
         return is_allowed and any(op.backward.recomputable for op in self.operators)
 
+    @property
+    def has_choices(self) -> bool:
+        """True if a plan chooses within its stages: time against memory, operator by operator."""
+        return self.may_recompute
+
     @cached_property
     def must_recompute(self) -> bool:
         """True if a plan may have to recompute some operators."""

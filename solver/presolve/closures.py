@@ -123,7 +123,7 @@ def applies(units: Instance) -> bool:
         and not transfers.depends_on_pair
         and not problem.interconnect.overlap
         and problem.chunks_per_device == 1
-        and not problem.may_recompute
+        and not problem.has_choices
         and not is_hand_made(problem)
         and not units.pins_contradict
         and int(units.slowest_ns.sum()) + sum(transfers.most_ns) < _MOST_NS

@@ -35,6 +35,11 @@ def may_recompute(state: SearchState) -> bool:
     return state.problem.may_recompute
 
 
+def has_choices(state: SearchState) -> bool:
+    """Return True if plans choose within their stages."""
+    return state.problem.has_choices
+
+
 def is_large(state: SearchState) -> bool:
     """Return True if the whole model is too large to be asked at once."""
     return state.presolved.is_large

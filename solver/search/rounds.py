@@ -143,7 +143,7 @@ def _answering(solver: str, state: SearchState) -> str:
         return solver
     if state.is_proven_by("ideals"):
         return "ideal-dp"
-    if state.problem.may_recompute:
+    if state.problem.has_choices:
         early = {step.name for step in PRESOLVE}
         return solver if all(record.step in early for record in state.log) else "cp-sat"
     if state.searches_exactly is None:

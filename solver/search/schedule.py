@@ -31,6 +31,7 @@ from solver.search.conditions import (
     Condition,
     all_of,
     gap_above,
+    has_choices,
     ideals_are_few,
     is_bottleneck,
     is_first,
@@ -218,29 +219,32 @@ def _steps(names: str) -> tuple[Step, ...]:
     return tuple(step for step in EXACT if step.name in chosen)
 
 
+_AGAIN: Final = all_of(is_first, may_recompute)
 _RECOMPUTED_CUTS: Final = Step(
-    "recomputed cuts", recomputation.recomputed_cuts, share=16.0, when=is_first
+    "recomputed cuts", recomputation.recomputed_cuts, share=16.0, when=_AGAIN
 )
 _CUTS_WITH_EVERYTHING_AGAIN: Final = Step(
     "cuts with everything again",
     recomputation.cuts_with_everything_again,
     share=16.0,
-    when=all_of(is_first, recomputation.has_wide_gap, recomputation.may_run_everything_again),
+    when=all_of(_AGAIN, recomputation.has_wide_gap, recomputation.may_run_everything_again),
 )
 _RECOMPUTED_STAGES: Final = Step(
     "recomputed stages",
     recomputation.recomputed_stages,
     share=32.0,
-    when=all_of(is_first, recomputation.has_recomputed_stages),
+    when=all_of(_AGAIN, recomputation.has_recomputed_stages),
 )
-_WITHOUT_LIMITS: Final = Step("without limits", recomputation.without_limits, share=16.0)
-RECOMPUTED: Final = (
+_WITHOUT_LIMITS: Final = Step(
+    "without limits", recomputation.without_limits, share=16.0, when=_AGAIN
+)
+CHOICES: Final = (
     # Where nothing has to run again, it often proves the optimum before cuts are estimated.
-    *_only(all_of(is_first, recomputation.is_short_without_limits), (_WITHOUT_LIMITS,)),
+    *_only(recomputation.is_short_without_limits, (_WITHOUT_LIMITS,)),
     CONTIGUOUS,
     GREEDY,
     Step("averages", bounds.averages, is_baseline=True),
-    *_only(all_of(is_first, recomputation.needs_nothing_again), (_WITHOUT_LIMITS,)),
+    *_only(recomputation.needs_nothing_again, (_WITHOUT_LIMITS,)),
     _RECOMPUTED_CUTS,
     _RECOMPUTED_STAGES,
     # Where a small model follows, its search is the faster without that plan.
@@ -250,28 +254,25 @@ RECOMPUTED: Final = (
         _steps("positions, borders, least loads, branches"),
     ),
 )
-"""Where operators may run again. Bounds count what is held whatever does; what merges units or
-moves them by what they hold does not know of a choice."""
+"""Where plans choose within stages. Bounds count what is held whatever is chosen; what merges units
+or moves them by what they hold does not know of a choice."""
 
 _LARGE: Final = not_(can_search_exactly)
-_FIXED: Final = not_(may_recompute)
+_FIXED: Final = not_(has_choices)
 SCHEDULES: Final[Mapping[str, tuple[Step, ...]]] = MappingProxyType(
     {
         "greedy": (GREEDY,),
-        "chain": (
-            CONTIGUOUS,
-            *_only(may_recompute, (_RECOMPUTED_CUTS, _CUTS_WITH_EVERYTHING_AGAIN)),
-        ),
+        "chain": (CONTIGUOUS, _RECOMPUTED_CUTS, _CUTS_WITH_EVERYTHING_AGAIN),
         "ideal-dp": (Step("ideals", ideals, when=is_first),),
         "coarse": (PRESOLVE[0], *MULTILEVEL),
         "cp-sat": (
             PRESOLVE[0],
-            *_only(may_recompute, RECOMPUTED),
+            *_only(has_choices, CHOICES),
             *_only(_FIXED, EXACT),
         ),
         "auto": (
             *PRESOLVE,
-            *_only(may_recompute, RECOMPUTED),
+            *_only(has_choices, CHOICES),
             *_only(all_of(_FIXED, _LARGE), MULTILEVEL),
             *_only(all_of(_FIXED, can_search_exactly), (IDEALS, *EXACT)),
         ),
