@@ -12,7 +12,7 @@ from solver.evaluation.layout import Layout
 from solver.evaluation.transfers import operator_passes, stage_moves
 from solver.model.arrays import sums
 from solver.model.plan import PartitionPlan
-from solver.model.recomputation import recomputation_of
+from solver.model.recomputation import Recomputation
 
 
 @dataclass(slots=True)
@@ -62,7 +62,8 @@ class ModuleTotals:
 def _by_operator(evaluation: Evaluation, plan: PartitionPlan) -> dict[str, Totals]:
     problem = evaluation.problem
     layout, arrays = Layout(problem, plan), problem.arrays
-    passes = operator_passes(problem, layout, recomputation_of(problem, plan))
+    recomputation = Recomputation(problem, plan.stage_index, plan.recomputed)
+    passes = operator_passes(problem, layout, recomputation)
     sent = stage_moves(problem, layout).sent
     sizes_bytes = (arrays.value_bytes + arrays.gradient_bytes)[sent]
     times_ns = (passes.forward_ns + passes.backward_ns).tolist()

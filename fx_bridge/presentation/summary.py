@@ -19,7 +19,7 @@ from solver.model.quantities import (
     format_ns,
     format_value,
 )
-from solver.model.recomputation import recomputation_of
+from solver.model.recomputation import Recomputation
 from solver.model.text import printable
 
 STEP_HEADER: Final = ("step", "round", "from", "seconds", "incumbent", "bound")
@@ -183,17 +183,16 @@ def _sentence(result: SolveResult, asked: SolveResult | None = None) -> str:
 
 def _again(result: SolveResult) -> list[str]:
     """Return a line on the recomputation of a plan, its time and the memory it saves, if any."""
-    if result.evaluation is None or result.plan is None:
+    plan = result.plan
+    if result.evaluation is None or plan is None or not plan.recomputed:
         return []
     problem = result.evaluation.problem
-    recomputation = recomputation_of(problem, result.plan)
-    if recomputation is None:
-        return []
+    recomputation = Recomputation(problem, plan.stage_index, plan.recomputed)
     time_ns = kept_bytes = 0
     for op, again, anchor in zip(
         problem.operators, recomputation.again, recomputation.anchor, strict=True
     ):
-        device = problem.device_of[result.plan.assignment[op.name]]
+        device = problem.device_of[plan.assignment[op.name]]
         if again:
             time_ns += op.latency_on(device.device_class)
             kept_bytes += op.backward.saved_bytes - op.backward.again_bytes

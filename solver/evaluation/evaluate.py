@@ -35,7 +35,7 @@ from solver.model.errors import PartitionError
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem, check_problem
 from solver.model.problem_fields import ObjectiveName
-from solver.model.recomputation import Recomputation, recomputation_of
+from solver.model.recomputation import Recomputation
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def evaluate(problem: PartitionProblem, plan: PartitionPlan) -> Evaluation:
             "runs operators; score it where it was made, by serve --host"
         )
     layout = Layout(problem, plan)
-    recomputation = recomputation_of(problem, plan)
+    recomputation = Recomputation(problem, plan.stage_index, plan.recomputed)
     passes, moves = stage_passes(problem, layout, recomputation), stage_moves(problem, layout)
     times = stage_times(passes, moves)
     memory = StageMemory.of(problem, layout, recomputation)
@@ -199,10 +199,8 @@ def stage_memory_bytes(
         return 0
     stage = np.full(len(problem.arrays.root), -1, dtype=np.int64)
     stage[here] = 0
-    recomputation = None
-    if recomputed:
-        stage_of = {problem.operators[index].name: 0 for index in here.tolist()}
-        recomputation = Recomputation(problem, stage_of, recomputed)
+    stage_of = {problem.operators[index].name: 0 for index in here.tolist()}
+    recomputation = Recomputation(problem, stage_of, recomputed)
     memory = StageMemory(problem, stage, here, 1, recomputation=recomputation)
     held_bytes = weights_bytes_of(problem, stage, here) + memory.received_bytes + memory.peak_bytes
     return int((held_bytes + (in_flight - 1) * memory.saved_bytes)[0])

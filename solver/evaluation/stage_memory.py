@@ -28,7 +28,7 @@ class StageMemory:
         Number of stages.
     values_hop : bool
         True if values from other operators are counted elsewhere.
-    recomputation : Recomputation, optional
+    recomputation : Recomputation
         Recomputed operators of the stages.
 
     Attributes
@@ -55,7 +55,7 @@ class StageMemory:
         count: int,
         *,
         values_hop: bool = False,
-        recomputation: Recomputation | None = None,
+        recomputation: Recomputation,
     ) -> None:
         arrays = problem.arrays
         self.recomputed: dict[int, RecomputedStage] = {}
@@ -82,13 +82,11 @@ class StageMemory:
         starts = np.searchsorted(stage[order], np.arange(count))
         self.peak_bytes = np.maximum.reduceat(self.live_bytes, starts)
         self.saved_bytes = sums(stage[order], arrays.saved_bytes[order], count)
-        if recomputation is not None and problem.is_training:
+        if problem.is_training:
             self._recompute(problem, stage, order, recomputation)
 
     @classmethod
-    def of(
-        cls, problem: PartitionProblem, layout: Layout, recomputation: Recomputation | None
-    ) -> Self:
+    def of(cls, problem: PartitionProblem, layout: Layout, recomputation: Recomputation) -> Self:
         """Return the memory of the stages of a whole plan."""
         return cls(
             problem,

@@ -56,9 +56,7 @@ class Moves:
     through_host: bool = False
 
 
-def stage_passes(
-    problem: PartitionProblem, layout: Layout, recomputation: Recomputation | None = None
-) -> Passes:
+def stage_passes(problem: PartitionProblem, layout: Layout, recomputation: Recomputation) -> Passes:
     """Return the compute times of each place; 0 where it only relays."""
     by_operator = operator_passes(problem, layout, recomputation)
     stage, count = layout.stage[: len(problem.operators)], len(layout.device_of_place)
@@ -68,7 +66,7 @@ def stage_passes(
 
 
 def operator_passes(
-    problem: PartitionProblem, layout: Layout, recomputation: Recomputation | None = None
+    problem: PartitionProblem, layout: Layout, recomputation: Recomputation
 ) -> Passes:
     """Return the compute times of each operator on its device.
 
@@ -83,9 +81,8 @@ def operator_passes(
         here = np.flatnonzero(of_class[device])
         forward_ns, backward_ns = arrays.pass_latency_ns(device_class)
         passes.forward_ns[here], passes.backward_ns[here] = forward_ns[here], backward_ns[here]
-        if recomputation is not None:
-            again = here[recomputation.again[here]]
-            passes.backward_ns[again] += forward_ns[again]
+        again = here[recomputation.again[here]]
+        passes.backward_ns[again] += forward_ns[again]
     return passes
 
 

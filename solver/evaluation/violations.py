@@ -17,7 +17,7 @@ def violations(
     plan: PartitionPlan,
     usage: Sequence[DeviceUsage],
     arcs: Sequence[tuple[int, int]],
-    recomputation: Recomputation | None,
+    recomputation: Recomputation,
 ) -> tuple[str, ...]:
     """Return one sentence for each constraint that a plan violates.
 
@@ -27,12 +27,12 @@ def violations(
         Usage of the plan's devices.
     arcs : sequence of (int, int)
         Sending and receiving stages.
-    recomputation : Recomputation or None
-        None if no operator is recomputed.
+    recomputation : Recomputation
+        Recomputed operators of the plan.
     """
     found = _broken_order(plan, arcs)
     found += other_regions(problem, plan)
-    found += [] if recomputation is None else recomputation.violations()
+    found += recomputation.violations()
     chunk_count = 1 + plan.stages[-1].chunk
     if chunk_count > problem.chunks_per_device:
         found.append(

@@ -20,21 +20,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
 from solver.model.arrays import Bools
-from solver.model.holdings import GradientSpan
+from solver.model.holdings import GradientSpan, StorageGraph
 from solver.model.operators import Operator
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
-
-
-def recomputation_of(problem: PartitionProblem, plan: PartitionPlan) -> Recomputation | None:
-    """Return the recomputation of a plan; None if no operator is recomputed or must be."""
-    if not plan.recomputed and not problem.must_recompute:
-        return None
-    return Recomputation(problem, plan.stage_index, plan.recomputed)
 
 
 def with_required(problem: PartitionProblem, plan: PartitionPlan) -> PartitionPlan:
@@ -119,9 +113,8 @@ class Recomputation:
         stage_of: Mapping[str, int],
         recomputed: Collection[str],
     ) -> None:
-        self._problem, self._graph = problem, problem.storage_graph
+        self._problem, self._stage_of = problem, stage_of
         operators, index_of = problem.operators, problem.index_of
-        self._stage = [stage_of.get(op.name) for op in operators]
         self._chosen = sorted(index_of[name] for name in recomputed)
         chosen = frozenset(self._chosen)
         count = len(operators)
@@ -140,6 +133,16 @@ class Recomputation:
                 root = index_of.get(problem.root_of[read])
                 if root is not None and root not in chosen and self._together(index, root):
                     self.anchor[root] = True
+
+    # Both take a moment, which is spared where nothing is recomputed.
+
+    @cached_property
+    def _graph(self) -> StorageGraph:
+        return self._problem.storage_graph
+
+    @cached_property
+    def _stage(self) -> list[int | None]:
+        return [self._stage_of.get(op.name) for op in self._problem.operators]
 
     def _together(self, index: int, other: int) -> bool:
         """Return True if two operators share a stage."""
@@ -186,7 +189,7 @@ class Recomputation:
         whole: set[int] = set()
         if self._problem.recompute == "layers":
             whole = {*regions, *(operators[index].backward.region for index in self._chosen)}
-        elif not self._problem.must_recompute:
+        if not whole and not self._problem.must_recompute:
             return []
         found: list[int] = []
         again = self.again.copy()
@@ -232,7 +235,7 @@ class Recomputation:
             for index in self._chosen
             if (reason := self._why_not(index))
         ]
-        for index in self.missing() if self._problem.may_recompute else ():
+        for index in self.missing():
             op = operators[index]
             why = "it must wherever its region needs it"
             if not op.backward.must_recompute:
