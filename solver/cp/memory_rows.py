@@ -15,7 +15,6 @@ from solver.cp.hinted_model import Place, StageChoice
 from solver.cp.linear import LinearSum
 from solver.cp.recompute_choice import RecomputeChoice
 from solver.cp.recompute_rows import RecomputeRows
-from solver.model.training import most_in_flight
 from solver.presolve.instance import SharedBytes, Storage
 from solver.presolve.live_sets import held_from, maximal_live_sets
 
@@ -183,14 +182,7 @@ class MemoryRows:
         later_chunks, followers = divmod(
             len(self.stages.positions) - 1 - position, len(self.stages.slots)
         )
-        return most_in_flight(
-            problem.schedule,
-            problem.microbatches,
-            chunks=problem.chunks_per_device,
-            devices=len(self.stages.slots),
-            followers=followers,
-            later_chunks=later_chunks,
-        )
+        return problem.in_flight_of(len(self.stages.slots), followers, later_chunks)
 
     def _add_shared(
         self, total: LinearSum, entries: Sequence[SharedBytes], place: Place, factor: int = 1

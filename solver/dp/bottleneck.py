@@ -25,7 +25,6 @@ from solver.dp.sweep import GaveUp, Solution
 from solver.model.arrays import Bools
 from solver.presolve.device_kinds import DeviceSets
 from solver.stages.costs import StageCosts
-from solver.stages.in_flight import in_flight
 from solver.stages.viable_sets import ViableSets
 
 _CEILINGS = (1.01, 1.02, 1.04, 1.08)
@@ -87,7 +86,7 @@ class BottleneckSearch:
         self._best_ns: int | None = None
         self._plan: tuple[Stage, ...] = ()
         self._bits = SetBits(limits, self._most)
-        flying = [in_flight(costs.problem, following) for following in range(1, self._most + 1)]
+        flying = [costs.problem.in_flight(following) for following in range(1, self._most + 1)]
         self._lister = StageLister(costs, capacity, flying, spend)
         self._viable = ViableSets(self._bits.counts, limits, self._most, costs.slowness, capacity)
 

@@ -63,16 +63,14 @@ from solver.dp.contiguous.solver import contiguous_plan
 from solver.dp.interleaved import MOST_IDEALS as _MOST_INTERLEAVED
 from solver.dp.interleaved import InterleavedSearch
 from solver.dp.kernels.stage_chains import Stage
-from solver.dp.least_peak import memory_grows
 from solver.dp.objectives import Minimiser
 from solver.dp.sweep import GaveUp, Solution
 from solver.evaluation.evaluate import Evaluation, evaluate
 from solver.model.clock import UNLIMITED, Clock
-from solver.model.cuts import is_hand_made
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 from solver.model.problem_fields import ObjectiveName
-from solver.presolve.device_kinds import DeviceKind, DeviceSets, interchangeable_kinds, most_devices
+from solver.presolve.device_kinds import DeviceKind, DeviceSets, interchangeable_kinds
 from solver.presolve.dominance import simplify
 from solver.presolve.instance import Instance, condense
 from solver.presolve.transfers import Transfers
@@ -162,7 +160,7 @@ def can_win(problem: PartitionProblem) -> bool:
         return False
     blocks = collapse_units(units, forget_weights=problem.memory_model == "weights")
     most = _FEW_IDEALS
-    if problem.objective == ("peak_memory",) and memory_grows(problem):
+    if problem.objective == ("peak_memory",) and problem.memory_grows:
         most = MOST_IDEALS
     elif problem.objective == ("bottleneck",):
         work_ns = int(units.fastest_ns.sum())
@@ -191,7 +189,7 @@ def why_declined(
         Decline links that depend on pairs of devices, and relays between chunks.
     """
     objective = problem.objective if objective is None else objective
-    if is_hand_made(problem):
+    if problem.is_hand_made:
         return "cuts and pinned stages constrain stages by more than their operators"
     if problem.has_choices:
         return "recomputation is chosen within stages"
@@ -252,7 +250,7 @@ def device_sets(problem: PartitionProblem, kinds: Sequence[DeviceKind]) -> Devic
     """Return the sets of devices that a plan may use; raise `GaveUp` if there are too many."""
     if math.prod(len(kind.devices) + 1 for kind in kinds) > MOST_SETS:
         raise GaveUp(f"there are more than {MOST_SETS:,} different sets of devices")
-    return DeviceSets.of([len(kind.devices) for kind in kinds], most_devices(problem))
+    return DeviceSets.of([len(kind.devices) for kind in kinds], problem.most_devices)
 
 
 def _solve_blocks(

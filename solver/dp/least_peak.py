@@ -22,18 +22,11 @@ import numpy as np
 from solver.dp.kernels.stage_chains import Stage
 from solver.dp.sweep import Solution, most_memory_bytes, permille_of
 from solver.model.arrays import Indices
-from solver.model.problem import PartitionProblem
 from solver.presolve.device_kinds import DeviceSets
 from solver.stages.costs import StageCosts
 from solver.stages.viable_sets import ViableSets
 
 _WHOLE = 1000
-
-
-def memory_grows(problem: PartitionProblem) -> bool:
-    """Return True if a stage that runs less never holds more."""
-    # Other models count received values, which a stage without their producer has.
-    return problem.memory_model == "weights"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from solver.dp.bottleneck import BottleneckSearch, Incumbent
-from solver.dp.least_peak import PeakSearch, memory_grows
+from solver.dp.least_peak import PeakSearch
 from solver.dp.sweep import Goal, Solution, Sweep, most_memory_bytes
 from solver.model.clock import Clock
 from solver.presolve.device_kinds import DeviceSets
@@ -55,7 +55,7 @@ class Minimiser:
                     continue
             if not sums and name == "bottleneck":
                 found = self._least_bottleneck(limits)
-            elif objective[: position + 1] == ("peak_memory",) and memory_grows(self.problem):
+            elif objective[: position + 1] == ("peak_memory",) and self.problem.memory_grows:
                 found = self._least_peak()
             else:
                 found = self._sweep.run(Goal(sums, largest, dict(limits)))

@@ -37,7 +37,6 @@ from solver.presolve.clusters import contract
 from solver.presolve.device_kinds import (
     capacity_bytes,
     interchangeable_kinds,
-    most_devices,
     sums_by_set,
 )
 from solver.presolve.graph import arcs_between, neighbours
@@ -47,7 +46,6 @@ from solver.presolve.transients import Transients
 from solver.stages.blocks import DROPPED, Blocks, relayed
 from solver.stages.held_bytes import HeldBytes
 from solver.stages.ideals import Ideals, list_ideals
-from solver.stages.in_flight import in_flight
 
 _CEILINGS: Final = (1.3, 2.0)
 """Ceilings before that of the known plan, as multiples of a lower bound."""
@@ -99,7 +97,7 @@ class SeparableProgram:
         self._bans = np.array(bans) if np.any(bans) else None
         self._border_ns = relayed(nets, units.transfers.most_ns, blocks, member)
         self._capacities = np.array([capacity_bytes(kind.device) for kind in self.kinds])
-        counts, most = [len(kind.devices) for kind in self.kinds], most_devices(problem)
+        counts, most = [len(kind.devices) for kind in self.kinds], problem.most_devices
         self._bits = SetBits(counts, most)
         # Extra charges are no higher on slow devices.
         slowness = np.array([1.0 if charges_ns.any() else units.slowness[name] for name in classes])
@@ -108,7 +106,7 @@ class SeparableProgram:
             self._bits.counts, counts, list(1 / slowness), most
         )
         followers = self._bits.sizes
-        flying = [in_flight(problem, size + 1) - 1 for size in range(most)]
+        flying = [problem.in_flight(size + 1) - 1 for size in range(most)]
         self._flying = np.array(
             [*flying, *[0] * (1 + int(followers.max()) - most)], dtype=np.float64
         )
@@ -203,7 +201,7 @@ class SeparableProgram:
         """Return True if all stages of a chain fit; if not, record exact bytes of similar ones."""
         fits = True
         for place, stage in enumerate(chain):
-            start, flying = stage.start, in_flight(self.units.problem, len(chain) - place)
+            start, flying = stage.start, self.units.problem.in_flight(len(chain) - place)
             if self._held.exact(start, stage.end, flying) <= self._capacities[stage.kind]:
                 continue
             fits = False
@@ -352,7 +350,7 @@ def program_of(
 
 def _light_sources(units: Instance) -> set[int]:
     """Return units that take, with all their inputs, a negligible share of an average load."""
-    most_ns = _LIGHT * int(units.fastest_ns.sum()) / most_devices(units.problem)
+    most_ns = _LIGHT * int(units.fastest_ns.sum()) / units.problem.most_devices
     light = list[bool]()
     below: list[set[int]] = []
     for unit, before in enumerate(units.predecessors):

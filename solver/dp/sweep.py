@@ -16,7 +16,6 @@ from solver.model.arrays import Bools, Floats, Indices
 from solver.model.clock import Clock
 from solver.presolve.device_kinds import DeviceSets, capacity_bytes
 from solver.stages.costs import StageCosts
-from solver.stages.in_flight import in_flight
 from solver.stages.viable_sets import ViableSets
 
 _ROWS = 64
@@ -205,7 +204,7 @@ class Sweep:
         return pick
 
     def _in_flight(self, target: int) -> int:
-        return in_flight(self.problem, int(self.sets.sizes[target]))
+        return self.problem.in_flight(int(self.sets.sizes[target]))
 
     def _added(self, kind: int, starts: Indices, ends: Indices) -> Floats:
         """Return the contribution of each stage to the sums, packed into one number."""

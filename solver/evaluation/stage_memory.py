@@ -12,7 +12,6 @@ from solver.model.arrays import Ints, sums, unique_pairs
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 from solver.model.recomputation import Recomputation
-from solver.model.training import most_in_flight
 
 
 class StageMemory:
@@ -158,10 +157,7 @@ def microbatches_in_flight(problem: PartitionProblem, plan: PartitionPlan) -> li
     rank = {device: rank for rank, device in enumerate(plan.device_order)}
     last_chunk = plan.stages[-1].chunk
     return [
-        most_in_flight(
-            problem.schedule,
-            problem.microbatches,
-            chunks=problem.chunks_per_device,
+        problem.in_flight_of(
             devices=len(rank),
             followers=len(rank) - 1 - rank[stage.device],
             # Excess chunks are a violation of their own; the first ones count as one chunk.

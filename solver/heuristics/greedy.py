@@ -49,7 +49,6 @@ from solver.model.cuts import without_hand_made
 from solver.model.devices import Device, Link
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
-from solver.model.training import most_in_flight
 from solver.presolve.operator_blocks import forward_arcs, operator_blocks
 
 _SPARE_PARTITIONS: Final = 16
@@ -154,7 +153,7 @@ def _single_device(problem: PartitionProblem) -> dict[str, str] | None:
     names = [op.name for op in problem.operators]
     allowed = _allowed(problem, names)
     # A stage alone has one microbatch in flight under 1F1B.
-    count = _in_flight(problem, 1, 1)
+    count = problem.in_flight_of(1, 0)
     partition = _Partition(
         0, tuple(names), allowed, count, stage_memory_bytes(problem, names, count)
     )
@@ -192,7 +191,7 @@ def _grow(problem: PartitionProblem) -> list[_Partition]:
             allowed = allowed_of[start]
             device = _largest_first(problem.device_of[name] for name in sorted(allowed))[0]
         stages_left = max(1, len(problem.devices) - len(partitions))
-        count = _in_flight(problem, len(problem.devices), stages_left)
+        count = problem.in_flight_of(len(problem.devices), stages_left - 1)
 
         # Blocks up to the first that may not run on this device.
         limit = start
@@ -208,17 +207,6 @@ def _grow(problem: PartitionProblem) -> list[_Partition]:
         partitions.append(_Partition(start, names, allowed, count, size_bytes))
         start = end
     return partitions
-
-
-def _in_flight(problem: PartitionProblem, devices: int, left: int) -> int:
-    """Return the microbatches in flight on the first of the last `left` of `devices`."""
-    return most_in_flight(
-        problem.schedule,
-        problem.microbatches,
-        chunks=problem.chunks_per_device,
-        devices=devices,
-        followers=left - 1,
-    )
 
 
 def _fill(

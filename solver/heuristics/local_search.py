@@ -24,7 +24,6 @@ from solver.model.devices import Device
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 from solver.model.problem_fields import NO_BLOCK, ObjectiveName
-from solver.presolve.device_kinds import most_devices
 from solver.presolve.instance import Instance
 from solver.presolve.unit_cuts import unit_blocks
 
@@ -179,7 +178,7 @@ def _devices(units: Instance, plan: PartitionPlan) -> list[Device]:
     if problem.objective[0] == "devices":
         return devices
     unused = [device for device in problem.devices if device not in devices]
-    return devices + unused[: max(0, most_devices(problem) - len(devices))]
+    return devices + unused[: max(0, problem.most_devices - len(devices))]
 
 
 def _within_blocks(units: Instance, plan: PartitionPlan, devices: Sequence[Device]) -> Instance:

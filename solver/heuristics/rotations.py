@@ -17,7 +17,6 @@ from solver.dp.contiguous.solver import best_cut
 from solver.evaluation.evaluate import evaluate
 from solver.model.arrays import Ints
 from solver.model.clock import UNLIMITED, Clock
-from solver.model.cuts import is_hand_made
 from solver.model.plan import PartitionPlan
 from solver.presolve.instance import Instance
 
@@ -28,7 +27,7 @@ _MOST_CUTS: Final = 192
 def can_rotate(units: Instance) -> bool:
     """Return True if a device may have two chunks, and plans are cuts of any order."""
     problem = units.problem
-    return problem.chunks_per_device > 1 and not is_hand_made(problem) and not units.transfers.hops
+    return problem.chunks_per_device > 1 and not problem.is_hand_made and not units.transfers.hops
 
 
 def best_rotation(

@@ -20,14 +20,9 @@ from solver.model.problem import PartitionProblem
 from solver.model.problem_fields import NO_BLOCK
 
 
-def is_hand_made(problem: PartitionProblem) -> bool:
-    """Return True if the problem has cuts or pinned stages."""
-    return bool(problem.cuts or problem.stage_pins)
-
-
 def without_hand_made(problem: PartitionProblem) -> PartitionProblem:
     """Return `problem` relaxed by dropping its cuts and pinned stages."""
-    if not is_hand_made(problem):
+    if not problem.is_hand_made:
         return problem
     operators = tuple(
         op if op.stage is None else replace(op, stage=None) for op in problem.operators

@@ -14,7 +14,7 @@ from solver.model.checks import check_name, check_natural, only_given, several
 from solver.model.colocation import merged
 from solver.model.devices import Device, Interconnect
 from solver.model.operators import Operator
-from solver.model.training import RecomputeRule, Schedule
+from solver.model.training import RecomputeRule, Schedule, most_in_flight
 
 MemoryModel = Literal["weights", "inference", "training"]
 ObjectiveName = Literal["devices", "transfer", "bottleneck", "latency", "peak_memory", "step"]
@@ -114,6 +114,45 @@ class ProblemFields:
     recompute: RecomputeRule = "none"
     times_from: Mapping[str, str] = field(default_factory=dict)
     __repr__ = only_given
+
+    @property
+    def is_hand_made(self) -> bool:
+        """True if the problem has cuts or pinned stages."""
+        return bool(self.cuts or self.stage_pins)
+
+    @property
+    def most_devices(self) -> int:
+        """The most devices that a plan may use."""
+        return min(self.max_devices or len(self.devices), len(self.devices))
+
+    def in_flight(self, following: int) -> int:
+        """Return the microbatches in flight on the first of the last `following` devices.
+
+        With several chunks per device it depends on the number of all devices; the most is
+        counted. Without a backward pass there is one.
+        """
+        if not self.is_training:
+            return 1
+        most = len(self.devices) if self.chunks_per_device > 1 else following
+        followers = following - 1
+        return max(self.in_flight_of(n, followers) for n in range(following, most + 1))
+
+    def in_flight_of(self, devices: int, followers: int, later_chunks: int = 0) -> int:
+        """Return :func:`solver.model.training.most_in_flight` of a stage of the problem."""
+        return most_in_flight(
+            self.schedule,
+            self.microbatches,
+            chunks=self.chunks_per_device,
+            devices=devices,
+            followers=followers,
+            later_chunks=later_chunks,
+        )
+
+    @property
+    def memory_grows(self) -> bool:
+        """True if a stage that runs less never holds more."""
+        # Other models count received values, which a stage without their producer has.
+        return self.memory_model == "weights"
 
     @property
     def memory_depends_on_followers(self) -> bool:

@@ -6,8 +6,6 @@ from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
-from solver.model.training import in_flight
-from solver.presolve.device_kinds import most_devices
 from solver.presolve.graph import neighbours, quotient_arcs, sums_reached, topological_order
 from solver.presolve.instance import Instance
 from solver.presolve.least_held import LeastHeld, MostHeld, Price
@@ -179,16 +177,9 @@ def _flying(units: Instance, price: Price, most_ns: int | None) -> list[int]:
     values = np.array([units.fastest_ns, least.within, least.saved])
     work, within, saved = sums_reached(units.predecessors, range(len(units)), values)
     rooms = [device.memory_bytes for device in problem.devices if device.memory_bytes is not None]
-    devices, is_limited = most_devices(problem), len(rooms) == len(problem.devices)
+    devices, is_limited = problem.most_devices, len(rooms) == len(problem.devices)
     for used in range(devices, 0, -1):
-        others = in_flight(
-            problem.schedule,
-            problem.microbatches,
-            chunks=1,
-            devices=devices,
-            followers=devices - used,
-        )
-        others -= 1
+        others = problem.in_flight(devices - used + 1) - 1
         fits = np.ones(len(units), dtype=np.bool_)
         if most_ns is not None:
             fits = work <= used * most_ns

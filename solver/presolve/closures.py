@@ -92,7 +92,6 @@ from typing import Final
 import numpy as np
 
 from solver.model.clock import Clock
-from solver.model.cuts import is_hand_made
 from solver.presolve.closure_graph import ClosureGraph
 from solver.presolve.instance import Instance
 from solver.presolve.least_held import Price
@@ -124,7 +123,7 @@ def applies(units: Instance) -> bool:
         and not problem.interconnect.overlap
         and problem.chunks_per_device == 1
         and not problem.has_choices
-        and not is_hand_made(problem)
+        and not problem.is_hand_made
         and not units.pins_contradict
         and int(units.slowest_ns.sum()) + sum(transfers.most_ns) < _MOST_NS
     )

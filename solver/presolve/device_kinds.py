@@ -13,7 +13,6 @@ import numpy as np
 
 from solver.model.arrays import Floats, Ints
 from solver.model.devices import Device
-from solver.model.problem import PartitionProblem
 from solver.presolve.instance import Instance
 
 Kind = TypeVar("Kind")
@@ -55,14 +54,9 @@ def capacity_bytes(device: Device) -> float:
     return math.inf if device.memory_bytes is None else float(device.memory_bytes)
 
 
-def most_devices(problem: PartitionProblem) -> int:
-    """Return the most devices that the problem allows a plan."""
-    return min(problem.max_devices or len(problem.devices), len(problem.devices))
-
-
 def usable_devices(units: Instance) -> int:
     """Return the most devices that a plan can use."""
-    return min(most_devices(units.problem), len(units))
+    return min(units.problem.most_devices, len(units))
 
 
 def interchangeable_kinds(

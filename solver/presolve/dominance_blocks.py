@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from solver.model.colocation import leader_of
 from solver.model.problem_fields import NO_BLOCK
-from solver.presolve.device_kinds import limited_devices, most_devices
+from solver.presolve.device_kinds import limited_devices
 from solver.presolve.instance import Instance
 from solver.presolve.unit_cuts import unit_blocks
 
@@ -51,7 +51,7 @@ class Blocks:
         self._is_timed = bool({"bottleneck", "latency"} & set(problem.objective))
         self._counts_bytes = "transfer" in problem.objective
         self._overlap = problem.interconnect.overlap
-        self._others = most_devices(problem) - 1
+        self._others = problem.most_devices - 1
         self._transfers = transfers = units.transfers
         self._work_ns = {name: own.tolist() for name, own in units.work_ns.items()}
         self._is_uniform: list[bool] | None = None

@@ -7,7 +7,6 @@ from typing import Final
 import numpy as np
 
 from solver.model.arrays import Ints
-from solver.presolve.device_kinds import most_devices
 from solver.presolve.graph import sums_reached
 from solver.presolve.instance import Instance
 
@@ -42,7 +41,7 @@ class Transients:
         comparable = sums_reached(units.predecessors, order, work_ns) - work_ns
         comparable += sums_reached(units.successors, reversed(order), work_ns)
         total = int(work_ns.sum())
-        is_fixed = total - comparable <= _LOOSE * total / most_devices(units.problem)
+        is_fixed = total - comparable <= _LOOSE * total / units.problem.most_devices
         large = [
             each
             for each in units.storages

@@ -12,7 +12,6 @@ from solver.heuristics.local_search import first_incumbents
 from solver.heuristics.rotations import best_rotation, can_rotate
 from solver.heuristics.trimming import trimmed
 from solver.model.clock import Clock
-from solver.model.cuts import is_hand_made
 from solver.search.findings import Finding, NothingFound, PlanFound
 from solver.search.state import SearchState
 
@@ -67,7 +66,7 @@ def can_do_without_host(state: SearchState) -> bool:
         and state.presolved.is_large
         and all(allowed is None for allowed in state.presolved.units.allowed_devices)
         # Fewer devices may be too few stages.
-        and not is_hand_made(problem)
+        and not problem.is_hand_made
     )
 
 

@@ -13,7 +13,6 @@ from solver.dp.contiguous.farthest_cuts import farthest_cuts
 from solver.dp.ideal_program import can_win
 from solver.evaluation.result import SolveStatus
 from solver.model.clock import Clock
-from solver.model.cuts import is_hand_made
 from solver.model.problem import PartitionProblem
 from solver.model.recomputation import required
 from solver.presolve.device_kinds import usable_devices
@@ -38,7 +37,7 @@ def cuts_with_everything_again(state: SearchState, clock: Clock) -> Iterator[Fin
 
 
 def _cuts(problem: PartitionProblem, clock: Clock) -> Iterator[Finding]:
-    if is_hand_made(problem):
+    if problem.is_hand_made:
         return
     name = "step" if problem.objective[0] == "step" else "bottleneck"
     problem = problem.replace(objective=name, chunks_per_device=1)

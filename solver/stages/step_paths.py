@@ -29,7 +29,6 @@ import numpy as np
 from solver.model.arrays import Floats
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.problem import PartitionProblem
-from solver.stages.in_flight import in_flight
 
 
 def excess_ns(problem: PartitionProblem, flying: int, load_ns: Floats, behind_ns: Floats) -> Floats:
@@ -55,7 +54,7 @@ def step_of_loads_ns(problem: PartitionProblem, loads_ns: Sequence[int]) -> floa
     """Return a lower bound of a step, given the loads of all stages in their order."""
     behind_ns, most_ns = 0, 0.0
     for following, load_ns in enumerate(reversed(loads_ns), start=1):
-        flying = in_flight(problem, following)
+        flying = problem.in_flight(following)
         own = excess_ns(problem, flying, np.array(load_ns), np.array(behind_ns))
         most_ns = max(most_ns, float(own))
         behind_ns += load_ns

@@ -5,7 +5,6 @@ import itertools
 import pytest
 
 from solver.evaluation.evaluate import evaluate
-from solver.model.cuts import is_hand_made
 from solver.model.plan import PartitionPlan
 from solver.search.findings import PlanFound
 from tests.support.oracle import cost
@@ -114,7 +113,7 @@ def test_equal_seeds_give_equal_plans(name):
 
 def test_hand_made_cuts_are_among_what_is_drawn():
     problems = [problem_of("hand made", seed) for seed in SEEDS]
-    assert all(is_hand_made(problem) for problem in problems)
+    assert all(problem.is_hand_made for problem in problems)
     assert any(problem.colocation for problem in problems)
     assert any(op.allowed_devices for problem in problems for op in problem.operators)
 

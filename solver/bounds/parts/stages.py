@@ -15,7 +15,6 @@ from solver.presolve.device_kinds import (
     DeviceSets,
     capacity_bytes,
     interchangeable_kinds,
-    most_devices,
 )
 from solver.presolve.dominance import simplify
 from solver.presolve.instance import condense
@@ -66,7 +65,7 @@ class PartStages:
         self._weights = [weights[kind.device.device_class] for kind in kinds]
         if self._costs.most_load_ns * max(self._weights) * len(part.devices) >= _EXACT:
             raise TooManyStages
-        most = most_devices(part)
+        most = part.most_devices
         limits = [len(kind.devices) for kind in kinds]
         self._sets = DeviceSets.of(limits, most)
         self._pairs_left = _MOST_PAIRS

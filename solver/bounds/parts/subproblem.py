@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from solver.model.cuts import is_hand_made
 from solver.model.operators import Operator
 from solver.model.problem import PartitionProblem
 from solver.model.problem_fields import ColocationGroup
@@ -20,7 +19,7 @@ def has_parts(problem: PartitionProblem) -> bool:
         and problem.memory_model != "training"
         and not Transfers(problem).hops
         and problem.is_forward_only
-        and not is_hand_made(problem)
+        and not problem.is_hand_made
     )
 
 

@@ -35,8 +35,7 @@ from solver.dp.kernels.stage_chains import ChainStages, LeastCosts, Stage, Stage
 from solver.model.arrays import Floats, Ints
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.plan import PartitionPlan
-from solver.presolve.device_kinds import DeviceSets, most_devices
-from solver.stages.in_flight import in_flight
+from solver.presolve.device_kinds import DeviceSets
 
 _MOST_SETS = 256
 _ROUNDING = 1e-9
@@ -166,7 +165,7 @@ class RecomputedChains:
         # With fewer units some of the devices behind a stage may be empty.
         for kind, size in left:
             own = [left[kind, fewer] for fewer in range(1, size + 1) if (kind, fewer) in left]
-            key = kind, in_flight(self._problem, size)
+            key = kind, self._problem.in_flight(size)
             found.setdefault(key, []).extend((stages.starts, stages.ends) for stages in own)
         return self._stages.restricted(found)
 
@@ -205,7 +204,7 @@ class RecomputedChains:
         return most_ns / (self._problem.microbatches if self._is_step else 1)
 
     def _exact_ns(self, stage: Stage, size: int) -> float:
-        flying = in_flight(self._problem, size)
+        flying = self._problem.in_flight(size)
         # The bound on a sum of loads does not cover what is certain of the first stage alone.
         is_first = not self._is_step and not stage.start and size == self._only_first
         return self._stages.exact_ns(stage.kind, flying, stage.start, stage.end, is_first=is_first)
@@ -216,9 +215,9 @@ class RecomputedChains:
 
         The first stage of all devices has none before it.
         """
-        size = most_devices(self._problem)
-        flying = in_flight(self._problem, size)
-        is_alone = all(in_flight(self._problem, fewer) != flying for fewer in range(1, size))
+        size = self._problem.most_devices
+        flying = self._problem.in_flight(size)
+        is_alone = all(self._problem.in_flight(fewer) != flying for fewer in range(1, size))
         return size if is_alone else 0
 
     def _plan(self, way: list[Stage]) -> PartitionPlan:
@@ -265,7 +264,7 @@ class RecomputedChains:
     def _sets(self) -> DeviceSets | None:
         limits = [len(kind.devices) for kind in self._stages.kinds]
         is_small = math.prod(limit + 1 for limit in limits) <= _MOST_SETS
-        return DeviceSets.of(limits, most_devices(self._units.problem)) if is_small else None
+        return DeviceSets.of(limits, self._units.problem.most_devices) if is_small else None
 
     def _loaded(self, kind: int, flying: int) -> ChainStages:
         """Return the stages of all pairs, with their loads and added times."""

@@ -25,9 +25,8 @@ from solver.evaluation.stage_memory import weights_bytes_of
 from solver.model.arrays import Floats, Ints
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.problem import PartitionProblem
-from solver.presolve.device_kinds import DeviceKind, most_devices
+from solver.presolve.device_kinds import DeviceKind
 from solver.presolve.instance import Instance
-from solver.stages.in_flight import in_flight
 from solver.stages.least_recomputation import StageParts, least_recomputation
 from solver.stages.recompute_choices import RecomputeChoices
 
@@ -95,10 +94,10 @@ class RecomputedStages:
         share = 1.0 if limit_ns is None else limit_ns / max(int(units.fastest_ns.sum()), 1)
         most = (2 * _FIRST_PAIRS / min(max(share, 1e-9), 1.0)) ** 0.5
         pairs = Pairs.within(Skeleton(units, min(_FIRST_IDEALS, int(most))), limit_ns)
-        sizes = range(1, most_devices(units.problem) + 1)
+        sizes = range(1, units.problem.most_devices + 1)
         least = LeastLoads(pairs, kinds, clock)
         transfers_ns = [least.transfers_ns(kind) for kind in range(len(kinds))]
-        loads_ns = least.loads_ns(sorted({in_flight(units.problem, size) for size in sizes}))
+        loads_ns = least.loads_ns(sorted({units.problem.in_flight(size) for size in sizes}))
         loads_ns = {key: own + transfers_ns[key[0]] for key, own in loads_ns.items()}
         return cls(kinds, choices, pairs, loads_ns, transfers_ns)
 

@@ -19,7 +19,6 @@ from solver.model.problem import PartitionProblem
 from solver.presolve.instance import Instance
 from solver.presolve.transfers import Links
 from solver.presolve.unit_cuts import block_starts, unit_stages
-from solver.stages.in_flight import in_flight
 
 _INFINITE = 1 << 61
 
@@ -73,7 +72,7 @@ class ChainPass:
         # A rest has one device less, so it is on the level before.
         self.levels = moves.sets.levels[1:]
         self.needs_loads = self.objective in ("bottleneck", "latency") or "bottleneck" in ceilings
-        self.work = work_before(problem, self.rows.order, self.devices)
+        self.work = work_before(units, self.devices)
         self.banned = banned_before(units, self.devices)
         self.block_ends = np.array([*block_starts(units), length], dtype=np.int64)
         self.stage_count = stage_count
@@ -191,7 +190,7 @@ class ChainPass:
             return memory[None, :]
         # The live bytes include the saved bytes of one microbatch.
         sizes = self.moves.sets.sizes[targets].tolist()
-        counts = [in_flight(self.problem, size) for size in sizes]
+        counts = [self.problem.in_flight(size) for size in sizes]
         before: Ints = np.array(counts, dtype=np.int64)[:, None] - 1
         return memory[None, :] + before * row.saved_bytes[offset][None, :]
 

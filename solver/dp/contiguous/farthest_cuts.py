@@ -32,9 +32,8 @@ from solver.dp.kernels.stage_chains import Stage
 from solver.evaluation.evaluate import evaluate
 from solver.model.arrays import Ints
 from solver.model.clock import UNLIMITED, Clock
-from solver.model.cuts import is_hand_made
 from solver.model.plan import PartitionPlan
-from solver.presolve.device_kinds import DeviceSets, most_devices
+from solver.presolve.device_kinds import DeviceSets
 from solver.presolve.instance import Instance
 from solver.stages.recompute_chooser import RecomputeChooser
 
@@ -96,7 +95,7 @@ def farthest_cuts(
         problem.objective[0] not in ("bottleneck", "step")
         or (chooser is None and problem.objective[0] == "step")
         or problem.chunks_per_device > 1
-        or is_hand_made(problem)
+        or problem.is_hand_made
     ):
         return None
     kinds = linked_kinds(units)
@@ -141,7 +140,7 @@ class _Search:
         self._chooser = chooser
         self._costs = KindCosts(units, kinds, stretch_permille)
         counts = [len(kind.devices) for kind in kinds]
-        self._sets = DeviceSets.of(counts, most_devices(units.problem))
+        self._sets = DeviceSets.of(counts, units.problem.most_devices)
         self._clock = clock
         self.best: _Judged | None = None
 

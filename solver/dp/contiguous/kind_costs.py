@@ -11,20 +11,18 @@ import numpy as np
 
 from solver.model.arrays import Ints
 from solver.model.devices import Device
-from solver.model.problem import PartitionProblem
 from solver.presolve.instance import Instance
 
 
-def work_before(
-    problem: PartitionProblem, order: Sequence[int], devices: Iterable[Device]
-) -> list[Ints]:
-    """Return, for each device and each place of an order of operators, the time of all before."""
+def work_before(units: Instance, devices: Iterable[Device]) -> list[Ints]:
+    """Return, for each device and each place of the operators of units, the time of all before."""
+    order = [index for members in units.members for index in members]
     before: dict[str, Ints] = {}
     result: list[Ints] = []
     for device in devices:
         name = device.device_class
         if name not in before:
-            work = problem.arrays.latency_ns(name)[list(order)]
+            work = units.problem.arrays.latency_ns(name)[order]
             before[name] = np.concatenate([[0], np.cumsum(work)])
         result.append(before[name])
     return result

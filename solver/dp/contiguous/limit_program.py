@@ -29,7 +29,6 @@ from solver.model.plan import PartitionPlan
 from solver.presolve.device_kinds import DeviceSets
 from solver.presolve.instance import Instance
 from solver.presolve.transfers import Links
-from solver.stages.in_flight import in_flight
 
 _SAME, _OTHER = 0, 1
 """Neighbours of the same node, and of another one."""
@@ -61,12 +60,10 @@ class KindCosts:
     def __init__(
         self, units: Instance, kinds: tuple[LinkedKind, ...], stretch_permille: int = 1000
     ) -> None:
-        problem = units.problem
-        self.problem = problem
+        self.problem = units.problem
         self.kinds = kinds
-        order = [index for members in units.members for index in members]
         devices = [kind.device for kind in kinds]
-        self.work_before = work_before(problem, order, devices)
+        self.work_before = work_before(units, devices)
         self.banned_before = banned_before(units, devices)
         self.capacities = [
             None if d.memory_bytes is None else d.memory_bytes * stretch_permille // 1000
@@ -159,7 +156,7 @@ class LimitProgram:
         known: dict[tuple[object, ...], Ints] = {}
         result: list[list[Ints]] = []
         for size in range(1, len(self.sets.levels)):
-            flying = in_flight(self.problem, size)
+            flying = self.problem.in_flight(size)
             level: list[Ints] = []
             for kind, profiles in enumerate(self._costs.profiles):
                 key = (
@@ -299,7 +296,7 @@ class LimitProgram:
             if used.capacity_bytes is None:
                 continue
             at = stage.end, stage.start - stage.end + self.tables.longest
-            flying = in_flight(self.problem, len(stages) - number)
+            flying = self.problem.in_flight(len(stages) - number)
             fits, compute_ns = self._computes(stage.kind, flying)
             has_room = used.memory_bytes <= used.capacity_bytes
             is_more |= not has_room or used.compute_ns > compute_ns[at]
@@ -311,7 +308,7 @@ class LimitProgram:
         loads: list[int] = []
         for number, stage in enumerate(stages):
             at = stage.end, stage.start - stage.end + self.tables.longest
-            flying = in_flight(self.problem, len(stages) - number)
+            flying = self.problem.in_flight(len(stages) - number)
             compute = int(self._computes(stage.kind, flying)[1][at])
             send = receive = 0
             if number + 1 < len(stages):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from solver.model.problem import PartitionProblem
-from solver.presolve.device_kinds import DeviceKind, interchangeable_kinds, most_devices
+from solver.presolve.device_kinds import DeviceKind, interchangeable_kinds
 from solver.presolve.instance import Instance
 from solver.presolve.transfers import LinkPair, Links
 
@@ -44,7 +44,7 @@ def linked_kinds(units: Instance) -> tuple[LinkedKind, ...] | None:
 
 
 def _set_count(problem: PartitionProblem, kinds: tuple[LinkedKind, ...]) -> int:
-    most = most_devices(problem)
+    most = problem.most_devices
     return math.prod(min(len(kind.devices), most) + 1 for kind in kinds)
 
 

@@ -15,7 +15,6 @@ from solver.presolve.device_kinds import (
     DeviceSets,
     capacity_bytes,
     interchangeable_kinds,
-    most_devices,
 )
 from solver.presolve.instance import Instance
 from solver.stages.viable_sets import Borders, ViableSets
@@ -43,7 +42,7 @@ class Moves:
 
 def are_few(units: Instance) -> bool:
     """Return True if the exact state space is small enough."""
-    most = most_devices(units.problem)
+    most = units.problem.most_devices
     kinds = interchangeable_kinds(units)
     return math.prod(min(len(kind.devices), most) + 1 for kind in kinds) <= _MOST_STATES
 
@@ -52,7 +51,7 @@ def device_moves(units: Instance) -> list[Moves]:
     """Return the exact state space if it is small, else one for each of a few device orders."""
     kinds = interchangeable_kinds(units)
     counts = [len(kind.devices) for kind in kinds]
-    most = most_devices(units.problem)
+    most = units.problem.most_devices
     if are_few(units):
         return [Moves(kinds, DeviceSets.of(counts, most))]
     return [
@@ -67,7 +66,7 @@ def order_moves(units: Instance, order: Sequence[str]) -> Moves:
     kinds = interchangeable_kinds(units)
     kind_of = {name: number for number, kind in enumerate(kinds) for name in kind.names}
     missing = [name for name in kind_of if name not in order]
-    most = most_devices(units.problem)
+    most = units.problem.most_devices
     flat = [kind_of[name] for name in (*missing, *order)]
     return Moves(kinds, DeviceSets.in_order(flat[: -most - 1 : -1], len(kinds)))
 

@@ -22,7 +22,6 @@ from solver.model.arrays import Bools, Floats, Ints
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.problem import PartitionProblem
 from solver.presolve.device_kinds import DeviceSets
-from solver.stages.in_flight import in_flight
 from solver.stages.step_paths import excess_ns, least_with_limit
 
 
@@ -242,12 +241,12 @@ class StageChains:
 
     def _excess_ns(self, own: ChainStages, size: int, rest: Floats) -> Floats:
         behind_ns = self._behind_ns[own.ends] + rest
-        return excess_ns(self._problem, in_flight(self._problem, size), own.loads_ns, behind_ns)
+        return excess_ns(self._problem, self._problem.in_flight(size), own.loads_ns, behind_ns)
 
     def _of(self, kind: int, size: int) -> ChainStages:
         """Return the stages on a device of `kind`, the first of the last `size` devices."""
         if (kind, size) not in self._stages:
-            self._stages[kind, size] = self._stages_of(kind, in_flight(self._problem, size))
+            self._stages[kind, size] = self._stages_of(kind, self._problem.in_flight(size))
         return self._stages[kind, size]
 
     def _leave_out(self, costs: LeastCosts, most_ns: float) -> None:

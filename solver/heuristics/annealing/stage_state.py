@@ -13,7 +13,6 @@ import numpy as np
 
 from solver.heuristics.annealing.stage_times import StageTimes
 from solver.model.devices import Device
-from solver.model.training import most_in_flight
 from solver.presolve.instance import Instance, SharedBytes
 from solver.presolve.live_sets import maximal_live_sets
 
@@ -269,13 +268,7 @@ class StageState:
         devices = sum(size > 0 for size in self.size)
         followers = 0
         for position in range(self.count - 1, -1, -1):
-            self._in_flight[position] = most_in_flight(
-                problem.schedule,
-                problem.microbatches,
-                chunks=problem.chunks_per_device,
-                devices=devices,
-                followers=followers,
-            )
+            self._in_flight[position] = problem.in_flight_of(devices, followers)
             followers += self.size[position] > 0
 
     def _memory(self, position: int) -> int:

@@ -15,11 +15,9 @@ from solver.bounds.recomputed.chains import RecomputedChains, least_chains
 from solver.bounds.recomputed.skeleton import Pairs, Skeleton
 from solver.bounds.recomputed.stages import RecomputedStages
 from solver.model.clock import UNLIMITED
-from solver.model.cuts import is_hand_made
 from solver.model.training import Backward
 from solver.presolve.device_kinds import interchangeable_kinds
 from solver.presolve.instance import condense
-from solver.stages.in_flight import in_flight
 from solver.stages.recompute_chooser import RecomputeChooser
 from tests.support.oracle import brute_force, has_plan
 from tests.support.problem_counts import counts
@@ -196,7 +194,7 @@ def test_exact_loads_are_between_least_ones_and_those_of_plans(count):
     compared = raised = 0
     for seed in range(count):
         problem = recomputed_problem(seed, relayed=seed % 3 == 0, **SIZE)
-        if not RecomputedStages.applies(problem) or is_hand_made(problem):
+        if not RecomputedStages.applies(problem) or problem.is_hand_made:
             continue
         stages, units = stages_of(problem), condense(problem)
         kind_of = {name: at for at, kind in enumerate(stages.kinds) for name in kind.names}
@@ -213,7 +211,7 @@ def test_exact_loads_are_between_least_ones_and_those_of_plans(count):
                 names = plan.operators_of(stage.device)
                 own = {units.unit_of_operator[problem.index_of[name]] for name in names}
                 inside |= sum(1 << place[unit] for unit in own if unit in place)
-                key = kind_of[stage.device], in_flight(problem, len(plan.stages) - at)
+                key = kind_of[stage.device], problem.in_flight(len(plan.stages) - at)
                 end = masks.index(inside)
                 if end != start:
                     pair = stages.pairs.number(start, end)

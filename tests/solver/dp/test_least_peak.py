@@ -4,7 +4,6 @@ import pytest
 
 from solver import Device, Operator, PartitionProblem, SolveLimits, solve
 from solver.dp.ideal_program import can_win
-from solver.dp.least_peak import memory_grows
 from solver.evaluation.result import SolveStatus
 from solver.model.problem_fields import Weight
 from tests.support.oracle import brute_force
@@ -46,7 +45,7 @@ def test_it_equals_brute_force(block):
     statuses = []
     for seed in range(block * 60, block * 60 + 60):
         problem = of_weights(random_problem(seed, max_operators=7))
-        assert memory_grows(problem)
+        assert problem.memory_grows
         result = solve(problem, LIMITS, solver="ideal-dp")
         statuses.append(result.status)
         if result.status is SolveStatus.UNKNOWN:
@@ -77,4 +76,4 @@ def test_many_layers_on_many_devices_take_no_long_search():
 
 
 def test_values_as_memory_are_left_to_the_sweep():
-    assert not memory_grows(layers(2, (1000,)).replace(memory_model="inference"))
+    assert not layers(2, (1000,)).replace(memory_model="inference").memory_grows

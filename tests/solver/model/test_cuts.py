@@ -4,7 +4,7 @@ from solver import PartitionPlan, evaluate, solve
 from solver.diagnosis.answer import CutLimit, StageLimit
 from solver.diagnosis.diagnose import diagnose
 from solver.evaluation.result import SolveStatus
-from solver.model.cuts import is_hand_made, positions_of_blocks, without_hand_made
+from solver.model.cuts import positions_of_blocks, without_hand_made
 from solver.model.devices import Device, Interconnect
 from solver.model.limits import SolveLimits
 from solver.model.operators import Operator
@@ -43,8 +43,8 @@ def test_cuts_divide_the_execution_order_into_blocks():
     problem = chain(cuts=("d", "b", "d"))
     assert problem.cuts == ("b", "d")
     assert problem.blocks == (0, 0, 1, 1, 2, 2)
-    assert is_hand_made(problem)
-    assert not is_hand_made(chain())
+    assert problem.is_hand_made
+    assert not chain().is_hand_made
     assert without_hand_made(chain(cuts=("b",), stages={"a": 0})) == chain()
 
 

@@ -14,7 +14,6 @@ from solver.dp.contiguous.segment_tables import SegmentTables
 from solver.dp.kernels.stage_chains import Stage
 from solver.presolve.device_kinds import DeviceSets
 from solver.presolve.instance import condense
-from solver.stages.in_flight import in_flight
 from solver.stages.recompute_chooser import RecomputeChooser
 from tests.support.random_problems import random_problem, recomputed_problem
 
@@ -41,7 +40,7 @@ def load_ns(program, stage, flying):
 def cost_ns(program, stages):
     """The largest load, or what a step takes by the sums of each stage."""
     loads = [
-        load_ns(program, stage, in_flight(program.problem, len(stages) - number))
+        load_ns(program, stage, program.problem.in_flight(len(stages) - number))
         for number, stage in enumerate(stages)
     ]
     batches = program.problem.microbatches
@@ -49,7 +48,7 @@ def cost_ns(program, stages):
         return max(loads)
     beyond = []
     for number, load in enumerate(loads):
-        flying = in_flight(program.problem, len(loads) - number)
+        flying = program.problem.in_flight(len(loads) - number)
         if program.problem.schedule == "gpipe" or not program.problem.is_training:
             beyond.append((batches - 1) * load)
             continue
