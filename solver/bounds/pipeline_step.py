@@ -49,7 +49,7 @@ def least_filled_step_ns(units: Instance, slots: int) -> int:
     problem = units.problem
     path = longest_path(units)
     least_ns = int(units.fastest_ns[path].sum())
-    if problem.chunks_per_device > 1:
+    if not problem.is_forward_only:
         return least_ns
     work_ns = int(units.fastest_ns.sum())
     beside_ns = most_beside_ns(units, path)

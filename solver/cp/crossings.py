@@ -147,7 +147,7 @@ class Crossings:
         stages = self.stages
         pairs: dict[tuple[int, int], list[tuple[Net, Literal]]] = {}
         # With one chunk and no backward operators values follow the order of slots.
-        forward_only = stages.chunks == 1 and not any(
+        forward_only = stages.is_single and not any(
             op.is_backward for op in stages.problem.operators
         )
         for net in stages.units.nets:

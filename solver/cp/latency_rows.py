@@ -86,7 +86,7 @@ class LatencyRows:
     @cached_property
     def _stage_times(self) -> list[LinearSum]:
         """The time of every stage; with one chunk per device, the device's load."""
-        if self.stages.chunks == 1:
+        if self.stages.is_single:
             return self.loads.loads
         return [
             self.loads.add_load(

@@ -119,7 +119,7 @@ class MemoryRows:
             for position in self.stages.places[slot]:
                 weights.add_sum(self._recomputed_stage(position))
             return [weights]
-        if self.stages.chunks == 1:
+        if self.stages.is_single:
             return self._stage_rows(slot, weights)
         total = weights
         for position in self.stages.places[slot]:

@@ -103,6 +103,11 @@ class StageModel(HintedModel):
                 first = round_number * slots
                 self._occupy(tuple(range(first, first + slots)))
 
+    @property
+    def is_single(self) -> bool:
+        """True if every device has one stage."""
+        return self.chunks == 1
+
     def reaches(self, unit: int, position: int) -> Literal:
         """y[unit, position]: the unit is on this position or a later one."""
         if position <= self.windows.first[unit]:

@@ -81,7 +81,7 @@ class StepRows:
         a component with units before the border either reaches over it or ends before it.
         """
         problem, units = self.stages.problem, self.stages.units
-        if not units.transfers.hops or self.stages.chunks > 1:
+        if not (units.transfers.hops and self.stages.is_single):
             return False
         if problem.is_training and problem.schedule != "gpipe":
             return False

@@ -71,11 +71,13 @@ def check_natural(value: object, what: str) -> None:
         raise PartitionError(f"{what} is {shown(value)}; write a number that is not negative")
 
 
-def check_positive(value: object, what: str) -> None:
-    """Raise unless `value` is an integer >= 1."""
+def check_positive(value: object, what: str, most: int | None = None) -> None:
+    """Raise unless `value` is an integer from 1 to `most`, if that is given."""
     check_natural(value, what)
     if value == 0:
         raise PartitionError(f"{what} is 0; write at least 1")
+    if most is not None and isinstance(value, int) and value > most:
+        raise PartitionError(f"{what} is {shown(value)}; write at most {most}")
 
 
 def check_positive_or_none(value: object, what: str, none_means: str) -> None:

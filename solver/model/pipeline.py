@@ -55,15 +55,9 @@ class Pipeline:
     def __post_init__(self) -> None:
         if self.schedule is not None:
             check_choice(self.schedule, SCHEDULES, "schedule")
-        if self.microbatches is not None:
-            check_positive(self.microbatches, "microbatches")
-        if self.chunks_per_device is not None:
-            check_positive(self.chunks_per_device, "chunks_per_device")
-            if self.chunks_per_device > MOST_CHUNKS:
-                raise PartitionError(
-                    f"chunks_per_device is {shown(self.chunks_per_device)}; write at most "
-                    f"{MOST_CHUNKS}"
-                )
+        for name, most in (("microbatches", None), ("chunks_per_device", MOST_CHUNKS)):
+            if (value := getattr(self, name)) is not None:
+                check_positive(value, name, most)
         check_positive_or_none(self.max_devices, "max_devices", "no limit")
 
     __repr__ = only_given

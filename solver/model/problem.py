@@ -33,6 +33,7 @@ from solver.model.holdings import (
 )
 from solver.model.operators import Operator
 from solver.model.problem_checks import (
+    MOST_CHUNKS,
     check_colocation,
     check_devices,
     check_graph,
@@ -201,7 +202,7 @@ class PartitionProblem(ProblemFields):
         check_choice(self.schedule, SCHEDULES, "schedule")
         check_choice(self.recompute, RECOMPUTE, "recompute")
         check_positive(self.microbatches, "microbatches")
-        check_positive(self.chunks_per_device, "chunks_per_device")
+        check_positive(self.chunks_per_device, "chunks_per_device", MOST_CHUNKS)
         check_positive_or_none(self.max_devices, "max_devices", "no limit")
 
 

@@ -10,7 +10,6 @@ from solver.model.devices import STAGING_HOST, Link, check_interconnect
 from solver.model.errors import PartitionError
 from solver.model.operators import Operator
 from solver.model.problem_fields import ProblemFields
-from solver.model.text import shown
 from solver.model.training import NO_BACKWARD
 
 MOST_CHUNKS: Final = 1000
@@ -29,10 +28,6 @@ def check_devices(problem: ProblemFields) -> None:
     if not problem.devices:
         raise PartitionError("there are no devices; give at least one")
     check_unique((device.name for device in problem.devices), "device")
-    if problem.chunks_per_device > MOST_CHUNKS:
-        raise PartitionError(
-            f"chunks_per_device is {shown(problem.chunks_per_device)}; write at most {MOST_CHUNKS}"
-        )
     check_interconnect(problem.interconnect)
     known = {device.name for device in problem.devices} | {STAGING_HOST}
     for pair in problem.interconnect.links:

@@ -121,7 +121,7 @@ def applies(units: Instance) -> bool:
         transfers.hops
         and not transfers.depends_on_pair
         and not problem.interconnect.overlap
-        and problem.chunks_per_device == 1
+        and problem.is_forward_only
         and not problem.has_choices
         and not problem.is_hand_made
         and not units.pins_contradict

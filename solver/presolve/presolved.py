@@ -70,6 +70,11 @@ class Presolved:
         hops = self.units.transfers.hops
         return hops or self.has_steps or self.problem.memory_depends_on_followers
 
+    @property
+    def counts_devices(self) -> bool:
+        """True if each number of devices has a branch: no alignment of stages hides it."""
+        return self.depends_on_count and (self.chunks > 1 or self.has_steps)
+
     def orders(self, *, every_length: bool) -> list[tuple[int, ...]] | None:
         """Return the orders of kinds in all slots or, on demand, in fewer; None if too many."""
         return device_orders(self.kinds, self.slots, every_length=every_length, most=_MOST_ORDERS)

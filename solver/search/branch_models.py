@@ -191,11 +191,8 @@ class BranchSearch:
         the position: alignment to the right fixes it only with one chunk of equal devices.
         """
         restated = self._presolved
-        if not restated.depends_on_count:
-            return False
-        if restated.has_steps:
-            return True
-        return restated.chunks > 1 or (branch.order is not None and len(restated.kinds) > 1)
+        is_ordered = branch.order is not None and len(restated.kinds) > 1
+        return restated.counts_devices or (restated.depends_on_count and is_ordered)
 
     def _question(self, branch: Branch, formulation: CpSatFormulation) -> Question:
         """Add limits on the objectives, and the incumbent as a hint where it is a solution."""

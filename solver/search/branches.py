@@ -155,7 +155,7 @@ def _branches(presolved: Presolved, plan: PartitionPlan | None, least: int) -> l
     kinds, slots = presolved.kinds, presolved.slots
     # Where the number of used devices matters and no alignment hides it, one branch each.
     counts = [slots]
-    if presolved.depends_on_count and (presolved.chunks > 1 or presolved.has_steps):
+    if presolved.counts_devices:
         counts = list(range(slots, 0, -1))
     # The number of rounds is part of a schedule.
     rounds = range(presolved.chunks, 0, -1) if presolved.has_steps else [presolved.chunks]

@@ -67,7 +67,7 @@ class RecomputedStages:
     def applies(problem: PartitionProblem) -> bool:
         """Return True if loads are defined for a problem."""
         is_limited = any(device.memory_bytes is not None for device in problem.devices)
-        return problem.may_recompute and problem.chunks_per_device == 1 and is_limited
+        return problem.may_recompute and problem.is_forward_only and is_limited
 
     @classmethod
     def of(
