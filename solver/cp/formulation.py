@@ -150,18 +150,13 @@ class CpSatFormulation:
         return self._objectives[name]
 
     def _transfer_bytes(self) -> LinearSum:
-        total = LinearSum()
-        transfers = self.stages.units.transfers
-        if transfers.hops:
-            # Hops between chunks of one device transfer nothing.
-            borders = self.stages.positions[1:] if len(self.stages.slots) > 1 else ()
-            for net in transfers.nets:
-                if net.value_bytes:
-                    for border in borders:
-                        total.add_sum(self._crossings.hops(net, border), net.value_bytes)
-            return total
-        for net in transfers.nets:
-            if net.value_bytes:
-                for place in self.stages.places:
-                    total.add(self._crossings.received(net, place), net.value_bytes)
+        total, units = LinearSum(), self.stages.units
+        # Hops between chunks of one device transfer nothing.
+        borders = self.stages.positions[1:] if len(self.stages.slots) > 1 else ()
+        for net in units.relays:
+            for border in borders if net.value_bytes else ():
+                total.add_sum(self._crossings.hops(net, border), net.value_bytes)
+        for net in units.direct_nets:
+            for place in self.stages.places if net.value_bytes else ():
+                total.add(self._crossings.received(net, place), net.value_bytes)
         return total

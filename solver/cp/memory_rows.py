@@ -166,8 +166,7 @@ class MemoryRows:
     def _received(self, position: int) -> LinearSum:
         here: Place = (position,)
         constant, units = LinearSum(), self.stages.units
-        direct = () if units.transfers.hops else units.nets
-        for net in (*direct, *units.input_nets):
+        for net in (*units.direct_nets, *units.input_nets):
             if net.held_bytes:
                 constant.add(self.crossings.received(net, here), net.held_bytes)
         for net in units.relays:

@@ -36,10 +36,10 @@ class Readers:
     def __init__(self, costs: StageCosts) -> None:
         self._member = costs.ideals.member
         self._nets: list[Crossing] = []
-        transfers = costs.units.transfers
         # If sends overlap compute or receives, the load does not determine the cost of one more.
-        if transfers.sends_once or costs.problem.interconnect.overlap:
+        if costs.counts_sends:
             return
+        transfers = costs.units.transfers
         every = crossings(transfers.nets, transfers.least_ns, costs.blocks)
         self._nets = [crossing for crossing in every if len(crossing.consumers) > 1]
 

@@ -80,8 +80,7 @@ def improve(
     name = searched_objective(problem)
     if name == "step":
         return improve_step(units, plan, target=target, clock=clock)
-    fixed = problem.stage_pins or units.transfers.hops
-    if plan.chunks or name is None or len(units) < 2 or fixed:
+    if plan.chunks or name is None or len(units) < 2 or not units.moves_freely:
         return plan
     devices = _devices(units, plan)
     if len(devices) < 2:

@@ -27,7 +27,7 @@ _MOST_CUTS: Final = 192
 def can_rotate(units: Instance) -> bool:
     """Return True if a device may have two chunks, and plans are cuts of any order."""
     problem = units.problem
-    return problem.chunks_per_device > 1 and not problem.is_hand_made and not units.transfers.hops
+    return problem.chunks_per_device > 1 and not problem.cuts and units.moves_freely
 
 
 def best_rotation(

@@ -153,7 +153,7 @@ def simplify(units: Instance) -> Simplified:
     # The proofs are about loads of devices: not about stages of several chunks, nor about a step.
     by_device = "latency" not in problem.objective or problem.chunks_per_device == 1
     by_device &= "step" not in problem.objective
-    if by_device and not problem.stage_pins and not units.transfers.hops:
+    if by_device and units.moves_freely:
         merges = _merge_all(Blocks(units))
     if not merges:
         return Simplified.unchanged(units)

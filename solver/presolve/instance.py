@@ -187,6 +187,16 @@ class Instance:
             held[entry.units[place]] += entry.size_bytes
         return _frozen(held)
 
+    @property
+    def direct_nets(self) -> tuple[Net, ...]:
+        """Values that stages receive from where they are made: none if they are relayed."""
+        return () if self.relays else self.nets
+
+    @property
+    def moves_freely(self) -> bool:
+        """True if the cost of a plan does not depend on the numbers of its stages."""
+        return not (self.problem.stage_pins or self.transfers.hops)
+
     @cached_property
     def transfers(self) -> Transfers:
         """Transfers between devices, and their costs."""

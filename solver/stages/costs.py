@@ -181,6 +181,11 @@ class StageCosts:
             result = result + part if len(tables) == 1 else np.maximum(result, part)
         return result
 
+    @property
+    def counts_sends(self) -> bool:
+        """True if a load has all that more sends of a value cost: none, or beside other times."""
+        return self.units.transfers.sends_once or self.problem.interconnect.overlap
+
     def latency_ns(self, kind: int, starts: Indices, ends: Indices) -> Floats:
         """Return the contribution of each stage on `kind` to the sum of all loads.
 
@@ -188,7 +193,7 @@ class StageCosts:
         all devices send it in the same time, but the number of sends does not depend on the stage
         alone. With transfers that overlap compute it is the load, which counts one send at most.
         """
-        if self.units.transfers.sends_once or self.problem.interconnect.overlap:
+        if self.counts_sends:
             return self.load_ns(kind, starts, ends)
         return self.compute_ns(kind, starts, ends) + 2 * self._received_ns.table(starts, ends)
 

@@ -106,16 +106,16 @@ class HeldBytes:
         return [Crossing(DROPPED, key, size_bytes) for key, size_bytes in merged.items()]
 
     def _build_received(self) -> None:
-        blocks, nets = self._blocks, self._units.transfers.nets
-        held_bytes = [net.held_bytes for net in nets]
-        if self._units.transfers.hops:
-            returned_bytes = [net.returned_bytes for net in nets]
-            member = self._ideals.member
-            self._always.of_start += relayed(nets, held_bytes, blocks, member)
-            self._always.of_end += relayed(nets, returned_bytes, blocks, member)
-            return
-        for crossing in crossings(nets, held_bytes, blocks):
+        blocks, member = self._blocks, self._ideals.member
+        nets, relays = self._units.direct_nets, self._units.relays
+        for crossing in crossings(nets, [net.held_bytes for net in nets], blocks):
             self._always.add_received(crossing)
+        coming, returning = (
+            [net.held_bytes for net in relays],
+            [net.returned_bytes for net in relays],
+        )
+        self._always.of_start += relayed(relays, coming, blocks, member)
+        self._always.of_end += relayed(relays, returning, blocks, member)
 
     def _build_storages(self) -> None:
         blocks, member = self._blocks, self._ideals.member
