@@ -210,6 +210,10 @@ class LoadRows:
             send, receive = self._linked_times(slot)
         else:
             send, receive = self._uniform_times(slot)
+        return self.joined(compute, send, receive)
+
+    def joined(self, compute: LinearSum, send: LinearSum, receive: LinearSum) -> list[LinearSum]:
+        """Return the sums of which the largest is a load: one, unless transfers overlap."""
         if self.stages.problem.interconnect.overlap:
             return [compute, send, receive]
         return [compute.add_sum(send).add_sum(receive)]

@@ -28,10 +28,7 @@ class PositionTimes:
     def parts(self, position: int, device: Device, part: Part) -> list[LinearSum]:
         """Return the sums of which the largest is the time of `position` if `device` is there."""
         compute = self.loads.compute((position,), device, part)
-        send, receive = self.traffic(position, device, part)
-        if self.stages.problem.interconnect.overlap:
-            return [compute, send, receive]
-        return [compute.add_sum(send).add_sum(receive)]
+        return self.loads.joined(compute, *self.traffic(position, device, part))
 
     def duration(self, task: Task) -> LinearSum:
         """Return a lower bound of the time of a job of the event graph, in nanoseconds."""

@@ -323,7 +323,7 @@ class _Search:
 
 def _granularity(problem: PartitionProblem, names: tuple[str, ...]) -> int:
     """Return a number that divides the difference between any two amounts that plans miss."""
-    sizes = [weight.held_bytes(problem.memory_model) for weight in problem.weights.values()]
+    sizes: list[int] = problem.arrays.weight_bytes.tolist()
     sizes += problem.arrays.held_bytes.tolist()
     sizes += problem.arrays.saved_bytes.tolist()
     sizes += problem.arrays.returned_bytes.tolist()

@@ -18,8 +18,9 @@ class Layout:
     by a forward edge.
 
     A *place* holds memory and spends time: a stage or, under relayed charging, a chain position
-    without operators (numbered after the stages). `device_of_place` is indexed by place, `place`
-    by chain position with a place; `hops` is None under other charging.
+    without operators (numbered after the stages). `device_of_place` and `position`, the chain
+    position, are indexed by place, `place` by chain position with a place; `hops` is None under
+    other charging.
 
     Raises
     ------
@@ -39,6 +40,9 @@ class Layout:
         self.device_of_stage = np.array([*numbers, -1], dtype=np.int64)
         self.order = np.argsort(self.stage[:count], kind="stable")
         self.stage_count = len(plan.stages)
+        rank = {device: number for number, device in enumerate(plan.device_order)}
+        positions = [stage.chunk * len(rank) + rank[stage.device] for stage in plan.stages]
+        self.position = np.array(positions, dtype=np.int64)
         self.hops: Hops | None = None
         self.place = np.arange(self.stage_count, dtype=np.int64)
         self.device_of_place = self.device_of_stage[:-1]
@@ -57,10 +61,9 @@ class Layout:
         self.arcs = list(zip(sources.tolist(), targets.tolist(), strict=True))
 
     def _add_relays(self, hops: Hops, plan: PartitionPlan, device_number: dict[str, int]) -> None:
-        rank = {device: number for number, device in enumerate(plan.device_order)}
-        used = [stage.chunk * len(rank) + rank[stage.device] for stage in plan.stages]
-        empty = np.setdiff1d(np.arange(hops.position_count, dtype=np.int64), used)
-        self.place = np.argsort([*used, *empty.tolist()])
+        empty = np.setdiff1d(np.arange(hops.position_count, dtype=np.int64), self.position)
+        self.position = np.concatenate([self.position, empty])
+        self.place = np.argsort(self.position)
         devices = np.array([device_number[name] for name in plan.device_order], dtype=np.int64)
         self.device_of_place = np.concatenate(
             [self.device_of_place, devices[empty % hops.device_count]]

@@ -11,7 +11,7 @@ from solver.evaluation.step_bounds import step_bound_ns
 from solver.evaluation.step_time import step_time_ns
 from solver.evaluation.timeline import PipelineTimeline, PipelineTimes, Task, timeline
 from solver.evaluation.transfers import Moves, Passes
-from solver.model.arrays import Ints, sums
+from solver.model.arrays import sums
 from solver.model.checks import only_given
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
@@ -103,7 +103,7 @@ def pipeline_step(
     If a value would travel to an earlier stage, one rank runs everything sequentially.
     """
     devices = len(plan.device_order)
-    at = place_positions(plan, layout)
+    at = layout.position
     position = at.tolist()
     arcs = [(position[source], position[target]) for source, target in moves.arcs]
     # Stages are sorted by position.
@@ -137,15 +137,6 @@ def pipeline_step(
         forward_ns, backward_ns, times_of, staged_ns, problem.interconnect.overlap
     )
     return PipelineStep(times, problem.schedule, problem.microbatches, devices, problem.is_training)
-
-
-def place_positions(plan: PartitionPlan, layout: Layout) -> Ints:
-    """Return the chain position of every place."""
-    if layout.hops is not None:
-        return np.argsort(layout.place)
-    rank = {device: number for number, device in enumerate(plan.device_order)}
-    positions = [stage.chunk * len(rank) + rank[stage.device] for stage in plan.stages]
-    return np.array(positions, dtype=np.int64)
 
 
 def _sequential_step(problem: PartitionProblem, passes: Passes, moves: Moves) -> PipelineStep:

@@ -116,9 +116,7 @@ class SegmentRows:
                 readers = self.readers if source < place else self.earlier_readers
                 readers[source].append(place)
         self._weight_keys = {key: i for i, key in enumerate(problem.weights)}
-        self._weight_bytes = [
-            weight.held_bytes(problem.memory_model) for weight in problem.weights.values()
-        ]
+        self._weight_bytes = problem.arrays.weight_bytes.tolist()
         count = self.length
         self._live = np.zeros(count + 1, dtype=np.int64)
         self._weights = _FirstUse(count, [count] * len(self._weight_bytes))
