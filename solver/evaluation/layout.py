@@ -47,7 +47,7 @@ class Layout:
         self.place = np.arange(self.stage_count, dtype=np.int64)
         self.device_of_place = self.device_of_stage[:-1]
         if problem.interconnect.charging == "relayed":
-            self.hops = relay_hops(problem, plan)
+            self.hops = relay_hops(problem, plan, self.position[self.stage[:count]])
             self._add_relays(self.hops, plan, device_number)
         reader, read = arrays.reads.pairs(np.arange(count, dtype=np.int64))
         forward = read < count

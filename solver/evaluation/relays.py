@@ -49,7 +49,7 @@ class Hops:
         return self.source + 1
 
 
-def relay_hops(problem: PartitionProblem, plan: PartitionPlan) -> Hops:
+def relay_hops(problem: PartitionProblem, plan: PartitionPlan, position: Ints) -> Hops:
     """Return the hops of all values when every position relays values for later ones.
 
     Parameters
@@ -59,6 +59,8 @@ def relay_hops(problem: PartitionProblem, plan: PartitionPlan) -> Hops:
     plan : PartitionPlan
         A total plan. Readers at positions before the producer's, which no feasible plan has,
         get nothing.
+    position : array of int64
+        Chain position of every operator.
 
     Notes
     -----
@@ -69,7 +71,6 @@ def relay_hops(problem: PartitionProblem, plan: PartitionPlan) -> Hops:
     count = len(problem.operators)
     device_count = len(plan.device_order)
     position_count = device_count * (1 + plan.stages[-1].chunk)
-    position = positions_of(problem, plan)
     end = position.copy()
     reader, read = arrays.reads.pairs(np.arange(count, dtype=np.int64))
     inside = read < count
@@ -91,11 +92,3 @@ def relay_hops(problem: PartitionProblem, plan: PartitionPlan) -> Hops:
             interconnect.link(following, device),
         )
     return Hops(position_count, device_count, value, source, forward_ns, gradient_ns)
-
-
-def positions_of(problem: PartitionProblem, plan: PartitionPlan) -> Ints:
-    """Return the chain position of every operator."""
-    rank = {device: number for number, device in enumerate(plan.device_order)}
-    of_stage = [stage.chunk * len(rank) + rank[stage.device] for stage in plan.stages]
-    stage = plan.stage_index
-    return np.array([of_stage[stage[op.name]] for op in problem.operators], dtype=np.int64)

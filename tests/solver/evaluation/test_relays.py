@@ -3,7 +3,7 @@
 import pytest
 
 from solver.evaluation.evaluate import evaluate
-from solver.evaluation.relays import positions_of, relay_hops
+from solver.evaluation.layout import Layout
 from solver.model.devices import Device, Interconnect, Link
 from solver.model.operators import Operator
 from solver.model.plan import PartitionPlan
@@ -54,8 +54,8 @@ def test_hops_carry_values_from_their_producer_to_every_later_reader(draw_chunks
     for seed in range(150):
         problem = random_problem(seed, relayed=True, draw_chunks=draw_chunks)
         plan = random_plan(problem, seed, draw_chunks=draw_chunks)
-        hops = relay_hops(problem, plan)
-        position = positions_of(problem, plan)
+        layout = Layout(problem, plan)
+        hops, position = layout.hops, layout.position[layout.stage]
         borders = set(zip(hops.value.tolist(), hops.source.tolist(), strict=True))
         assert len(borders) == len(hops.value)
         needed = set()
