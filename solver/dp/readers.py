@@ -37,7 +37,7 @@ class Readers:
         self._member = costs.ideals.member
         self._nets: list[Crossing] = []
         # If sends overlap compute or receives, the load does not determine the cost of one more.
-        if costs.counts_sends:
+        if costs.counts_one_send:
             return
         transfers = costs.units.transfers
         every = crossings(transfers.nets, transfers.least_ns, costs.blocks)

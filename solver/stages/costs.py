@@ -182,8 +182,8 @@ class StageCosts:
         return result
 
     @property
-    def counts_sends(self) -> bool:
-        """True if a load has all that more sends of a value cost: none, or beside other times."""
+    def counts_one_send(self) -> bool:
+        """True if loads count one send of each value: more cost nothing, or overlap."""
         return self.units.transfers.sends_once or self.problem.interconnect.overlap
 
     def latency_ns(self, kind: int, starts: Indices, ends: Indices) -> Floats:
@@ -193,7 +193,7 @@ class StageCosts:
         all devices send it in the same time, but the number of sends does not depend on the stage
         alone. With transfers that overlap compute it is the load, which counts one send at most.
         """
-        if self.counts_sends:
+        if self.counts_one_send:
             return self.load_ns(kind, starts, ends)
         return self.compute_ns(kind, starts, ends) + 2 * self._received_ns.table(starts, ends)
 
