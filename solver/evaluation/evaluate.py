@@ -12,7 +12,6 @@ from graphlib import CycleError, TopologicalSorter
 import numpy as np
 
 from solver.evaluation.layout import Layout
-from solver.evaluation.relays import Hops
 from solver.evaluation.stage_memory import (
     StageMemory,
     received_bytes_of,
@@ -143,9 +142,7 @@ def evaluate(problem: PartitionProblem, plan: PartitionPlan) -> Evaluation:
     received = received_bytes_of(problem, layout, memory)
     stages = stage_usage(problem, plan, times, memory, received)
     usage = device_usage(problem, layout, stages, times, memory, received)
-    latency_ns = _longest_path(stages, layout.arcs)
-    if layout.hops is not None:
-        latency_ns = _longest_relay(problem, layout, layout.hops, times)
+    latency_ns = _longest_path(problem, layout, times)
     step = pipeline_step(problem, plan, layout, passes, moves)
     values: dict[str, int] = {
         "devices": len(plan.device_order),
@@ -206,39 +203,25 @@ def stage_memory_bytes(
     return int((held_bytes + (in_flight - 1) * memory.saved_bytes)[0])
 
 
-def _longest_path(stages: tuple[StageUsage, ...], arcs: list[tuple[int, int]]) -> int:
-    """Return the longest path through the stages; a device runs its stages sequentially."""
-    sources: dict[int, set[int]] = {index: set() for index in range(len(stages))}
-    for source, target in arcs:
+def _longest_path(problem: PartitionProblem, layout: Layout, times: StageTimes) -> int:
+    """Return the longest path through the places; a device runs its own sequentially."""
+    parts_ns = zip(times.compute_ns, times.send_ns, times.receive_ns, strict=True)
+    times_ns = [load_ns(problem, *parts) for parts in parts_ns]
+    sources: dict[int, set[int]] = {place: set() for place in layout.place.tolist()}
+    for source, target in layout.paths:
         sources[target].add(source)
-    previous: dict[str, int] = {}
-    for index, entry in enumerate(stages):
-        if entry.stage.device in previous:
-            sources[index].add(previous[entry.stage.device])
-        previous[entry.stage.device] = index
+    previous: dict[int, int] = {}
+    for place, own in sources.items():
+        device = int(layout.device_of_place[place])
+        if device in previous:
+            own.add(previous[device])
+        previous[device] = place
     try:
         order = tuple(TopologicalSorter(sources).static_order())
     except CycleError:
-        return sum(entry.time_ns for entry in stages)
+        return sum(times_ns)
     finish_ns: dict[int, int] = {}
-    for index in order:
-        start_ns = max((finish_ns[source] for source in sources[index]), default=0)
-        finish_ns[index] = start_ns + stages[index].time_ns
+    for place in order:
+        start_ns = max((finish_ns[source] for source in sources[place]), default=0)
+        finish_ns[place] = start_ns + times_ns[place]
     return max(finish_ns.values())
-
-
-def _longest_relay(problem: PartitionProblem, layout: Layout, hops: Hops, times: StageTimes) -> int:
-    """Return the longest path through the positions of a pipeline.
-
-    A position starts after the previous position if a value hops from there, and after its
-    device's position in the previous chunk.
-    """
-    hopped = set(hops.source.tolist())
-    finish_ns: list[int] = []
-    for position, place in enumerate(layout.place.tolist()):
-        start_ns = finish_ns[position - 1] if position - 1 in hopped else 0
-        if position >= hops.device_count:
-            start_ns = max(start_ns, finish_ns[position - hops.device_count])
-        parts_ns = (times.compute_ns[place], times.send_ns[place], times.receive_ns[place])
-        finish_ns.append(start_ns + load_ns(problem, *parts_ns))
-    return max(finish_ns)

@@ -15,7 +15,8 @@ class Layout:
 
     `stage` gives the stage number by operator, and -1 for graph inputs; `order` lists the
     operators stage after stage, each in execution order; `arcs` are the pairs of stages crossed
-    by a forward edge.
+    by a forward edge, and `paths` the pairs of places of which one waits for the other: the same
+    or, of relayed values, neighbours.
 
     A *place* holds memory and spends time: a stage or, under relayed charging, a chain position
     without operators (numbered after the stages). `device_of_place` and `position`, the chain
@@ -59,6 +60,11 @@ class Layout:
             self.stage[self.read[forward]], self.stage[self.reader[forward]], self.stage_count
         )
         self.arcs = list(zip(sources.tolist(), targets.tolist(), strict=True))
+        self.paths = self.arcs
+        if self.hops is not None:
+            before = np.unique(self.hops.source)
+            ends = (self.place[before].tolist(), self.place[before + 1].tolist())
+            self.paths = list(zip(*ends, strict=True))
 
     def _add_relays(self, hops: Hops, plan: PartitionPlan, device_number: dict[str, int]) -> None:
         empty = np.setdiff1d(np.arange(hops.position_count, dtype=np.int64), self.position)
