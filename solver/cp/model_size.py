@@ -48,21 +48,17 @@ def link_terms(
     >>> link_terms(condense(problem), StageWindows((0, 0), (1, 1)), 2)
     4
     """
-    problem = units.problem
-    transfers = units.transfers
-    if not transfers.depends_on_pair:
+    if not units.transfers.depends_on_pair:
         return 0
-    if transfers.hops:
-        # Each border has one pair of slots.
-        count = (slots * chunks - 1) * len(transfers.nets)
-    else:
-        either_way = chunks > 1 or any(op.is_backward for op in problem.operators)
-        count = sum(
-            source < target or (either_way and source != target)
-            for net in transfers.nets
-            for target in _slots_of(net.consumers, windows, slots)
-            for source in _slots_of([net.producer], windows, slots)
-        )
+    either_way = chunks > 1 or any(op.is_backward for op in units.problem.operators)
+    count = sum(
+        source < target or (either_way and source != target)
+        for net in units.direct_nets
+        for target in _slots_of(net.consumers, windows, slots)
+        for source in _slots_of([net.producer], windows, slots)
+    )
+    # Each border has one pair of slots.
+    count += (slots * chunks - 1) * len(units.relays)
     each = len(interchangeable_kinds(units)) ** 2 if decides_order else _ROWS_OF_AN_ORDER
     return count * each
 

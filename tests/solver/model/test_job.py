@@ -54,6 +54,17 @@ def test_times_add_up_and_memory_is_that_of_one_phase(seed):
             )
 
 
+def test_the_plan_of_a_phase_keeps_modes_and_chunks_of_its_operators():
+    job = random_case(1)
+    names = [op.name for op in job.merged({TOKEN: 1}, TOKEN).operators]
+    chunks, modes = dict.fromkeys(names, 2), dict.fromkeys(names[::2], "streamed")
+    plan = PartitionPlan(dict.fromkeys(names, "gpu0"), ("gpu0",), chunks, mode_of=modes)
+    for phase, problem in job.phases.items():
+        own = job.plan_of(phase, plan)
+        assert own.mode_of == {name: modes[name] for name in problem.index_of if name in modes}
+        assert not own.chunks, "the first chunk in use is 0"
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_caches_of_several_groups_are_merged_as_if_phases_were_made_anew(seed):
     serving = random_case(seed, memory_model="inference")
