@@ -1,11 +1,8 @@
-import re
-
 import pytest
 
 from solver.evaluation.evaluate import evaluate
 from solver.evaluation.result import SolveResult, SolveStatus
 from solver.model.devices import Device
-from solver.model.errors import PartitionError
 from solver.model.limits import SolveLimits
 from solver.model.operators import Operator
 from solver.model.plan import PartitionPlan
@@ -14,6 +11,7 @@ from solver.model.problem_fields import Weight
 from solver.search import rounds
 from solver.search.schedule import SCHEDULES
 from solver.search.solve import SOLVERS, solve
+from tests.support.refusals import refused
 
 PROBLEM = PartitionProblem(
     operators=(Operator("a", 3, weights=("w",)), Operator("b", 5, ("a",), weights=("v",))),
@@ -35,10 +33,6 @@ def result(status, plan=None, bounds=None, **changes):
         "wall_time_s": 0.5,
     }
     return SolveResult(**{**fields, **changes})
-
-
-def raises(*parts):
-    return pytest.raises(PartitionError, match="(?s)" + ".*".join(map(re.escape, parts)))
 
 
 # -- limits -------------------------------------------------------------------------------------
@@ -64,7 +58,7 @@ def raises(*parts):
     ],
 )
 def test_wrong_limits_are_named_with_the_remedy(fields, parts):
-    with raises(*parts):
+    with refused(*parts):
         SolveLimits(**fields)
 
 
@@ -164,7 +158,7 @@ def test_what_a_heuristic_answers_is_what_the_evaluator_says():
 
 
 def test_an_unknown_solver_is_named_beside_the_known_ones():
-    with raises("solver 'gurobi' is unknown", *SOLVERS):
+    with refused("solver 'gurobi' is unknown", *SOLVERS):
         solve(PROBLEM, solver="gurobi")
 
 

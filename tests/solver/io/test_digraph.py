@@ -12,12 +12,9 @@ from solver.model.problem_fields import GraphInput, Weight
 from solver.model.training import Backward
 from tests.support.problem_counts import some
 from tests.support.random_problems import random_problem
+from tests.support.refusals import refused
 
 DEVICES = (Device("gpu0"), Device("gpu1"))
-
-
-def raises(*parts):
-    return pytest.raises(PartitionError, match="(?s)" + ".*".join(map(re.escape, parts)))
 
 
 def graph_of(nodes, edges=(), **attributes):
@@ -125,108 +122,92 @@ def test_an_input_may_stand_anywhere_and_have_an_order_or_none():
             nx.DiGraph([("a", "b", {"weight": 3})]),
             ("edge 'a' -> 'b'", "'weight'", "put 'value_bytes', or 'transfer_ns', on node 'a'"),
         ),
+        (nx.DiGraph(["ab", "bc", "ca"]), ("cycle", "a -> b -> c -> a", "remove an edge")),
+    ],
+)
+def test_what_is_no_graph_of_operators_is_named(graph, parts):
+    with refused(*parts):
+        problem_from_digraph(graph, DEVICES)
+
+
+LATENCY, SIZE, GROUP = {"latency_ns": 3}, {"size_bytes": 1}, {"operators": ["a"]}
+STORED_INPUT = {"kind": "input", "storage_bytes": 4}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "parts"),
+    [
+        ({"a": LATENCY, "b": {}}, ("node 'b' has no latency_ns, which another", "one, 0 if")),
+        ({"a": LATENCY, "b": {"latency_ns": 0}, "c": {}}, ("node 'c'", "which 2 others have")),
+        ({"a": {"order": 0}, "b": {}}, ("'b'", "order is None", "every operator a whole")),
+        ({"a": {"order": 1}, "b": {"order": 1}}, ("'a' and 'b'", "same order 1")),
+        ({"a": {}, "x": STORED_INPUT}, ("graph input 'x'", "storage_bytes is only for operators")),
+    ],
+)
+def test_nodes_that_do_not_go_together_are_named(nodes, parts):
+    with refused(*parts):
+        problem_from_digraph(graph_of(nodes), DEVICES)
+
+
+def test_an_input_reads_nothing():
+    with refused("graph input 'x' reads 'a'", "reads nothing"):
+        problem_from_digraph(graph_of({"a": {}, "x": {"kind": "input"}}, [("a", "x")]), DEVICES)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "parts"),
+    [
+        ({"latency": 3}, ("'latency' is unknown", "did you mean 'latency_ns'")),
+        ({"colour": 3}, ("'colour' is unknown", "under 'info'")),
+        ({"kind": "sink"}, ("kind is 'sink'", "operator or input")),
+        ({"order": 0.5}, ("order is 0.5", "whole number")),
+        ({"order": True}, ("order is True", "whole number")),
+        ({"weights": "w"}, ("weights is 'w'", "list of names")),
+        ({"weights": [["w"]]}, ("weights: an entry is ['w']", "a text")),
+        ({"backward": 3}, ("backward is 3", "write a mapping")),
+        ({"backward": {"latency": 3}}, ("'latency' is unknown", "latency_ns")),
+        ({"backward": {"workspace_bytes": "x"}}, ("workspace_bytes is 'x'", "whole number")),
+        ({"allowed_devices": "gpu0"}, ("allowed_devices is 'gpu0'", "list of names")),
+        ({"is_output": 1}, ("is_output is 1", "true or false")),
+        ({"is_backward": "no"}, ("is_backward is 'no'", "true or false")),
+        ({"alias_of": 5.5}, ("alias_of is 5.5", "a text")),
+        ({"by_device_class": 3}, ("by_device_class is 3", "a mapping")),
         (
-            graph_of({"a": {"latency_ns": 3}}, [("a", "b")]),
-            ("node 'b' has no latency_ns, which another node has; give it one, 0 if",),
+            {"by_device_class": {"cpu": {"latency_ns": 1}}},
+            (": by_device_class: attribute 'latency_ns' is unknown", "write one of storage_bytes"),
         ),
         (
-            graph_of({"a": {"latency_ns": 3}, "b": {"latency_ns": 0}, "c": {"value_bytes": 4}}),
-            ("node 'c' has no latency_ns, which 2 others have",),
-        ),
-        (
-            graph_of({"a": {}}, [("a", "b"), ("b", "c"), ("c", "a")]),
-            ("cycle", "a -> b -> c -> a", "remove an edge"),
-        ),
-        (
-            graph_of({"a": {"latency": 3}}),
-            ("node 'a'", "'latency' is unknown", "did you mean 'latency_ns'"),
-        ),
-        (graph_of({"a": {"colour": 3}}), ("node 'a'", "'colour' is unknown", "under 'info'")),
-        (
-            graph_of({"a": {}}, wieghts={}),
-            ("graph attribute 'wieghts' is unknown", "did you mean 'weights'"),
-        ),
-        (graph_of({"a": {"kind": "sink"}}), ("'a'", "kind is 'sink'", "operator or input")),
-        (
-            graph_of({"a": {"order": 0}, "b": {}}),
-            ("'b'", "order is None", "every operator a whole number, or none"),
-        ),
-        (graph_of({"a": {"order": 0.5}}), ("'a'", "order is 0.5", "whole number")),
-        (graph_of({"a": {"order": True}}), ("'a'", "order is True", "whole number")),
-        (
-            graph_of({"a": {"order": 1}, "b": {"order": 1}}),
-            ("'a' and 'b'", "same order 1"),
-        ),
-        (
-            graph_of({"a": {}, "x": {"kind": "input"}}, [("a", "x")]),
-            ("graph input 'x' reads 'a'", "reads nothing"),
-        ),
-        (
-            graph_of({"a": {}, "x": {"kind": "input", "storage_bytes": 4}}),
-            ("graph input 'x'", "storage_bytes is only for operators"),
-        ),
-        (graph_of({"a": {"weights": "w"}}), ("'a'", "weights is 'w'", "list of names")),
-        (graph_of({"a": {"backward": 3}}), ("'a'", "backward is 3", "write a mapping")),
-        (
-            graph_of({"a": {"backward": {"latency": 3}}}),
-            ("'a'", "'latency' is unknown", "latency_ns"),
-        ),
-        (
-            graph_of({"a": {"backward": {"workspace_bytes": "x"}}}),
-            ("'a'", "workspace_bytes is 'x'", "whole number"),
-        ),
-        (
-            graph_of({"a": {"allowed_devices": "gpu0"}}),
-            ("'a'", "allowed_devices is 'gpu0'", "list of names"),
-        ),
-        (graph_of({"a": {"weights": [["w"]]}}), ("'a'", "weights: an entry is ['w']", "a text")),
-        (graph_of({"a": {"is_output": 1}}), ("'a'", "is_output is 1", "true or false")),
-        (graph_of({"a": {"is_backward": "no"}}), ("'a'", "is_backward is 'no'", "true or false")),
-        (graph_of({"a": {"alias_of": 5.5}}), ("'a'", "alias_of is 5.5", "a text")),
-        (graph_of({"a": {}}, weights=["w"]), ("graph attribute weights", '"size_bytes"')),
-        (graph_of({"a": {}}, weights={"w": 5}), ("weight 'w' is 5", '"size_bytes"')),
-        (graph_of({"a": {}}, weights={5.5: {}}), ("weights: a key is 5.5", "whole number")),
-        (
-            graph_of({"a": {}}, weights={"5": {"size_bytes": 1}, 5: {"size_bytes": 1}}),
-            ("weight '5'", "as a number and as a string"),
-        ),
-        (graph_of({"a": {}}, weights={"w": {}}), ("weight 'w' has no size_bytes",)),
-        (
-            graph_of({"a": {}}, weights={"w": {"size_bytes": 1, "size": 2}}),
-            ("weight 'w'", "'size' is unknown", "size_bytes, training_bytes"),
-        ),
-        (graph_of({"a": {}}, colocation={"a": 1}), ("colocation is {'a': 1}", '[{"operators"')),
-        (graph_of({"a": {}}, colocation=["a"]), ("colocation[0]", '{"operators"')),
-        (
-            graph_of({"a": {"by_device_class": {"cpu": {"latency_ns": 1}}}}),
-            (
-                "'a': by_device_class: attribute 'latency_ns' is unknown",
-                "write one of storage_bytes",
-            ),
-        ),
-        (
-            graph_of({"a": {"by_device_class": {"default": {"workspace_bytes": "1"}}}}),
-            ("operator 'a'", "workspace_bytes is '1'"),
-        ),
-        (graph_of({"a": {"by_device_class": 3}}), ("'a': by_device_class is 3", "a mapping")),
-        (
-            graph_of({"a": {}}, colocation=[{"operators": "a"}]),
-            ("colocation[0]", "operators is 'a'", "list of names"),
-        ),
-        (graph_of({"a": {}}, colocation=[{}]), ("colocation[0]", "operators is None")),
-        (
-            graph_of({"a": {}}, colocation=[{"operators": ["a"], "why": ""}]),
-            ("colocation[0]", "'why' is unknown"),
-        ),
-        (
-            graph_of({"a": {}}, colocation=[{"operators": ["a"], "reason": 4}]),
-            ("colocation[0]", "reason is 4", "write a string"),
+            {"by_device_class": {"default": {"workspace_bytes": "1"}}},
+            ("workspace_bytes is '1'",),
         ),
     ],
 )
-def test_a_wrong_graph_is_named_with_the_remedy(graph, parts):
-    with raises(*parts):
-        problem_from_digraph(graph, DEVICES)
+def test_a_wrong_attribute_of_a_node_is_named_with_the_remedy(attributes, parts):
+    with refused("'a'", *parts):
+        problem_from_digraph(graph_of({"a": attributes}), DEVICES)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "parts"),
+    [
+        ({"wieghts": {}}, ("graph attribute 'wieghts' is unknown", "did you mean 'weights'")),
+        ({"weights": ["w"]}, ("graph attribute weights", '"size_bytes"')),
+        ({"weights": {"w": 5}}, ("weight 'w' is 5", '"size_bytes"')),
+        ({"weights": {5.5: {}}}, ("weights: a key is 5.5", "whole number")),
+        ({"weights": {"5": SIZE, 5: SIZE}}, ("weight '5'", "as a number and as a string")),
+        ({"weights": {"w": {}}}, ("weight 'w' has no size_bytes",)),
+        ({"weights": {"w": {**SIZE, "size": 2}}}, ("'w'", "'size' is unknown", "size_bytes, tr")),
+        ({"colocation": {"a": 1}}, ("colocation is {'a': 1}", '[{"operators"')),
+        ({"colocation": ["a"]}, ("colocation[0]", '{"operators"')),
+        ({"colocation": [{"operators": "a"}]}, ("colocation[0]", "is 'a'", "list of names")),
+        ({"colocation": [{}]}, ("colocation[0]", "operators is None")),
+        ({"colocation": [GROUP | {"why": ""}]}, ("colocation[0]", "'why' is unknown")),
+        ({"colocation": [GROUP | {"reason": 4}]}, ("colocation[0]", "reason is 4", "a string")),
+    ],
+)
+def test_a_wrong_attribute_of_a_graph_is_named_with_the_remedy(attributes, parts):
+    with refused(*parts):
+        problem_from_digraph(graph_of({"a": {}}, **attributes), DEVICES)
 
 
 @pytest.mark.parametrize(
@@ -243,10 +224,10 @@ def test_a_wrong_graph_is_named_with_the_remedy(graph, parts):
 )
 def test_names_that_others_use_are_answered_with_ours(name, meant):
     """Tests for the first name in the answer; ``weight`` alone may be any of several."""
-    with raises(f"attribute {name!r} is unknown; did you mean ", meant) as caught:
+    with refused(f"attribute {name!r} is unknown; did you mean ", meant) as caught:
         problem_from_digraph(graph_of({"a": {name: 1}}), DEVICES)
     assert re.search(r"mean (?:the graph attribute )?'(\w+)'", str(caught.value))[1] == meant
-    with raises("'latency_ns'", "'storage_bytes'", "'weights'"):
+    with refused("'latency_ns'", "'storage_bytes'", "'weights'"):
         problem_from_digraph(graph_of({"a": {"weight": 1}}), DEVICES)
 
 

@@ -1,7 +1,5 @@
 """Every contradiction is refused at once, in one line that names what is at fault."""
 
-import re
-
 import pytest
 
 from solver import SOLVERS, SolveLimits, SolveStatus, diagnose, solve
@@ -11,8 +9,12 @@ from solver.model.operators import Operator
 from solver.model.problem import PartitionProblem
 from solver.model.problem_fields import ColocationGroup
 from tests.support import graphs
+from tests.support.refusals import refused
 
 TWO = (Device("gpu0"), Device("gpu1"))
+LAYERS, APART = ("mlp_1", "mlp_2", "head"), {"a": {"gpu0"}, "c": {"gpu1"}}
+TIED = (ColocationGroup(("a", "d"), "they share 'w'"),)
+JOINED = (ColocationGroup(("a", "b")), ColocationGroup(("b", "c")))
 
 
 def chain(names="abcd", *, stages=None, pins=None, **settings):
@@ -27,62 +29,39 @@ def chain(names="abcd", *, stages=None, pins=None, **settings):
         ({"cuts": "ab"}, ("cuts is 'ab'", "write a list of names")),
         ({"cuts": (3,)}, ("entry of cuts is 3", "non-empty string")),
         ({"cuts": ("z",)}, ("cut after 'z'", "no such operator", "name an operator")),
-        (
-            {"names": ("mlp_1", "mlp_2", "head"), "cuts": ("mlp1",)},
-            ("cut after 'mlp1'", "did you mean 'mlp_1' or 'mlp_2'?"),
-        ),
+        ({"names": LAYERS, "cuts": ("mlp1",)}, ("'mlp1'", "did you mean 'mlp_1' or 'mlp_2'?")),
         ({"cuts": ("d",)}, ("cut after 'd'", "no operator runs behind it", "leave this cut out")),
         (
             {"cuts": ("a", "b")},
-            ("2 cuts ('a', 'b') need at least 3 stages", "2 devices with 1 chunk each allow 2"),
+            ("2 cuts ('a', 'b') need at least 3 stages", "1 chunk each allow 2"),
         ),
         (
             {"cuts": ("a",), "max_devices": 1},
-            ("1 cut ('a') need at least 2 stages", "1 device with 1 chunk each allow 1"),
+            ("1 cut ('a') need at least 2", "1 chunk each allow 1"),
         ),
-        (
-            {"cuts": ("b",), "colocation": (ColocationGroup(("a", "d"), "they share weight 'w'"),)},
-            ("cut after 'b' divides 'a' and 'd'", "they share weight 'w'", "cut where"),
-        ),
-        (
-            {
-                "cuts": ("b",),
-                "colocation": (ColocationGroup(("a", "b")), ColocationGroup(("b", "c"))),
-            },
-            ("cut after 'b' divides 'b' and 'c'", "given by the caller"),
-        ),
+        ({"cuts": ("b",), "colocation": TIED}, ("divides 'a' and 'd'", "they share 'w'", "cut wh")),
+        ({"cuts": ("b",), "colocation": JOINED}, ("divides 'b' and 'c'", "given by the caller")),
         (
             {"cuts": ("b",), "stages": {"a": 1, "d": 1}},
-            ("cut after 'b' divides 'a' and 'd'", "both are pinned to stage 1"),
+            ("'a' and 'd'", "both are pinned to stage 1"),
         ),
         ({"stages": {"a": -1}}, ("'a'", "stage is -1")),
         ({"stages": {"a": True}}, ("'a'", "stage is True")),
         (
             {"stages": {"d": 2}},
-            ("'d' is pinned to stage 2", "2 devices with 1 chunk each allow 2", "numbered from 0"),
+            ("'d' is pinned to stage 2", "1 chunk each allow 2", "numbered from"),
         ),
+        ({"stages": {"a": 0, "d": 1}, "colocation": TIED}, ("0 and 'd' to stage 1", "pin both to")),
         (
-            {"stages": {"a": 0, "d": 1}, "colocation": (ColocationGroup(("a", "d"), "tied"),)},
-            ("'a' is pinned to stage 0 and 'd' to stage 1", "tied", "pin both to the same"),
+            {"stages": {"a": 0, "c": 1}, "colocation": JOINED},
+            ("'c' to stage 1", "groups that share"),
         ),
-        (
-            {
-                "stages": {"a": 0, "c": 1},
-                "colocation": (ColocationGroup(("a", "b")), ColocationGroup(("b", "c"))),
-            },
-            ("'a' is pinned to stage 0 and 'c' to stage 1", "groups that share operators"),
-        ),
-        (
-            {"pins": {"a": {"gpu0"}, "c": {"gpu1"}}, "stages": {"a": 1, "c": 1}},
-            ("'a' and 'c' must share a device", "pinned stage", "gpu0 and on gpu1"),
-        ),
+        ({"pins": APART, "stages": {"a": 1, "c": 1}}, ("'a' and 'c' must", "pinned stage", "gpu0")),
     ],
 )
 def test_contradictions_are_named(settings, parts):
-    with pytest.raises(PartitionError) as caught:
+    with refused(*parts):
         chain(**settings)
-    message = str(caught.value)
-    assert re.search(".*".join(map(re.escape, parts)), message), message
 
 
 def test_a_backward_operator_cannot_be_cut_after():

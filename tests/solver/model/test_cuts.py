@@ -60,11 +60,8 @@ def test_an_early_operator_with_a_late_reader_is_in_the_block_where_it_runs():
 
 
 def test_operators_of_a_backward_pass_are_in_no_block():
-    operators = (
-        Operator("a"),
-        Operator("b", reads=("a",)),
-        Operator("a'", reads=("b",), is_backward=True),
-    )
+    back = Operator("a'", reads=("b",), is_backward=True)
+    operators = (Operator("a"), Operator("b", reads=("a",)), back)
     problem = PartitionProblem(operators, DEVICES, memory_model="weights", cuts=("a",))
     assert problem.blocks == (0, 1, NO_BLOCK)
     assert solve(problem, LIMITS).status is SolveStatus.OPTIMAL
@@ -159,40 +156,27 @@ def test_more_cuts_than_devices_take_chunks():
 
 def test_a_cut_may_leave_the_order_of_devices_open():
     # Nothing flows from a to b, so only the cut orders their devices.
-    operators = (
-        Operator("a", 1, weights=("small",)),
-        Operator("b", 1, weights=("large",)),
-    )
-    problem = PartitionProblem(
-        operators,
-        (Device("small", memory_bytes=1), Device("large", memory_bytes=2)),
-        weights={"small": Weight(1), "large": Weight(2)},
-        cuts=("a",),
-    )
-    result = solve(problem, LIMITS)
+    sizes = {"small": 1, "large": 2}
+    operators = [Operator(name, 1, weights=(name,)) for name in sizes]
+    devices = [Device(name, size) for name, size in sizes.items()]
+    weights = {name: Weight(size) for name, size in sizes.items()}
+    result = solve(PartitionProblem(operators, devices, weights=weights, cuts=("small",)), LIMITS)
     assert result.plan.device_order == ("small", "large")
 
 
 # -- why nothing fits ---------------------------------------------------------------------------
 
 
-def heavy(**changes):
-    operators = tuple(
-        Operator(name, latency_ns=1, reads=tuple("abc"[i - 1 : i]), weights=(name,))
-        for i, name in enumerate("abc")
-    )
-    return PartitionProblem(
-        **{
-            "operators": operators,
-            "devices": (Device("gpu0", memory_bytes=2), Device("gpu1", memory_bytes=2)),
-            "weights": dict.fromkeys("abc", Weight(1)),
-            **changes,
-        }
+def heavy(sizes=(1, 1, 1), capacities=(2, 2), **changes):
+    """Operators in a row with weights of these sizes, on devices of these capacities."""
+    devices = [Device(f"gpu{i}", size) for i, size in enumerate(capacities)]
+    return graphs.chain(
+        "abc", latency_ns=1, value_bytes=0, weight_bytes=sizes, devices=devices, **changes
     )
 
 
 def test_a_cut_is_named_among_the_limits_that_clash():
-    tight = heavy(weights={"a": Weight(1), "b": Weight(1), "c": Weight(2)}, cuts=("a",))
+    tight = heavy((1, 1, 2), cuts=("a",))
     diagnosis = diagnose(tight, LIMITS)
     assert CutLimit("a") in diagnosis.conflict
     assert diagnosis.is_minimal
@@ -202,16 +186,7 @@ def test_a_cut_is_named_among_the_limits_that_clash():
 
 
 def test_a_pinned_stage_is_named_among_the_limits_that_clash():
-    problem = heavy()
-    operators = tuple(
-        op if op.name == "a" else Operator(op.name, 1, op.reads, weights=op.weights, stage=1)
-        for op in problem.operators
-    )
-    tight = problem.replace(
-        operators=operators,
-        devices=(Device("gpu0", memory_bytes=1),) * 1
-        + (Device("gpu1", memory_bytes=1), Device("gpu2", memory_bytes=1)),
-    )
+    tight = heavy(capacities=(1, 1, 1), of={name: {"stage": 1} for name in "bc"})
     diagnosis = diagnose(tight, LIMITS)
     assert StageLimit(("b", "c"), 1) in diagnosis.conflict
     assert "the pins of 'b' and 'c' to stage 1" in diagnosis.text

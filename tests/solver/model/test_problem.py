@@ -1,5 +1,4 @@
 import dataclasses
-import re
 from functools import cached_property
 
 import pytest
@@ -14,6 +13,7 @@ from solver.model.problem import PartitionProblem
 from solver.model.problem_fields import ColocationGroup, GraphInput, ProblemFields, Weight
 from solver.model.training import Backward
 from tests.support.random_problems import random_plan, random_problem
+from tests.support.refusals import refused
 
 A, B = Operator("a"), Operator("b", reads=("a",))
 DEVICES = (Device("gpu0"), Device("gpu1"))
@@ -23,12 +23,37 @@ def problem(**changes):
     return PartitionProblem(**{"operators": (A, B), "devices": DEVICES, **changes})
 
 
-def raises(*parts):
-    """Expect a PartitionError whose message holds all `parts`, in this order."""
-    return pytest.raises(PartitionError, match="(?s)" + ".*".join(map(re.escape, parts)))
-
-
 # -- the parts ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "parts"),
+    [
+        ({"latency_ns": 1.5}, ("latency_ns is 1.5", "whole number")),
+        ({"latency_ns": True}, ("latency_ns is True", "whole number")),
+        ({"latency_ns": -1}, ("latency_ns is -1", "not negative")),
+        ({"latency_ns": {"gpu": -3}}, ("latency_ns['gpu'] is -3", "not negative")),
+        ({"storage_bytes": -1}, ("storage_bytes is -1", "not negative")),
+        ({"value_bytes": "9"}, ("value_bytes is '9'", "whole number")),
+        ({"transfer_ns": -2}, ("transfer_ns is -2", "not negative")),
+        ({"reads": ("",)}, ("entry of reads", "non-empty string")),
+        ({"reads": "x"}, ("reads is 'x'", "list of names", "['x']")),
+        ({"weights": (3,)}, ("entry of weights", "non-empty string")),
+        ({"weights": "w"}, ("weights is 'w'", "list of names")),
+        ({"backward": 3}, ("backward is 3", "Backward(...)")),
+        ({"backward": Backward(kept_bytes=4)}, ("4 bytes of a storage of 3", "residual_bytes")),
+        ({"backward": Backward(passes_to="y")}, ("'y'", "does not read", "some of reads in")),
+        ({"backward": Backward(slices=("x", "y"))}, ("'y'", "does not read", "and slices")),
+        ({"alias_of": "y"}, ("alias_of is 'y'", "add it to reads")),
+        ({"alias_of": "x"}, ("storage_bytes is 3", "'x'", "allocates 0 bytes")),
+        ({"allowed_devices": frozenset()}, ("allowed_devices is empty", "leave it out")),
+        ({"allowed_devices": "gpu0"}, ("is 'gpu0'", "list of names", "['gpu0']")),
+        ({"allowed_devices": [["gpu0"]]}, ("entry of allowed_devices is ['gpu0']", "non-empty")),
+    ],
+)
+def test_a_wrong_operator_is_named_with_the_remedy(fields, parts):
+    with refused("'a'", *parts):
+        Operator("a", **{"reads": ("x",), "storage_bytes": 3, **fields})
 
 
 @pytest.mark.parametrize(
@@ -36,83 +61,24 @@ def raises(*parts):
     [
         (lambda: Operator(""), ("operator name", "''", "non-empty string")),
         (lambda: Operator(7), ("operator name", "7", "non-empty string")),
-        (lambda: Operator("a", 1.5), ("'a'", "latency_ns is 1.5", "whole number")),
-        (lambda: Operator("a", True), ("'a'", "latency_ns is True", "whole number")),
-        (lambda: Operator("a", -1), ("'a'", "latency_ns is -1", "not negative")),
-        (
-            lambda: Operator("a", {"gpu": -3}),
-            ("'a'", "latency_ns['gpu'] is -3", "not negative"),
-        ),
-        (lambda: Operator("a", storage_bytes=-1), ("'a'", "storage_bytes is -1", "not negative")),
-        (lambda: Operator("a", value_bytes="9"), ("'a'", "value_bytes is '9'", "whole number")),
-        (lambda: Operator("a", transfer_ns=-2), ("'a'", "transfer_ns is -2", "not negative")),
-        (lambda: Operator("a", reads=("",)), ("'a'", "entry of reads", "non-empty string")),
-        (lambda: Operator("a", weights=(3,)), ("'a'", "entry of weights", "non-empty string")),
-        (lambda: Operator("a", backward=3), ("'a'", "backward is 3", "Backward(...)")),
-        (
-            lambda: Operator("a", storage_bytes=3, backward=Backward(kept_bytes=4)),
-            ("'a'", "keep 4 bytes of a storage of 3", "residual_bytes"),
-        ),
-        (
-            lambda: Operator("a", reads=("x",), backward=Backward(passes_to="y")),
-            ("'a'", "'y'", "does not read", "name some of reads in passes_to"),
-        ),
-        (
-            lambda: Operator("a", reads=("x",), backward=Backward(slices=("x", "y"))),
-            ("'a'", "'y'", "does not read", "name some of reads in passes_to and slices"),
-        ),
-        (
-            lambda: Operator("a", reads=("x",), alias_of="y"),
-            ("'a'", "alias_of is 'y'", "add it to reads"),
-        ),
-        (
-            lambda: Operator("a", reads=("x",), alias_of="x", storage_bytes=4),
-            ("'a'", "storage_bytes is 4", "'x'", "allocates 0 bytes"),
-        ),
-        (
-            lambda: Operator("a", allowed_devices=frozenset()),
-            ("'a'", "allowed_devices is empty", "leave it out"),
-        ),
-        (lambda: Operator("b", reads="a"), ("'b'", "reads is 'a'", "list of names", "['a']")),
-        (lambda: Operator("b", weights="w"), ("'b'", "weights is 'w'", "list of names")),
-        (
-            lambda: Operator("b", allowed_devices="gpu0"),
-            ("'b'", "allowed_devices is 'gpu0'", "list of names", "['gpu0']"),
-        ),
-        (
-            lambda: Operator("b", allowed_devices=[["gpu0"]]),
-            ("'b'", "entry of allowed_devices is ['gpu0']", "non-empty string"),
-        ),
-        (
-            lambda: ColocationGroup("ab", "a reason"),
-            ("a reason", "operators is 'ab'", "list of names"),
-        ),
-        (
-            lambda: ColocationGroup(("a", ["b"]), "a reason"),
-            ("a reason", "operator name is ['b']", "non-empty string"),
-        ),
+        (lambda: ColocationGroup("ab", "why"), ("why", "operators is 'ab'", "list of names")),
+        (lambda: ColocationGroup([["b"]], "why"), ("why", "operator name is ['b']", "non-empty")),
         (lambda: GraphInput(""), ("graph input name", "non-empty string")),
         (lambda: GraphInput("x", -1), ("'x'", "value_bytes is -1", "not negative")),
         (lambda: Weight(-1), ("size_bytes is -1", "not negative")),
         (lambda: Weight(1, 2.0), ("training_bytes is 2.0", "whole number")),
         (lambda: Device(""), ("device name", "non-empty string")),
         (lambda: Device("host"), ("'host'", "staging memory", "choose another")),
-        (
-            lambda: Device("d", memory_bytes=0),
-            ("'d'", "memory_bytes is 0", "None for unlimited memory"),
-        ),
-        (lambda: Device("d", memory_bytes=-1), ("'d'", "memory_bytes is -1", "not negative")),
+        (lambda: Device("d", 0), ("'d'", "memory_bytes is 0", "None for unlimited memory")),
+        (lambda: Device("d", -1), ("'d'", "memory_bytes is -1", "not negative")),
         (lambda: Device("d", device_class=""), ("'d'", "device_class", "non-empty string")),
         (lambda: Link(0), ("bandwidth_bytes_per_s is 0", "None for unlimited")),
         (lambda: Link(1, -1), ("latency_ns is -1", "not negative")),
-        (
-            lambda: Interconnect(charging="free"),
-            ("charging is 'free'", "peer_to_peer, host_staged"),
-        ),
+        (lambda: Interconnect(charging="free"), ("charging is 'free'", "peer_to_peer, host_st")),
     ],
 )
 def test_a_wrong_part_is_named_with_the_remedy(build, parts):
-    with raises(*parts):
+    with refused(*parts):
         build()
 
 
@@ -173,56 +139,49 @@ def test_links_are_directed():
 BACK = Operator("a", is_backward=True)
 
 
-def latency(name, table, **fields):
-    return Operator(name, table, **fields)
+FOR_BACK = {"memory_model": "weights"}
+TRAINED = Operator("a", backward=Backward({"fast": 1}))
+PINNED = [Operator(name, allowed_devices={gpu}) for name, gpu in (("a", "gpu0"), ("b", "gpu1"))]
+GROUP, RELAYED = ColocationGroup(("a", "b")), Interconnect(charging="relayed")
+
+
+def linked(target):
+    return Interconnect(links={("gpu0", target): Link()})
+
+
+@pytest.mark.parametrize(
+    ("operators", "changes", "parts"),
+    [
+        ([], {}, ("no operators", "nothing to place")),
+        ([A, A], {}, ("'a'", "names must be unique")),
+        ([B, A], {}, ("'b'", "reads 'a'", "later", "topological order")),
+        ([Operator("a", reads=("a",))], {}, ("'a'", "reads 'a'", "later")),
+        (
+            [Operator("c", reads=("z",))],
+            {},
+            ("'c'", "'z'", "neither an operator nor a graph input"),
+        ),
+        ([Operator("a", weights=("w",))], {}, ("'a'", "'w'", "not in the table of weights")),
+        ([Operator("a", {"fast": 1})], {}, ("'a'", "latency_ns", "device class 'default'")),
+        ([TRAINED], {}, ("'a'", "backward latency_ns", "device class 'default'")),
+        ([Operator("a", allowed_devices={"gpu0", "tpu"})], {}, ("'a'", "'tpu'", "gpu0, gpu1")),
+        ([BACK], {"memory_model": "training"}, ("'a'", "is_backward", "memory_model 'weights'")),
+        ([BACK], {"objective": "step", **FOR_BACK}, ("'a': is_backward", "the objective 'step'")),
+        ([BACK], {"interconnect": RELAYED, **FOR_BACK}, ("forward", "charging than 'relayed'")),
+        (PINNED, {"colocation": (GROUP,)}, ("'a' and 'b'", "gpu0", "gpu1", "let them share one")),
+    ],
+)
+def test_operators_of_a_wrong_problem_are_named_with_the_remedy(operators, changes, parts):
+    with refused(*parts):
+        problem(operators=operators, **changes)
 
 
 @pytest.mark.parametrize(
     ("changes", "parts"),
     [
-        ({"operators": ()}, ("no operators", "nothing to place")),
         ({"devices": ()}, ("no devices", "at least one")),
         ({"devices": (Device("d"), Device("d"))}, ("'d'", "device names must be unique")),
-        ({"operators": (A, A)}, ("'a'", "names must be unique")),
         ({"inputs": (GraphInput("a"),)}, ("'a'", "names must be unique")),
-        ({"operators": (B, A)}, ("'b'", "reads 'a'", "later", "topological order")),
-        (
-            {"operators": (A, Operator("c", reads=("z",)))},
-            ("'c'", "reads 'z'", "neither an operator nor a graph input"),
-        ),
-        ({"operators": (Operator("a", reads=("a",)),)}, ("'a'", "reads 'a'", "later")),
-        (
-            {"operators": (Operator("a", weights=("w",)),)},
-            ("'a'", "weight 'w'", "not in the table of weights"),
-        ),
-        (
-            {"operators": (Operator("a", backward=Backward({"fast": 1})),)},
-            ("'a'", "backward latency_ns", "device class 'default'"),
-        ),
-        (
-            {"operators": (Operator("a", allowed_devices={"gpu0", "tpu"}),)},
-            ("'a'", "'tpu'", "gpu0, gpu1"),
-        ),
-        (
-            {"operators": (latency("a", {"fast": 1}),)},
-            ("'a'", "latency_ns", "device class 'default'"),
-        ),
-        (
-            {"operators": (BACK,), "memory_model": "training"},
-            ("'a'", "is_backward", "memory_model 'weights'"),
-        ),
-        (
-            {"operators": (BACK,), "memory_model": "weights", "objective": "step"},
-            ("'a': is_backward", "the objective 'step'"),
-        ),
-        (
-            {
-                "operators": (BACK,),
-                "memory_model": "weights",
-                "interconnect": Interconnect(charging="relayed"),
-            },
-            ("'a': is_backward", "forward", "another charging than 'relayed'"),
-        ),
         ({"objective": ()}, ("objective is empty", "bottleneck")),
         ({"objective": "speed"}, ("objective is 'speed'", "bottleneck")),
         ({"objective": ("latency", "latency")}, ("objective", "twice", "once")),
@@ -230,38 +189,19 @@ def latency(name, table, **fields):
         ({"schedule": "zigzag"}, ("schedule is 'zigzag'", "gpipe, 1f1b")),
         ({"microbatches": 0}, ("microbatches is 0", "at least 1")),
         ({"microbatches": -1}, ("microbatches is -1", "not negative")),
+        ({"microbatches": 2.0}, ("microbatches is 2.0", "whole number")),
         ({"chunks_per_device": 0}, ("chunks_per_device is 0", "at least 1")),
         ({"chunks_per_device": 10**9}, ("chunks_per_device is 1000000000", "at most 1000")),
         ({"chunks_per_device": None}, ("chunks_per_device is None", "whole number")),
         ({"max_devices": 0}, ("max_devices is 0", "positive number, or None for no limit")),
         ({"max_devices": "2"}, ("max_devices is '2'", "whole number")),
-        ({"microbatches": 2.0}, ("microbatches is 2.0", "whole number")),
-        (
-            {"interconnect": Interconnect(links={("gpu0", "gpu7"): Link()})},
-            ("'gpu0' -> 'gpu7'", "no device is called 'gpu7'", "gpu0, gpu1"),
-        ),
-        (
-            {"interconnect": Interconnect(links={("gpu0", "gpu0"): Link()})},
-            ("'gpu0' -> 'gpu0'", "from a device to itself", "leave it out"),
-        ),
-        (
-            {"colocation": (ColocationGroup(("a", "q"), "a reason"),)},
-            ("a reason", "'q' is not an operator"),
-        ),
-        (
-            {
-                "operators": (
-                    Operator("a", allowed_devices={"gpu0"}),
-                    Operator("b", allowed_devices={"gpu1"}),
-                ),
-                "colocation": (ColocationGroup(("a", "b")),),
-            },
-            ("'a' and 'b'", "gpu0", "gpu1", "let them share one"),
-        ),
+        ({"interconnect": linked("gpu7")}, ("'gpu0' -> 'gpu7'", "no device", "gpu0, gpu1")),
+        ({"interconnect": linked("gpu0")}, ("'gpu0' -> 'gpu0'", "to itself", "leave it out")),
+        ({"colocation": (ColocationGroup([*"aq"], "why"),)}, ("why", "'q' is not an operator")),
     ],
 )
 def test_a_wrong_problem_is_named_with_the_remedy(changes, parts):
-    with raises(*parts):
+    with refused(*parts):
         problem(**changes)
 
 
@@ -272,7 +212,7 @@ def test_pins_that_disagree_only_three_at_a_time_are_found():
         Operator(name, allowed_devices=set(allowed))
         for name, allowed in (("a", "xy"), ("b", "yz"), ("c", "xz"))
     )
-    with raises("'b' and 'c'", "let them share one"):
+    with refused("'b' and 'c'", "let them share one"):
         PartitionProblem(operators, devices, colocation=(ColocationGroup(("a", "b", "c")),))
 
 
@@ -285,7 +225,7 @@ def test_replace_validates_again_and_leaves_the_original():
     original = problem()
     assert original.replace(objective="latency").objective == ("latency",)
     assert original.objective == ("bottleneck",)
-    with raises("no devices"):
+    with refused("no devices"):
         original.replace(devices=())
 
 
@@ -306,7 +246,7 @@ def test_a_problem_with_weights_of_other_sizes_is_like_one_made_anew(seed):
     assert evaluate(resized, plan) == evaluate(made, plan)
     assert original.replace(weights=original.weights) == original
     if larger:
-        with raises("1 PB"):
+        with refused("1 PB"):
             original.replace(weights=dict.fromkeys(larger, Weight(10**15)))
 
 
@@ -322,20 +262,9 @@ def test_derived_tables():
         inputs=(GraphInput("x", 4),),
     )
     assert made.index_of == {"conv": 0, "view": 1, "view2": 2, "slice": 3}
-    assert made.readers_of == {
-        "x": ("conv", "view2", "slice"),
-        "conv": ("view",),
-        "view": ("view2",),
-        "view2": (),
-        "slice": (),
-    }
-    assert made.root_of == {
-        "x": "x",
-        "conv": "conv",
-        "view": "conv",
-        "view2": "conv",
-        "slice": "x",
-    }
+    readers = {"x": ("conv", "view2", "slice"), "conv": ("view",), "view": ("view2",)}
+    assert made.readers_of == {**readers, "view2": (), "slice": ()}
+    assert made.root_of == {"conv": "conv", "view": "conv", "view2": "conv", "x": "x", "slice": "x"}
     assert made.input_of == {"x": GraphInput("x", 4)}
     assert made.device_of["gpu1"] is DEVICES[1]
 
@@ -368,7 +297,7 @@ def test_units_are_the_connected_components_of_the_groups(groups):
     assert [[int(name[2:]) for name in unit] for unit in made.units] == expected
 
 
-HUGE = 10**18
+HUGE, SAVES = 10**18, Operator("a", backward=Backward(residual_bytes=10**9))
 
 
 @pytest.mark.parametrize(
@@ -382,11 +311,7 @@ HUGE = 10**18
         ({"inputs": (GraphInput("i", HUGE),)}, "sizes add up"),
         ({"weights": {"w": Weight(1, HUGE)}}, "sizes add up"),
         (
-            {
-                "operators": (Operator("a", backward=Backward(residual_bytes=10**9)),),
-                "microbatches": 10**9,
-                "memory_model": "training",
-            },
+            {"operators": (SAVES,), "microbatches": 10**9, "memory_model": "training"},
             "sizes add up",
         ),
         ({"interconnect": Interconnect(Link(1))}, "a faster link"),
