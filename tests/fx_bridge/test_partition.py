@@ -28,6 +28,7 @@ from solver import (
     evaluate,
     load_plan,
 )
+from tests.support.refusals import refused
 
 LIMITS = SolveLimits(workers=1, time_limit_s=60)
 Answer = namedtuple("Answer", ["mixed", "parts"])
@@ -170,10 +171,8 @@ def test_too_little_memory_is_a_status_and_split_says_so():
 )
 def test_bad_input_is_one_line(changes, message):
     """Tests that the message says what is wrong and what to write."""
-    with pytest.raises(PartitionError) as caught:
+    with refused(message):
         partition(**changes)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_schedule_plans_a_pipeline() -> None:

@@ -6,18 +6,20 @@ import copy
 import pytest
 
 from solver import PartitionError
+from solver.model.text import printable
 
 REMOVE = object()
 """In the place of a value: the entry is left out."""
 
 
 @contextlib.contextmanager
-def refused(*parts, starts=""):
-    """Expect a PartitionError of one line with these parts, in this order."""
+def refused(*parts, starts="", path=""):
+    """Expect a PartitionError of one line with these parts in this order, and a path anywhere."""
     with pytest.raises(PartitionError) as caught:
         yield caught
     message = str(caught.value)
     assert message.isprintable() and message.startswith(starts), message
+    assert printable(str(path)) in message, message
     place = 0
     for part in parts:
         place = message.find(part, place)

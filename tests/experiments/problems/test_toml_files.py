@@ -2,6 +2,7 @@ import pytest
 
 from experiments.problems.toml_files import read_toml
 from solver import PartitionError
+from tests.support.refusals import refused
 
 
 def test_a_file_is_its_table(tmp_path):
@@ -23,10 +24,8 @@ def test_a_file_is_its_table(tmp_path):
 def test_what_is_no_toml_is_one_line_with_the_file(tmp_path, text, says):
     path = tmp_path / "a.toml"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(PartitionError) as caught:
+    with refused(says):
         read_toml(path, "an example")
-    assert says in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_file_that_is_not_there_or_not_text_is_named(tmp_path):

@@ -16,27 +16,13 @@ from experiments.sweep.database import (
     readable_errors,
     transaction,
 )
-from solver import PartitionError
-from solver.model.text import printable
+from tests.support.refusals import refused
 
 ADD = "INSERT INTO sweeps VALUES (?, '{}', '[]', 0, 1)"
 
 
 def pragma(database, name):
     return database.execute(f"PRAGMA {name}").fetchone()[0]
-
-
-def raises(path, says):
-    @contextlib.contextmanager
-    def check():
-        with pytest.raises(PartitionError) as caught:
-            yield
-        message = str(caught.value)
-        assert says in message
-        assert printable(str(path)) in message
-        assert "\n" not in message
-
-    return check()
 
 
 def test_a_new_file_says_whose_it_is_and_is_all_that_there_is(tmp_path):
@@ -55,7 +41,7 @@ def test_a_new_file_says_whose_it_is_and_is_all_that_there_is(tmp_path):
 def test_another_kind_of_file_is_one_line_and_stays_as_it_is(tmp_path, create):
     text = tmp_path / "a.txt"
     text.write_text("SQLite is nice")
-    with raises(text, "is not an SQLite file"):
+    with refused("is not an SQLite file", path=text):
         connect(text, create=create)
     assert text.read_text() == "SQLite is nice"
 
@@ -63,7 +49,7 @@ def test_another_kind_of_file_is_one_line_and_stays_as_it_is(tmp_path, create):
     with contextlib.closing(sqlite3.connect(other)) as database:
         database.executescript("CREATE TABLE cells (x); PRAGMA user_version = 1;")
     before = other.read_bytes()
-    with raises(other, "is another program's SQLite file"):
+    with refused("is another program's SQLite file", path=other):
         connect(other, create=create)
     assert other.read_bytes() == before
 
@@ -71,36 +57,36 @@ def test_another_kind_of_file_is_one_line_and_stays_as_it_is(tmp_path, create):
     connect(newer, create=True).close()
     with contextlib.closing(sqlite3.connect(newer)) as database:
         database.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
-    with raises(newer, f"has schema {SCHEMA_VERSION + 1}, and this release reads"):
+    with refused(f"has schema {SCHEMA_VERSION + 1}, and this release reads", path=newer):
         connect(newer, create=create)
 
-    with raises(tmp_path, "is a folder"):
+    with refused("is a folder", path=tmp_path):
         connect(tmp_path, create=create)
     damaged = tmp_path / "damaged.sqlite"
     damaged.write_bytes(newer.read_bytes()[:100] + b"x" * 2000)
-    with raises(damaged, "damaged.sqlite: "):
+    with refused("damaged.sqlite: ", path=damaged):
         connect(damaged, create=create)
     no_text = newer.read_bytes().replace(b"CREATE TABLE sweeps", b"CREATE TABLX sweep\xfe")
     damaged.write_bytes(no_text.replace(b"sweeps", b"sweep\xfe"))
-    with raises(damaged, "damaged.sqlite is damaged: it holds no text"):
+    with refused("damaged.sqlite is damaged: it holds no text", path=damaged):
         connect(damaged, create=create)
 
 
 def test_a_missing_or_empty_file_is_made_only_where_asked(tmp_path):
     missing, empty = tmp_path / "missing.sqlite", tmp_path / "empty.sqlite"
     empty.touch()
-    with raises(missing, "there is no file"):
+    with refused("there is no file", path=missing):
         connect(missing, create=False)
-    with raises(empty, "is empty"):
+    with refused("is empty", path=empty):
         connect(empty, create=False)
     # Who asks for a report may have results of a comparison, in a folder of their own.
     for path in (missing, empty, tmp_path):
-        with raises(path, "the --out file of a sweep, or the results.json of a report"):
+        with refused("the --out file of a sweep, or the results.json of a report", path=path):
             connect(path, create=False)
     assert not missing.exists()
-    with raises(tmp_path / "no", "there is no folder"):
+    with refused("there is no folder", path=tmp_path / "no"):
         check_file(tmp_path / "no" / "a.sqlite", create=True)
-    with raises("a\0b", "cannot write"):
+    with refused("cannot write", path="a\0b"):
         check_file(tmp_path / "a\0b", create=True)
     for path in (missing, empty):
         with contextlib.closing(connect(path, create=True)) as database:
@@ -121,7 +107,7 @@ def test_what_sqlite_says_is_one_line(tmp_path):
     path = tmp_path / "a.sqlite"
     with (
         contextlib.closing(connect(path, create=True)) as database,
-        raises(path, "no such table: cels"),
+        refused("no such table: cels", path=path),
         readable_errors(path),
     ):
         database.execute("SELECT * FROM cels")
@@ -143,13 +129,13 @@ def test_a_second_writer_is_refused_until_the_first_is_gone_however_it_went(tmp_
         [sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, text=True
     ) as holder:
         assert holder.stdout.readline() == "held\n"
-        with raises(path, "another run is writing to"), one_writer(path):
+        with refused("another run is writing to", path=path), one_writer(path):
             pass
         holder.kill()
     with one_writer(path):
         # Their locks do not hinder a report or the sweep itself.
         connect(path, create=True).close()
-        with raises(path, "another run is writing to"), one_writer(path):
+        with refused("another run is writing to", path=path), one_writer(path):
             pass
     assert list(tmp_path.iterdir()) == [path]
 
@@ -180,7 +166,7 @@ def test_a_file_that_stays_locked_is_one_line(locked, monkeypatch):
     path, _ = locked
     monkeypatch.setattr(database, "_WAIT_S", 0.2)
     for create in (True, False):
-        with raises(path, "database is locked; free the file"):
+        with refused("database is locked; free the file", path=path):
             connect(path, create=create)
 
 

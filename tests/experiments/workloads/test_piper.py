@@ -15,6 +15,7 @@ from experiments.workloads.reader import InstanceSettings, load_instance
 from solver import PartitionError, PartitionPlan, SolveLimits, SolveStatus, evaluate, solve
 from solver.io.files import read_json
 from tests.support.piper_program import least_bottleneck
+from tests.support.refusals import REMOVE, changed, refused
 
 S = 10**9
 ONE_A_STAGE = InstanceSettings(with_replicas=False)
@@ -262,19 +263,6 @@ def test_solve_proves_a_published_value(capsys):
 # -- what is refused ------------------------------------------------------------------------------
 
 
-def changed(path, value):
-    """A small workload in which one place is another one, or is not there if it is None."""
-    data = copy.deepcopy(SMALL)
-    place = data
-    for key in path[:-1]:
-        place = place[key]
-    if value is None:
-        del place[path[-1]]
-    else:
-        place[path[-1]] = value
-    return data
-
-
 TMPC = ("nodes", 0, "TMPCs", "1")
 
 
@@ -282,7 +270,7 @@ TMPC = ("nodes", 0, "TMPCs", "1")
     ("path", "value", "says"),
     [
         (("maxDevices",), 0, "maxDevices is 0; write at least 1"),
-        (("bandwidth",), None, "bandwidth is missing"),
+        (("bandwidth",), REMOVE, "bandwidth is missing"),
         (("nodes", 1, "id"), 7, "two nodes have the id 7"),
         (TMPC, [], "node 7: TMPCs['1'] is no list of one or two alternatives"),
         ((*TMPC, 1, "timePerSample"), 9, "write a timePerSample of at most 8"),
@@ -296,10 +284,8 @@ TMPC = ("nodes", 0, "TMPCs", "1")
     ],
 )
 def test_what_is_wrong_is_one_line(path, value, says):
-    data = changed(path, value)
-    with pytest.raises(PartitionError) as refused:
-        piper_from_json(data)
-    assert says in str(refused.value) and "\n" not in str(refused.value)
+    with refused(says):
+        piper_from_json(changed(SMALL, path, value))
 
 
 def test_mutated_files_load_or_are_refused_in_one_line():

@@ -18,6 +18,7 @@ from fx_bridge.costs.operators import node_flops
 from fx_bridge.split.colocation import colocation_groups
 from fx_bridge.split.tags import plan_from_tags
 from solver import PartitionError
+from tests.support.refusals import refused
 from tests.support.split_checks import check_random_plans, check_values
 
 
@@ -216,10 +217,8 @@ def broken_graph(what):
     ],
 )
 def test_errors_say_in_one_line_what_and_where(model, args, expected, capfd):
-    with pytest.raises(PartitionError) as caught:
+    with refused(expected):
         capture(model, args)
-    assert expected in str(caught.value)
-    assert "\n" not in str(caught.value)
     assert capfd.readouterr() == ("", "")
 
 
@@ -247,9 +246,8 @@ def test_wrong_keyword_inputs_are_refused(kwargs):
 
 def test_objects_that_hold_tensors_are_never_constants():
     for box in (Box(torch.randn(2, 4)), (Box(torch.randn(2, 4)), 1)):
-        with pytest.raises(PartitionError, match="register that type with") as refused:
+        with refused("register that type with"):
             capture(TakesBox().eval(), (box,) if isinstance(box, Box) else (box[0], None, box[1]))
-        assert "\n" not in str(refused.value)
 
     @dataclasses.dataclass
     class Output:

@@ -14,6 +14,7 @@ from fx_bridge.equivalence.differences import Comparison
 from fx_bridge.split.by_plan import split_by_plan
 from solver import PartitionError, PartitionPlan
 from tests.support.modules import module_with
+from tests.support.refusals import refused
 from tests.support.tensor_wrappers import Coded, Int8, int8_model
 
 X = (torch.randn(3, 4),)
@@ -384,9 +385,8 @@ def test_bad_input_is_refused(model):
 
 
 def test_a_module_that_does_not_run_is_named_in_one_line(model):
-    with pytest.raises(PartitionError, match="the model fails on these inputs") as caught:
+    with refused("the model fails on these inputs"):
         check_equivalence(model, model, (torch.ones(2, 77),))
-    assert "\n" not in str(caught.value)
     with pytest.raises(PartitionError, match="the split fails on inputs that the model accepts"):
         check_equivalence(model, nn.Linear(77, 1), X)
 

@@ -13,6 +13,7 @@ from fx_bridge.partition import partition_module
 from fx_bridge.split.pins import with_hand_made
 from solver import Device, PartitionError, SolveLimits, SolveStatus, problem_from_digraph
 from tests.support.modules import module_with
+from tests.support.refusals import refused
 
 LIMITS = SolveLimits(workers=1, time_limit_s=30)
 
@@ -153,18 +154,16 @@ class Writes(nn.Module):
 
 
 def test_a_cut_between_a_buffer_s_reader_and_writer_is_refused_by_its_name():
-    with pytest.raises(PartitionError, match=r"cut after 'linear_1' divides .* in place") as caught:
+    with refused("cut after 'linear_1' divides", "'seen'", "in place"):
         partition(Writes(), count=2, cut_after=["last"])
-    assert "'seen'" in str(caught.value)
 
 
 def test_a_cut_between_readers_of_a_trained_weight_is_refused_by_its_name():
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
     model[2].weight = model[0].weight
     assert partition(model, count=2, cut_after=["1"]).plan.device_order
-    with pytest.raises(PartitionError, match=r"cut after 'relu' divides .* is trained") as caught:
+    with refused("cut after 'relu' divides", "weight", "is trained"):
         partition(model, count=2, cut_after=["1"], training=Training())
-    assert "weight" in str(caught.value)
 
 
 @pytest.mark.parametrize(

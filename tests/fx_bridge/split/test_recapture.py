@@ -11,6 +11,7 @@ from fx_bridge import capture, check_equivalence, partition_module, split_by_pla
 from fx_bridge.placement.model import place
 from solver import Device, MiB, PartitionError, PartitionPlan
 from tests.support.modules import module_with
+from tests.support.refusals import refused
 
 X = torch.randn(4, 8)
 
@@ -153,9 +154,8 @@ def test_shapes_and_dtypes_that_do_not_fit_are_one_line(how):
     model = Mixed()
     found = module(how, capture(model, (X,)))
     for wrong in (X[:, :4], X.double(), X[0, 0], torch.ones(4, 8, dtype=torch.int64)):
-        with pytest.raises(PartitionError, match=r"x float32\[4, 8\].*dynamic_shapes") as caught:
+        with refused("x float32[4, 8]", "dynamic_shapes"):
             found(wrong)
-        assert "\n" not in str(caught.value)
 
 
 def test_a_program_without_its_model_says_what_it_was_captured_with():
